@@ -1,0 +1,94 @@
+"""Lines of text in and out of t2t-decoder: UTF-8, split at newlines only, whole files or none."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+
+from t2t_repro.files import written_whole
+
+
+def read(path: str | None) -> list[str]:
+    """The lines of a file, or of standard input where `path` is None. Raises ValueError for invalid UTF-8.
+
+    Only a newline ends a line: U+2028 or a carriage return belong to the text (`str.splitlines` would cut there).
+    """
+    if path:
+        with open(path, "rb") as file:
+            data = file.read()
+    else:
+        data = sys.stdin.buffer.read()
+    lines = []
+    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n") if data else [], start=1):
+        try:
+            lines.append(line.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            where = f"{path or 'standard input'}, line {number}"
+            raise ValueError(f"{where}: not UTF-8 at byte {error.start + 1} of the line; convert the text") from None
+    return lines
+
+
+def must_be_writable(path: str) -> None:
+    """Raises an OSError where a file of that name cannot be made."""
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path):
+        raise IsADirectoryError(f"--decode_to_file: {path!r} is a directory; give a file")
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"--decode_to_file: no directory {folder!r}; make it first")
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"--decode_to_file: may not write in {folder!r}")
+
+
+def write(lines: Iterable[str], path: str | None) -> None:
+    """Writes one line each to a file, whole or not at all, or to standard output where `path` is None."""
+    data = b"".join(_one_line(line).encode("utf-8") + b"\n" for line in lines)
+    if path:
+        with written_whole(path) as temporary, open(temporary, "wb") as file:
+            file.write(data)
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+
+
+def scored(sentences: Sequence[Sequence[tuple[str, float]]], n: int) -> list[str]:
+    """`score <tab> text`, n lines for every sentence: where it has fewer translations, `-inf` and no text fill up."""
+    lines = []
+    for translations in sentences:
+        filled = [*translations, *[("", float("-inf"))] * n][:n]
+        lines += [f"{score:.4f}\t{text}" for text, score in filled]
+    return lines
+
+
+def converse(answer: Callable[[str], Iterable[str]]) -> None:
+    """Writes the answer to each line that is typed, until the end of the input. Asks with "> " on a terminal."""
+    for line in _typed():
+        try:
+            line.encode("utf-8")
+        except UnicodeEncodeError:
+            print("that was not UTF-8; type it again", file=sys.stderr)
+            continue
+        write(answer(line), None)
+        sys.stdout.flush()
+
+
+def _typed() -> Iterable[str]:
+    if sys.stdin.isatty():
+        try:
+            import readline  # noqa: F401  (gives input() its editing and history)
+        except ImportError:
+            pass
+    else:
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")  # type: ignore[union-attr]
+    while True:
+        try:
+            if sys.stdin.isatty() and not sys.stdout.isatty():
+                print("> ", end="", file=sys.stderr, flush=True)
+            yield input("> " if sys.stdin.isatty() and sys.stdout.isatty() else "")
+        except EOFError:
+            return
+
+
+def _one_line(text: str) -> str:
+    """A model that spells in bytes can spell a newline, and line n must stay the translation of line n."""
+    return text.replace("\n", " ")

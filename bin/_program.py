@@ -1,0 +1,264 @@
+"""What every program shares: its flags, its help, its exit code, and one clear line for a failure.
+
+Exit codes: 0 done, 1 a failure, 2 a wrong command line; ended by a signal: 128 and its number, so 130 for Ctrl-C and
+141 when the reader of the output has gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import sys
+import tempfile
+import textwrap
+import traceback
+from collections.abc import Callable, Sequence
+
+from absl import flags
+
+from t2t_repro import __version__
+from t2t_repro.config import HParams
+from t2t_repro.problem import SPLITS, Problem, TextFiles
+from t2t_repro.registry import HPARAMS, PROBLEMS, import_user_directory
+
+WIDTH = 80
+_HELP, _VERSION = ("-h", "-help", "--help"), ("-version", "--version")
+_FILES = tuple(f"{split}_{side}" for split in SPLITS for side in ("source", "target"))
+_PREPARED = "dataset.json"  # where t2t_repro.data.prepare is done, it leaves this
+_CLEARER = {  # absl's words for a value of the wrong type, and ours
+    ": invalid literal": "expected a whole number",
+    ": could not convert": "expected a number",
+    ": ('Non-boolean": "expected true or false",
+}
+
+
+class UsageError(Exception):
+    """The command line is wrong in a way that no single flag shows: exit code 2."""
+
+
+class Stopped(Exception):  # noqa: N818 (not an error: it was asked to stop)
+    """A signal ended the program, which has put everything in order: exit code 128 and the signal's number."""
+
+    def __init__(self, message: str, signal_number: int):
+        super().__init__(message)
+        self.code = 128 + signal_number
+
+
+def run(name: str, doc: str, values: flags.FlagValues, body: Callable[[], None], required: Sequence[str] = ()) -> int:
+    """Reads the command line into `values`, calls `body`, and gives the exit code.
+
+    A ValueError or KeyError that this project raises and any OSError are the user's to mend: one line on stderr. Every
+    other exception is a defect and passes with its traceback; T2T_REPRO_TRACEBACK=1 lets all of them pass.
+    """
+    arguments = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
+    try:
+        if any(argument in _HELP for argument in arguments):
+            print(_help(name, doc, values, required))
+        elif any(argument in _VERSION for argument in arguments):
+            print(f"{name} {__version__}")
+        else:
+            _parse(values, required)
+            body()
+        sys.stdout.flush()
+        return 0
+    except (UsageError, flags.Error) as error:
+        return _fail(name, f"{_usage_message(error, values)} (see {name} --help)", 2)
+    except Stopped as stopped:
+        return _fail(name, str(stopped), stopped.code)
+    except KeyboardInterrupt:
+        return _fail(name, "interrupted", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that Python's last flush finds somewhere to write
+        return 141
+    except (ValueError, KeyError, OSError) as error:
+        if os.environ.get("T2T_REPRO_TRACEBACK") == "1" or not _users_to_mend(error):
+            raise
+        return _fail(name, _message(error), 1)
+
+
+def _parse(values: flags.FlagValues, required: Sequence[str]) -> None:
+    for flag in values:
+        values[flag].unparse()
+    stray = values(sys.argv)[1:]
+    if stray:
+        raise UsageError(f"unexpected argument {stray[0]!r}; flags are written --name=value")
+    for flag in required:
+        if not values[flag].value:
+            raise UsageError(f"missing --{flag}")
+
+
+def _usage_message(error: Exception, values: flags.FlagValues) -> str:
+    if not isinstance(error, flags.UnrecognizedFlagError):
+        message = str(error)
+        for theirs, ours in _CLEARER.items():
+            before, found, _ = message.partition(theirs)
+            message = f"{before}: {ours}" if found else message
+        return message
+    known = [f"--{flag}" for flag in values] + ["--help", "--version"]
+    close = difflib.get_close_matches(f"--{error.flagname}", known, n=1)
+    return f"unknown flag --{error.flagname}" + (f": did you mean {close[0]}?" if close else "")
+
+
+def _users_to_mend(error: Exception) -> bool:
+    """Whether the user can mend it: an OSError always, another where it was raised on purpose, so in our own code."""
+    if isinstance(error, OSError):
+        return True
+    if isinstance(error, KeyError) and " " not in str(error.args[0] if error.args else ""):
+        return False  # d["missing"]: a defect, not a sentence
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in ("t2t_repro", "t2t_usr_dir", "__main__")
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        message = f"{error.filename}: {error.strerror}"
+    else:
+        message = str(error.args[0]) if isinstance(error, KeyError) else str(error)
+    return " ".join([message, *(f"({note})" for note in getattr(error, "__notes__", []))])
+
+
+def _fail(name: str, message: str, code: int) -> int:
+    print(f"{name}: {' '.join(message.split(chr(10)))}", file=sys.stderr)
+    return code
+
+
+def _help(name: str, doc: str, values: flags.FlagValues, required: Sequence[str]) -> str:
+    lines = [doc.strip() or name, "", "Flags:"]
+    for flag in values:
+        meaning = re.sub(r"<.*>: ", "", " ".join(values[flag].help.split()))  # absl puts <choices> first
+        if flag in required:
+            meaning += " (required)"
+        if values[flag].default not in (None, False, [], ""):
+            meaning += f" (default: {values[flag].default})"
+        form = _form(flag, values)
+        start = f"  {form:<26}" if len(form) < 26 else f"  {form}\n{'':28}"
+        lines.append(start + textwrap.fill(meaning, WIDTH, initial_indent=" " * 28, subsequent_indent=" " * 28)[28:])
+    lines.append(f"  {'--help, --version':<26}this text, the version")
+    return "\n".join(lines)
+
+
+def _form(flag: str, values: flags.FlagValues) -> str:
+    """How a flag is written: `--data_dir=DIR`, `--verify`, `--precision=auto|float32|bfloat16`."""
+    if values[flag].boolean:
+        return f"--{flag}"
+    choices = getattr(values[flag].parser, "enum_values", None)
+    if choices:
+        return f"--{flag}={'|'.join(choices)}"
+    kind = {"int": "N", "float": "X"}.get(values[flag].flag_type())
+    return f"--{flag}={kind or flag.rpartition('_')[2].upper()}"
+
+
+def problem_flags(values: flags.FlagValues, files: bool = True) -> None:
+    """Defines the flags that choose a problem: `chosen_problem` reads them."""
+    flags.DEFINE_string("problem", None, "what to train on, as t2t-registry lists it", flag_values=values)
+    flags.DEFINE_string("t2t_usr_dir", None, "folder of your own problems and sets: it is run", flag_values=values)
+    flags.DEFINE_integer(
+        "vocab_size", None, "size of the vocabulary, in place of the problem's", lower_bound=1, flag_values=values
+    )
+    if files:
+        for name in _FILES:
+            split, _, side = name.partition("_")
+            flags.DEFINE_string(name, None, f"your own {split} text, its {side} side; may be .gz", flag_values=values)
+
+
+def hparams_flags(values: flags.FlagValues) -> None:
+    """Defines the flags that choose a set of hyperparameters: `chosen_hparams` reads them."""
+    flags.DEFINE_string("hparams", None, "set of hyperparameters, as t2t-registry lists it", flag_values=values)
+    flags.DEFINE_multi_string("override", [], "name=value: replaces one field of the set", flag_values=values)
+
+
+def decoding_flags(values: flags.FlagValues) -> None:
+    """Defines the flags of beam search: `check_decoding` looks at them."""
+    flags.DEFINE_integer("average_checkpoints", 1, "the last so many, averaged", lower_bound=1, flag_values=values)
+    flags.DEFINE_integer("beam_size", None, "in place of the run's", lower_bound=1, flag_values=values)
+    flags.DEFINE_float("alpha", None, "length penalty, in place of the run's", flag_values=values)
+
+
+def check_decoding(hparams: HParams, values: flags.FlagValues) -> HParams:
+    """A run's hyperparameters with the beam of the command line. Raises ValueError for an impossible value."""
+    beam_size = hparams.beam_size if values.beam_size is None else values.beam_size
+    return dataclasses.replace(
+        hparams, beam_size=beam_size, alpha=hparams.alpha if values.alpha is None else values.alpha
+    )
+
+
+def report(line: str) -> None:
+    """Says what a program is about; standard output is for results."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def import_users_code(values: flags.FlagValues) -> None:
+    """Runs the user's own problems and sets, where `--t2t_usr_dir` names them. To be called once, first."""
+    if values.t2t_usr_dir:
+        import_user_directory(values.t2t_usr_dir)
+
+
+def chosen_problem(values: flags.FlagValues) -> Problem:
+    """The problem of the command line, on the user's files where it takes them. Its text files can be opened.
+
+    Where data is prepared already, the files need not be named again. Raises KeyError for an unknown name and ValueError
+    for files that are missing, unreadable or not asked for.
+    """
+    problem = PROBLEMS[values.problem]
+    files = {name: values[name].value for name in _FILES}
+    given = [f"--{name}" for name, path in files.items() if path]
+    if given and not problem.takes_files:
+        raise ValueError(f"problem {problem.name!r} has its own text and takes no {given[0]}; see translate_files")
+    if given or problem.takes_files and not os.path.exists(os.path.join(values.data_dir, problem.name, _PREPARED)):
+        problem = problem.with_files(**files)
+    for split in SPLITS:
+        for corpus in problem.corpora(split):
+            if isinstance(corpus, TextFiles):
+                _must_open(f"{split}_source", corpus.source)
+                _must_open(f"{split}_target", corpus.target)
+    return dataclasses.replace(problem, vocab_size=values.vocab_size) if values.vocab_size else problem
+
+
+def chosen_hparams(values: flags.FlagValues) -> HParams:
+    """The set of hyperparameters of the command line, with what `--override` replaces.
+
+    Raises KeyError for an unknown name and ValueError for an unknown field or an impossible value.
+    """
+    return HPARAMS[values.hparams].override(values.override)
+
+
+def must_be_directory(flag: str, path: str) -> None:
+    """Raises ValueError where `path`, the value of `--flag`, is there and no directory."""
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise ValueError(f"--{flag}: {path!r} is a file; give a directory")
+
+
+def _must_open(what: str, path: str) -> None:
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise ValueError(f"cannot read {what} {path!r}: {error.strerror}; give a UTF-8 text file") from None
+
+
+def load_tensorflow() -> None:
+    """Imports TensorFlow, for the Keras of this process too, without the dozen lines it prints about itself.
+
+    What the import prints ignores TF_CPP_MIN_LOG_LEVEL, so stderr is turned away meanwhile; an import that fails shows
+    it. Set that variable yourself to see everything.
+    """
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        return
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as chatter:
+        os.dup2(chatter.fileno(), 2)
+        try:
+            import tensorflow  # noqa: F401
+        except BaseException:
+            chatter.seek(0)
+            os.write(stderr, chatter.read())
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)

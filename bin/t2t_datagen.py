@@ -1,0 +1,38 @@
+"""t2t-datagen: learns a problem's vocabulary and writes its encoded pairs.
+
+  t2t-datagen --problem=P --data_dir=DATA            prepares, or continues
+  t2t-datagen --problem=P --data_dir=DATA --verify   checks what is there
+
+t2t-trainer does this by itself where the data is missing.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from absl import flags
+
+from . import _program
+
+FLAGS = flags.FlagValues()
+_program.problem_flags(FLAGS)
+flags.DEFINE_string("data_dir", None, "where the prepared data goes", flag_values=FLAGS)
+flags.DEFINE_boolean("verify", False, "reads all that is prepared and compares its hashes", flag_values=FLAGS)
+
+
+def generate() -> None:
+    _program.import_users_code(FLAGS)
+    problem = _program.chosen_problem(FLAGS)
+    _program.must_be_directory("data_dir", FLAGS.data_dir)
+    _program.load_tensorflow()
+    from t2t_repro.data.prepare import prepare
+
+    prepare(problem, FLAGS.data_dir, report=_program.report, verify=FLAGS.verify)
+
+
+def main() -> int:
+    return _program.run("t2t-datagen", __doc__ or "", FLAGS, generate, required=("problem", "data_dir"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""t2t-eval: scores a trained run: BLEU with its signature, chrF, loss, perplexity.
+
+  t2t-eval --output_dir=RUN --split=test
+
+The run keeps all that is needed; only its prepared data must still be there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from absl import flags
+
+from t2t_repro.problem import SPLITS
+from t2t_repro.run import Run
+
+from . import _program
+
+FLAGS = flags.FlagValues()
+flags.DEFINE_string("output_dir", None, "the run that t2t-trainer wrote", flag_values=FLAGS)
+flags.DEFINE_enum("split", "test", SPLITS, "what to score on", flag_values=FLAGS)
+flags.DEFINE_string("data_dir", None, "the prepared data, if it has moved since", flag_values=FLAGS)
+_program.decoding_flags(FLAGS)
+flags.DEFINE_boolean("json", False, "prints JSON rather than a table", flag_values=FLAGS)
+
+
+def score() -> None:
+    run = Run.open(FLAGS.output_dir)
+    _program.check_decoding(run.hparams, FLAGS)
+    if FLAGS.data_dir:
+        _program.must_be_directory("data_dir", FLAGS.data_dir)
+    _program.load_tensorflow()
+    from t2t_repro.evaluation.evaluate import evaluate, table
+
+    options = ("split", "average_checkpoints", "beam_size", "alpha", "data_dir")
+    scores = evaluate(FLAGS.output_dir, **{name: FLAGS[name].value for name in options})
+    print(json.dumps(scores, indent=2, ensure_ascii=False) if FLAGS.json else table(scores))
+
+
+def main() -> int:
+    return _program.run("t2t-eval", __doc__ or "", FLAGS, score, required=("output_dir",))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

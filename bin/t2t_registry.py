@@ -1,0 +1,56 @@
+"""t2t-registry: lists problems and sets of hyperparameters, or describes one.
+
+  t2t-registry                 every name
+  t2t-registry --problem=P     one problem: its fields, its text
+  t2t-registry --hparams=H     one set: its fields, their source, its exact size
+  t2t-registry --diff=H1,H2    the fields in which two sets differ
+
+The exact size is for --vocab_size, else the problem's, else the paper's 37,000.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+from absl import flags
+
+from t2t_repro import describe
+from t2t_repro.registry import HPARAMS, PROBLEMS
+
+from . import _program
+
+FLAGS = flags.FlagValues()
+_program.problem_flags(FLAGS, files=False)
+_program.hparams_flags(FLAGS)
+flags.DEFINE_list("diff", None, "two sets, as H1,H2: shows the fields in which they differ", flag_values=FLAGS)
+
+PAPER_VOCAB_SIZE = 37_000  # English-German, section 5.1
+
+
+def show() -> None:
+    if FLAGS.override and not FLAGS.hparams:
+        raise _program.UsageError("--override needs --hparams: it replaces fields of that set")
+    if FLAGS.diff is not None and (len(FLAGS.diff) != 2 or FLAGS.problem or FLAGS.hparams):
+        raise _program.UsageError("--diff takes two sets, as --diff=base,big, and stands alone")
+    _program.import_users_code(FLAGS)
+    texts = []
+    vocab_size = FLAGS.vocab_size or PAPER_VOCAB_SIZE
+    if FLAGS.problem:
+        problem = PROBLEMS[FLAGS.problem]
+        vocab_size = FLAGS.vocab_size or problem.vocab_size
+        texts.append(describe.describe_problem(dataclasses.replace(problem, vocab_size=vocab_size)))
+    if FLAGS.hparams:
+        texts.append(describe.describe_hparams(_program.chosen_hparams(FLAGS), vocab_size))
+    if FLAGS.diff:
+        first, second = (HPARAMS[name.strip()] for name in FLAGS.diff)
+        texts.append(describe.describe_difference(first, second, vocab_size))
+    print("\n\n".join(texts or [describe.list_names(PROBLEMS, HPARAMS)]))
+
+
+def main() -> int:
+    return _program.run("t2t-registry", __doc__ or "", FLAGS, show)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Hyperparameter sets: each module here registers some."""

@@ -1,0 +1,1 @@
+"""Problems: each module here registers some."""

@@ -1,0 +1,58 @@
+"""Packaging. The folders `problems`, `hparams` and `bin` of the checkout are installed inside the package."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+README = HERE / "README.md"
+VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "t2t_repro/__init__.py").read_text("utf-8"), re.MULTILINE)[1]
+INSIDE = ("problems", "hparams", "bin")
+PROGRAMS = ("registry", "datagen", "trainer", "decoder", "eval")
+
+setup(
+    name="t2t_repro",
+    version=VERSION,
+    description='"Attention Is All You Need" in TensorFlow, as a registry of problems and hyperparameter sets',
+    long_description=README.read_text("utf-8") if README.exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Environment :: Console",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Text Processing :: Linguistic",
+    ],
+    keywords="transformer attention translation tensorflow keras",
+    packages=find_packages(include=["t2t_repro", "t2t_repro.*"]) + [f"t2t_repro.{folder}" for folder in INSIDE],
+    package_dir={f"t2t_repro.{folder}": folder for folder in INSIDE},
+    entry_points={
+        "console_scripts": [f"t2t-{program} = t2t_repro.bin.t2t_{program}:main" for program in PROGRAMS],
+    },
+    python_requires=">=3.11",
+    install_requires=[
+        "absl-py>=2.1",
+        "babel>=2.18",  # its CLDR is the text of the built-in problems
+        "filelock>=3.16",
+        "importlib_resources>=6.4",  # tensorflow-datasets imports it and does not say so
+        "keras>=3.13.2",  # earlier ones have published vulnerabilities
+        "numpy>=2.0",
+        "protobuf>=6.31.1",
+        "sacrebleu>=2.6",
+        "sentencepiece>=0.2.1",  # as keras
+        "tensorboard~=2.21.0",  # TensorFlow 2.21 no longer brings it, and tf.summary needs it
+        "tensorflow>=2.21,<2.22",
+        "tensorflow-datasets>=4.9.10",
+        "tensorflow-text>=2.21.1,<2.22",  # 2.21.0 cannot be imported
+    ],
+    extras_require={
+        "test": ["build>=1.2", "hypothesis>=6.100", "mypy>=1.11", "pytest>=8.2", "ruff>=0.6"],
+        "benchmark": ["torch>=2.4"],
+    },
+)

@@ -1,0 +1,56 @@
+"""t2t_repro: "Attention Is All You Need" (Vaswani et al., 2017) as a TensorFlow/Keras problem registry.
+
+    problem = t2t_repro.problem("translate_ende_cldr")   # what to train on
+    hparams = t2t_repro.hparams("tiny")                  # what to train
+    model = t2t_repro.load("RUN")                        # a trained run: model.translate(["..."])
+
+Importing this module imports no TensorFlow; only `load` does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+# In a checkout, `problems/`, `hparams/` and `bin/` lie beside this package and are found there; setup.py installs
+# them inside it.
+_checkout = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+if os.path.isfile(os.path.join(_checkout, "setup.py")):
+    __path__.append(_checkout)
+
+# Two functions below share their names with a module. Python binds a module to its package when it is first imported,
+# so both are imported here, before the functions take the names; `from t2t_repro.problem import ...` goes on working.
+importlib.import_module("t2t_repro.hparams")
+importlib.import_module("t2t_repro.problem")
+
+if TYPE_CHECKING:
+    from t2t_repro.config import HParams
+    from t2t_repro.inference.decode import Translator
+    from t2t_repro.problem import Problem
+
+
+def problem(name: str) -> Problem:
+    """The registered problem of that name; KeyError with the nearest known name otherwise."""
+    from t2t_repro.registry import PROBLEMS
+
+    return PROBLEMS[name]
+
+
+def hparams(name: str) -> HParams:
+    """The registered hyperparameter set of that name; KeyError with the nearest known name otherwise."""
+    from t2t_repro.registry import HPARAMS
+
+    return HPARAMS[name]
+
+
+def load(output_dir: str, average_checkpoints: int = 1) -> Translator:
+    """A trained run, ready to translate: the average of its newest `average_checkpoints` checkpoints.
+
+    Raises FileNotFoundError where `output_dir` holds no trained run.
+    """
+    from t2t_repro.inference.decode import Translator
+
+    return Translator.from_run(output_dir, average_checkpoints=average_checkpoints)

@@ -1,0 +1,140 @@
+"""HParams: everything that the paper varies, under the paper's symbols, checked when made."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def _paper(default: Any, section: str, meaning: str) -> Any:
+    """A field: its default, the section of the paper that gives it, what it means. t2t-registry prints all three."""
+    return field(default=default, metadata={"section": section, "meaning": meaning})
+
+
+@dataclass(frozen=True)
+class HParams:
+    """A set of hyperparameters. The defaults are the paper's base model for English-German.
+
+    Make a variation with `dataclasses.replace(BASE, name="b_dk16", d_k=16)`; a misspelt field raises. Raises ValueError
+    for an impossible value and TypeError for one of the wrong type.
+    """
+
+    name: str
+    description: str
+
+    # Model
+    num_layers: int = _paper(6, "3.1", "N: identical layers in the encoder, and again in the decoder")
+    d_model: int = _paper(512, "3.1", "width of every sub-layer's output")
+    d_ff: int = _paper(2048, "3.3", "inner width of the feed-forward network")
+    num_heads: int = _paper(8, "3.2.2", "h: parallel attention heads")
+    d_k: int = _paper(64, "3.2.2", "width of a query and a key, free of d_model / h (Table 3, rows B)")
+    d_v: int = _paper(64, "3.2.2", "width of a value")
+    positions: str = _paper("sinusoid", "3.5", "position encoding: sinusoid, or learned (Table 3, row E)")
+    max_positions: int = _paper(1024, "3.5", "rows of each learned position table; sinusoids have no end")
+
+    # Regularization
+    dropout: float = _paper(0.1, "5.4", "P_drop: on sub-layer outputs, and on embeddings plus positions")
+    attention_dropout: float = _paper(0.0, "6.3", "on attention weights: parsing only")
+    label_smoothing: float = _paper(0.1, "5.4", "eps_ls")
+
+    # Training
+    batch_tokens: int = _paper(25_000, "5.1", "positions of each side in one update, padding included")
+    train_steps: int = _paper(100_000, "5.2", "updates")
+    warmup_steps: int = _paper(4_000, "5.3", "updates in which the learning rate rises (eq. 3)")
+    learning_rate_scale: float = _paper(1.0, "6.3", "times eq. 3; only parsing chose its own rate")
+    adam_beta1: float = _paper(0.9, "5.3", "Adam: decay of the mean of gradients")
+    adam_beta2: float = _paper(0.98, "5.3", "Adam: decay of the mean of squared gradients")
+    adam_epsilon: float = _paper(1e-9, "5.3", "Adam: added to the root of the latter")
+
+    # Inference
+    beam_size: int = _paper(4, "6.1", "open translations that beam search keeps")
+    alpha: float = _paper(0.6, "6.1", "length penalty of Wu et al. (2016), eq. 14")
+    extra_length: int = _paper(50, "6.1", "longest output: input length plus this many tokens")
+    average_checkpoints: int = _paper(5, "6.1", "the last so many, for the test set (Table 2)")
+
+    def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):
+            _check_type(self, each)
+        for name in _AT_LEAST_ONE:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("dropout", "attention_dropout", "label_smoothing"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
+        for name in ("adam_beta1", "adam_beta2"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
+        for name in ("learning_rate_scale", "adam_epsilon"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be above 0 and finite, got {getattr(self, name)}")
+        if self.d_model % 2:
+            raise ValueError(f"d_model must be even (sines and cosines come in pairs, section 3.5), got {self.d_model}")
+        if self.positions not in ("sinusoid", "learned"):
+            raise ValueError(f"positions must be 'sinusoid' or 'learned', got {self.positions!r}")
+        if not 0 <= self.alpha < float("inf"):
+            raise ValueError(f"alpha must be at least 0 and finite, got {self.alpha}")
+        if self.extra_length < 0:
+            raise ValueError(f"extra_length must be at least 0, got {self.extra_length}")
+
+    def num_parameters(self, vocab_size: int) -> int:
+        """The exact number of trainable parameters for a vocabulary of that size.
+
+        Attention has no biases, the feed-forward networks have two, a layer normalisation has 2 d_model, and one matrix
+        serves both embeddings and the projection before the softmax (sections 3.2 to 3.4).
+        """
+        attention = self.num_heads * 2 * self.d_model * (self.d_k + self.d_v)
+        feed_forward = 2 * self.d_model * self.d_ff + self.d_ff + self.d_model
+        norm = 2 * self.d_model
+        encoder_layer = attention + feed_forward + 2 * norm
+        decoder_layer = 2 * attention + feed_forward + 3 * norm
+        learned_positions = 2 * self.max_positions * self.d_model if self.positions == "learned" else 0
+        return vocab_size * self.d_model + self.num_layers * (encoder_layer + decoder_layer) + learned_positions
+
+    def override(self, assignments: list[str]) -> HParams:
+        """A copy with fields replaced by `name=value` texts, as `--override` gives them.
+
+        Raises ValueError for an unknown field, one that has no such form, or a value of the wrong type.
+        """
+        fields = {each.name: each for each in dataclasses.fields(self) if each.name not in ("name", "description")}
+        changes: dict[str, Any] = {}
+        for assignment in assignments:
+            name, equals, text = assignment.partition("=")
+            if not equals:
+                raise ValueError(f"--override takes name=value, got {assignment!r}")
+            if name not in fields:
+                close = difflib.get_close_matches(name, fields, n=1)
+                hint = f"did you mean {close[0]!r}? " if close else ""
+                raise ValueError(f"unknown field {name!r} in --override: {hint}known: {', '.join(fields)}")
+            changes[name] = _parse(name, str(fields[name].type), text)
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field, as JSON can hold it."""
+        return dataclasses.asdict(self)
+
+
+_AT_LEAST_ONE = (
+    "num_layers d_model d_ff num_heads d_k d_v max_positions batch_tokens train_steps warmup_steps beam_size "
+    "average_checkpoints"
+).split()
+
+_TYPES: dict[str, type] = {"int": int, "float": float, "str": str}
+
+
+def _check_type(hparams: HParams, which: dataclasses.Field[Any]) -> None:
+    value = getattr(hparams, which.name)
+    expected = _TYPES[str(which.type)]
+    if expected is float and type(value) is int:
+        object.__setattr__(hparams, which.name, float(value))
+    elif type(value) is not expected:
+        raise TypeError(f"{which.name} must be of type {which.type}, got {value!r}")
+
+
+def _parse(name: str, type_name: str, text: str) -> int | float | str:
+    try:
+        value: int | float | str = _TYPES[type_name](text)
+    except ValueError:
+        raise ValueError(f"{name} must be of type {type_name}, got {text!r} in --override") from None
+    return value

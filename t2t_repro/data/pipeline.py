@@ -1,0 +1,94 @@
+"""Shards to batches, with tf.data. The order of training is a pure function of (seed, epoch).
+
+So a position in the data is two integers, an epoch and a number of updates within it, and a run that continues there
+sees what an uninterrupted one would have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from t2t_repro.data import batching
+
+WINDOW = 200_000  # pairs sorted by length at one time
+READERS = 4  # shards read in parallel
+
+
+def training_batches(
+    shards: Sequence[str], batch_tokens: int, seed: int, epoch: int, *, replicas: int = 1, skip: int = 0
+) -> tf.data.Dataset:
+    """One epoch of updates from number `skip` on, for `replicas` devices: the first update's element for each device,
+    then the second update's, and so on.
+
+    An element is that device's share of an update: "inputs" [A, B, M] and "targets" [A, B, L], int32, hold its A parts,
+    and "sizes" [A, 3] the true (B, M, L) of each; beyond it all is zero. The last of them may be empty.
+    """
+    parts = batching.num_parts(batch_tokens)
+    rng = np.random.default_rng([seed, epoch])
+    order = [shards[i] for i in rng.permutation(len(shards))]
+
+    def window_batches(number: tf.Tensor, records: tf.Tensor) -> tf.data.Dataset:
+        pairs = _parse(records)
+        lengths = tf.stack([pairs[side].row_lengths() for side in ("inputs", "targets")], axis=1)
+
+        def planned(number: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return _plan_window(lengths, batch_tokens, parts, replicas, (seed, epoch, int(number)))
+
+        rows, spans = tf.numpy_function(planned, [number, lengths], (tf.int64, tf.int64), stateful=False)
+        rows, spans = tf.ensure_shape(rows, (None,)), tf.ensure_shape(spans, (None, None, 2))
+        return tf.data.Dataset.from_tensor_slices(spans).map(lambda span: (pairs, rows, span))
+
+    dataset = _records(order, READERS).batch(WINDOW).enumerate().flat_map(window_batches)
+    dataset = dataset.skip(skip * replicas).map(_assemble, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return dataset.prefetch(4 * replicas)
+
+
+def evaluation_batches(shards: Sequence[str], batch_tokens: int) -> tf.data.Dataset:
+    """Every pair once, in the order of the shards: "inputs" [B, M] and "targets" [B, L], int32.
+
+    A batch holds similar lengths and at most `batch_tokens` positions a side (one pair alone may be longer).
+    """
+    pairs = _parse(next(iter(_records(shards, 1).batch(2**31 - 1))))
+    lengths = tf.stack([pairs[side].row_lengths() for side in ("inputs", "targets")], axis=1).numpy()
+    cut = batching.plan(lengths, max(batch_tokens, int(lengths.max())), np.random.default_rng(0))
+
+    def batch(span: tf.Tensor) -> dict[str, tf.Tensor]:
+        rows = tf.gather(cut.order, tf.range(span[0], span[1]))
+        return {side: tf.gather(pairs[side], rows).to_tensor() for side in pairs}
+
+    return tf.data.Dataset.from_tensor_slices(np.stack([cut.starts[:-1], cut.starts[1:]], axis=1)).map(batch)
+
+
+def _records(shards: Sequence[str], readers: int) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(list(shards)).interleave(
+        tf.data.TFRecordDataset, cycle_length=readers, num_parallel_calls=readers, deterministic=True
+    )
+
+
+def _parse(records: tf.Tensor) -> dict[str, tf.RaggedTensor]:
+    """Serialised tf.train.Examples [N] to int32 ids [N, (length)]."""
+    feature = {side: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64) for side in ("inputs", "targets")}
+    return {side: tf.cast(ids, tf.int32) for side, ids in tf.io.parse_example(records, feature).items()}
+
+
+def _plan_window(
+    lengths: np.ndarray, batch_tokens: int, parts: int, replicas: int, seeds: tuple[int, int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The order of a window's pairs, and the spans into it of each device's parts: [updates * replicas, A, 2]."""
+    rng = np.random.default_rng(seeds)
+    cut = batching.plan(lengths, batch_tokens // parts, rng)
+    shares = [batching.shares(spans, parts, replicas) for spans in batching.updates(cut.starts, parts, rng)]
+    return cut.order.astype(np.int64), np.concatenate(shares).astype(np.int64)
+
+
+def _assemble(pairs: dict[str, tf.RaggedTensor], rows: tf.Tensor, spans: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The parts `spans` [A, 2] as one element of `training_batches`."""
+    counts = spans[:, 1] - spans[:, 0]
+    chosen = tf.gather(rows, tf.ragged.range(spans[:, 0], spans[:, 1]))  # [A, (B)]
+    sides = {side: tf.gather(ids, chosen) for side, ids in pairs.items()}  # [A, (B), (length)]
+    widths = [tf.reduce_max(sides[side].row_lengths(axis=2), axis=1) for side in ("inputs", "targets")]
+    sizes = tf.stack([counts, *(tf.maximum(width, 0) for width in widths)], axis=1)
+    return {side: ids.to_tensor() for side, ids in sides.items()} | {"sizes": tf.cast(sizes, tf.int32)}

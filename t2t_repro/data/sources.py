@@ -1,0 +1,159 @@
+"""Where text comes from: files and generators, read as a stream of pairs in bounded memory.
+
+What a line is: UTF-8, ended by "\\n" and by nothing else (U+2028, U+0085 and a lone "\\r" are characters like any
+other). One "\\r" before that end belongs to the end, so files from Windows read like all others, and so does a byte
+order mark at the start of a file. A file that ends in "\\n" has no further, empty line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import gzip
+import importlib.metadata
+import io
+import itertools
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+from t2t_repro.files import sha256
+from t2t_repro.problem import Corpus, Generated, Pair, TextFiles
+
+MAX_LINE_BYTES = 1 << 20  # a sentence is a few hundred; a line beyond this is not text, and would fill the memory
+
+
+def read_pairs(corpus: Corpus) -> Iterator[Pair]:
+    """The pairs of `corpus`, in order, each line once.
+
+    Raises FileNotFoundError and ValueError, naming the file and line, for what cannot be read; files of unequal length
+    are known, and raised, at their end.
+    """
+    return _read_generated(corpus) if isinstance(corpus, Generated) else _read_files(corpus)
+
+
+def read_lines(path: str) -> Iterator[str]:
+    """The lines of one text file, through gzip where its name ends in `.gz`; see `lines`."""
+    _must_be_file(path)
+    with open(path, "rb") as raw:
+        if not path.endswith(".gz"):
+            yield from lines(raw, path)
+            return
+        with gzip.GzipFile(fileobj=raw) as unzipped:
+            try:
+                yield from lines(io.BufferedReader(unzipped, 1 << 16), path)
+            except EOFError:
+                raise ValueError(f"{path} is cut off in the middle of its gzip stream; fetch it again") from None
+            except (gzip.BadGzipFile, zlib.error) as error:
+                raise ValueError(f"{path} is named .gz, but gzip cannot read it ({error}); fetch it again") from None
+
+
+def lines(stream: IO[bytes], name: str) -> Iterator[str]:
+    """The lines of a stream of bytes. `name` is what errors call it.
+
+    Raises ValueError, naming the line, for bytes that are no UTF-8 and for a line of more than MAX_LINE_BYTES.
+    """
+    for number in itertools.count(1):
+        line = stream.readline(MAX_LINE_BYTES + 2)
+        if not line:
+            return
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        if len(line) > MAX_LINE_BYTES:
+            raise ValueError(
+                f"{name}, line {number:,}: longer than {MAX_LINE_BYTES:,} bytes; expected one sentence a line"
+            )
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{name}, line {number:,}: not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1}); "
+                "convert the file to UTF-8"
+            ) from None
+        yield text.removeprefix("\ufeff") if number == 1 else text
+
+
+def describe(corpus: Corpus, hashed: bool = True) -> dict[str, Any]:
+    """What a data set keeps of its source, as JSON can hold it. `hashed` reads the files for their SHA-256.
+
+    Files: absolute path, bytes and SHA-256 of both. A generator: its qualified name and arguments, and with `hashed`
+    the versions of the packages that its text may come from. Raises FileNotFoundError or ValueError for a bad file.
+    """
+    if isinstance(corpus, TextFiles):
+        return {side: _describe_file(getattr(corpus, side), hashed) for side in ("source", "target")}
+    described: dict[str, Any] = {"function": _name(corpus.function)}
+    return described | ({"versions": _generator_versions()} if hashed else {})
+
+
+def _read_files(corpus: TextFiles) -> Iterator[Pair]:
+    for path in (corpus.source, corpus.target):
+        _must_be_file(path)
+    pairs = itertools.zip_longest(read_lines(corpus.source), read_lines(corpus.target))
+    number = 0
+    for source, target in pairs:
+        if source is None or target is None:
+            break
+        number += 1
+        yield source, target
+    else:
+        if not number:
+            raise ValueError(f"{corpus.source} and {corpus.target} are empty; expected one sentence a line")
+        return
+    longer = number + 1 + sum(1 for _ in pairs)
+    counts = (number, longer) if source is None else (longer, number)
+    raise ValueError(
+        f"{corpus.source} has {counts[0]:,} lines and {corpus.target} has {counts[1]:,}; "
+        "line n of one must be the translation of line n of the other"
+    )
+
+
+def _read_generated(corpus: Generated) -> Iterator[Pair]:
+    empty = True
+    for pair in corpus.function():
+        empty = False
+        if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
+            raise ValueError(f"{_name(corpus.function)} gave {pair!r:.80}; expected a pair (source text, target text)")
+        yield pair
+    if empty:
+        raise ValueError(f"{_name(corpus.function)} gave no pairs")
+
+
+def _must_be_file(path: str) -> None:
+    """Raises where `path` is no regular file with something in it. Text is read more than once: no pipes."""
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"no file {path!r}; give a text file with one sentence a line")
+    if os.path.isdir(path):
+        raise ValueError(f"{path!r} is a directory; give a text file with one sentence a line")
+    if not os.path.isfile(path):
+        raise ValueError(f"{path!r} is not a regular file, and text is read more than once; write it to a file first")
+    if not os.path.getsize(path):
+        raise ValueError(f"{path} is empty; expected one sentence a line")
+
+
+def _describe_file(path: str, hashed: bool) -> dict[str, Any]:
+    _must_be_file(path)
+    described = {"path": os.path.abspath(path), "bytes": os.path.getsize(path)}
+    return described | ({"sha256": sha256(path)} if hashed else {})
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """`module.function`, with the arguments that a partial or a dataclass with `__call__` carries; no addresses."""
+    if isinstance(function, functools.partial):
+        arguments = [repr(value) for value in function.args]
+        arguments += [f"{key}={value!r}" for key, value in sorted(function.keywords.items())]
+        return f"{_name(function.func)}({', '.join(arguments)})"
+    if dataclasses.is_dataclass(function) and not isinstance(function, type):
+        return f"{type(function).__module__}.{function!r}"
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _generator_versions() -> dict[str, str]:
+    """Of this package, and of Babel where it is installed, which the built-in problems write their text with."""
+    from t2t_repro import __version__
+
+    found = {"t2t_repro": __version__}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found["babel"] = importlib.metadata.version("babel")
+    return found

@@ -1,0 +1,124 @@
+"""What t2t-registry prints: lists, descriptions and differences of problems and sets of hyperparameters, as text."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from t2t_repro.config import HParams
+from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles
+from t2t_repro.registry import HPARAMS
+
+WIDTH = 80
+
+# The column "params x10^6" of Table 3, by the name of the set.
+PRINTED_MILLIONS = {
+    "base": 65,
+    "b_dk16": 58,
+    "b_dk32": 60,
+    "c_n2": 36,
+    "c_n4": 50,
+    "c_n8": 80,
+    "c_d256": 28,
+    "c_d1024": 168,
+    "c_ff1024": 53,
+    "c_ff4096": 90,
+    "big": 213,
+}
+_WHY_PRINTED_DIFFERS = (
+    "Solved for the vocabulary, the sizes that Table 3 prints fit 41,004 to 41,208 entries in every row but big, and "
+    'big fits 35,368 to 36,344: the paper\'s "about 37,000" is not one number, so the exact count stands here beside '
+    "the printed one."
+)
+
+
+def list_names(problems: Mapping[str, Problem], sets: Mapping[str, HParams]) -> str:
+    """Every problem and every set with its description."""
+    lines = ["Problems (--problem):", *_columns([[name, problems[name].description] for name in problems]), ""]
+    lines += ["Sets of hyperparameters (--hparams):", *_columns([[name, sets[name].description] for name in sets])]
+    return "\n".join(lines)
+
+
+def describe_problem(problem: Problem) -> str:
+    """Every field of a problem, and where its text comes from."""
+    rows = []
+    for field in dataclasses.fields(problem):
+        if field.name in ("name", "description"):
+            continue
+        value = _corpora(problem, field.name) if field.name in SPLITS else _show(getattr(problem, field.name))
+        rows.append([field.name, value])
+    return "\n".join([*_title("Problem", problem), "", *_columns(rows)])
+
+
+def describe_hparams(hparams: HParams, vocab_size: int) -> str:
+    """Every field of a set with its value, meaning and section of the paper; then its size for that vocabulary."""
+    rows = [["field", "value", "section", ""]]
+    for field in dataclasses.fields(hparams):
+        if field.metadata:
+            value = _show(getattr(hparams, field.name))
+            rows.append([field.name, value, field.metadata["section"], field.metadata["meaning"]])
+    count = f"{hparams.num_parameters(vocab_size):,} parameters with a vocabulary of {vocab_size:,}."
+    printed = PRINTED_MILLIONS.get(hparams.name)
+    if printed and HPARAMS[hparams.name] == hparams:
+        count += f" The paper prints {printed} million. {_WHY_PRINTED_DIFFERS}"
+    return "\n".join([*_title("Hyperparameters", hparams), "", *_columns(rows), "", *textwrap.wrap(count, WIDTH)])
+
+
+def describe_difference(first: HParams, second: HParams, vocab_size: int) -> str:
+    """The fields in which two sets differ, and their sizes where those do."""
+    rows = [["field", first.name, second.name]]
+    for field in dataclasses.fields(first):
+        values = [getattr(first, field.name), getattr(second, field.name)]
+        if field.metadata and values[0] != values[1]:
+            rows.append([field.name, *map(_show, values)])
+    if len(rows) == 1:
+        return f"{first.name} and {second.name} have equal fields."
+    sizes = [first.num_parameters(vocab_size), second.num_parameters(vocab_size)]
+    size = f"{{:,}} parameters with a vocabulary of {vocab_size:,}"
+    same = [f"Both have {size.format(sizes[0])}."]
+    differ = [f"{each.name} has {size.format(count)}." for each, count in zip((first, second), sizes, strict=True)]
+    return "\n".join([*_columns(rows), "", *(same if sizes[0] == sizes[1] else differ)])
+
+
+def _title(kind: str, item: Problem | HParams) -> list[str]:
+    return [f"{kind} {item.name}", *textwrap.wrap(item.description, WIDTH)]
+
+
+def _corpora(problem: Problem, split: str) -> str:
+    corpora = problem.corpora(split)
+    if corpora:
+        return "; ".join(map(_corpus, corpora))
+    if problem.takes_files:
+        return f"your files: --{split}_source, --{split}_target"
+    return "held out from train" if split == "validation" else "none"
+
+
+def _corpus(corpus: Corpus) -> str:
+    if isinstance(corpus, TextFiles):
+        return f"{corpus.source} and {corpus.target}"
+    function: Any = corpus.function
+    arguments = ""
+    if isinstance(function, functools.partial):
+        named = [f"{name}={value!r}" for name, value in function.keywords.items()]
+        function, arguments = function.func, f"({', '.join([*map(repr, function.args), *named])})"
+    return f"made by {function.__module__}.{getattr(function, '__qualname__', function)}{arguments}"
+
+
+def _show(value: Any) -> str:
+    """A value as --override takes it, "-" for an empty text."""
+    return str(value) if value != "" else "-"
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as lines of aligned columns, indented by two; the last column is wrapped to the page."""
+    widths = [max(len(cell) for cell in column) for column in list(zip(*rows, strict=True))[:-1]]
+    lines = []
+    for row in rows:
+        start = "  " + "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=False))
+        wrapped = textwrap.wrap(row[-1], max(WIDTH - len(start), 20), break_on_hyphens=False) or [""]
+        lines.append((start + wrapped[0]).rstrip())
+        lines += [" " * len(start) + text for text in wrapped[1:]]
+    return lines

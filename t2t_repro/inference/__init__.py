@@ -1,0 +1,1 @@
+"""Beam search, and text in, text out (section 6.1)."""

@@ -1,0 +1,167 @@
+"""Beam search in the graph, with length penalty and early stop as in Wu et al. (2016, section 7).
+
+Shapes: B sentences, M source length, W beam width, T steps done, V vocabulary, H heads, K d_k, E d_v.
+
+The beams of a sentence share one set of keys and values, to which each step adds W: nothing is copied when beams change
+places. What a beam may see is told by its *path*: the slot it sat in at each step.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from t2t_repro.model.attention import mask_bias
+from t2t_repro.model.transformer import Transformer
+
+PAD, END = 0, 1
+NEVER = -1e30  # the log-probability of what cannot be; finite, so that no difference of two is NaN
+GROUP = 128  # entries whose maximum is looked at first in `top_k`
+
+
+class Hypotheses(NamedTuple):
+    """The W best translations of each sentence, best first."""
+
+    ids: tf.Tensor  # [B, W, L] int32, each ending in END, padded with PAD
+    scores: tf.Tensor  # [B, W] float32: log-probability over length penalty; at most NEVER where there are fewer than W
+
+
+class _Beams(NamedTuple):
+    step: tf.Tensor  # T
+    tokens: tf.Tensor  # [B, W] int32: the newest token of each open beam
+    log_p: tf.Tensor  # [B, W] float32, highest first
+    ids: tf.Tensor  # [B, W, T] int32
+    path: tf.Tensor  # [B, W, T] int32: the slot of each of those tokens' keys
+    finished_ids: tf.Tensor  # [B, W, T] int32
+    finished_scores: tf.Tensor  # [B, W] float32, highest first
+    caches: tuple  # for each layer [B, H, T W, K] and [B, H, T W, E]
+
+
+def length_penalty(length: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
+    """((5 + |Y|) / 6)^alpha (Wu et al., 2016, eq. 14); |Y| counts the end of the sentence."""
+    return ((5.0 + tf.cast(length, tf.float32)) / 6.0) ** alpha
+
+
+def top_k(x_NV: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """`tf.math.top_k` over the last axis, in two stages: the k groups with the highest maxima hold the k highest entries.
+
+    Over 128 rows of 32,000 this takes 15 ms where one stage takes 265. Equal entries may come in another order.
+    """
+    size = x_NV.shape[-1]
+    if size is None or size <= GROUP * k:
+        return tf.math.top_k(x_NV, k)
+    groups = -(-size // GROUP)
+    padded = tf.pad(x_NV, [[0, 0], [0, groups * GROUP - size]], constant_values=x_NV.dtype.min)
+    grouped = tf.reshape(padded, [-1, groups, GROUP])
+    _, best_groups = tf.math.top_k(tf.reduce_max(grouped, axis=-1), k)
+    members = tf.reshape(tf.gather(grouped, best_groups, batch_dims=1), [-1, k * GROUP])
+    values, at = tf.math.top_k(members, k)
+    return values, tf.gather(best_groups, at // GROUP, batch_dims=1) * GROUP + at % GROUP
+
+
+def beam_search(
+    model: Transformer, source_BM: tf.Tensor, beam_size: int, alpha: tf.Tensor | float, extra_length: tf.Tensor | int
+) -> Hypotheses:
+    """The best translations of `source_BM` (int32 ids, ending in END, padded with PAD), at most as long as the source
+    plus `extra_length`, ends included. Every hypothesis is a whole one: at the greatest length END is all that may follow.
+
+    A sentence is done when no open beam can still score higher than the worst of W finished ones.
+    """
+    memory_BMD = model.encode(source_BM)
+    memories = model.memory_keys_values(memory_BMD)
+    memory_bias = model.source_bias(source_BM)
+    longest_B = tf.math.count_nonzero(source_BM != PAD, axis=1, dtype=tf.int32) + extra_length
+    alpha = tf.convert_to_tensor(alpha, tf.float32)
+
+    def is_open(beams: _Beams) -> tf.Tensor:
+        reachable = beams.log_p[:, 0] / length_penalty(longest_B, alpha)
+        can_win = beams.finished_scores[:, -1] < reachable
+        return tf.reduce_any(can_win & (beams.step < longest_B))
+
+    def advance(beams: _Beams) -> _Beams:
+        path = tf.concat([beams.path, _own_slots(beams.tokens)[:, :, None]], axis=2)
+        states_BWD, caches = model.step(
+            beams.tokens, beams.step, beams.caches, memories, _path_bias(path, beam_size), memory_bias
+        )
+        log_p_BWV = tf.nn.log_softmax(model.logits(states_BWD))
+        must_end_B = beams.step + 1 >= longest_B
+        return _choose(beams, log_p_BWV, path, caches, must_end_B, alpha)
+
+    beams = _first_beams(model, tf.shape(source_BM)[0], beam_size)
+    (beams,) = tf.while_loop(
+        is_open, lambda beams: (advance(_Beams(*beams)),), (beams,), shape_invariants=(_invariants(beams),)
+    )
+    return Hypotheses(beams.finished_ids, beams.finished_scores)
+
+
+def _choose(
+    beams: _Beams, log_p_BWV: tf.Tensor, path: tf.Tensor, caches: tuple, must_end_B: tf.Tensor, alpha: tf.Tensor
+) -> _Beams:
+    """Extends every open beam by its likeliest tokens: those with END join the finished, the best others stay open."""
+    beam_size, vocab_size = log_p_BWV.shape[1], log_p_BWV.shape[2]
+    k = min(2 * beam_size, vocab_size)  # of which at most `beam_size` are END, so enough stay open
+    not_end_V = tf.one_hot(END, vocab_size, on_value=0.0, off_value=NEVER)
+    log_p_BWV = tf.where(must_end_B[:, None, None], log_p_BWV + not_end_V, log_p_BWV) + beams.log_p[:, :, None]
+    values, tokens = top_k(tf.reshape(log_p_BWV, [-1, vocab_size]), k)
+    values, best = tf.math.top_k(tf.reshape(values, [-1, beam_size * k]), min(2 * beam_size, beam_size * k))
+    tokens = tf.gather(tf.reshape(tokens, [-1, beam_size * k]), best, batch_dims=1)
+    parents = best // k
+    ids = tf.concat([tf.gather(beams.ids, parents, batch_dims=1), tokens[:, :, None]], axis=2)
+    ends = tokens == END
+
+    scores = tf.where(ends, values / length_penalty(beams.step + 1, alpha), NEVER)
+    finished_ids = tf.concat([tf.pad(beams.finished_ids, [[0, 0], [0, 0], [0, 1]]), ids], axis=1)
+    finished_scores, kept = tf.math.top_k(tf.concat([beams.finished_scores, scores], axis=1), beam_size)
+
+    log_p, opened = tf.math.top_k(tf.where(ends, NEVER, values), beam_size)
+    return _Beams(
+        step=beams.step + 1,
+        tokens=tf.gather(tokens, opened, batch_dims=1),
+        log_p=log_p,
+        ids=tf.gather(ids, opened, batch_dims=1),
+        path=tf.gather(path, tf.gather(parents, opened, batch_dims=1), batch_dims=1),
+        finished_ids=tf.gather(finished_ids, kept, batch_dims=1),
+        finished_scores=finished_scores,
+        caches=caches,
+    )
+
+
+def _first_beams(model: Transformer, batch: tf.Tensor, beam_size: int) -> _Beams:
+    """One open beam a sentence, before its first token; the other slots are beams that can never win."""
+    h, dtype = model.hparams, tf.as_dtype(model.compute_dtype)
+    nothing = tf.zeros([batch, beam_size, 0], tf.int32)
+    cache = tf.zeros([batch, h.num_heads, 0, h.d_k], dtype), tf.zeros([batch, h.num_heads, 0, h.d_v], dtype)
+    return _Beams(
+        step=tf.constant(0),
+        tokens=tf.fill([batch, beam_size], PAD),  # the decoder's input starts with padding (section 3.1)
+        log_p=tf.tile(tf.constant([[0.0] + [NEVER] * (beam_size - 1)]), [batch, 1]),
+        ids=nothing,
+        path=nothing,
+        finished_ids=nothing,
+        finished_scores=tf.fill([batch, beam_size], NEVER),
+        caches=(cache,) * h.num_layers,
+    )
+
+
+def _invariants(beams: _Beams) -> _Beams:
+    """Shapes of the loop's variables: what grows by a step has no fixed length."""
+
+    def invariant(value: tf.Tensor) -> tf.TensorShape:
+        shape = value.shape.as_list()
+        if len(shape) >= 3:
+            shape[2] = None
+        return tf.TensorShape(shape)
+
+    return tf.nest.map_structure(invariant, beams)
+
+
+def _own_slots(tokens_BW: tf.Tensor) -> tf.Tensor:
+    return tf.zeros_like(tokens_BW) + tf.range(tokens_BW.shape[1])
+
+
+def _path_bias(path_BWT: tf.Tensor, beam_size: int) -> tf.Tensor:
+    """Lets each beam see the keys on its own path alone: [B, 1, W, T W]."""
+    on_path = tf.one_hot(path_BWT, beam_size, on_value=True, off_value=False)
+    flat = tf.concat([tf.shape(path_BWT)[:2], [tf.shape(path_BWT)[2] * beam_size]], axis=0)
+    return mask_bias(tf.reshape(on_path, flat))[:, None]

@@ -1,0 +1,202 @@
+"""The Transformer (section 3): encoder, decoder, and one matrix for both embeddings and the softmax.
+
+Shapes: B batch, L target length, M source length, D d_model, H heads, V vocabulary, W beam width, T steps decoded.
+
+    model = Transformer(vocab_size=37_000)                                   # the paper's base model
+    logits_BLV = model({"inputs": source_BM, "targets": target_BL}, training=True)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from t2t_repro.config import HParams
+from t2t_repro.model.attention import MultiHeadAttention, attention, mask_bias
+from t2t_repro.model.layers import AddNorm, Dropout, FeedForward, Layer, linear, sinusoids
+
+PAD = 0
+
+
+class EncoderLayer(Layer):
+    """Self-attention, then a feed-forward network, each inside `AddNorm` (section 3.1)."""
+
+    def __init__(self, hparams: HParams, site: str, **kwargs: Any):
+        super().__init__(**kwargs)
+        dtype = self.dtype_policy
+        self.self_attention = _multi_head_attention(hparams, f"{site}/self_attention", dtype)
+        self.self_attention_norm = AddNorm(hparams.d_model, hparams.dropout, f"{site}/self_attention", dtype=dtype)
+        self.feed_forward = FeedForward(hparams.d_model, hparams.d_ff, dtype=dtype)
+        self.feed_forward_norm = AddNorm(hparams.d_model, hparams.dropout, f"{site}/feed_forward", dtype=dtype)
+
+    def call(self, x_BMD: Any, bias_BHMM: Any, seed: Any = None) -> Any:
+        attended_BMD = self.self_attention(x_BMD, bias_BHLM=bias_BHMM, seed=seed)
+        x_BMD = self.self_attention_norm(x_BMD, attended_BMD, seed=seed)
+        return self.feed_forward_norm(x_BMD, self.feed_forward(x_BMD), seed=seed)
+
+
+class DecoderLayer(Layer):
+    """Masked self-attention, attention to the encoder's output, a feed-forward network, each inside `AddNorm`."""
+
+    def __init__(self, hparams: HParams, site: str, **kwargs: Any):
+        super().__init__(**kwargs)
+        dtype = self.dtype_policy
+        self.self_attention = _multi_head_attention(hparams, f"{site}/self_attention", dtype)
+        self.self_attention_norm = AddNorm(hparams.d_model, hparams.dropout, f"{site}/self_attention", dtype=dtype)
+        self.memory_attention = _multi_head_attention(hparams, f"{site}/memory_attention", dtype)
+        self.memory_attention_norm = AddNorm(hparams.d_model, hparams.dropout, f"{site}/memory_attention", dtype=dtype)
+        self.feed_forward = FeedForward(hparams.d_model, hparams.d_ff, dtype=dtype)
+        self.feed_forward_norm = AddNorm(hparams.d_model, hparams.dropout, f"{site}/feed_forward", dtype=dtype)
+
+    def call(self, x_BLD: Any, memory_BMD: Any, causal_bias: Any, memory_bias: Any, seed: Any = None) -> Any:
+        attended_BLD = self.self_attention(x_BLD, bias_BHLM=causal_bias, seed=seed)
+        x_BLD = self.self_attention_norm(x_BLD, attended_BLD, seed=seed)
+        attended_BLD = self.memory_attention(x_BLD, memory_BMD, bias_BHLM=memory_bias, seed=seed)
+        x_BLD = self.memory_attention_norm(x_BLD, attended_BLD, seed=seed)
+        return self.feed_forward_norm(x_BLD, self.feed_forward(x_BLD), seed=seed)
+
+    def step(self, x_BWD: Any, cache: Cache, memory: KeysValues, beam_bias: Any, memory_bias: Any) -> tuple[Any, Cache]:
+        """`call` for the newest position of W beams; `cache` holds the keys and values of all positions before."""
+        queries_BHWK, new_keys, new_values = self.self_attention.queries_keys_values(x_BWD)
+        keys = ops.concatenate([cache[0], new_keys], axis=2)
+        values = ops.concatenate([cache[1], new_values], axis=2)
+        heads_BHWE, _ = attention(queries_BHWK, keys, values, beam_bias)
+        x_BWD = self.self_attention_norm(x_BWD, self.self_attention.output_projection(heads_BHWE))
+        heads_BHWE, _ = attention(self.memory_attention.queries(x_BWD), *memory, memory_bias)
+        x_BWD = self.memory_attention_norm(x_BWD, self.memory_attention.output_projection(heads_BHWE))
+        return self.feed_forward_norm(x_BWD, self.feed_forward(x_BWD)), (keys, values)
+
+
+KeysValues = tuple[Any, Any]  # [B, H, M, K] and [B, H, M, E]
+Cache = tuple[Any, Any]  # [B, H, T W, K] and [B, H, T W, E]: what each step of each beam has computed
+
+
+class Transformer(keras.Model):
+    """The model of "Attention Is All You Need". Token ids are int32, 0 is padding.
+
+    `hparams` gives the sizes; without them it is the base model. `dtype` is a Keras policy: "float32", or
+    "mixed_bfloat16" for products in bfloat16 with weights, softmax and normalisation statistics in float32.
+    """
+
+    def __init__(self, vocab_size: int, hparams: HParams | dict[str, Any] | None = None, **kwargs: Any):
+        super().__init__(autocast=False, **kwargs)
+        if isinstance(hparams, dict):
+            hparams = HParams(**hparams)
+        self.hparams = h = hparams or HParams(name="base", description="")
+        self.vocab_size = vocab_size
+        self.embedding = self.add_weight(
+            shape=(vocab_size, h.d_model),
+            initializer=keras.initializers.RandomNormal(stddev=h.d_model**-0.5),
+            name="embedding",
+            autocast=False,
+        )
+        if h.positions == "learned":
+            self.source_positions = self._position_table("source_positions")
+            self.target_positions = self._position_table("target_positions")
+        dtype = self.dtype_policy
+        self.source_dropout = Dropout(h.dropout, "encoder/embedding", dtype=dtype)
+        self.target_dropout = Dropout(h.dropout, "decoder/embedding", dtype=dtype)
+        # tuples: tf.train.Checkpoint silently leaves out layers that are kept in a list
+        self.encoder_layers = tuple(EncoderLayer(h, f"encoder/{n}", dtype=dtype) for n in range(h.num_layers))
+        self.decoder_layers = tuple(DecoderLayer(h, f"decoder/{n}", dtype=dtype) for n in range(h.num_layers))
+        self.seed_generator = keras.random.SeedGenerator()
+        self.built = True  # all sizes are known, so all weights are made
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"vocab_size": self.vocab_size, "hparams": self.hparams.to_dict()}
+
+    def call(self, inputs: dict[str, Any], training: bool = False, seed: Any = None) -> Any:
+        """Logits [B, L, V], float32, of each target token given those before it and the source.
+
+        `inputs` holds "inputs" [B, M] and "targets" [B, L]; the targets are shifted right here. In training, dropout is
+        drawn from `seed` ([2] int32), or from the model's own generator without one.
+        """
+        if training and seed is None:
+            seed = ops.cast(ops.bitwise_and(self.seed_generator.next(), 0x7FFFFFFF), "int32")
+        source_BM = inputs["inputs"]
+        memory_BMD = self.encode(source_BM, seed if training else None)
+        states_BLD = self.decode(inputs["targets"], memory_BMD, source_BM, seed if training else None)
+        return self.logits(states_BLD)
+
+    def encode(self, source_BM: Any, seed: Any = None) -> Any:
+        """The encoder (section 3.1): [B, M, D]."""
+        x_BMD = self._embed(source_BM, 0, "source")
+        x_BMD = self.source_dropout(x_BMD, seed=seed)
+        bias_BHMM = self.source_bias(source_BM)
+        for layer in self.encoder_layers:
+            x_BMD = layer(x_BMD, bias_BHMM, seed=seed)
+        return x_BMD
+
+    def decode(self, target_BL: Any, memory_BMD: Any, source_BM: Any, seed: Any = None) -> Any:
+        """The decoder over whole targets, shifted right by one (section 3.1): its last layer's output [B, L, D]."""
+        shifted_BL = ops.pad(target_BL, [[0, 0], [1, 0]], constant_values=PAD)[:, :-1]
+        x_BLD = self._embed(shifted_BL, 0, "target")
+        x_BLD = self.target_dropout(x_BLD, seed=seed)
+        positions = ops.arange(ops.shape(target_BL)[1])
+        causal_bias = mask_bias(ops.expand_dims(positions, 1) >= ops.expand_dims(positions, 0))
+        memory_bias = self.source_bias(source_BM)
+        for layer in self.decoder_layers:
+            x_BLD = layer(x_BLD, memory_BMD, causal_bias, memory_bias, seed=seed)
+        return x_BLD
+
+    def step(
+        self,
+        token_BW: Any,
+        position: Any,
+        caches: tuple[Cache, ...],
+        memories: tuple[KeysValues, ...],
+        beam_bias: Any,
+        memory_bias: Any,
+    ) -> tuple[Any, tuple[Cache, ...]]:
+        """`decode` for one more position of W beams a sentence: states [B, W, D] and the grown caches.
+
+        The beams of a sentence share one set of keys and values: W new ones a step, [B, H, T W, K] after T steps, never
+        re-ordered. `beam_bias` [B, 1, W, (T + 1) W] says which of them lie on each beam's own path.
+        """
+        x_BWD = self._embed(token_BW, position, "target", beams=True)
+        grown = []
+        for layer, cache, memory in zip(self.decoder_layers, caches, memories, strict=True):
+            x_BWD, cache = layer.step(x_BWD, cache, memory, beam_bias, memory_bias)
+            grown.append(cache)
+        return x_BWD, tuple(grown)
+
+    def memory_keys_values(self, memory_BMD: Any) -> tuple[KeysValues, ...]:
+        """Keys and values of the encoder's output for every decoder layer: computed once a sentence."""
+        return tuple(layer.memory_attention.keys_values(memory_BMD) for layer in self.decoder_layers)
+
+    def source_bias(self, source_BM: Any) -> Any:
+        """Masks the padding of the source: [B, 1, 1, M]."""
+        return mask_bias(source_BM != PAD)[:, None, None, :]
+
+    def logits(self, states: Any) -> Any:
+        """States [..., D] times the transposed embedding matrix (section 3.4): [..., V], float32."""
+        return ops.cast(linear(states, ops.transpose(self.embedding)), "float32")
+
+    def _embed(self, tokens: Any, start: Any, side: str, beams: bool = False) -> Any:
+        """Embeddings times sqrt(d_model), plus positions from `start` on (sections 3.4 and 3.5), in the compute dtype.
+
+        With `beams` the second axis of `tokens` is beams, all at position `start`.
+        """
+        d_model = self.hparams.d_model
+        length = 1 if beams else ops.shape(tokens)[1]
+        if self.hparams.positions == "learned":
+            table = self.source_positions if side == "source" else self.target_positions
+            positions_LD = ops.take(table, ops.minimum(start + ops.arange(length), self.hparams.max_positions - 1), 0)
+        else:
+            positions_LD = sinusoids(start, length, d_model)
+        embedded = ops.take(self.embedding, tokens, axis=0) * math.sqrt(d_model)
+        return ops.cast(embedded + positions_LD, self.compute_dtype)
+
+    def _position_table(self, name: str) -> Any:
+        shape = (self.hparams.max_positions, self.hparams.d_model)
+        return self.add_weight(
+            shape=shape, initializer=keras.initializers.RandomNormal(stddev=0.02), name=name, autocast=False
+        )
+
+
+def _multi_head_attention(hparams: HParams, site: str, dtype: Any) -> MultiHeadAttention:
+    sizes = (hparams.d_model, hparams.num_heads, hparams.d_k, hparams.d_v)
+    return MultiHeadAttention(*sizes, attention_dropout=hparams.attention_dropout, site=site, dtype=dtype)

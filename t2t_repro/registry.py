@@ -1,0 +1,127 @@
+"""PROBLEMS and HPARAMS: what `--problem` and `--hparams` name. A dict with two good errors.
+
+A name comes to be known in one of three ways: a module of `t2t_repro.problems` or `t2t_repro.hparams` registers it;
+an installed package has an entry point in the group of the same name; or a user's directory is imported with
+`import_user_directory` (`--t2t_usr_dir`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import os
+import pkgutil
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Generic, Protocol, TypeVar
+
+from t2t_repro.config import HParams
+from t2t_repro.problem import Problem
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Item = TypeVar("Item", bound=Named)
+
+
+def nearest(name: str, known: Mapping[str, object] | list[str]) -> str:
+    """A hint for an error message: the known name most like `name`, then all of them."""
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}known: {', '.join(sorted(known))}"
+
+
+class Registry(Mapping[str, Item], Generic[Item]):
+    """Names of one kind of thing. The package `t2t_repro.<folder>` is imported at the first look-up."""
+
+    def __init__(self, kind: str, folder: str):
+        self._kind = kind
+        self._package = f"t2t_repro.{folder}"
+        self._items: dict[str, Item] = {}
+        self._places: dict[str, str] = {}
+        self._loaded = False
+
+    def register(self, item: Item) -> Item:
+        """Makes `item` known under its own name. Raises ValueError where that name is taken, naming both places."""
+        caller = sys._getframe(1)
+        place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        if item.name in self._items:
+            raise ValueError(
+                f"{self._kind} {item.name!r} is registered twice: at {self._places[item.name]} and at {place}; "
+                "rename one of them"
+            )
+        self._items[item.name] = item
+        self._places[item.name] = place
+        return item
+
+    def __getitem__(self, name: str) -> Item:
+        self._load()
+        if name not in self._items:
+            raise KeyError(f"unknown {self._kind} {name!r}: {nearest(name, self._items)}")
+        return self._items[name]
+
+    def __contains__(self, name: object) -> bool:
+        self._load()
+        return name in self._items
+
+    def __iter__(self) -> Iterator[str]:
+        self._load()
+        return iter(sorted(self._items))
+
+    def __len__(self) -> int:
+        self._load()
+        return len(self._items)
+
+    def _load(self) -> None:
+        """Imports every module that registers. An error in one of them is raised, never skipped."""
+        if self._loaded:
+            return
+        self._loaded = True
+        try:
+            package = importlib.import_module(self._package)
+            for module in pkgutil.iter_modules(package.__path__):
+                importlib.import_module(f"{self._package}.{module.name}")
+            for entry_point in importlib.metadata.entry_points(group=self._package):
+                entry_point.load()
+        except BaseException:
+            self._loaded = False
+            raise
+
+
+PROBLEMS: Registry[Problem] = Registry("problem", "problems")
+HPARAMS: Registry[HParams] = Registry("hyperparameter set", "hparams")
+
+_USER_PACKAGE = "t2t_usr_dir"
+
+
+def import_user_directory(path: str) -> None:
+    """Imports the user's own code, which registers problems and sets: `__init__.py` where there is one, else each file.
+
+    This runs what is in the directory, so it is only ever called for a path that the user typed. The files are modules
+    of a package `t2t_usr_dir`, and may import one another relatively: `sys.path` stays as it is, and no name of theirs
+    can shadow an installed module.
+    """
+    if not os.path.isdir(path):
+        raise FileNotFoundError(f"--t2t_usr_dir: {path!r} is not a directory; give the folder with your problems")
+    files = sorted(name for name in os.listdir(path) if name.endswith(".py"))
+    if not files:
+        raise FileNotFoundError(f"--t2t_usr_dir: {path!r} holds no .py file; put the module with your problem there")
+    importlib.invalidate_caches()
+    spec = importlib.machinery.ModuleSpec(_USER_PACKAGE, None, is_package=True)
+    spec.submodule_search_locations = [os.path.abspath(path)]
+    package = sys.modules[_USER_PACKAGE] = importlib.util.module_from_spec(spec)
+    for file in ["__init__.py"] if "__init__.py" in files else files:
+        try:
+            if file == "__init__.py":
+                importlib.machinery.SourceFileLoader(_USER_PACKAGE, os.path.join(path, file)).exec_module(package)
+            else:
+                importlib.import_module(f"{_USER_PACKAGE}.{file.removesuffix('.py')}")
+        except Exception as error:
+            error.add_note(f"while importing {os.path.join(path, file)}")
+            raise

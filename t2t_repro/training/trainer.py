@@ -1,0 +1,226 @@
+"""`train`: a problem and a set of hyperparameters become a run directory. The same call continues where it stopped."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+from filelock import FileLock, Timeout
+
+from t2t_repro.config import HParams
+from t2t_repro.data import pipeline
+from t2t_repro.data.prepare import Dataset, prepare
+from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.problem import Problem
+from t2t_repro.run import Run
+from t2t_repro.training import precision as precisions
+from t2t_repro.training.checkpoints import Checkpoints
+from t2t_repro.training.optimizer import Adam
+from t2t_repro.training.progress import Progress, safe_exp, stderr_line
+from t2t_repro.training.schedule import learning_rate
+from t2t_repro.training.update import Updater, make_evaluator
+
+EVALUATION_TOKENS = 2_048  # positions a side of a batch whose logits are held whole
+
+
+class Interrupted(Exception):  # noqa: N818 (not an error: the run was asked to stop, and has saved)
+    """A signal ended the training after a checkpoint. `signal` is its number."""
+
+    def __init__(self, number: int):
+        super().__init__(f"stopped by {signal.Signals(number).name}; the same command continues")
+        self.signal = number
+
+
+def train(
+    problem: Problem,
+    hparams: HParams,
+    data_dir: str,
+    output_dir: str,
+    *,
+    seed: int = 1,
+    precision: str = "auto",
+    checkpoint_minutes: float = 10.0,
+    checkpoint_steps: int = 0,
+    report: Callable[[str], None] = stderr_line,
+) -> Run:
+    """Prepares the data where it is not there, and trains to `hparams.train_steps` updates, continuing what is there.
+
+    A checkpoint is written every `checkpoint_minutes`, or every `checkpoint_steps` updates where that is above 0, and at
+    the end. Raises ValueError where `output_dir` holds another run, and `Interrupted` after SIGINT or SIGTERM, when the
+    update in progress is finished and saved.
+    """
+    if not 0 <= seed < 2**18:
+        raise ValueError(f"seed must be at least 0 and below {2**18}, got {seed}")
+    dataset = prepare(problem, data_dir, report)
+    vocabulary = Vocabulary(dataset.vocabulary)
+    if problem.max_length > hparams.batch_tokens:
+        raise ValueError(
+            f"batch_tokens {hparams.batch_tokens} cannot hold a sentence of max_length {problem.max_length} tokens"
+        )
+    run = Run(
+        directory=output_dir,
+        problem=problem,
+        hparams=hparams,
+        data_dir=data_dir,
+        seed=seed,
+        precision=precisions.resolve(precision),
+        vocabulary_sha256=vocabulary.sha256,
+    )
+    run.start(dataset.vocabulary)
+    with _only_trainer(run), _signals() as caught:
+        _Training(run, dataset, vocabulary.size, checkpoint_minutes, checkpoint_steps, report).run(caught)
+    return run
+
+
+class _Training:
+    """A run in progress: model, optimizer, position in the data, and everything that is kept of them."""
+
+    def __init__(
+        self,
+        run: Run,
+        dataset: Dataset,
+        vocab_size: int,
+        checkpoint_minutes: float,
+        checkpoint_steps: int,
+        report: Callable[[str], None],
+    ):
+        self.settings, self.dataset, self.report = run, dataset, report
+        self.checkpoint_minutes, self.checkpoint_steps = checkpoint_minutes, checkpoint_steps
+        hparams = run.hparams
+        self.strategy = tf.distribute.MirroredStrategy()
+        with self.strategy.scope():
+            tf.keras.utils.set_random_seed(run.seed)
+            self.model = Transformer(vocab_size, hparams, dtype=precisions.POLICIES[run.precision])
+            self.optimizer = Adam([weight.value for weight in self.model.trainable_variables], hparams)
+            self.updater = Updater(self.model, self.optimizer, hparams, run.seed)
+        self.update: Callable[..., tf.Tensor] | None = None
+        self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # updates tried so far
+        self.epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.index = tf.Variable(0, dtype=tf.int64, trainable=False)  # updates of this epoch tried so far
+        state = {"model": self.model, "optimizer": self.optimizer}
+        state |= {"step": self.step, "epoch": self.epoch, "index": self.index}
+        self.checkpoints = Checkpoints(run, state, keep=max(hparams.average_checkpoints, 5))
+        self.evaluate = make_evaluator(self.model, hparams.label_smoothing)
+
+    def run(self, caught: list[int]) -> None:
+        if self.checkpoints.restore_newest():
+            self.report(f"continuing {self.settings.directory} at step {int(self.step):,}")
+        self.report(self._headline())
+        progress = Progress(self.settings, self.report)
+        try:
+            self._run(progress, caught)
+        finally:
+            progress.close()
+
+    def _run(self, progress: Progress, caught: list[int]) -> None:
+        total, saved_at, saved_step = self.settings.hparams.train_steps, time.monotonic(), int(self.step)
+        step, elements = int(self.step), self._elements()
+        while step < total and not caught:
+            element, position = next(elements)
+            step += 1
+            rate = learning_rate(step, self.settings.hparams)
+            sums = self.update(element, tf.constant(step, tf.int32), tf.constant(rate, tf.float32))
+            progress.update(step, sums, rate)
+            due = (
+                step % self.checkpoint_steps == 0
+                if self.checkpoint_steps
+                else time.monotonic() - saved_at >= 60 * self.checkpoint_minutes
+            )
+            if due and step < total:
+                self._save(step, position, progress)
+                saved_at, saved_step = time.monotonic(), step
+        if step > saved_step:
+            self._save(step, position, progress, evaluate=not caught)
+        if caught:
+            raise Interrupted(caught[0])
+
+    def _elements(self) -> Iterator[tuple[Any, tuple[int, int]]]:
+        """Distributed elements from the saved position on, each with the position after it: (epoch, updates in it)."""
+        epoch, index = int(self.epoch), int(self.index)
+        hparams, shards = self.settings.hparams, self.dataset.shards("train")
+        while True:
+            data = pipeline.training_batches(
+                shards,
+                hparams.batch_tokens,
+                self.settings.seed,
+                epoch,
+                replicas=self.strategy.num_replicas_in_sync,
+                skip=index,
+            )
+            distributed = self.strategy.distribute_datasets_from_function(lambda _, data=data: data)
+            self.update = self.update or self.updater.compiled(distributed.element_spec)
+            for element in distributed:
+                index += 1
+                yield element, (epoch, index)
+            epoch, index = epoch + 1, 0
+
+    def _save(self, step: int, position: tuple[int, int], progress: Progress, evaluate: bool = True) -> None:
+        self.step.assign(step)
+        self.epoch.assign(position[0])
+        self.index.assign(position[1])
+        self.checkpoints.save(step)
+        if not evaluate or "validation" not in self.dataset.record["splits"]:
+            return
+        smoothed, plain, correct, tokens = self._validation_sums()
+        values = {"validation_loss": smoothed / tokens, "validation_perplexity": safe_exp(plain / tokens)}
+        values |= {"validation_accuracy": correct / tokens}
+        progress.write(
+            step,
+            values,
+            f"checkpoint at step {step:,}: validation ppl {values['validation_perplexity']:.2f}, "
+            f"accuracy {values['validation_accuracy']:.1%}",
+        )
+
+    def _validation_sums(self) -> list[float]:
+        batches = pipeline.evaluation_batches(self.dataset.shards("validation"), EVALUATION_TOKENS)
+        sums = tf.add_n([self.evaluate(batch["inputs"], batch["targets"]) for batch in batches])
+        return [float(x) for x in sums]
+
+    def _headline(self) -> str:
+        run, replicas = self.settings, self.strategy.num_replicas_in_sync
+        parameters = run.hparams.num_parameters(self.model.vocab_size)
+        parts = self.updater.parts_per_replica
+        return (
+            f"{run.problem.name} with {run.hparams.name}: {parameters:,} parameters, {run.precision}; "
+            f"{run.hparams.batch_tokens:,} tokens a side an update = {replicas} replica{'s' * (replicas > 1)} "
+            f"x {parts} part{'s' * (parts > 1)}"
+        )
+
+
+@contextmanager
+def _only_trainer(run: Run) -> Iterator[None]:
+    """Two trainers in one directory would delete each other's checkpoints."""
+    lock = FileLock(f"{run.directory}/.lock")
+    try:
+        with lock.acquire(timeout=0):
+            yield
+    except Timeout:
+        raise ValueError(f"another t2t-trainer is at work in {run.directory!r}; wait for it, or stop it") from None
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Catches the first SIGINT or SIGTERM into the list it gives; the second one acts as usual."""
+    caught: list[int] = []
+    on_main_thread = threading.current_thread() is threading.main_thread()
+    signals = (signal.SIGINT, signal.SIGTERM) if on_main_thread else ()
+    before = {number: signal.getsignal(number) for number in signals}
+
+    def catch(number: int, _: Any) -> None:
+        caught.append(number)
+        for each in signals:
+            signal.signal(each, before[each])
+
+    for number in signals:
+        signal.signal(number, catch)
+    try:
+        yield caught
+    finally:
+        for number in signals:
+            signal.signal(number, before[number])

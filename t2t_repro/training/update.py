@@ -1,0 +1,116 @@
+"""One update: gradients summed over all parts and replicas, divided by the real target tokens, applied by Adam.
+
+The update depends on its pairs alone. How they are split over replicas, and over the parts that a replica computes one
+after the other, changes the result only by rounding, because sums are reduced and the division comes last.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from t2t_repro.config import HParams
+from t2t_repro.data import batching
+from t2t_repro.model.transformer import PAD, Transformer
+from t2t_repro.training.loss import Loss, projected_loss, smoothed_cross_entropy
+from t2t_repro.training.optimizer import Adam
+
+Element = dict[str, tf.Tensor]  # what `training_batches` gives a replica
+
+
+class Updater:
+    """Made and called inside the scope of a `tf.distribute` strategy."""
+
+    def __init__(self, model: Transformer, optimizer: Adam, hparams: HParams, seed: int):
+        self.model, self.optimizer, self.hparams, self.seed = model, optimizer, hparams, seed
+        self.strategy = tf.distribute.get_strategy()
+        self.variables = [weight.value for weight in model.trainable_variables]
+        parts = batching.num_parts(hparams.batch_tokens)
+        self.parts_per_replica = batching.parts_per_replica(parts, self.strategy.num_replicas_in_sync)
+
+    def compiled(self, element_spec: Any) -> Any:
+        """`__call__` as one graph for all shapes of elements of that specification: it is traced once."""
+        scalars = (tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.float32))
+        return tf.function(self.__call__, input_signature=(element_spec, *scalars))
+
+    def __call__(self, element: Any, step: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
+        """Applies one update, and returns its sums [6], float32: smoothed loss, plain loss, correct predictions and real
+        target tokens, then the gradient's norm, and 1 where that is not finite and the update was skipped.
+
+        `element` holds a distributed element of `training_batches`; `step` int32 and `rate` float32 are scalars.
+        """
+        gradients, sums = self.strategy.run(self._replica_gradients, args=(element, step))
+        sums = self.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
+        gradients = self.strategy.extended.batch_reduce_to(
+            tf.distribute.ReduceOp.SUM, list(zip(gradients, self.variables, strict=True))
+        )
+        local = [self.strategy.experimental_local_results(gradient)[0] for gradient in gradients]
+        tokens = tf.maximum(sums[3], 1.0)
+        norm = tf.linalg.global_norm(local) / tokens
+        finite = tf.math.is_finite(norm)
+
+        def apply() -> tf.Tensor:
+            self.optimizer.apply(gradients, self.variables, rate, 1 / tokens)
+            return tf.constant(0.0)
+
+        skipped = tf.cond(finite, apply, lambda: tf.constant(1.0))
+        return tf.concat([sums, [norm, skipped]], axis=0)
+
+    def _replica_gradients(self, element: Element, step: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """The sums over this replica's parts of gradients and of the four numbers of `Loss`."""
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        replicas = self.strategy.num_replicas_in_sync
+
+        def part(number: tf.Tensor | int) -> tuple[list[tf.Tensor], tf.Tensor]:
+            # the seed of a dropout mask: (update, run and part); `Dropout` mixes in the place in the model
+            seed = tf.stack([step, self.seed * 4096 + number * replicas + replica])
+            return self._part_gradients(element, number, seed)
+
+        if self.parts_per_replica == 1 and self.strategy.num_replicas_in_sync == 1:
+            return part(0)
+        zeros = [tf.zeros(variable.shape) for variable in self.variables], tf.zeros(4)
+
+        def add_part(number: tf.Tensor, gradients: list[tf.Tensor], sums: tf.Tensor) -> tuple[Any, ...]:
+            more, numbers = part(number)
+            return number + 1, [a + b for a, b in zip(gradients, more, strict=True)], sums + numbers
+
+        filled = tf.math.count_nonzero(element["sizes"][:, 0], dtype=tf.int32)
+        _, gradients, sums = tf.while_loop(
+            lambda number, *_: number < filled, add_part, (tf.constant(0), *zeros), parallel_iterations=1
+        )
+        return gradients, sums
+
+    def _part_gradients(
+        self, element: Element, number: tf.Tensor | int, seed: tf.Tensor
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        batch, source_length, target_length = tf.unstack(element["sizes"][number])
+        source_BM = element["inputs"][number, :batch, :source_length]
+        target_BL = element["targets"][number, :batch, :target_length]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(self.variables)
+            memory_BMD = self.model.encode(source_BM, seed)
+            states_BLD = self.model.decode(target_BL, memory_BMD, source_BM, seed)
+            real_BL = target_BL != PAD
+            loss = projected_loss(
+                tf.boolean_mask(states_BLD, real_BL),
+                self.model.embedding.value,
+                tf.boolean_mask(target_BL, real_BL),
+                self.hparams.label_smoothing,
+            )
+        gradients = tape.gradient(loss.smoothed, self.variables)
+        return [tf.convert_to_tensor(gradient) for gradient in gradients], tf.stack(loss)
+
+
+def make_evaluator(model: Transformer, label_smoothing: float) -> Any:
+    """A function of source [B, M] and target [B, L] that gives the four sums of `Loss` [4], without dropout."""
+
+    @tf.function(reduce_retracing=True)
+    def evaluate(source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
+        states_BLD = model.decode(target_BL, model.encode(source_BM), source_BM)
+        real_BL = target_BL != PAD
+        logits_NV = model.logits(tf.boolean_mask(states_BLD, real_BL))
+        loss: Loss = smoothed_cross_entropy(logits_NV, tf.boolean_mask(target_BL, real_BL), label_smoothing)
+        return tf.stack(loss)
+
+    return evaluate

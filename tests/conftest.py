@@ -1,0 +1,50 @@
+"""Fixtures that several test modules share."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+# Before any test imports TensorFlow: the backend under test, and no chatter about this machine.
+os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+class Result(NamedTuple):
+    """What a program left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """`program("t2t-eval", "--split=test", stdin=b"...")`: runs it in this process, and returns a `Result`."""
+
+    def call(name: str, *arguments: str, stdin: bytes = b"") -> Result:
+        module = importlib.import_module(f"t2t_repro.bin.{name.replace('-', '_')}")
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        code = module.main()
+        return Result(code, *capfd.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def corpora() -> Path:
+    """The folder of real text that T2T_REPRO_CORPORA names; the test is skipped where there is none."""
+    folder = os.environ.get("T2T_REPRO_CORPORA", "")
+    if not os.path.isdir(folder):
+        pytest.skip("T2T_REPRO_CORPORA names no folder of text")
+    return Path(folder)

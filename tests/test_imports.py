@@ -1,0 +1,170 @@
+"""The arrows of the design, kept by reading every import: who may import whom, and what loads no TensorFlow."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from conftest import CHECKOUT
+
+# Where each part of the package lies in the checkout. A part is a folder, or one module of the package's root.
+FOLDERS = {"problems": "problems", "hparams": "hparams", "bin": "bin"}
+FOLDERS |= {part: f"t2t_repro/{part}" for part in ("data", "model", "training", "inference", "evaluation")}
+ROOT_MODULES = ("config", "files", "problem", "registry", "run", "describe")
+
+CORE = {"config", "files", "problem", "registry", "run"}
+MAY_IMPORT = {
+    "config": set(),
+    "files": set(),
+    "problem": set(),
+    "registry": {"config", "problem"},
+    "run": {"config", "files", "problem", "registry"},
+    "describe": {"config", "problem", "registry"},
+    "problems": {"problem", "registry"},
+    "hparams": {"config", "registry"},
+    "data": CORE,
+    "model": CORE,
+    "training": CORE | {"data", "model"},
+    "inference": CORE | {"data", "model", "training"},
+    "evaluation": CORE | {"data", "model", "training", "inference"},
+    "bin": CORE | {"describe", "data", "training", "inference", "evaluation"},
+    "__init__": {"config", "problem", "hparams", "registry", "inference"},
+}
+# Parts whose import brings nothing but the standard library (and absl, for the programs).
+LIGHT = {part: set() for part in (*ROOT_MODULES, "__init__", "problems", "hparams")} | {"bin": {"absl"}}
+
+# What is installed under another name than it is imported by.
+INSTALLED_AS = {
+    "absl": "absl-py",
+    "google": "protobuf",
+    "tensorflow_text": "tensorflow-text",
+    "tensorflow_datasets": "tensorflow-datasets",
+}
+
+
+class Import(NamedTuple):
+    place: str  # "bin/t2t_eval.py:12"
+    name: str  # dotted, absolute: "t2t_repro.run.Run" for `from t2t_repro.run import Run`
+    top: bool  # whether it runs when the module is imported
+
+
+def files(part: str) -> list[Path]:
+    if part in FOLDERS:
+        return sorted((CHECKOUT / FOLDERS[part]).rglob("*.py"))
+    return [CHECKOUT / "t2t_repro" / f"{part}.py"]
+
+
+def imports(part: str) -> list[Import]:
+    package = f"t2t_repro.{part}" if part in FOLDERS else "t2t_repro"
+    found = []
+    for file in files(part):
+        tree = ast.parse(file.read_text("utf-8"), str(file))
+        found += [
+            Import(f"{file.relative_to(CHECKOUT)}:{node.lineno}", name, top)
+            for node, top in statements(tree.body, True)
+            for name in imported(node, package)
+        ]
+    return found
+
+
+def statements(body: list[ast.stmt], top: bool) -> Iterator[tuple[ast.stmt, bool]]:
+    """Every statement, and whether it runs at import: not inside a function, nor under `if TYPE_CHECKING`."""
+    for node in body:
+        yield node, top
+        inner_top = top and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from statements(node.body, False)
+            yield from statements(node.orelse, inner_top)
+            continue
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt):
+                yield from statements([child], inner_top)
+            elif isinstance(child, ast.ExceptHandler | ast.match_case):
+                yield from statements(child.body, inner_top)
+
+
+def imported(node: ast.stmt, package: str) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        module = node.module or ""
+        if node.level:
+            parent = package.rsplit(".", node.level - 1)[0] if node.level > 1 else package
+            module = f"{parent}.{module}".rstrip(".")
+        return [f"{module}.{alias.name}" for alias in node.names]
+    return []
+
+
+def part_of(name: str) -> str | None:
+    """The part that an imported name belongs to; None outside the package and for the package's own attributes."""
+    root, _, rest = name.partition(".")
+    part = rest.partition(".")[0]
+    return part if root == "t2t_repro" and part in MAY_IMPORT else None
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_arrows(part):
+    wrong = [
+        f"{each.place} imports {each.name}"
+        for each in imports(part)
+        if part_of(each.name) not in MAY_IMPORT[part] | {part, None} or each.name.split(".")[0] == "tests"
+    ]
+    assert not wrong
+
+
+def test_nothing_imports_the_programs_or_the_tests():
+    """Follows from the arrows; said once more because it is what keeps the library free of flags."""
+    assert not any("bin" in allowed for allowed in MAY_IMPORT.values())
+    everything = [each for part in MAY_IMPORT if part != "bin" for each in imports(part)]
+    assert not [each for each in everything if re.match(r"t2t_repro\.bin\b|bin\b|tests\b|conftest\b|absl\b", each.name)]
+
+
+def test_every_module_belongs_to_a_part():
+    known = {file for part in MAY_IMPORT for file in files(part)}
+    there = {
+        file for folder in ("t2t_repro", "problems", "hparams", "bin") for file in (CHECKOUT / folder).rglob("*.py")
+    }
+    assert there == known
+
+
+@pytest.mark.parametrize("part", LIGHT)
+def test_light_parts_import_only_the_standard_library(part):
+    allowed = {"t2t_repro", *sys.stdlib_module_names, *LIGHT[part]}
+    wrong = [f"{each.place} imports {each.name}" for each in imports(part) if each.top and root(each) not in allowed]
+    assert not wrong
+
+
+@pytest.mark.parametrize("part", ROOT_MODULES)
+def test_core_needs_nothing_else_even_inside_functions(part):
+    assert not [each for each in imports(part) if root(each) not in {"t2t_repro", *sys.stdlib_module_names}]
+
+
+@pytest.mark.parametrize("part", LIGHT)
+def test_light_parts_import_heavy_ones_only_inside_functions(part):
+    assert not [each for each in imports(part) if each.top and part_of(each.name) not in {None, *LIGHT}]
+
+
+def test_every_dependency_is_declared():
+    used = {root(each) for part in MAY_IMPORT for each in imports(part)} - {"t2t_repro", *sys.stdlib_module_names}
+    call = next(node for node in ast.walk(ast.parse((CHECKOUT / "setup.py").read_text())) if _is_setup(node))
+    requires = ast.literal_eval(next(word.value for word in call.keywords if word.arg == "install_requires"))
+    declared = {re.match(r"[\w-]+", requirement)[0] for requirement in requires}
+    assert {INSTALLED_AS.get(name, name) for name in used} <= declared
+
+
+def test_every_folder_of_code_is_a_package():
+    folders = {file.parent for part in FOLDERS for file in files(part)}
+    assert not [folder for folder in folders if not (folder / "__init__.py").exists()]
+
+
+def root(each: Import) -> str:
+    return each.name.partition(".")[0]
+
+
+def _is_setup(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setup"

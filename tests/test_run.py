@@ -1,0 +1,173 @@
+"""The run directory: started, opened again, and refused where it is another run's or damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from t2t_repro.config import HParams
+from t2t_repro.files import read_json, sha256, write_json, written_whole
+from t2t_repro.problem import Problem
+from t2t_repro.run import Run, versions
+
+
+@pytest.fixture
+def vocabulary(tmp_path):
+    path = tmp_path / "vocabulary"
+    path.write_bytes(b"not really a vocabulary")
+    return path
+
+
+@pytest.fixture
+def run(tmp_path, vocabulary):
+    return Run(
+        directory=str(tmp_path / "run"),
+        problem=Problem(name="p", description="a problem", vocab_size=100),
+        hparams=HParams(name="h", description="a set", num_layers=2),
+        data_dir=str(tmp_path / "data"),
+        seed=1,
+        precision="float32",
+        vocabulary_sha256=hashlib.sha256(vocabulary.read_bytes()).hexdigest(),
+    )
+
+
+def test_start_then_open_gives_the_same_run(run, vocabulary):
+    assert not Run.exists(run.directory)
+    assert run.start(str(vocabulary)) == run
+    assert Run.exists(run.directory)
+    assert Run.open(run.directory) == run
+    assert sorted(os.listdir(run.directory)) == ["checkpoints", "run.json", "vocabulary.model"]
+
+
+def test_run_json_says_what_a_result_depends_on(run, vocabulary):
+    run.start(str(vocabulary))
+    record = read_json(os.path.join(run.directory, "run.json"))
+    assert record["format"] == 1
+    assert record["hparams"]["num_layers"] == 2 and record["problem"]["vocab_size"] == 100
+    assert record["versions"] == versions() and record["versions"]["t2t_repro"] != "not installed"
+    assert os.path.isabs(record["data_dir"]) and record["command"]
+
+
+def test_started_again_it_continues_also_to_more_steps_and_from_moved_data(run, vocabulary):
+    run.start(str(vocabulary))
+    longer = replace(run, hparams=replace(run.hparams, train_steps=7), data_dir="/elsewhere")
+    longer.start(str(vocabulary))
+    assert Run.open(run.directory) == longer
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 2}, "its seed is 1, not 2"),
+        ({"precision": "bfloat16"}, "its precision is 'float32', not 'bfloat16'"),
+        ({"hparams": HParams(name="h", description="", num_layers=3)}, "its num_layers is 2, not 3"),
+        ({"problem": Problem(name="q", description="", vocab_size=100)}, "its problem name is 'p', not 'q'"),
+        ({"vocabulary_sha256": "0"}, "its vocabulary_sha256 is '[0-9a-f]{64}', not '0'"),
+    ],
+)
+def test_another_run_in_the_directory_is_named_and_left_alone(run, vocabulary, change, message):
+    run.start(str(vocabulary))
+    before = sha256(os.path.join(run.directory, "run.json"))
+    with pytest.raises(ValueError, match=f"holds another run: {message}; give another --output_dir$"):
+        replace(run, **change).start(str(vocabulary))
+    assert sha256(os.path.join(run.directory, "run.json")) == before
+
+
+def test_a_new_description_is_no_other_run(run, vocabulary):
+    run.start(str(vocabulary))
+    replace(run, problem=replace(run.problem, description="better said")).start(str(vocabulary))
+
+
+def test_start_refuses_a_file(run, vocabulary, tmp_path):
+    (tmp_path / "run").write_text("in the way")
+    with pytest.raises(ValueError, match="--output_dir: '.*run' is a file; give a directory"):
+        run.start(str(vocabulary))
+
+
+def test_start_refuses_checkpoints_of_nobody(run, vocabulary):
+    os.makedirs(run.checkpoints)
+    open(os.path.join(run.checkpoints, "ckpt-1.index"), "w").close()
+    with pytest.raises(ValueError, match="holds checkpoints without a run.json; give another --output_dir"):
+        run.start(str(vocabulary))
+
+
+def test_start_replaces_the_vocabulary_of_a_start_that_never_finished(run, vocabulary):
+    os.makedirs(run.directory)
+    with open(run.vocabulary, "w") as file:
+        file.write("from other data")
+    run.start(str(vocabulary))
+    assert Run.open(run.directory) == run
+
+
+def test_open_without_a_run(tmp_path):
+    with pytest.raises(FileNotFoundError, match="--output_dir: no directory '.*none'; give the one that t2t-trainer"):
+        Run.open(str(tmp_path / "none"))
+    with pytest.raises(FileNotFoundError, match=r"holds no run \(no run.json\); give the one that t2t-trainer wrote"):
+        Run.open(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "run.json is damaged: not JSON"),
+        ("[]", "run.json is damaged: expected a JSON object, got list"),
+        ('{"format": 99}', "run.json has format 99, this version reads 1; use the version of t2t_repro that wrote it"),
+        ('{"format": 1}', "run.json is damaged: no 'problem'"),
+        ('{"format": 1, "problem": {"name": "p"}}', "run.json is damaged: .*description"),
+        ('{"format": 1, "problem": {"name": "P", "description": ""}}', "run.json is damaged: a problem's name must be"),
+    ],
+)
+def test_open_damaged_json(run, vocabulary, text, message):
+    run.start(str(vocabulary))
+    with open(os.path.join(run.directory, "run.json"), "w") as file:
+        file.write(text)
+    with pytest.raises(ValueError, match=message):
+        Run.open(run.directory)
+
+
+def test_open_names_a_field_that_this_version_does_not_know(run, vocabulary):
+    run.start(str(vocabulary))
+    path = os.path.join(run.directory, "run.json")
+    record = read_json(path)
+    record["hparams"]["d_key"] = 64
+    write_json(path, record)
+    with pytest.raises(ValueError, match="run.json is damaged: .*'d_key'"):
+        Run.open(run.directory)
+
+
+def test_open_without_its_vocabulary(run, vocabulary):
+    run.start(str(vocabulary))
+    os.remove(run.vocabulary)
+    with pytest.raises(FileNotFoundError, match="vocabulary.model is missing; the run cannot be read without"):
+        Run.open(run.directory)
+
+
+def test_open_with_another_vocabulary(run, vocabulary):
+    run.start(str(vocabulary))
+    with open(run.vocabulary, "ab") as file:
+        file.write(b"!")
+    with pytest.raises(ValueError, match=r"is not the vocabulary that this run was trained with \(SHA-256 differs\)"):
+        Run.open(run.directory)
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+    path = str(tmp_path / "file")
+    with written_whole(path) as temporary, open(temporary, "w") as file:
+        file.write("first")
+    with pytest.raises(ZeroDivisionError), written_whole(path) as temporary:
+        with open(temporary, "w") as file:
+            file.write("half")
+        raise ZeroDivisionError
+    assert os.listdir(tmp_path) == ["file"] and (tmp_path / "file").read_text() == "first"
+
+
+def test_json_holds_no_nan(tmp_path):
+    with pytest.raises(ValueError, match="Out of range float"):
+        write_json(str(tmp_path / "x.json"), {"loss": float("nan")})
+    assert os.listdir(tmp_path) == []
+    write_json(str(tmp_path / "x.json"), {"text": "größer\u2028"})
+    assert json.loads((tmp_path / "x.json").read_text("utf-8")) == {"text": "größer\u2028"}
