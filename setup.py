@@ -36,7 +36,7 @@ setup(
         "console_scripts": [f"t2t-{program} = t2t_repro.bin.t2t_{program}:main" for program in PROGRAMS],
     },
     python_requires=">=3.11",
-    install_requires=[
+    install_requires=[  # the lower bounds were installed and tested all at once, on Python 3.11
         "absl-py>=2.1",
         "babel>=2.18",  # its CLDR is the text of the built-in problems
         "filelock>=3.16",
@@ -52,7 +52,7 @@ setup(
         "tensorflow-text>=2.21.1,<2.22",  # 2.21.0 cannot be imported
     ],
     extras_require={
-        "test": ["build>=1.2", "hypothesis>=6.100", "mypy>=1.11", "pytest>=8.2", "ruff>=0.6"],
-        "benchmark": ["torch>=2.4"],
+        "test": ["build>=1.6", "hypothesis>=6.100", "mypy>=2.4", "pytest>=8.2", "ruff>=0.17.5"],
+        "benchmark": ["torch>=2.13"],
     },
 )

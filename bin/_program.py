@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 import os
 import re
 import sys
@@ -136,6 +137,7 @@ def _help(name: str, doc: str, values: flags.FlagValues, required: Sequence[str]
         start = f"  {form:<26}" if len(form) < 26 else f"  {form}\n{'':28}"
         lines.append(start + textwrap.fill(meaning, WIDTH, initial_indent=" " * 28, subsequent_indent=" " * 28)[28:])
     lines.append(f"  {'--help, --version':<26}this text, the version")
+    lines += ["", "T2T_REPRO_TRACEBACK=1 in the environment shows where a failure came from."]
     return "\n".join(lines)
 
 
@@ -198,8 +200,8 @@ def import_users_code(values: flags.FlagValues) -> None:
 def chosen_problem(values: flags.FlagValues) -> Problem:
     """The problem of the command line, on the user's files where it takes them. Its text files can be opened.
 
-    Where data is prepared already, the files need not be named again. Raises KeyError for an unknown name and ValueError
-    for files that are missing, unreadable or not asked for.
+    Where data is prepared already, the files need not be named again. Raises KeyError for an unknown name and
+    ValueError for files that are missing, unreadable or not asked for.
     """
     problem = PROBLEMS[values.problem]
     files = {name: values[name].value for name in _FILES}
@@ -246,6 +248,7 @@ def load_tensorflow() -> None:
     """
     os.environ["KERAS_BACKEND"] = "tensorflow"
     if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        importlib.import_module("tensorflow")
         return
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     sys.stderr.flush()
@@ -253,7 +256,7 @@ def load_tensorflow() -> None:
     with tempfile.TemporaryFile() as chatter:
         os.dup2(chatter.fileno(), 2)
         try:
-            import tensorflow  # noqa: F401
+            importlib.import_module("tensorflow")
         except BaseException:
             chatter.seek(0)
             os.write(stderr, chatter.read())

@@ -4,7 +4,8 @@
   t2t-decoder --output_dir=RUN --decode_interactive
 
 Line n of the output translates line n of the input; an empty line stays empty.
-With --n_best=N each line becomes N lines, the best first: score, tab, text.
+With --n_best=N each line becomes N lines, the best first: score, tab, text (a
+score of -inf where the beam held fewer). --decode_interactive writes these too.
 """
 
 from __future__ import annotations
@@ -39,17 +40,13 @@ def decode() -> None:
     from t2t_repro.inference.decode import Translator
 
     translator = Translator.from_run(FLAGS.output_dir, average_checkpoints=FLAGS.average_checkpoints)
-
-    def translations(texts: list[str]) -> list[list[tuple[str, float]]]:
-        options = {"beam_size": FLAGS.beam_size, "alpha": FLAGS.alpha, "report": _program.report}
-        return translator.n_best(texts, FLAGS.n_best, **options)
-
+    options = {"n": FLAGS.n_best, "beam_size": FLAGS.beam_size, "alpha": FLAGS.alpha, "report": _program.report}
     if lines is None:
-        _lines.converse(lambda line: _lines.scored(translations([line]), FLAGS.n_best))
+        _lines.converse(lambda line: _lines.scored(translator.n_best([line], **options), FLAGS.n_best))
     elif FLAGS.n_best == 1:
-        _lines.write([best[0][0] for best in translations(lines)], FLAGS.decode_to_file)
+        _lines.write([best[0][0] for best in translator.n_best(lines, **options)], FLAGS.decode_to_file)
     else:
-        _lines.write(_lines.scored(translations(lines), FLAGS.n_best), FLAGS.decode_to_file)
+        _lines.write(_lines.scored(translator.n_best(lines, **options), FLAGS.n_best), FLAGS.decode_to_file)
 
 
 def main() -> int:

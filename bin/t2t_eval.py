@@ -23,6 +23,7 @@ flags.DEFINE_enum("split", "test", SPLITS, "what to score on", flag_values=FLAGS
 flags.DEFINE_string("data_dir", None, "the prepared data, if it has moved since", flag_values=FLAGS)
 _program.decoding_flags(FLAGS)
 flags.DEFINE_boolean("json", False, "prints JSON rather than a table", flag_values=FLAGS)
+OPTIONS = ("split", "average_checkpoints", "beam_size", "alpha", "data_dir")  # of evaluate()
 
 
 def score() -> None:
@@ -33,8 +34,7 @@ def score() -> None:
     _program.load_tensorflow()
     from t2t_repro.evaluation.evaluate import evaluate, table
 
-    options = ("split", "average_checkpoints", "beam_size", "alpha", "data_dir")
-    scores = evaluate(FLAGS.output_dir, **{name: FLAGS[name].value for name in options})
+    scores = evaluate(FLAGS.output_dir, **{name: FLAGS[name].value for name in OPTIONS})
     print(json.dumps(scores, indent=2, ensure_ascii=False) if FLAGS.json else table(scores))
 
 

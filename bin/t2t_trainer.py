@@ -1,4 +1,4 @@
-"""t2t-trainer: prepares the data where it is missing, trains, and scores the result.
+"""t2t-trainer: prepares the data where it is missing, trains, scores the result.
 
   t2t-trainer --problem=P --hparams=H --data_dir=DATA --output_dir=RUN
 
@@ -24,20 +24,15 @@ _program.problem_flags(FLAGS)
 _program.hparams_flags(FLAGS)
 flags.DEFINE_string("data_dir", None, "where the prepared data is, or goes", flag_values=FLAGS)
 flags.DEFINE_string("output_dir", None, "the run: checkpoints, vocabulary, metrics", flag_values=FLAGS)
-flags.DEFINE_integer("train_steps", None, "updates, in place of the set's", lower_bound=1, flag_values=FLAGS)
-flags.DEFINE_integer("seed", 1, "of weights, order and dropout", lower_bound=0, flag_values=FLAGS)
-flags.DEFINE_enum(
-    "precision", "auto", ["auto", "float32", "bfloat16"], "what matrix products are computed in", flag_values=FLAGS
-)
-flags.DEFINE_float("checkpoint_minutes", 10.0, "minutes between two checkpoints", lower_bound=0, flag_values=FLAGS)
-flags.DEFINE_integer(
-    "checkpoint_steps", 0, "updates between two checkpoints, in place of minutes", lower_bound=0, flag_values=FLAGS
-)
-flags.DEFINE_integer(
-    "micro_batches", 0, "parts that an update is computed in; 0: as memory asks", lower_bound=0, flag_values=FLAGS
-)
-
-OPTIONS = ("seed", "precision", "checkpoint_minutes", "checkpoint_steps", "micro_batches")  # of train()
+flags.DEFINE_enum("precision", "auto", ["auto", "float32", "bfloat16"], "of matrix products", flag_values=FLAGS)
+flags.DEFINE_float("checkpoint_minutes", 10.0, "between two checkpoints", lower_bound=0, flag_values=FLAGS)
+for _name, _default, _lowest, _meaning in (
+    ("checkpoint_steps", 0, 0, "updates between two checkpoints, in place of minutes"),
+    ("train_steps", None, 1, "updates in all, in place of the set's"),
+    ("seed", 1, 0, "of weights, order and dropout"),
+):
+    flags.DEFINE_integer(_name, _default, _meaning, lower_bound=_lowest, flag_values=FLAGS)
+OPTIONS = ("seed", "precision", "checkpoint_minutes", "checkpoint_steps")  # of train()
 
 
 def chosen() -> tuple[Problem, HParams]:

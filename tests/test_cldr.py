@@ -12,9 +12,9 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from t2t_repro.problems import cldr
 
 from t2t_repro.problem import SPLITS
+from t2t_repro.problems import cldr
 from t2t_repro.registry import PROBLEMS
 
 ROOT = Path(__file__).parent.parent

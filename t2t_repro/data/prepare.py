@@ -31,7 +31,7 @@ __all__ = ["Dataset", "prepare"]
 
 PAIRS_PER_SHARD = 200_000  # one shard of training pairs is sorted in memory: about 100 MB
 ENCODE_PAIRS = 20_000  # encoded at once, on all cores
-LEARN_PAIRS = 5_000_000  # the vocabulary is learnt from both sides of at most so many, spread evenly over the text
+LEARN_PAIRS = 2_000_000  # the vocabulary is learnt from so many at most, spread evenly over the text: about 2 GB
 
 _PROGRESS = "progress.json"
 _HEAPS = "heaps.tmp"
@@ -56,9 +56,11 @@ def prepare(problem: Problem, data_dir: str, report: Callable[[str], None], veri
         os.makedirs(directory, exist_ok=True)
         with _locked(directory, report):
             if not Dataset.exists(directory):
-                _Preparation(problem, parts, directory, report).run()
+                _make(_Preparation(problem, parts, directory, report))
     dataset = Dataset.open(directory, verify=verify)
     dataset.must_be_of(problem, verify=verify)
+    with contextlib.suppress(OSError):  # not there, as a rule, or the folder is read-only
+        os.remove(os.path.join(directory, _PROGRESS))
     return dataset
 
 
@@ -77,6 +79,16 @@ def _locked(directory: str, report: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _make(preparation: _Preparation) -> None:
+    """Runs it. A full disk is an error that says where, which Python's own does not."""
+    try:
+        preparation.run()
+    except OSError as error:
+        if error.errno and not error.filename:
+            raise OSError(error.errno, os.strerror(error.errno), preparation.directory) from None
+        raise
 
 
 class _Preparation:
@@ -106,7 +118,6 @@ class _Preparation:
         record["vocabulary"] = {"kind": vocabulary.kind, "size": vocabulary.size} | self.progress["vocabulary"]
         record["splits"] = {split: self._done[split] for split in SPLITS if split in self._done}
         write_json(self._path(DATASET), record | {"versions": versions()})
-        os.remove(self._path(_PROGRESS))
 
     @property
     def _done(self) -> dict[str, Any]:

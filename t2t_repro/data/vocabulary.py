@@ -285,4 +285,4 @@ def _threads(items: Sequence[object]) -> int:
 
 def _last_part(error: Exception) -> str:
     """What a C++ error says, without its place in the source."""
-    return str(error).rpartition("]")[2].strip() or "it cannot be read"
+    return str(error).rpartition("]")[2].strip().removeprefix("INTERNAL: ") or "it cannot be read"

@@ -77,19 +77,16 @@ class MultiHeadAttention(Layer):
 
     def keys_values(self, memory_BMD: Any) -> tuple[Any, Any]:
         """K W_K and V W_V, in one product: [B, H, M, K] and [B, H, M, E]."""
-        width = self.num_heads * self.d_k
         both = linear(memory_BMD, ops.concatenate([self.w_k, self.w_v], axis=1))
-        return self._split_heads(both[..., :width]), self._split_heads(both[..., width:])
+        keys, values = ops.split(both, [self.num_heads * self.d_k], axis=-1)
+        return self._split_heads(keys), self._split_heads(values)
 
     def queries_keys_values(self, x_BLD: Any) -> tuple[Any, Any, Any]:
         """Q W_Q, K W_K and V W_V of self-attention, in one product."""
         width = self.num_heads * self.d_k
         all_three = linear(x_BLD, ops.concatenate([self.w_q, self.w_k, self.w_v], axis=1))
-        return (
-            self._split_heads(all_three[..., :width]),
-            self._split_heads(all_three[..., width : 2 * width]),
-            self._split_heads(all_three[..., 2 * width :]),
-        )
+        queries, keys, values = ops.split(all_three, [width, 2 * width], axis=-1)
+        return self._split_heads(queries), self._split_heads(keys), self._split_heads(values)
 
     def output_projection(self, heads_BHLE: Any) -> Any:
         """The heads side by side, times W_O: [B, L, D]."""

@@ -79,7 +79,7 @@ class Dropout(Layer):
             return x
         site = zlib.crc32(self.site.encode()) >> 1
         mask = keep_mask(ops.shape(x), self.rate, ops.bitwise_xor(seed, ops.convert_to_tensor([site, 0], "int32")))
-        return x * ops.cast(mask, x.dtype) * ops.cast(1 / (1 - self.rate), x.dtype)
+        return x * ops.where(mask, ops.cast(1 / (1 - self.rate), x.dtype), ops.cast(0, x.dtype))
 
 
 @ops.custom_gradient

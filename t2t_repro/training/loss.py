@@ -51,7 +51,7 @@ def projected_loss(states_ND: tf.Tensor, embedding_VD: tf.Tensor, targets_N: tf.
     @tf.custom_gradient
     def fused(states_ND: tf.Tensor, embedding_VD: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], object]:
         matrix_VD = tf.cast(embedding_VD, states_ND.dtype)
-        mean_row_D = tf.reduce_mean(embedding_VD, axis=0)
+        mean_row_D = tf.linalg.matvec(embedding_VD, tf.fill([vocab_size], 1 / vocab_size), transpose_a=True)
 
         def chunk(start: tf.Tensor, sums: tuple, d_states: tf.TensorArray, d_matrix_VD: tf.Tensor) -> tuple:
             states_CD, targets_C = states_ND[start : start + CHUNK], targets_N[start : start + CHUNK]

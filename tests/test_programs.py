@@ -1,0 +1,587 @@
+"""The programs: help, exit codes, one clear line, and that what needs no TensorFlow never loads it.
+
+What lies behind a program (training, decoding, scoring) is replaced by a stand-in that records how it was called.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+from absl import flags
+from conftest import CHECKOUT
+
+from t2t_repro import __version__
+from t2t_repro.bin import _program, t2t_eval, t2t_trainer
+from t2t_repro.config import HParams
+from t2t_repro.problem import Problem
+from t2t_repro.registry import HPARAMS
+from t2t_repro.run import Run
+
+PROGRAMS = ("t2t-registry", "t2t-datagen", "t2t-trainer", "t2t-decoder", "t2t-eval")
+HEAVY = {
+    "tensorflow",
+    "keras",
+    "tensorflow_text",
+    "tensorflow_datasets",
+    "numpy",
+    "sentencepiece",
+    "sacrebleu",
+    "babel",
+}
+TRAIN = ("--hparams=base", "--data_dir=DATA", "--output_dir=RUN")
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_program, "load_tensorflow", lambda: None)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run directory RUN, of which only the vocabulary is not real."""
+    vocabulary = tmp_path / "vocabulary"
+    vocabulary.write_bytes(b"words")
+    problem = Problem(name="translate_files", description="", vocab_size=100)
+    hparams = HParams(name="base", description="")
+    digest = hashlib.sha256(b"words").hexdigest()
+    return Run("RUN", problem, hparams, "DATA", 1, "float32", digest).start(str(vocabulary))
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """`stand_in("training.trainer", train=function)`: the module that a program then imports."""
+
+    def put(name, **contents):
+        monkeypatch.setitem(sys.modules, f"t2t_repro.{name}", SimpleNamespace(**contents))
+
+    return put
+
+
+def in_a_process(*command, **options):
+    """Runs `python -m t2t_repro.bin...` from an empty folder, and returns the finished process."""
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), **options.pop("env", {})}
+    return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, **options)
+
+
+# Help and the command line.
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help(program, name, flag):
+    code, out, err = program(name, "--problem", flag)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{name}: ")
+    assert max(map(len, out.splitlines())) <= 80
+    module = sys.modules[f"t2t_repro.bin.{name.replace('-', '_')}"]
+    assert all(f"  --{each}" in out for each in module.FLAGS)
+    assert "--pdb" not in out and "--flagfile" not in out
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_version(program, name):
+    assert program(name, "--version") == (0, f"{name} {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("t2t-trainer", ["--hparam=base"], "unknown flag --hparam: did you mean --hparams?"),
+        ("t2t-trainer", ["--xyzzy"], "unknown flag --xyzzy"),
+        ("t2t-eval", ["--hlep"], "unknown flag --hlep: did you mean --help?"),
+        ("t2t-trainer", ["--problem=p"], "missing --hparams"),
+        ("t2t-trainer", ["--problem=p", "--hparams="], "missing --hparams"),
+        ("t2t-datagen", [], "missing --problem"),
+        ("t2t-decoder", [], "missing --output_dir"),
+        ("t2t-registry", ["base"], "unexpected argument 'base'; flags are written --name=value"),
+        ("t2t-eval", ["--output_dir=RUN", "test"], "unexpected argument 'test'; flags are written --name=value"),
+        ("t2t-eval", ["--split=dev"], "flag --split=dev: value should be one of <train|validation|test>"),
+        ("t2t-eval", ["--alpha=high"], "flag --alpha=high: expected a number"),
+        ("t2t-eval", ["--json=perhaps"], "flag --json=perhaps: expected true or false"),
+        ("t2t-trainer", ["--train_steps=1e5"], "flag --train_steps=1e5: expected a whole number"),
+        ("t2t-trainer", ["--train_steps=0"], "flag --train_steps=0: 0 is not a positive integer"),
+        ("t2t-trainer", ["--problem"], "Missing value for flag --problem"),
+        ("t2t-registry", ["--diff=base"], "--diff takes two sets, as --diff=base,big, and stands alone"),
+        ("t2t-registry", ["--override=d_k=3"], "--override needs --hparams: it replaces fields of that set"),
+    ],
+)
+def test_wrong_command_line(program, name, arguments, message):
+    assert program(name, *arguments) == (2, "", f"{name}: {message} (see {name} --help)\n")
+
+
+# Failures.
+
+
+def test_one_line_for_what_the_user_can_mend():
+    def code_of(body):
+        return _program.run("t2t-x", "", flags.FlagValues(), body)
+
+    sys_argv, sys.argv = sys.argv, ["t2t-x"]
+    try:
+        assert code_of(lambda: HPARAMS["bse"]) == 1
+        assert code_of(lambda: HParams("n", "", d_k=0)) == 1
+        assert code_of(lambda: open("missing")) == 1
+        for defect in (lambda: {}["x"], lambda: 1 / 0, lambda: json.loads("{"), lambda: "a" + 1):
+            with pytest.raises((KeyError, ZeroDivisionError, ValueError, TypeError)):
+                code_of(defect)
+    finally:
+        sys.argv = sys_argv
+
+
+def finish(body, monkeypatch, capfd):
+    monkeypatch.setattr(sys, "argv", ["t2t-x"])
+    return _program.run("t2t-x", "", flags.FlagValues(), body), capfd.readouterr().err
+
+
+def test_message_of_a_key_error_has_no_quotes_around_it(monkeypatch, capfd):
+    code, err = finish(lambda: HPARAMS["bse"], monkeypatch, capfd)
+    assert code == 1 and err.startswith("t2t-x: unknown hyperparameter set 'bse': did you mean 'base'? known: ")
+    assert err.count("\n") == 1
+
+
+def test_message_of_the_operating_system_names_the_file(monkeypatch, capfd):
+    assert finish(lambda: open("missing"), monkeypatch, capfd) == (1, "t2t-x: missing: No such file or directory\n")
+
+
+def test_traceback_on_request(monkeypatch, capfd):
+    monkeypatch.setenv("T2T_REPRO_TRACEBACK", "1")
+    with pytest.raises(KeyError, match="bse"):
+        finish(lambda: HPARAMS["bse"], monkeypatch, capfd)
+
+
+def test_interrupted(monkeypatch, capfd):
+    def body():
+        raise KeyboardInterrupt
+
+    assert finish(body, monkeypatch, capfd) == (130, "t2t-x: interrupted\n")
+
+
+def test_reader_gone_is_quiet():
+    source = "from t2t_repro.bin.t2t_registry import main; import sys; sys.exit(main())"
+    read, write = os.pipe()
+    os.close(read)
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    command = [sys.executable, "-c", source]
+    done = subprocess.run(command, env=environment, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        (
+            "t2t-trainer",
+            ["--problem=translate_file", *TRAIN],
+            "unknown problem 'translate_file': did you mean 'translate_",
+        ),
+        (
+            "t2t-trainer",
+            ["--problem=translate_ende_cldr", *TRAIN, "--hparams=bse"],
+            "unknown hyperparameter set 'bse': did",
+        ),
+        ("t2t-registry", ["--diff=base,bgi"], "unknown hyperparameter set 'bgi': did you mean 'big'? known: "),
+        (
+            "t2t-registry",
+            ["--hparams=base", "--override=dk=1"],
+            "unknown field 'dk' in --override: did you mean 'd_k'? ",
+        ),
+        ("t2t-registry", ["--hparams=base", "--override=d_k=x"], "d_k must be of type int, got 'x' in --override"),
+        ("t2t-registry", ["--t2t_usr_dir=none"], "--t2t_usr_dir: 'none' is not a directory; give the folder with your"),
+        (
+            "t2t-datagen",
+            ["--problem=translate_files", "--data_dir=D"],
+            "problem 'translate_files' needs your text: give",
+        ),
+        (
+            "t2t-datagen",
+            ["--problem=translate_files", "--data_dir=D", "--train_source=s", "--train_target=t"],
+            "cannot read train_source 's': No such file or directory; give a UTF-8 text file",
+        ),
+        (
+            "t2t-datagen",
+            ["--problem=translate_ende_cldr", "--data_dir=D", "--test_source=s"],
+            "problem 'translate_ende_cldr' has its own text and takes no --test_source; see translate_files",
+        ),
+        (
+            "t2t-decoder",
+            ["--output_dir=none"],
+            "--output_dir: no directory 'none'; give the one that t2t-trainer wrote",
+        ),
+        ("t2t-eval", ["--output_dir=."], "'.' holds no run (no run.json); give the one that t2t-trainer wrote"),
+    ],
+)
+def test_failure(program, name, arguments, message):
+    code, out, err = program(name, *arguments)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"{name}: {message}") and err.count("\n") == 1
+    assert os.listdir() == []
+
+
+# TensorFlow stays out.
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        *[([name, "--help"], 0) for name in PROGRAMS],
+        (["t2t-registry"], 0),
+        (["t2t-registry", "--problem=translate_ende_cldr", "--hparams=base"], 0),
+        (["t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, "--hparms=base"], 2),
+        (["t2t-trainer", "--problem=translate_ende_cdlr", *TRAIN], 1),
+        (["t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, "--hparams=bose"], 1),
+        (["t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, "--override=dmodel=2"], 1),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_no_tensorflow_for_help_lists_and_mistakes(command, code):
+    name, *arguments = command
+    done = in_a_process("-X", "importtime", "-m", f"t2t_repro.bin.{name.replace('-', '_')}", *arguments)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    imported = {line.rpartition("|")[2].strip() for line in lines}
+    assert done.returncode == code
+    assert "t2t_repro.registry" in imported and not imported & HEAVY
+
+
+def test_tensorflow_loads_without_its_chatter(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("import os\nos.write(2, b'I0000 oneDNN custom operations are on\\n')\n")
+    source = "from t2t_repro.bin._program import load_tensorflow as load; load(); import os; os.write(2, b'after')"
+    path = {"PYTHONPATH": f"{tmp_path}:{CHECKOUT}"}
+    without = {key: value for key, value in os.environ.items() if key != "TF_CPP_MIN_LOG_LEVEL"}
+
+    def errors(source, **more):
+        command = [sys.executable, "-c", source]
+        return subprocess.run(command, env={**without, **path, **more}, capture_output=True, text=True).stderr
+
+    assert errors(source) == "after"
+    assert errors(source, TF_CPP_MIN_LOG_LEVEL="0") == "I0000 oneDNN custom operations are on\nafter"
+    with open(tmp_path / "tensorflow.py", "a") as file:
+        file.write("1 / 0\n")
+    assert errors(source).startswith("I0000 oneDNN custom operations are on\nTraceback")
+
+
+# t2t-registry.
+
+
+def test_registry_lists_everything_at_80_columns(program):
+    code, out, _ = program("t2t-registry")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert {"base", "big", "translate_ende_cldr", "translate_files"} <= {line.split(" ")[2] for line in _entries(out)}
+
+
+def _entries(out):
+    return [line for line in out.splitlines() if line.startswith("  ") and line[2] != " "]
+
+
+def test_registry_describes_a_set(program):
+    code, out, _ = program("t2t-registry", "--hparams=base")
+    assert code == 0 and max(map(len, out.splitlines())) <= 80
+    assert {line.split()[0] for line in _entries(out)} == {"field", *HParams.__dataclass_fields__} - {
+        "name",
+        "description",
+    }
+    text = " ".join(out.split())
+    assert "d_k 64 3.2.2 width of a query and a key" in text
+    assert "63,045,632 parameters with a vocabulary of 37,000. The paper prints 65 million. Solved for" in text
+
+
+def test_registry_prints_no_figure_of_the_paper_for_an_altered_set(program):
+    out = program("t2t-registry", "--hparams=base", "--override=d_k=16", "--vocab_size=37000").out
+    assert "55,967,744 parameters with a vocabulary of 37,000." in out and "paper prints" not in out
+
+
+def test_registry_takes_the_vocabulary_of_the_problem(program):
+    out = program("t2t-registry", "--problem=translate_ende_cldr", "--hparams=base").out
+    assert "Problem translate_ende_cldr" in out
+    assert "parameters with a vocabulary of 4,000" in out
+
+
+def test_registry_describes_a_problem_of_files(program):
+    code, out, _ = program("t2t-registry", "--problem=translate_files")
+    assert code == 0 and "your files: --train_source, --train_target" in out
+
+
+def test_registry_shows_a_difference(program):
+    code, out, _ = program("t2t-registry", "--diff=base,big")
+    assert code == 0
+    rows = [line.split() for line in _entries(out)]
+    assert rows[0] == ["field", "base", "big"] and ["d_model", "512", "1024"] in rows
+    assert "d_k" not in [row[0] for row in rows]
+    assert "big has 214,171,648 parameters with a vocabulary of 37,000." in out
+    assert program("t2t-registry", "--diff=base,base").out == "base and base have equal fields.\n"
+
+
+def test_registry_of_a_users_folder(tmp_path):
+    usr = tmp_path / "usr"
+    usr.mkdir()
+    (usr / "mine.py").write_text(
+        "from dataclasses import replace\nfrom t2t_repro.hparams.base import BASE\n"
+        "from t2t_repro.registry import HPARAMS\nHPARAMS.register(replace(BASE, name='mine', d_k=8))\n"
+    )
+    command = ("-m", "t2t_repro.bin.t2t_registry", "--t2t_usr_dir=usr", "--diff=base,mine")
+    done = in_a_process(*command)
+    assert done.returncode == 0 and ["d_k", "64", "8"] in [line.split() for line in done.stdout.splitlines()]
+    (usr / "mine.py").write_text("from t2t_repro.config import HParams\nHParams('mine', '', d_k=0)\n")
+    done = in_a_process(*command)
+    expected = "t2t-registry: d_k must be at least 1, got 0 (while importing usr/mine.py)\n"
+    assert (done.returncode, done.stderr) == (1, expected)
+    (usr / "mine.py").write_text("import no_such_module_anywhere\n")
+    done = in_a_process(*command)
+    assert done.returncode == 1 and "Traceback" in done.stderr and "usr/mine.py" in done.stderr
+
+
+# t2t-datagen and t2t-trainer.
+
+
+def test_datagen(program, stand_in):
+    calls = []
+    stand_in("data.prepare", prepare=lambda *positional, **named: calls.append((positional, named)))
+    for path in ("s", "t"):
+        open(path, "w").close()
+    files = ["--train_source=s", "--train_target=t"]
+    code, out, err = program(
+        "t2t-datagen", "--problem=translate_files", "--data_dir=D", *files, "--verify", "--vocab_size=9"
+    )
+    assert (code, out, err) == (0, "", "")
+    [((problem, data_dir), named)] = calls
+    assert (problem.vocab_size, problem.train[0].source, data_dir, named["verify"]) == (9, "s", "D", True)
+    named["report"]("reading")
+
+
+def test_prepared_files_need_not_be_named_again(program, stand_in):
+    calls = []
+    stand_in("data.prepare", prepare=lambda *positional, **named: calls.append(positional))
+    os.makedirs("D/translate_files")
+    open("D/translate_files/dataset.json", "w").close()
+    assert program("t2t-datagen", "--problem=translate_files", "--data_dir=D").code == 0
+    assert calls[0][0].takes_files
+
+
+@pytest.fixture
+def training(stand_in):
+    """Stand-ins for what the trainer calls; `training.calls` fills up, `training.splits` says what data there is."""
+
+    class Interrupted(Exception):
+        def __init__(self, number):
+            super().__init__("stopped; the same command continues")
+            self.signal = number
+
+    def train(*positional, **named):
+        state.calls.append((positional, named))
+        if state.signal:
+            raise Interrupted(state.signal)
+
+    def evaluate(output_dir, **named):
+        state.calls.append((output_dir, named))
+        return named
+
+    state = SimpleNamespace(calls=[], signal=0, splits={"train": {}, "test": {}})
+    stand_in("training.trainer", train=train, Interrupted=Interrupted)
+    stand_in("evaluation.evaluate", evaluate=evaluate, table=lambda scores: f"scores on {scores['split']}")
+    dataset = SimpleNamespace(open=lambda directory: SimpleNamespace(record={"splits": state.splits}))
+    stand_in("data.dataset", Dataset=dataset)
+    return state
+
+
+def test_trainer_trains_then_scores(program, training):
+    options = ["--train_steps=7", "--seed=3", "--override=d_k=32", "--override=dropout=0.2", "--checkpoint_steps=5"]
+    code, out, err = program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, *options)
+    assert (code, out, err) == (0, "scores on test\n", "")
+    (problem, hparams, data_dir, output_dir), named = training.calls[0]
+    assert (problem.name, data_dir, output_dir) == ("translate_ende_cldr", "DATA", "RUN")
+    assert (hparams.train_steps, hparams.d_k, hparams.dropout) == (7, 32, 0.2)
+    assert named["seed"] == 3 and named["precision"] == "auto"
+    assert named["checkpoint_steps"] == 5 and named["checkpoint_minutes"] == 10
+
+
+def test_trainer_scores_on_validation_where_there_is_no_test(program, training):
+    training.splits = {"train": {}, "validation": {}}
+    assert program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN).out == "scores on validation\n"
+
+
+def test_trainer_stopped_by_a_signal(program, training):
+    training.signal = 15
+    result = program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN)
+    assert result == (143, "", "t2t-trainer: stopped; the same command continues\n")
+
+
+def test_trainer_refuses_before_anything_heavy(program, training, run):
+    open("file", "w").close()
+    for arguments, message in [
+        (["--output_dir=file"], "--output_dir: 'file' is a file; give a directory"),
+        (["--data_dir=file"], "--data_dir: 'file' is a file; give a directory"),
+        ([], "'RUN' holds another run: its max_length"),
+    ]:
+        result = program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, *arguments)
+        if arguments:
+            assert result == (1, "", f"t2t-trainer: {message}\n")
+        else:
+            assert result.code == 1 and "'RUN' holds another run: its problem" in result.err
+    assert training.calls == []
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "arguments"),
+    [
+        ("data/prepare.py", "prepare", ["problem", "data_dir", "report", "verify"]),
+        ("training/trainer.py", "train", ["problem", "hparams", "data_dir", "output_dir", *t2t_trainer.OPTIONS]),
+        ("inference/decode.py", "from_run", ["cls", "output_dir", "average_checkpoints"]),
+        ("inference/decode.py", "n_best", ["self", "texts", "n", "beam_size", "alpha", "report"]),
+        ("evaluation/evaluate.py", "evaluate", ["output_dir", *t2t_eval.OPTIONS]),
+    ],
+)
+def test_stand_ins_take_what_the_real_ones_take(module, function, arguments):
+    tree = ast.parse((CHECKOUT / "t2t_repro" / module).read_text("utf-8"))
+    [found] = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == function]
+    assert set(arguments) <= {argument.arg for argument in [*found.args.args, *found.args.kwonlyargs]}
+
+
+# t2t-decoder and t2t-eval.
+
+
+@pytest.fixture
+def translator(stand_in, run):
+    """A translator that writes in capitals; as its last resort it also shouts."""
+
+    class Translator:
+        calls = []
+
+        @classmethod
+        def from_run(cls, output_dir, average_checkpoints):
+            cls.calls.append((output_dir, average_checkpoints))
+            return cls()
+
+        def n_best(self, texts, n, beam_size, alpha, report):
+            self.calls.append((list(texts), n, beam_size, alpha))
+            every = [[(text.upper(), -0.5), (f"{text.upper()}!", -1.25)] if text else [("", 0.0)] for text in texts]
+            return [translations[:n] for translations in every]
+
+    stand_in("inference.decode", Translator=Translator)
+    return Translator
+
+
+def test_decoder_keeps_every_line_in_its_place(program, translator):
+    stdin = "ein\n\n zwei \u2028 drei\r\n\t\nvier".encode()
+    code, out, err = program("t2t-decoder", "--output_dir=RUN", "--average_checkpoints=3", stdin=stdin)
+    assert (code, err) == (0, "")
+    assert out.split("\n") == ["EIN", "", " ZWEI \u2028 DREI\r", "\t", "VIER", ""]
+    assert translator.calls[0] == ("RUN", 3)
+
+
+@pytest.mark.parametrize(("stdin", "out"), [(b"", ""), (b"\n", "\n"), (b"a", "A\n"), (b"a\n\n", "A\n\n")])
+def test_decoder_counts_lines_by_their_ends(program, translator, stdin, out):
+    assert program("t2t-decoder", "--output_dir=RUN", stdin=stdin) == (0, out, "")
+
+
+def test_decoder_from_file_to_file(program, translator, tmp_path):
+    (tmp_path / "in").write_text("größe\n", "utf-8")
+    files = ["--decode_from_file=in", "--decode_to_file=out"]
+    assert program("t2t-decoder", "--output_dir=RUN", *files, "--beam_size=2", "--alpha=0.1") == (0, "", "")
+    assert (tmp_path / "out").read_text("utf-8") == "GRÖSSE\n"
+    assert translator.calls[1] == (["größe"], 1, 2, 0.1)
+
+
+def test_decoder_n_best_gives_n_lines_each(program, translator):
+    out = program("t2t-decoder", "--output_dir=RUN", "--n_best=2", stdin=b"a\n\n").out
+    assert out == "-0.5000\tA\n-1.2500\tA!\n0.0000\t\n-inf\t\n"
+
+
+def test_decoder_keeps_a_newline_of_the_model_inside_its_line(program, translator, monkeypatch):
+    monkeypatch.setattr(translator, "n_best", lambda self, texts, **_: [[("two\nlines", 0.0)] for _ in texts])
+    assert program("t2t-decoder", "--output_dir=RUN", stdin=b"a\n").out == "two lines\n"
+
+
+def test_decoder_interactive(program, translator):
+    code, out, err = program("t2t-decoder", "--output_dir=RUN", "--decode_interactive", stdin=b"ja\n\xff\nnein")
+    assert (code, out) == (0, "-0.5000\tJA\n-0.5000\tNEIN\n")
+    assert err == "that was not UTF-8; type it again\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 1, "standard input, line 2: not UTF-8 at byte 3 of the line; convert the text"),
+        (["--decode_from_file=none"], 1, "none: No such file or directory"),
+        (["--decode_to_file=no/out"], 1, "--decode_to_file: no directory 'no'; make it first"),
+        (["--decode_to_file=RUN"], 1, "--decode_to_file: 'RUN' is a directory; give a file"),
+        (["--alpha=-1"], 1, "alpha must be at least 0 and finite, got -1.0"),
+        (["--alpha=nan"], 1, "alpha must be at least 0 and finite, got nan"),
+        (
+            ["--n_best=5"],
+            2,
+            "--n_best=5 is more than the beam holds; give --beam_size, or less (see t2t-decoder --help)",
+        ),
+        (
+            ["--decode_interactive", "--decode_to_file=out"],
+            2,
+            "--decode_interactive reads the keyboard: leave out the files (see t2t-decoder --help)",
+        ),
+    ],
+)
+def test_decoder_says_what_is_wrong_before_it_writes(program, translator, arguments, code, message):
+    result = program("t2t-decoder", "--output_dir=RUN", *arguments, stdin=b"ein\nzw\xe9i\n")
+    assert result == (code, "", f"t2t-decoder: {message}\n")
+    assert translator.calls == [] and not os.path.exists("out")
+
+
+@pytest.mark.parametrize("to_a_terminal", [True, False])
+def test_prompt_on_a_terminal_and_never_in_the_output(to_a_terminal):
+    source = "from t2t_repro.bin._lines import converse; converse(lambda line: [line.upper()])"
+    keyboard, terminal = pty.openpty()
+    stdout = terminal if to_a_terminal else subprocess.PIPE
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "TERM": "dumb"}
+    command = [sys.executable, "-c", source]
+    with subprocess.Popen(command, env=environment, stdin=terminal, stdout=stdout, stderr=subprocess.PIPE) as child:
+        watchdog = threading.Timer(20, child.kill)
+        watchdog.start()
+        shown = keyboard if to_a_terminal else child.stderr.fileno()
+        _wait_for(b"> ", shown)
+        os.write(keyboard, b"abc\n")
+        _wait_for(b"> ", shown)
+        os.write(keyboard, b"\x04")
+        assert child.wait() == 0
+        watchdog.cancel()
+        assert child.stderr.read() == b""
+        if not to_a_terminal:
+            assert child.stdout.read() == b"ABC\n"
+    os.close(keyboard)
+    os.close(terminal)
+
+
+def _wait_for(text, descriptor):
+    seen = b""
+    while text not in seen:
+        seen += os.read(descriptor, 1)
+
+
+def test_eval(program, stand_in, run):
+    calls = []
+
+    def evaluate(output_dir, **named):
+        calls.append((output_dir, named))
+        return {"bleu": 27.3, "problem": "größer"}
+
+    stand_in("evaluation.evaluate", evaluate=evaluate, table=lambda scores: f"BLEU {scores['bleu']}")
+    options = ["--split=validation", "--average_checkpoints=5", "--beam_size=1"]
+    assert program("t2t-eval", "--output_dir=RUN", *options) == (0, "BLEU 27.3\n", "")
+    named = {"split": "validation", "average_checkpoints": 5, "beam_size": 1, "alpha": None, "data_dir": None}
+    assert calls == [("RUN", named)]
+    assert json.loads(program("t2t-eval", "--output_dir=RUN", "--json").out) == {"bleu": 27.3, "problem": "größer"}
+
+
+def test_eval_of_a_damaged_run(program, run):
+    with open("RUN/run.json", "w") as file:
+        file.write("{")
+    code, out, err = program("t2t-eval", "--output_dir=RUN")
+    assert (code, out) == (1, "") and err.startswith("t2t-eval: RUN/run.json is damaged: not JSON")

@@ -1,0 +1,255 @@
+"""The vocabulary: exact size, every Unicode string there and back, and the same ids in Python and in the graph."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from t2t_repro.data.vocabulary import END, PAD, Vocabulary, learn
+
+ADJECTIVES, NOUNS = "small big red old new warm quiet".split(), "house tree river garden letter bridge".split()
+SENTENCES = [
+    f"The {adjective} {noun} is number {number}." if number % 2 else f"Das {noun}-Haus: {adjective}, {number} Stück!"
+    for number, (adjective, noun) in enumerate(
+        itertools.islice(itertools.cycle(itertools.product(ADJECTIVES, NOUNS)), 300)
+    )
+]
+NASTY = [
+    *["", "\0", "a\0b", "\n", "a\nb\r\n", "\t", " ", " x", "x ", "  x  y  ", "\u2028", "\u0085", "\ufeffx", "\u00a0"],
+    *[
+        "👩‍👩‍👧 🇩🇪",
+        "e\u0301 é \u0301",
+        "漢字かな交じり文",
+        "\ue000\uf8ff\U0010fffd",
+        "\ufffe\uffff\U0010ffff",
+        "\ufffd",
+    ],
+    *["<unk>", "</s>", "<pad>", "<s>", "<0x41>", " ⁇ ", "\u2047", "\u2585", "ﬁ Å Å ½ Ⅳ", "İıſß"],
+    *[
+        "\u2581",
+        "a\u2581b",
+        " \u2581 ",
+        "\u25811",
+        "\U00100000",
+        "\U001000000",
+        "\U001000001",
+        "\U00100000\u25810\u2581",
+    ],
+]
+# Any text, with the characters that mean something to sentencepiece or to the escape more often than chance has them.
+ANY_TEXT = st.text(
+    st.one_of(
+        st.characters(exclude_categories=["Cs"]), st.sampled_from("\u2581\U00100000\u2585\u2047 01<>\0\t\n\ufffd")
+    ),
+    max_size=40,
+)
+PROPERTY = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+    path = str(tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
+    learn(SENTENCES, path, "bpe", 400)
+    return Vocabulary(path)
+
+
+def characters(vocabulary: Vocabulary) -> int:
+    """How many characters have a piece of their own."""
+    return sum(len(vocabulary._processor.id_to_piece(token)) == 1 for token in range(259, vocabulary.size))
+
+
+@pytest.mark.parametrize("size", [320, 333, 512])
+def test_size_is_exact(tmp_path: Path, size: int):
+    assert learn(SENTENCES, str(tmp_path / "v"), "bpe", size) == len(SENTENCES)
+    vocabulary = Vocabulary(str(tmp_path / "v"))
+    assert (vocabulary.size, vocabulary.kind) == (size, "bpe")
+    assert max(max(ids) for ids in vocabulary.encode(SENTENCES)) < size
+
+
+def test_a_size_that_the_text_cannot_give(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    path = tmp_path / "v"
+    with pytest.raises(ValueError, match=r"vocab_size 5000 is more than .*: 300 sentences give at most (\d+)") as error:
+        learn(SENTENCES, str(path), "bpe", 5000)
+    most = int(str(error.value).split("at most ")[1].split(";")[0])
+    assert learn(SENTENCES, str(path), "bpe", most)
+    assert Vocabulary(str(path)).size == most
+    path.unlink()
+    with pytest.raises(ValueError, match=f"at most {most}"):
+        learn(SENTENCES, str(path), "bpe", most + 1)
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_size_without_room_for_the_characters(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"vocab_size 270 is too small .* ask for (\d+) or more") as error:
+        learn(SENTENCES, str(tmp_path / "v"), "bpe", 270)
+    least = int(str(error.value).split("ask for ")[1].split()[0])
+    learn(SENTENCES, str(tmp_path / "v"), "bpe", least)
+    assert Vocabulary(str(tmp_path / "v")).size == least
+
+
+def test_rare_characters_take_no_more_than_half(tmp_path: Path):
+    rare = "".join(map(chr, range(0x4E00, 0x4E00 + 200)))
+    learn([*SENTENCES * 20, rare], str(tmp_path / "v"), "bpe", 459)
+    vocabulary = Vocabulary(str(tmp_path / "v"))
+    assert 40 < characters(vocabulary) <= 100
+    assert vocabulary.decode(vocabulary.encode([rare])) == [rare]
+
+
+@pytest.mark.parametrize(
+    ("texts", "kind", "size", "message"),
+    [
+        (SENTENCES, "bpe", 259, "vocab_size must be at least 260, got 259"),
+        (SENTENCES, "words", 400, "vocab_kind must be 'bpe', got 'words'"),
+        (iter(SENTENCES), "bpe", 400, "goes through its texts twice"),
+        ([], "bpe", 400, "no text to learn a vocabulary from"),
+        (["", ""], "bpe", 400, "no text to learn a vocabulary from"),
+        (["fine", "not \udc80"], "bpe", 400, r"text 2 is not Unicode: a lone surrogate U\+DC80 at character 5"),
+    ],
+)
+def test_what_cannot_be_learnt_from(tmp_path: Path, texts, kind: str, size: int, message: str):
+    with pytest.raises(ValueError, match=message):
+        learn(texts, str(tmp_path / "v"), kind, size)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_is_the_same_whatever_the_threads(tmp_path: Path):
+    hashes = set()
+    for threads in (1, 2, 7):
+        learn(SENTENCES, str(tmp_path / f"v{threads}"), "bpe", 400, num_threads=threads)
+        hashes.add(Vocabulary(str(tmp_path / f"v{threads}")).sha256)
+    assert len(hashes) == 1
+
+
+def test_no_text_is_skipped_at_learning(tmp_path: Path):
+    """sentencepiece by itself leaves out lines beyond 4,192 bytes and those with its mark U+2585."""
+    long, marked = "Zyzzyva " * 10_000, "\u2585 Quokka " * 50
+    learn([*SENTENCES, long, marked], str(tmp_path / "v"), "bpe", 400)
+    vocabulary = Vocabulary(str(tmp_path / "v"))
+    assert len(vocabulary.encode([" Zyzzyva Quokka"])[0]) == 3
+
+
+@pytest.mark.parametrize("text", NASTY, ids=ascii)
+def test_nasty_text_returns(vocabulary: Vocabulary, text: str):
+    ids = vocabulary.encode([text])
+    assert vocabulary.decode(ids) == [text]
+    tensor = vocabulary.encode_tensor([text])
+    assert tensor.to_list() == ids
+    assert vocabulary.decode_tensor(tensor).numpy()[0].decode() == text
+
+
+@PROPERTY
+@given(st.lists(ANY_TEXT, min_size=1, max_size=8))
+@example(["\U00100000\u2581", "\u25811\U001000000"])
+def test_every_text_returns_and_has_equal_ids_in_the_graph(vocabulary: Vocabulary, texts: list[str]):
+    import tensorflow as tf
+
+    ids = vocabulary.encode(texts)
+    assert all(sequence[-1] == END and not {PAD, END, 2} & set(sequence[:-1]) for sequence in ids)
+    assert vocabulary.decode(ids) == texts
+    tensor = vocabulary.encode_tensor(tf.constant(texts))
+    assert tensor.dtype == tf.int32
+    assert tensor.to_list() == ids
+    assert [text.decode() for text in vocabulary.decode_tensor(tensor).numpy()] == texts
+
+
+@PROPERTY
+@given(st.lists(st.lists(st.integers(0, 399) | st.integers(3, 258), max_size=20), min_size=1, max_size=5))
+def test_any_ids_have_a_text_and_the_same_one_in_the_graph(vocabulary: Vocabulary, ids: list[list[int]]):
+    import tensorflow as tf
+
+    texts = vocabulary.decode(ids)
+    row_lengths = [len(sequence) for sequence in ids]
+    ragged = tf.RaggedTensor.from_row_lengths(tf.constant(sum(ids, []), tf.int64), row_lengths)
+    assert [text.decode() for text in vocabulary.decode_tensor(ragged).numpy()] == texts
+    padded = ragged.to_tensor(default_value=PAD)
+    assert [text.decode() for text in vocabulary.decode_tensor(padded).numpy()] == texts
+
+
+def test_decode_stops_at_the_first_end_and_skips_padding(vocabulary: Vocabulary):
+    ids = vocabulary.encode(["big bridge"])[0][:-1]
+    assert vocabulary.decode([[PAD, *ids, PAD, END, *ids], [END], []]) == ["big bridge", "", ""]
+    assert vocabulary.decode([]) == vocabulary.encode([]) == []
+
+
+@pytest.mark.parametrize("token", [-1, 400])
+def test_ids_beyond_the_vocabulary(vocabulary: Vocabulary, token: int):
+    with pytest.raises(ValueError, match=f"id {token} is not in the vocabulary .*, whose ids are 0 to 399"):
+        vocabulary.decode([[token]])
+
+
+def test_many_texts_equal_single_ones(vocabulary: Vocabulary):
+    texts = NASTY + SENTENCES
+    many = vocabulary.encode(texts)
+    assert many == [vocabulary.encode([text])[0] for text in texts]
+    assert vocabulary.decode(many) == texts
+
+
+def test_what_is_not_text(vocabulary: Vocabulary):
+    with pytest.raises(ValueError, match=r"text 2 is not Unicode: a lone surrogate U\+D800 at character 3"):
+        vocabulary.encode(["fine", "no\ud800"])
+    with pytest.raises(ValueError, match="text 1 is of type int, expected str"):
+        vocabulary.encode([7])  # type: ignore[list-item]
+
+
+def test_the_graph_can_be_exported(vocabulary: Vocabulary, tmp_path: Path):
+    import tensorflow as tf
+
+    class Echo(tf.Module):
+        def __init__(self):
+            self.tokenizer = vocabulary.tokenizer
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+        def __call__(self, strings):
+            return vocabulary.decode_tensor(vocabulary.encode_tensor(strings))
+
+    tf.saved_model.save(Echo(), str(tmp_path / "echo"))
+    echo = tf.saved_model.load(str(tmp_path / "echo"))
+    assert [text.decode() for text in echo(tf.constant(NASTY)).numpy()] == NASTY
+    assert echo(tf.constant([], tf.string)).shape == [0]
+    assert echo(tf.constant([b"a\xffb"])).numpy()[0].decode() == "a\ufffdb"
+
+
+def test_files_that_are_no_vocabulary(vocabulary: Vocabulary, tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match="no vocabulary .*missing"):
+        Vocabulary(str(tmp_path / "missing"))
+    with pytest.raises(ValueError, match="is not a file; give a vocabulary"):
+        Vocabulary(str(tmp_path))
+    bad = tmp_path / "bad.model"
+    whole = Path(vocabulary.path).read_bytes()
+    for content in (b"", b"some text\n", whole[:3000]):
+        bad.write_bytes(content)
+        with pytest.raises(ValueError, match=r"bad\.model is (no vocabulary|a sentencepiece model of other making)"):
+            Vocabulary(str(bad))
+
+
+def test_a_sentencepiece_model_of_other_making(tmp_path: Path):
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=100, model_type="bpe", minloglevel=4
+    )
+    (tmp_path / "other.model").write_bytes(model.getvalue())
+    with pytest.raises(ValueError, match="other making; give a vocabulary that t2t-datagen made"):
+        Vocabulary(str(tmp_path / "other.model"))
+
+
+@pytest.mark.corpora
+@pytest.mark.parametrize("file", ["multi30k/raw/train.de.gz", "newstest/newstest2014.en-fr.fr.gz"])
+def test_real_text_has_equal_ids_in_the_graph(corpora: Path, tmp_path: Path, file: str):
+    with gzip.open(corpora / file, "rt", encoding="utf-8", newline="\n") as text:
+        lines = [line.removesuffix("\n") for line in text][:3000]
+    learn(lines, str(tmp_path / "v"), "bpe", 4000)
+    vocabulary = Vocabulary(str(tmp_path / "v"))
+    ids = vocabulary.encode(lines)
+    tensor = vocabulary.encode_tensor(lines)
+    assert tensor.to_list() == ids
+    assert vocabulary.decode(ids) == lines
+    assert [line.decode() for line in vocabulary.decode_tensor(tensor).numpy()] == lines
