@@ -22,3 +22,23 @@ TINY = HPARAMS.register(
         average_checkpoints=1,
     )
 )
+
+MULTI30K = HPARAMS.register(
+    replace(
+        BASE,
+        name="multi30k",
+        description="for some ten thousand pairs: the small Transformer of Wu et al. (ACL 2021) for Multi30k",
+        num_layers=4,
+        d_model=128,
+        d_ff=256,
+        num_heads=4,
+        d_k=32,
+        d_v=32,
+        dropout=0.3,
+        batch_tokens=4_096,
+        train_steps=8_000,
+        warmup_steps=2_000,
+        learning_rate_scale=2.5,  # a highest rate of 0.005, theirs
+        average_checkpoints=10,
+    )
+)

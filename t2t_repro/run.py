@@ -24,12 +24,13 @@ from t2t_repro.files import read_json, sha256, write_json, written_whole
 from t2t_repro.problem import Problem
 
 FORMAT = 1
+_MAY_CHANGE = ("description", "train_steps", "beam_size", "alpha", "extra_length", "average_checkpoints")
 _PACKAGES = ("t2t_repro", "tensorflow", "keras", "tensorflow-text", "sentencepiece", "sacrebleu")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What `run.json` says. Two runs are the same training when all of it but `train_steps` and `data_dir` is equal."""
+    """What `run.json` says."""
 
     directory: str
     problem: Problem
@@ -90,7 +91,8 @@ class Run:
     def start(self, vocabulary: str) -> Run:
         """Makes the directory with run.json and a copy of `vocabulary`, or finds that same run there to continue.
 
-        A run may be continued to a different number of steps. Raises ValueError where the directory holds another run.
+        A run may be continued to another number of steps, and decoded otherwise. Raises ValueError where the directory
+        holds another run.
         """
         if os.path.exists(self.directory) and not os.path.isdir(self.directory):
             raise ValueError(f"--output_dir: {self.directory!r} is a file; give a directory")
@@ -116,16 +118,11 @@ class Run:
                 )
 
     def _identity(self) -> dict[str, Any]:
-        """What makes two runs the same training."""
-        problem = {f"problem {name}": value for name, value in self.problem.to_dict().items()}
-        fields = {key: value for key, value in self.hparams.to_dict().items() if key not in ("train_steps",)}
-        fields.pop("description")
-        problem.pop("problem description")
-        return (
-            problem
-            | fields
-            | {"seed": self.seed, "precision": self.precision, "vocabulary_sha256": self.vocabulary_sha256}
-        )
+        """What makes two runs the same training: not its length, not how its result is decoded, not the prose."""
+        problem = {f"problem {name}": value for name, value in self.problem.to_dict().items() if name != "description"}
+        fields = {name: value for name, value in self.hparams.to_dict().items() if name not in _MAY_CHANGE}
+        rest = {"seed": self.seed, "precision": self.precision, "vocabulary_sha256": self.vocabulary_sha256}
+        return problem | fields | rest
 
     def _record(self) -> dict[str, Any]:
         record = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -40,7 +40,10 @@ def evaluate(
     sources, references = _texts(shards, translator)
     translations = translator.translate(sources, beam_size, alpha)
     bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
-    bleu_score, chrf_score = bleu.corpus_score(translations, [references]), chrf.corpus_score(translations, [references])
+    bleu_score, chrf_score = (
+        bleu.corpus_score(translations, [references]),
+        chrf.corpus_score(translations, [references]),
+    )
     evaluator = make_evaluator(translator.model, run.hparams.label_smoothing)
     batches = pipeline.evaluation_batches(shards, EVALUATION_TOKENS)
     sums = tf.add_n([evaluator(batch["inputs"], batch["targets"]) for batch in batches])

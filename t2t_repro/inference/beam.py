@@ -44,7 +44,7 @@ def length_penalty(length: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
 
 
 def top_k(x_NV: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """`tf.math.top_k` over the last axis, in two stages: the k groups with the highest maxima hold the k highest entries.
+    """`tf.math.top_k` over the last axis in two stages: the k groups with the highest maxima hold the k highest.
 
     Over 128 rows of 32,000 this takes 15 ms where one stage takes 265. Equal entries may come in another order.
     """
@@ -64,7 +64,7 @@ def beam_search(
     model: Transformer, source_BM: tf.Tensor, beam_size: int, alpha: tf.Tensor | float, extra_length: tf.Tensor | int
 ) -> Hypotheses:
     """The best translations of `source_BM` (int32 ids, ending in END, padded with PAD), at most as long as the source
-    plus `extra_length`, ends included. Every hypothesis is a whole one: at the greatest length END is all that may follow.
+    plus `extra_length`, ends included. Every hypothesis is a whole one: at the greatest length only END may follow.
 
     A sentence is done when no open beam can still score higher than the worst of W finished ones.
     """

@@ -22,7 +22,7 @@ BATCH_TOKENS = 2_048  # source positions of a batch, padding included
 
 
 class Translator:
-    """A model with its vocabulary. Sentences are sorted by length and batched by tokens; results keep the input's order."""
+    """A model with its vocabulary. Sentences are batched by length and tokens; results keep the input's order."""
 
     def __init__(self, model: Transformer, vocabulary: Vocabulary, hparams: HParams):
         self.model, self.vocabulary, self.hparams = model, vocabulary, hparams

@@ -47,8 +47,8 @@ def paths(run: Run) -> list[str]:
         return [str(path) for path in state.all_model_checkpoint_paths]
     if os.path.isdir(run.checkpoints) and any(name.endswith(".index") for name in os.listdir(run.checkpoints)):
         raise ValueError(
-            f"{run.checkpoints!r} holds checkpoints, but its file 'checkpoint', which lists them, is missing or damaged; "
-            "restore that file from a copy, or move the folder away to start anew"
+            f"{run.checkpoints!r} holds checkpoints, but its file 'checkpoint', which lists them, is missing or "
+            "damaged; restore that file from a copy, or move the folder away to start anew"
         )
     return []
 
@@ -80,7 +80,9 @@ def load_weights(run: Run, model: tf.Module, average: int = 1) -> list[str]:
 def _variables(part: Any) -> list[tf.Variable]:
     if isinstance(part, tf.Variable):
         return [part]
-    return [getattr(weight, "value", weight) for weight in (part.weights if hasattr(part, "weights") else part.variables)]
+    return [
+        getattr(weight, "value", weight) for weight in (part.weights if hasattr(part, "weights") else part.variables)
+    ]
 
 
 def _count(path: str, prefix: str = "") -> int:

@@ -41,10 +41,10 @@ def smoothed_cross_entropy(logits_NV: tf.Tensor, targets_N: tf.Tensor, label_smo
 def projected_loss(states_ND: tf.Tensor, embedding_VD: tf.Tensor, targets_N: tf.Tensor, label_smoothing: float) -> Loss:
     """`smoothed_cross_entropy` of the logits states_ND embedding_VD^T, with the gradient computed on the way.
 
-    The loss is a sum, so its gradient is known, up to one factor, as soon as a chunk's softmax is: both products of the
-    backward pass are done while the chunk's logits are at hand, and no logits are kept. With p the softmax, the gradient
-    with respect to the logits is p - (1 - eps) one-hot - eps / V, of which only p is dense. Sums are taken in float32;
-    the logits are in the dtype of `states_ND`.
+    The loss is a sum, so its gradient is known, up to one factor, as soon as a chunk's softmax is: both products of
+    the backward pass are done while the chunk's logits are at hand, and no logits are kept. With p the softmax, the
+    gradient with respect to the logits is p - (1 - eps) one-hot - eps / V, of which only p is dense. Sums are taken in
+    float32; the logits are in the dtype of `states_ND`.
     """
     eps, vocab_size = label_smoothing, embedding_VD.shape[0]
 

@@ -14,7 +14,7 @@ from t2t_repro.run import Run
 
 
 class Progress:
-    """Sums up updates, and reports them every `seconds`. A report costs a wait for the device; the updates between do not.
+    """Sums up updates, and reports them every `seconds`: only then is the device waited for.
 
     `report` takes one finished line. On a terminal the newest line replaces the one before it.
     """
@@ -96,4 +96,3 @@ def clock(seconds: float) -> str:
 
 def safe_exp(x: float) -> float:
     return math.exp(x) if x < 700 else math.inf
-

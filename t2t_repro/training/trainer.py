@@ -51,9 +51,9 @@ def train(
 ) -> Run:
     """Prepares the data where it is not there, and trains to `hparams.train_steps` updates, continuing what is there.
 
-    A checkpoint is written every `checkpoint_minutes`, or every `checkpoint_steps` updates where that is above 0, and at
-    the end. Raises ValueError where `output_dir` holds another run, and `Interrupted` after SIGINT or SIGTERM, when the
-    update in progress is finished and saved.
+    A checkpoint is written every `checkpoint_minutes`, or every `checkpoint_steps` updates where that is above 0, and
+    at the end. Raises ValueError where `output_dir` holds another run, and `Interrupted` after SIGINT or SIGTERM, when
+    the update in progress is finished and saved.
     """
     if not 0 <= seed < 2**18:
         raise ValueError(f"seed must be at least 0 and below {2**18}, got {seed}")

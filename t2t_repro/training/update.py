@@ -35,8 +35,8 @@ class Updater:
         return tf.function(self.__call__, input_signature=(element_spec, *scalars))
 
     def __call__(self, element: Any, step: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
-        """Applies one update, and returns its sums [6], float32: smoothed loss, plain loss, correct predictions and real
-        target tokens, then the gradient's norm, and 1 where that is not finite and the update was skipped.
+        """Applies one update, and returns its sums [6], float32: smoothed loss, plain loss, correct predictions and
+        real target tokens, then the gradient's norm, and 1 where that is not finite and the update was skipped.
 
         `element` holds a distributed element of `training_batches`; `step` int32 and `rate` float32 are scalars.
         """
