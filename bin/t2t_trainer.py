@@ -62,7 +62,9 @@ def train_and_score() -> None:
     except Interrupted as stopped:
         raise _program.Stopped(str(stopped), stopped.signal) from None
     splits = Dataset.open(os.path.join(FLAGS.data_dir, problem.name)).record["splits"]
-    print(table(evaluate(FLAGS.output_dir, split="test" if "test" in splits else "validation")))
+    # Table 2 is the test set with averaged checkpoints
+    split = "test" if "test" in splits else "validation"
+    print(table(evaluate(FLAGS.output_dir, split, average_checkpoints=hparams.average_checkpoints)))
 
 
 def main() -> int:

@@ -19,6 +19,17 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
+def pytest_collection_finish() -> None:
+    """Two replicas on any machine: TensorFlow splits the CPU in two, which must be said before its first operation."""
+    if "tensorflow" in sys.modules:
+        import tensorflow as tf
+
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+
+
+
 class Result(NamedTuple):
     """What a program left behind."""
 

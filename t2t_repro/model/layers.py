@@ -82,26 +82,37 @@ class Dropout(Layer):
         return x * ops.where(mask, ops.cast(1 / (1 - self.rate), x.dtype), ops.cast(0, x.dtype))
 
 
+EPSILON = 1e-6  # of layer normalisation; the paper names none, this is tensor2tensor's
+
+
 @ops.custom_gradient
-def _normalise(x: Any) -> Any:
-    """(x - mean) / standard deviation over the last axis, float32, with the gradient in closed form."""
-    mean = ops.mean(x, axis=-1, keepdims=True)
-    centred = x - mean
-    scale = ops.rsqrt(ops.mean(ops.square(centred), axis=-1, keepdims=True) + LayerNorm.EPSILON)
-    normal = centred * scale
+def layer_norm(x_ND: Any, gain_D: Any, bias_D: Any) -> Any:
+    """(x - mean) / standard deviation over the last axis, times gain, plus bias: in the dtype of `x_ND`.
 
-    def grad(*args: Any, upstream: Any = None) -> Any:
-        upstream = args[0] if upstream is None else upstream
-        projection = ops.mean(upstream * normal, axis=-1, keepdims=True)
-        return (upstream - ops.mean(upstream, axis=-1, keepdims=True) - normal * projection) * scale
+    Statistics and gradient are float32. With n the normalised x and g = dy gain, the gradient with respect to x is
+    (g - mean(g) - n mean(g n)) / standard deviation; its means and the sums over rows are products with a vector, which
+    read their matrix once.
+    """
+    x32_ND = ops.cast(x_ND, "float32")
+    centred_ND = x32_ND - ops.mean(x32_ND, axis=-1, keepdims=True)
+    scale_N1 = ops.rsqrt(ops.mean(ops.square(centred_ND), axis=-1, keepdims=True) + EPSILON)
+    normal_ND = centred_ND * scale_N1
 
-    return normal, grad
+    def grad(*args: Any, upstream: Any = None) -> tuple[Any, Any, Any]:
+        upstream_ND = ops.cast(args[0] if upstream is None else upstream, "float32")
+        both_ND = upstream_ND * normal_ND
+        mean_D1 = ops.reshape(gain_D, (-1, 1)) / gain_D.shape[0]
+        mean_g_N1 = ops.matmul(upstream_ND, mean_D1)
+        mean_gn_N1 = ops.matmul(both_ND, mean_D1)
+        ones_1N = ops.ones((1, ops.shape(x_ND)[0]))
+        d_x_ND = (upstream_ND * gain_D - (mean_g_N1 + normal_ND * mean_gn_N1)) * scale_N1
+        return ops.cast(d_x_ND, x_ND.dtype), ops.matmul(ones_1N, both_ND)[0], ops.matmul(ones_1N, upstream_ND)[0]
+
+    return ops.cast(normal_ND * gain_D + bias_D, x_ND.dtype), grad
 
 
 class LayerNorm(Layer):
-    """Layer normalisation (Ba et al., 2016) over the last axis, statistics in float32."""
-
-    EPSILON = 1e-6  # the paper names none; tensor2tensor's
+    """Layer normalisation (Ba et al., 2016) over the last axis."""
 
     def __init__(self, d_model: int, **kwargs: Any):
         super().__init__(**kwargs)
@@ -109,8 +120,9 @@ class LayerNorm(Layer):
         self.bias = self.weight("bias", (d_model,), "zeros")
 
     def call(self, x: Any) -> Any:
-        normal = _normalise(ops.cast(x, "float32"))
-        return ops.cast(normal * self.gain + self.bias, x.dtype)
+        flat_ND = ops.reshape(x, (-1, self.gain.shape[0]))
+        normal_ND = layer_norm(flat_ND, ops.convert_to_tensor(self.gain), ops.convert_to_tensor(self.bias))
+        return ops.reshape(normal_ND, ops.shape(x))
 
 
 class AddNorm(Layer):

@@ -18,21 +18,20 @@ class Adam(tf.Module):
 
     def __init__(self, variables: Sequence[tf.Variable], hparams: HParams):
         super().__init__(name="adam")
+        self._strategy = tf.distribute.get_strategy()  # the one it is made in: `apply` is traced outside its scope
         self.beta1, self.beta2, self.epsilon = hparams.adam_beta1, hparams.adam_beta2, hparams.adam_epsilon
         self.updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
         # tuples: tf.train.Checkpoint silently leaves out what is kept in a list of a Keras model
         self.first = tuple(tf.Variable(tf.zeros_like(v), trainable=False, name="first") for v in variables)
         self.second = tuple(tf.Variable(tf.zeros_like(v), trainable=False, name="second") for v in variables)
 
-    def apply(
-        self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable], rate: tf.Tensor, scale: tf.Tensor
-    ) -> None:
-        """Moves `variables`, in the constructor's order, against `gradients` times `scale`, at learning rate `rate`."""
+    def apply(self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable], rate: tf.Tensor) -> None:
+        """Moves `variables`, in the constructor's order, against `gradients` at learning rate `rate`."""
         self.updates.assign_add(1)
         count = tf.cast(self.updates, tf.float32)
         for variable, gradient, first, second in zip(variables, gradients, self.first, self.second, strict=True):
-            tf.distribute.get_strategy().extended.update(
-                variable, self._update_one, args=(gradient, first, second, rate, scale, count), group=True
+            self._strategy.extended.update(
+                variable, self._update_one, args=(gradient, first, second, rate, count), group=True
             )
 
     def _update_one(
@@ -42,7 +41,6 @@ class Adam(tf.Module):
         first: tf.Variable,
         second: tf.Variable,
         rate: tf.Tensor,
-        scale: tf.Tensor,
         count: tf.Tensor,
     ) -> None:
         tf.raw_ops.ResourceApplyAdam(
@@ -55,6 +53,6 @@ class Adam(tf.Module):
             beta1=self.beta1,
             beta2=self.beta2,
             epsilon=self.epsilon,
-            grad=gradient * scale,
+            grad=gradient,
             use_locking=True,
         )

@@ -1,7 +1,7 @@
-"""One update: gradients summed over all parts and replicas, divided by the real target tokens, applied by Adam.
+"""One update: the loss summed over all parts and replicas, divided by the real target tokens, its gradient, Adam.
 
 The update depends on its pairs alone. How they are split over replicas, and over the parts that a replica computes one
-after the other, changes the result only by rounding, because sums are reduced and the division comes last.
+after the other, changes the result only by rounding: there is one divisor, the real target tokens of the whole update.
 """
 
 from __future__ import annotations
@@ -40,32 +40,36 @@ class Updater:
 
         `element` holds a distributed element of `training_batches`; `step` int32 and `rate` float32 are scalars.
         """
-        gradients, sums = self.strategy.run(self._replica_gradients, args=(element, step))
-        sums = self.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
-        gradients = self.strategy.extended.batch_reduce_to(
-            tf.distribute.ReduceOp.SUM, list(zip(gradients, self.variables, strict=True))
-        )
+        total = tf.distribute.ReduceOp.SUM
+        tokens = self.strategy.reduce(total, self.strategy.run(_target_tokens, args=(element,)), axis=None)
+        gradients, sums = self.strategy.run(self._replica_gradients, args=(element, step, tokens))
+        sums = self.strategy.reduce(total, sums, axis=None)
+        gradients = self.strategy.extended.batch_reduce_to(total, list(zip(gradients, self.variables, strict=True)))
         local = [self.strategy.experimental_local_results(gradient)[0] for gradient in gradients]
-        tokens = tf.maximum(sums[3], 1.0)
-        norm = tf.linalg.global_norm(local) / tokens
+        norm = tf.linalg.global_norm(local)
         finite = tf.math.is_finite(norm)
 
         def apply() -> tf.Tensor:
-            self.optimizer.apply(gradients, self.variables, rate, 1 / tokens)
+            self.optimizer.apply(gradients, self.variables, rate)
             return tf.constant(0.0)
 
         skipped = tf.cond(finite, apply, lambda: tf.constant(1.0))
         return tf.concat([sums, [norm, skipped]], axis=0)
 
-    def _replica_gradients(self, element: Element, step: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """The sums over this replica's parts of gradients and of the four numbers of `Loss`."""
+    def _replica_gradients(
+        self, element: Element, step: tf.Tensor, tokens: tf.Tensor
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """This replica's part of the gradient, and the sums over its parts of the four numbers of `Loss`.
+
+        `tokens`, float32, is how many real target tokens the whole update has.
+        """
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         replicas = self.strategy.num_replicas_in_sync
 
         def part(number: tf.Tensor | int) -> tuple[list[tf.Tensor], tf.Tensor]:
             # the seed of a dropout mask: (update, run and part); `Dropout` mixes in the place in the model
             seed = tf.stack([step, self.seed * 4096 + number * replicas + replica])
-            return self._part_gradients(element, number, seed)
+            return self._part_gradients(element, number, seed, tokens)
 
         if self.parts_per_replica == 1 and self.strategy.num_replicas_in_sync == 1:
             return part(0)
@@ -82,7 +86,7 @@ class Updater:
         return gradients, sums
 
     def _part_gradients(
-        self, element: Element, number: tf.Tensor | int, seed: tf.Tensor
+        self, element: Element, number: tf.Tensor | int, seed: tf.Tensor, tokens: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         batch, source_length, target_length = tf.unstack(element["sizes"][number])
         source_BM = element["inputs"][number, :batch, :source_length]
@@ -98,8 +102,13 @@ class Updater:
                 tf.boolean_mask(target_BL, real_BL),
                 self.hparams.label_smoothing,
             )
-        gradients = tape.gradient(loss.smoothed, self.variables)
+            mean_loss = loss.smoothed / tokens
+        gradients = tape.gradient(mean_loss, self.variables)
         return [tf.convert_to_tensor(gradient) for gradient in gradients], tf.stack(loss)
+
+
+def _target_tokens(element: Element) -> tf.Tensor:
+    return tf.math.count_nonzero(element["targets"] != PAD, dtype=tf.float32)
 
 
 def make_evaluator(model: Transformer, label_smoothing: float) -> Any:

@@ -1,0 +1,94 @@
+"""Small models, and a small problem, for the tests of everything that has weights."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import keras
+import numpy as np
+
+from t2t_repro.config import HParams
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.problem import Generated, Pair, Problem
+
+SMALL = HParams(
+    name="small",
+    description="",
+    num_layers=2,
+    d_model=16,
+    d_ff=24,
+    num_heads=2,
+    d_k=5,
+    d_v=7,
+    dropout=0.0,
+    batch_tokens=200,
+    train_steps=6,
+    warmup_steps=4,
+    beam_size=2,
+    extra_length=4,
+)
+
+
+def random_model(vocab_size: int = 11, seed: int = 1, dtype: str = "float32", **changes: Any) -> Transformer:
+    """A model of the size of `SMALL` whose every weight is random, gains and biases too."""
+    model = Transformer(vocab_size, replace(SMALL, **changes), dtype=dtype)
+    rng = np.random.default_rng(seed)
+    for weight in model.trainable_weights:
+        centre = 1.0 if weight.name == "gain" else 0.0
+        weight.assign(rng.normal(centre, 0.3, weight.shape))
+    return model
+
+
+@functools.cache
+def shared_model(vocab_size: int = 11, **changes: Any) -> Transformer:
+    """`random_model`, made once for all tests: its first call takes ten times as long as the next. Do not change it."""
+    return random_model(vocab_size, **changes)
+
+
+def random_ids(rng: np.random.Generator, vocab_size: int, *shape: int) -> np.ndarray:
+    """Ids without padding: from 1 on."""
+    return rng.integers(1, vocab_size, shape).astype(np.int32)
+
+
+def seed(*parts: int) -> Any:
+    """What dropout is drawn from: [2] int32."""
+    return keras.ops.convert_to_tensor(parts, "int32")
+
+
+def _pairs(start: int, stop: int) -> Iterator[Pair]:
+    """`3 red cats and 4 old dogs` and its German, every pair of words in its turn."""
+    words = list(itertools.product(("red rote", "old alte", "big große"), ("cats Katzen", "dogs Hunde", "cows Kühe")))
+    for number in range(start, stop):
+        (colour, animal), (other, second) = words[number % 9], words[number // 9 % 9]
+        sides = []
+        for side, conjunction in enumerate(("and", "und")):
+            one, two = (f"{a.split()[side]} {b.split()[side]}" for a, b in ((colour, animal), (other, second)))
+            sides.append(f"{number} {one} {conjunction} {number % 7} {two}")
+        yield sides[0], sides[1]
+
+
+def train_pairs() -> Iterator[Pair]:
+    return _pairs(0, 300)
+
+
+def validation_pairs() -> Iterator[Pair]:
+    return _pairs(300, 310)
+
+
+def test_pairs() -> Iterator[Pair]:
+    return _pairs(310, 318)
+
+
+PROBLEM = Problem(
+    name="animals",
+    description="300 pairs, for the tests",
+    train=(Generated(train_pairs),),
+    validation=(Generated(validation_pairs),),
+    test=(Generated(test_pairs),),
+    vocab_size=330,
+    max_length=60,
+)

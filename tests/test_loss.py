@@ -1,0 +1,132 @@
+"""The loss: a case worked by hand, Keras' own, and the fused form against the plain one, gradient and all."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2t_repro.training import loss as loss_module
+from t2t_repro.training.loss import projected_loss, smoothed_cross_entropy
+
+RNG = np.random.default_rng(1)
+VOCAB, D_MODEL = 13, 6
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def targets(number: int) -> np.ndarray:
+    return RNG.integers(0, VOCAB, number).astype(np.int32)
+
+
+# The plain form.
+
+
+def test_a_hand_worked_case():
+    """p = (1/2, 1/4, 1/8, 1/8), so -log2 p = (1, 2, 3, 3), whose mean is 9/4. With eps 0.2 the loss of target 0 is
+    0.8 * 1 + 0.2 * 9/4 = 1.25 bits, and that of target 3 is 0.8 * 3 + 0.2 * 9/4 = 2.85 bits; a bit is ln 2 nats.
+    """
+    logits = np.log([[1 / 2, 1 / 4, 1 / 8, 1 / 8]] * 2).astype(np.float32)
+    loss = smoothed_cross_entropy(tf.constant(logits), tf.constant([0, 3]), 0.2)
+    np.testing.assert_allclose(loss.smoothed, (1.25 + 2.85) * math.log(2), rtol=1e-6)
+    np.testing.assert_allclose(loss.plain, (1 + 3) * math.log(2), rtol=1e-6)
+    assert (float(loss.correct), float(loss.tokens)) == (1, 2)
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.5])
+def test_the_loss_is_keras(label_smoothing):
+    logits, wanted = 3 * normal(9, VOCAB), targets(9)
+    theirs = keras.losses.CategoricalCrossentropy(True, label_smoothing, reduction="sum")
+    ours = smoothed_cross_entropy(tf.constant(logits), tf.constant(wanted), label_smoothing)
+    np.testing.assert_allclose(ours.smoothed, theirs(np.eye(VOCAB)[wanted], logits), rtol=1e-5)
+
+
+def test_what_perplexity_comes_from_is_not_smoothed():
+    logits, wanted = tf.constant(normal(9, VOCAB)), tf.constant(targets(9))
+    smoothed, plain = (smoothed_cross_entropy(logits, wanted, eps) for eps in (0.1, 0.0))
+    np.testing.assert_allclose(smoothed.plain, plain.smoothed, rtol=1e-6)
+    assert abs(smoothed.smoothed - plain.smoothed) > 0.1
+
+
+# The fused form.
+
+
+def value_and_gradients(function, states, embedding, wanted, label_smoothing, dtype=tf.float32):
+    """The loss, and the gradients of 3 times it with respect to states and embedding, all in float64."""
+    states, embedding = tf.constant(states, dtype), tf.constant(embedding, max(dtype, tf.float32, key=lambda d: d.size))
+    with tf.GradientTape() as tape:
+        tape.watch((states, embedding))
+        loss = function(states, embedding, tf.constant(wanted), label_smoothing)
+        scaled = 3 * loss.smoothed
+    found = (*loss, *tape.gradient(scaled, (states, embedding)))
+    return [tf.cast(each, tf.float64).numpy() for each in found]
+
+
+def plainly(states, embedding, wanted, label_smoothing):
+    return smoothed_cross_entropy(states @ tf.transpose(embedding), wanted, label_smoothing)
+
+
+def compare(ours, exact, tolerance):
+    """Numbers, and gradients by their largest element."""
+    for found, truth in zip(ours, exact, strict=True):
+        assert np.abs(found - truth).max() <= tolerance * max(np.abs(truth).max(), 1)
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("tokens", [1, 7, 8, 9, 16, 30])
+def test_fused_equals_plain_in_any_number_of_chunks(monkeypatch, tokens, label_smoothing):
+    """Chunks of 8: less than one, one, the boundary, several, the last not full."""
+    monkeypatch.setattr(loss_module, "CHUNK", 8)
+    case = normal(tokens, D_MODEL), normal(VOCAB, D_MODEL), targets(tokens), label_smoothing
+    compare(value_and_gradients(projected_loss, *case), value_and_gradients(plainly, *case, tf.float64), 2e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 30, 1e3])
+def test_fused_equals_plain_far_from_one(scale):
+    """Logits up to about 10,000: a softmax of 0 and 1, and a loss of thousands of nats."""
+    case = scale * normal(20, D_MODEL), normal(VOCAB, D_MODEL), targets(20), 0.1
+    compare(value_and_gradients(projected_loss, *case), value_and_gradients(plainly, *case, tf.float64), 5e-6)
+
+
+def test_one_target_many_times():
+    """The matrix shared with the embedding gets the sum over all tokens of a row, not the last one's."""
+    case = normal(40, D_MODEL), normal(VOCAB, D_MODEL), np.full(40, 3, np.int32), 0.1
+    compare(value_and_gradients(projected_loss, *case), value_and_gradients(plainly, *case, tf.float64), 2e-6)
+
+
+def test_narrow_states(monkeypatch):
+    """bfloat16 keeps 8 bits: errors of a few thousandths; sums are taken in float32 all the same."""
+    monkeypatch.setattr(loss_module, "CHUNK", 64)
+    states = tf.cast(normal(300, 32), tf.bfloat16)
+    case = 0.5 * normal(VOCAB, 32), targets(300), 0.1
+    ours = value_and_gradients(projected_loss, states, *case, tf.bfloat16)
+    exact = value_and_gradients(plainly, tf.cast(states, tf.float64), *case, tf.float64)
+    np.testing.assert_allclose(ours[:2], exact[:2], rtol=5e-3)
+    np.testing.assert_allclose(ours[2], exact[2], atol=6)  # predictions that tie in bfloat16
+    for found, truth in zip(ours[4:], exact[4:], strict=True):
+        assert np.linalg.norm(found - truth) < 0.01 * np.linalg.norm(truth)
+
+
+def test_counts():
+    embedding, wanted = np.eye(VOCAB, dtype=np.float32), np.arange(9, dtype=np.int32)
+    states = np.eye(VOCAB, dtype=np.float32)[[0, 1, 2, 9, 9, 5, 9, 9, 9]]
+    loss = projected_loss(tf.constant(states), tf.constant(embedding), tf.constant(wanted), 0.1)
+    assert (float(loss.correct), float(loss.tokens)) == (4, 9)
+
+
+def test_one_graph_for_any_number_of_tokens():
+    @tf.function(input_signature=[tf.TensorSpec([None, D_MODEL]), tf.TensorSpec([None], tf.int32)])
+    def smoothed(states, wanted):
+        return projected_loss(states, embedding, wanted, 0.1).smoothed
+
+    embedding = tf.constant(normal(VOCAB, D_MODEL))
+    for tokens in (1, 5, 2000):
+        states, wanted = tf.constant(normal(tokens, D_MODEL)), tf.constant(targets(tokens))
+        np.testing.assert_allclose(
+            smoothed(states, wanted), plainly(states, embedding, wanted, 0.1).smoothed, rtol=1e-4
+        )

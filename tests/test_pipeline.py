@@ -1,0 +1,134 @@
+"""Shards to batches: every pair once an epoch, in an order that is a function of seed and epoch alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from t2t_repro.data import batching, pipeline
+from t2t_repro.data.shards import example, shard_names, write_shard
+
+PAIRS = 240
+BUDGET = 128  # tokens a side of an update: eight parts of 16
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Ids from 2 on, END last; every pair different."""
+    rng = np.random.default_rng(1)
+    lengths = rng.integers(1, 12, (PAIRS, 2))
+    return [tuple((i + 2, *rng.integers(2, 50, n), 1) for n in both) for i, both in enumerate(lengths)]  # type: ignore[misc]
+
+
+@pytest.fixture(scope="module")
+def shards(pairs, tmp_path_factory) -> list[str]:
+    """Three files of 80 pairs."""
+    folder = tmp_path_factory.mktemp("shards")
+    paths = [str(folder / name) for name in shard_names("train", 3)]
+    for number, path in enumerate(paths):
+        write_shard(path, (example(list(one), list(two)) for one, two in pairs[80 * number : 80 * (number + 1)]))
+    return paths
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr(batching, "PART_TOKENS", 16)
+    monkeypatch.setattr(pipeline, "WINDOW", 100)  # so that an epoch has three, the last one smaller
+    assert batching.num_parts(BUDGET) == 8
+
+
+def elements(shards, seed=1, epoch=0, **options):
+    return list(pipeline.training_batches(shards, BUDGET, seed, epoch, **options).as_numpy_iterator())
+
+
+def parts_of(element):
+    """The pairs of each part of an element that is not empty: what `sizes` says is there."""
+    for (batch, source, target), inputs, targets in zip(*(element[k] for k in ("sizes", "inputs", "targets")), strict=True):
+        if batch:
+            rows = zip(inputs[:batch, :source], targets[:batch, :target], strict=True)
+            yield [tuple(tuple(ids[ids > 0].tolist()) for ids in row) for row in rows]
+
+
+def pairs_of(element):
+    return [pair for part in parts_of(element) for pair in part]
+
+
+def same(one, two) -> bool:
+    return len(one) == len(two) and all(np.array_equal(a[k], b[k]) for a, b in zip(one, two, strict=True) for k in a)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_every_pair_once_an_epoch(shards, pairs, replicas):
+    found = [pair for element in elements(shards, replicas=replicas) for pair in pairs_of(element)]
+    assert Counter(found) == Counter(pairs)
+
+
+def test_the_order_is_a_function_of_seed_and_epoch(shards):
+    first = elements(shards)
+    assert same(first, elements(shards))
+    for other in (elements(shards, epoch=1), elements(shards, seed=2)):
+        assert not same(first, other)
+        assert Counter(map(str, map(pairs_of, first))) != Counter(map(str, map(pairs_of, other)))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("skip", [1, 5])
+def test_skipping_is_dropping(shards, skip, replicas):
+    whole = elements(shards, replicas=replicas)
+    assert same(elements(shards, replicas=replicas, skip=skip), whole[skip * replicas :])
+
+
+def test_skipping_all(shards):
+    assert elements(shards, skip=len(elements(shards))) == []
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 8])
+def test_an_update_is_the_same_pairs_for_any_devices(shards, replicas):
+    one, many = elements(shards), elements(shards, replicas=replicas)
+    assert len(many) == len(one) * replicas
+    for number, update in enumerate(one):
+        shared = [pair for element in many[number * replicas : (number + 1) * replicas] for pair in pairs_of(element)]
+        assert Counter(shared) == Counter(pairs_of(update))
+
+
+def test_sizes_tell_the_truth(shards):
+    for element in elements(shards):
+        assert [array.dtype for array in element.values()] == [np.int32] * 3
+        for part, (batch, source, target) in zip(parts_of(element), element["sizes"], strict=False):
+            assert batch == len(part)
+            assert (source, target) == tuple(max(map(len, side)) for side in zip(*part, strict=True))
+        for side, width in (("inputs", 1), ("targets", 2)):
+            inside = sum(
+                (element[side][number, : size[0], : size[width]] > 0).sum() for number, size in enumerate(element["sizes"])
+            )
+            assert inside == (element[side] > 0).sum()  # nothing lies beyond the sizes
+
+
+def test_no_part_is_over_its_budget(shards):
+    for element in elements(shards):
+        for batch, source, target in element["sizes"]:
+            assert batch * max(source, target) <= BUDGET / 8
+
+
+def test_updates_of_an_epoch_come_in_random_order(shards):
+    """Sorting by length must not show: short and long updates alternate."""
+    lengths = [np.mean([len(source) for source, _ in pairs_of(element)]) for element in elements(shards)]
+    assert len(lengths) > 12
+    assert abs(np.corrcoef(lengths, range(len(lengths)))[0, 1]) < 0.7
+
+
+def test_evaluation_gives_every_pair_once(shards, pairs):
+    found, longest = [], max(len(side) for pair in pairs for side in pair)
+    for batch in pipeline.evaluation_batches(shards, 64).as_numpy_iterator():
+        assert batch["inputs"].size <= 64 and batch["targets"].size <= 64
+        rows = zip(batch["inputs"], batch["targets"], strict=True)
+        found += [tuple(tuple(ids[ids > 0].tolist()) for ids in row) for row in rows]
+    assert longest <= 64 and Counter(found) == Counter(pairs)
+
+
+def test_evaluation_takes_a_pair_longer_than_its_batch(shards, pairs):
+    """Nothing is left out of a score."""
+    batches = list(pipeline.evaluation_batches(shards, 4).as_numpy_iterator())
+    assert sum(len(batch["inputs"]) for batch in batches) == PAIRS

@@ -1,0 +1,185 @@
+"""One update: the same whether one device computes its parts, or two, or a plain gradient tape the whole batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from small import SMALL
+from test_optimizer import algorithm_1
+
+from t2t_repro.data import batching, pipeline
+from t2t_repro.data.shards import example, write_shard
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.training.loss import smoothed_cross_entropy
+from t2t_repro.training.optimizer import Adam
+from t2t_repro.training.schedule import learning_rate
+from t2t_repro.training.update import Updater, make_evaluator
+
+VOCAB = 20
+UPDATES = 5
+HPARAMS = replace(SMALL, num_layers=1, batch_tokens=128)  # with PART_TOKENS 16: eight parts an update
+
+
+class Outcome(NamedTuple):
+    """What some updates left behind."""
+
+    before: list[np.ndarray]
+    weights: list[np.ndarray]
+    sums: list[np.ndarray]
+    traces: int
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr(batching, "PART_TOKENS", 16)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory) -> list[str]:
+    rng = np.random.default_rng(1)
+    pairs = [[[*rng.integers(2, VOCAB, n), 1] for n in rng.integers(1, 9, 2)] for _ in range(160)]
+    path = str(tmp_path_factory.mktemp("shards") / "train-00000-of-00001.tfrecord")
+    write_shard(path, (example(*pair) for pair in pairs))
+    return [path]
+
+
+class Trainer:
+    """A model, its optimizer and the compiled update, for `replicas` devices."""
+
+    def __init__(self, shards: list[str], replicas: int, **changes: Any):
+        hparams = replace(HPARAMS, **changes)
+        self.strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+        with self.strategy.scope():
+            tf.keras.utils.set_random_seed(1)
+            self.model = Transformer(VOCAB, hparams)
+            self.variables = [weight.value for weight in self.model.trainable_weights]
+            self.optimizer = Adam(self.variables, hparams)
+            self.updater = Updater(self.model, self.optimizer, hparams, seed=1)
+        data = pipeline.training_batches(shards, hparams.batch_tokens, 1, 0, replicas=replicas)
+        self.data = self.strategy.distribute_datasets_from_function(lambda _: data)
+        self.update = self.updater.compiled(self.data.element_spec)
+
+    def run(self) -> Outcome:
+        before, sums = self.weights(), []
+        for step, element in zip(range(1, UPDATES + 1), self.data, strict=False):
+            rate = tf.constant(learning_rate(step, HPARAMS), tf.float32)
+            sums.append(self.update(element, tf.constant(step, tf.int32), rate).numpy())
+        return Outcome(before, self.weights(), sums, self.update.experimental_get_tracing_count())
+
+    def weights(self) -> list[np.ndarray]:
+        """The weights, the same to the bit on every device."""
+        found = [[copy.numpy() for copy in self.strategy.experimental_local_results(v)] for v in self.variables]
+        for copies in found:
+            for copy in copies:
+                np.testing.assert_array_equal(copy, copies[0])
+        return [copies[0] for copies in found]
+
+
+@pytest.fixture(scope="module")
+def outcomes(shards):
+    """`outcomes(replicas, dropout)`, each made once."""
+    known: dict[tuple[int, float], Outcome] = {}
+
+    def outcome(replicas: int, dropout: float) -> Outcome:
+        if (replicas, dropout) not in known:
+            known[replicas, dropout] = Trainer(shards, replicas, dropout=dropout, attention_dropout=dropout).run()
+        return known[replicas, dropout]
+
+    return outcome
+
+
+def plainly(shards: list[str], before: list[np.ndarray]) -> Outcome:
+    """The same updates, each as one big padded batch, one gradient tape, one mean, and Adam in float64."""
+    model = Transformer(VOCAB, HPARAMS)
+    steps, sums = [], []
+    data = pipeline.training_batches(shards, HPARAMS.batch_tokens, 1, 0)
+    weights = before
+    for element in data.take(UPDATES).as_numpy_iterator():
+        for weight, value in zip(model.trainable_weights, weights, strict=True):
+            weight.assign(value)
+        widest = {side: element[side].shape[2] for side in ("inputs", "targets")}
+        source, target = (element[side].reshape(-1, width) for side, width in widest.items())
+        with tf.GradientTape() as tape:
+            logits_BLV = model({"inputs": tf.constant(source), "targets": tf.constant(target)})
+            real = target > 0
+            loss = smoothed_cross_entropy(logits_BLV[real], tf.constant(target[real]), HPARAMS.label_smoothing)
+            mean = loss.smoothed / loss.tokens
+        gradients = tape.gradient(mean, [weight.value for weight in model.trainable_weights])
+        steps.append([tf.convert_to_tensor(gradient).numpy() for gradient in gradients])
+        norm = np.sqrt(sum((gradient**2).sum() for gradient in steps[-1]))
+        sums.append(np.array([*loss, norm, 0]))
+        rates = [learning_rate(step, HPARAMS) for step in range(1, len(steps) + 1)]
+        weights = [algorithm_1(w, [s[i] for s in steps], rates, early_epsilon=True) for i, w in enumerate(before)]
+    return Outcome(before, weights, sums, 0)
+
+
+def must_be_equal(one: Outcome, other: Outcome) -> None:
+    """Equal but for rounding. Sums in another order differ by 1e-7 of a gradient; Adam divides by its size, so where
+    a gradient is a millionth of its neighbours a weight may differ by more: of all it moved, less than a thousandth.
+    """
+    np.testing.assert_allclose(one.sums, other.sums, rtol=2e-5, atol=1e-4)
+    for start, a, b in zip(one.before, one.weights, other.weights, strict=True):
+        assert np.linalg.norm(b - start) > 0.01 * np.sqrt(start.size)
+        assert np.linalg.norm(a - b) < 1e-3 * np.linalg.norm(b - start)
+
+
+def test_one_replica_equals_one_plain_batch(outcomes, shards):
+    ours = outcomes(1, 0.0)
+    must_be_equal(ours, plainly(shards, ours.before))
+
+
+def test_two_replicas_equal_one(outcomes):
+    must_be_equal(outcomes(2, 0.0), outcomes(1, 0.0))
+
+
+def test_two_replicas_equal_one_under_dropout(outcomes):
+    """Each part draws its own masks, whichever device computes it."""
+    must_be_equal(outcomes(2, 0.3), outcomes(1, 0.3))
+    assert np.abs(outcomes(1, 0.3).weights[0] - outcomes(1, 0.0).weights[0]).max() > 1e-4
+
+
+def test_one_graph_for_all_shapes(outcomes):
+    assert outcomes(1, 0.0).traces == outcomes(2, 0.0).traces == 1
+
+
+def test_parts_of_the_paper():
+    """1 replica x 8 parts or 2 replicas x 4."""
+    assert [batching.parts_per_replica(batching.num_parts(HPARAMS.batch_tokens), n) for n in (1, 2)] == [8, 4]
+
+
+@pytest.mark.parametrize("poison", [np.nan, 1e38])
+def test_a_gradient_that_is_not_finite_is_skipped(shards, poison):
+    """One weight is not a number, or so large that a product overflows: nothing moves, and the sums say so."""
+    trainer = Trainer(shards, 2)
+    element = next(iter(trainer.data))
+    broken = trainer.variables[0].numpy()
+    healthy = broken.copy()
+    broken[0, 0] = poison  # the embedding of padding, which every decoder starts with
+    trainer.variables[0].assign(broken)
+    before = trainer.weights()
+    scalars = tf.constant(1, tf.int32), tf.constant(1e-3, tf.float32)
+    assert trainer.update(element, *scalars).numpy()[5] == 1
+    for one, other in zip(before, trainer.weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert trainer.optimizer.updates.numpy() == 0
+    assert not any(variable.numpy().any() for variable in (*trainer.optimizer.first, *trainer.optimizer.second))
+    trainer.variables[0].assign(healthy)
+    assert trainer.update(element, *scalars).numpy()[5] == 0
+    assert np.abs(trainer.weights()[0] - healthy).max() > 1e-5
+
+
+def test_no_dropout_in_evaluation(shards):
+    model = Transformer(VOCAB, replace(HPARAMS, dropout=0.5, attention_dropout=0.5))
+    source = tf.constant([[3, 4, 1], [5, 1, 0]])
+    target = tf.constant([[7, 1, 0, 0], [8, 9, 10, 1]])
+    evaluate = make_evaluator(model, 0.1)
+    first = evaluate(source, target).numpy()
+    np.testing.assert_array_equal(first, evaluate(source, target))
+    real = target.numpy() > 0
+    logits = model({"inputs": source, "targets": target})[real]
+    np.testing.assert_allclose(first, smoothed_cross_entropy(logits, target[real], 0.1), rtol=1e-5)
+    assert first[3] == 6
