@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import re
+from typing import Any
 
 import regex
 from sacremoses.corpus import NonbreakingPrefixes
@@ -22,10 +23,17 @@ LANGUAGES = ("de", "en", "fr")
 # Full-width forms and typographic marks, as replace-unicode-punctuation.perl writes them; a full-width 1 does become a
 # quotation mark there, and the other digits digits.
 _ASCII = str.maketrans(
-    dict(zip("，、”“∶：？《》）！（；１」「０３２５６９７８４～’━〈〉【】％", ",,\"\"::?\"\")!(;\"\"\"032569784~'-<>[]%", strict=True))
+    dict(
+        zip(
+            "，、”“∶：？《》）！（；１」「０３２５６９７８４～’━〈〉【】％",
+            ',,""::?"")!(;"""032569784~\'-<>[]%',
+            strict=True,
+        )
+    )
     | {"…": "..."}
 )
 _FULL_STOP = re.compile("[。．] *")
+_HYPHEN = re.compile(rb"(\S)-(\S)")
 
 _DOT = "\0"  # stands for each of several dots in a row: control characters have left the text by then
 
@@ -47,8 +55,8 @@ _APOSTROPHES = {
         (rf"{_A}'{_A}", r"\1' \2"),
     ],
 }
-_BEFORE_APOSTROPHES = [
-    (r"\p{White_Space}+", " "),
+_RULES: list[tuple[str, Any]] = [
+    (r"\s+", " "),
     (r"[\0-\x1f]", ""),
     (" +", " "),
     ("^ | $", ""),
@@ -69,9 +77,41 @@ def tokenize(text: str, language: str) -> str:
     """One line as tokens with one space between them. `language` is one of `LANGUAGES`."""
     for pattern, replacement in _rules(language):
         text = pattern.sub(replacement, text)
-    words = text.split(" ")
-    following = [*words[1:], None]
-    prefixes = _prefixes(language)
-    text = " ".join(_split_full_stop(*both, *prefixes) for both in zip(words, following, strict=True))
-    text = regex.sub(r"\.'$", " . '", text.strip(" "))
-    return regex.sub(" +", " ", text).replace(_DOT, ".")
+    words = text.split()
+    text = " ".join(_full_stop(*both, language) for both in zip(words, [*words, ""][1:], strict=True))
+    return re.sub(r"\.'$", " . '", text).replace(_DOT, ".")
+
+
+def split_compounds(text: str) -> str:
+    """`x-y` becomes `x ##AT##-##AT## y`, as tensor2tensor's get_ende_bleu.sh does it: byte by byte, and a match uses up
+    its neighbours, so that of `a-b-c` only the first hyphen is split."""
+    return _HYPHEN.sub(rb"\1 ##AT##-##AT## \2", text.encode("utf-8")).decode("utf-8")
+
+
+def _full_stop(word: str, following: str, language: str) -> str:
+    """`word` with the full stop that ends it split off, unless it belongs to an abbreviation or an ordinal."""
+    before = word.removesuffix(".")
+    if before == word or not before:
+        return word
+    always, before_numbers = _abbreviations(language)
+    keeps = following and (
+        ("." in before and regex.search(r"\p{Alphabetic}", before))
+        or before in always
+        or regex.match(r"\p{Lowercase}", following)
+        or (before in before_numbers and re.match("[0-9]", following))
+    )
+    return word if keeps else f"{before} ."
+
+
+@functools.cache
+def _rules(language: str) -> list[tuple[Any, Any]]:
+    rules = [*_RULES, *_APOSTROPHES[language]]
+    return [(regex.compile(pattern), replacement) for pattern, replacement in rules]
+
+
+@functools.cache
+def _abbreviations(language: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Words whose full stop stays: always, and before a number."""
+    entries = [entry.partition("#NUMERIC_ONLY#") for entry in NonbreakingPrefixes().words(language)]
+    always = frozenset(word for word, mark, _ in entries if not mark)
+    return always, frozenset(word.strip() for word, mark, _ in entries if mark)

@@ -43,16 +43,23 @@ def length_penalty(length: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
     return ((5.0 + tf.cast(length, tf.float32)) / 6.0) ** alpha
 
 
-def top_k(x_NV: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
+def top_k(x_NV: tf.Tensor, k: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor]:
     """`tf.math.top_k` over the last axis in two stages: the k groups with the highest maxima hold the k highest.
 
     Over 128 rows of 32,000 this takes 15 ms where one stage takes 265. Equal entries may come in another order.
     """
     size = x_NV.shape[-1]
-    if size is None or size <= GROUP * k:
-        return tf.math.top_k(x_NV, k)
     groups = -(-size // GROUP)
-    padded = tf.pad(x_NV, [[0, 0], [0, groups * GROUP - size]], constant_values=x_NV.dtype.min)
+    k = tf.minimum(k, size)
+
+    def two_stages() -> tuple[tf.Tensor, tf.Tensor]:
+        return _top_k_of_groups(x_NV, groups, k)
+
+    return tf.cond(k < groups, two_stages, lambda: tuple(tf.math.top_k(x_NV, k)))
+
+
+def _top_k_of_groups(x_NV: tf.Tensor, groups: int, k: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    padded = tf.pad(x_NV, [[0, 0], [0, groups * GROUP - x_NV.shape[-1]]], constant_values=x_NV.dtype.min)
     grouped = tf.reshape(padded, [-1, groups, GROUP])
     _, best_groups = tf.math.top_k(tf.reduce_max(grouped, axis=-1), k)
     members = tf.reshape(tf.gather(grouped, best_groups, batch_dims=1), [-1, k * GROUP])
@@ -61,7 +68,11 @@ def top_k(x_NV: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def beam_search(
-    model: Transformer, source_BM: tf.Tensor, beam_size: int, alpha: tf.Tensor | float, extra_length: tf.Tensor | int
+    model: Transformer,
+    source_BM: tf.Tensor,
+    beam_size: tf.Tensor | int,
+    alpha: tf.Tensor | float,
+    extra_length: tf.Tensor | int,
 ) -> Hypotheses:
     """The best translations of `source_BM` (int32 ids, ending in END, padded with PAD), at most as long as the source
     plus `extra_length`, ends included. Every hypothesis is a whole one: at the greatest length only END may follow.
@@ -99,12 +110,12 @@ def _choose(
     beams: _Beams, log_p_BWV: tf.Tensor, path: tf.Tensor, caches: tuple, must_end_B: tf.Tensor, alpha: tf.Tensor
 ) -> _Beams:
     """Extends every open beam by its likeliest tokens: those with END join the finished, the best others stay open."""
-    beam_size, vocab_size = log_p_BWV.shape[1], log_p_BWV.shape[2]
-    k = min(2 * beam_size, vocab_size)  # of which at most `beam_size` are END, so enough stay open
+    beam_size, vocab_size = tf.shape(log_p_BWV)[1], log_p_BWV.shape[2]
+    k = tf.minimum(2 * beam_size, vocab_size)  # of which at most `beam_size` are END, so enough stay open
     not_end_V = tf.one_hot(END, vocab_size, on_value=0.0, off_value=NEVER)
     log_p_BWV = tf.where(must_end_B[:, None, None], log_p_BWV + not_end_V, log_p_BWV) + beams.log_p[:, :, None]
     values, tokens = top_k(tf.reshape(log_p_BWV, [-1, vocab_size]), k)
-    values, best = tf.math.top_k(tf.reshape(values, [-1, beam_size * k]), min(2 * beam_size, beam_size * k))
+    values, best = tf.math.top_k(tf.reshape(values, [-1, beam_size * k]), tf.minimum(2 * beam_size, beam_size * k))
     tokens = tf.gather(tf.reshape(tokens, [-1, beam_size * k]), best, batch_dims=1)
     parents = best // k
     ids = tf.concat([tf.gather(beams.ids, parents, batch_dims=1), tokens[:, :, None]], axis=2)
@@ -127,15 +138,16 @@ def _choose(
     )
 
 
-def _first_beams(model: Transformer, batch: tf.Tensor, beam_size: int) -> _Beams:
+def _first_beams(model: Transformer, batch: tf.Tensor, beam_size: tf.Tensor | int) -> _Beams:
     """One open beam a sentence, before its first token; the other slots are beams that can never win."""
     h, dtype = model.hparams, tf.as_dtype(model.compute_dtype)
     nothing = tf.zeros([batch, beam_size, 0], tf.int32)
+    only_first = tf.where(tf.range(beam_size) == 0, 0.0, NEVER)
     cache = tf.zeros([batch, h.num_heads, 0, h.d_k], dtype), tf.zeros([batch, h.num_heads, 0, h.d_v], dtype)
     return _Beams(
         step=tf.constant(0),
         tokens=tf.fill([batch, beam_size], PAD),  # the decoder's input starts with padding (section 3.1)
-        log_p=tf.tile(tf.constant([[0.0] + [NEVER] * (beam_size - 1)]), [batch, 1]),
+        log_p=tf.tile(only_first[None], [batch, 1]),
         ids=nothing,
         path=nothing,
         finished_ids=nothing,
@@ -145,22 +157,20 @@ def _first_beams(model: Transformer, batch: tf.Tensor, beam_size: int) -> _Beams
 
 
 def _invariants(beams: _Beams) -> _Beams:
-    """Shapes of the loop's variables: what grows by a step has no fixed length."""
+    """Shapes of the loop's variables: what grows by a step, and how many there are, is not fixed."""
 
     def invariant(value: tf.Tensor) -> tf.TensorShape:
         shape = value.shape.as_list()
-        if len(shape) >= 3:
-            shape[2] = None
-        return tf.TensorShape(shape)
+        return tf.TensorShape([None] * len(shape) if len(shape) < 4 else [None, shape[1], None, shape[3]])
 
     return tf.nest.map_structure(invariant, beams)
 
 
 def _own_slots(tokens_BW: tf.Tensor) -> tf.Tensor:
-    return tf.zeros_like(tokens_BW) + tf.range(tokens_BW.shape[1])
+    return tf.zeros_like(tokens_BW) + tf.range(tf.shape(tokens_BW)[1])
 
 
-def _path_bias(path_BWT: tf.Tensor, beam_size: int) -> tf.Tensor:
+def _path_bias(path_BWT: tf.Tensor, beam_size: tf.Tensor | int) -> tf.Tensor:
     """Lets each beam see the keys on its own path alone: [B, 1, W, T W]."""
     on_path = tf.one_hot(path_BWT, beam_size, on_value=True, off_value=False)
     flat = tf.concat([tf.shape(path_BWT)[:2], [tf.shape(path_BWT)[2] * beam_size]], axis=0)

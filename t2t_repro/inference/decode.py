@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +10,7 @@ import tensorflow as tf
 from t2t_repro.config import HParams
 from t2t_repro.data import batching
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.inference.beam import NEVER, Hypotheses, beam_search
+from t2t_repro.inference.beam import NEVER, PAD, Hypotheses, beam_search
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import load_weights
@@ -26,7 +24,6 @@ class Translator:
 
     def __init__(self, model: Transformer, vocabulary: Vocabulary, hparams: HParams):
         self.model, self.vocabulary, self.hparams = model, vocabulary, hparams
-        self._search = lru_cache(maxsize=None)(self._compiled)
 
     @classmethod
     def from_run(cls, output_dir: str, average_checkpoints: int = 1) -> Translator:
@@ -70,7 +67,7 @@ class Translator:
         results: list[list[tuple[str, float]]] = [[("", 0.0)]] * len(texts)
         sources = self._encode(texts, report)
         for numbers, source_BM in _batches(sources):
-            found = self._search(width)(source_BM, tf.constant(penalty, tf.float32))
+            found = self.search(source_BM, width, penalty, self.hparams.extra_length)
             for number, hypotheses in zip(numbers, self._texts(found, n), strict=True):
                 results[number] = hypotheses
         return results
@@ -83,7 +80,9 @@ class Translator:
         lengths = np.array([[len(s), len(t)] for s, t in zip(sources, targets, strict=True)]).reshape(-1, 2)
         for numbers in _by_length(lengths):
             source_BM, target_BL = _padded([sources[i] for i in numbers]), _padded([targets[i] for i in numbers])
-            for number, score in zip(numbers, self._score(source_BM, target_BL).numpy(), strict=True):
+            for number, score in zip(
+                numbers, self.token_log_probabilities(source_BM, target_BL).numpy().sum(axis=1), strict=True
+            ):
                 scores[number] = float(score)
         return scores
 
@@ -106,19 +105,26 @@ class Translator:
             both = [(next(texts), float(score)) for score in scores]
             yield [(text, score) for text, score in both if score > NEVER / 10]
 
-    def _compiled(self, beam_size: int) -> Any:
-        signature = [tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.float32)]
-
-        def search(source_BM: tf.Tensor, alpha: tf.Tensor) -> Hypotheses:
-            return beam_search(self.model, source_BM, beam_size, alpha, self.hparams.extra_length)
-
-        return tf.function(search, input_signature=signature)
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, None], tf.int32),
+            tf.TensorSpec([], tf.int32),
+            tf.TensorSpec([], tf.float32),
+            tf.TensorSpec([], tf.int32),
+        ]
+    )
+    def search(
+        self, source_BM: tf.Tensor, beam_size: tf.Tensor, alpha: tf.Tensor, extra_length: tf.Tensor
+    ) -> Hypotheses:
+        """`beam_search` with this model, as one graph for every beam size, batch and length."""
+        return beam_search(self.model, source_BM, beam_size, alpha, extra_length)
 
     @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2)
-    def _score(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
+    def token_log_probabilities(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
+        """log p of each target token given those before it and the source: [B, L] float32, 0 at padding."""
         log_p_BLV = tf.nn.log_softmax(self.model({"inputs": source_BM, "targets": target_BL}))
         chosen_BL = tf.gather(log_p_BLV, target_BL, batch_dims=2)
-        return tf.reduce_sum(tf.where(target_BL != 0, chosen_BL, 0.0), axis=1)
+        return tf.where(target_BL != PAD, chosen_BL, 0.0)
 
 
 def _batches(sources: dict[int, list[int]]) -> Iterator[tuple[list[int], tf.Tensor]]:

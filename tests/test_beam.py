@@ -1,0 +1,207 @@
+"""Beam search against exhaustive search, against greedy decoding, and against the full decoder without a cache."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from small import random_ids, random_model, shared_model
+
+from t2t_repro.inference.beam import END, NEVER, PAD, beam_search, length_penalty, top_k
+
+FEW = 6  # a vocabulary small enough to try everything: PAD, END and four words
+VOCAB = 30
+RNG = np.random.default_rng(1)
+SOURCES = [[*ids, END] for ids in (random_ids(RNG, VOCAB, n) % (VOCAB - 2) + 2 for n in (1, 2, 3, 3, 4, 5, 6, 7))]
+
+
+def batch(sources: list[list[int]], extra_columns: int = 0) -> np.ndarray:
+    width = max(map(len, sources)) + extra_columns
+    return np.array([ids + [PAD] * (width - len(ids)) for ids in sources], np.int32)
+
+
+@functools.cache
+def compiled(model, beam_size: int):
+    scalars = (tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.int32))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32), *scalars])
+    def search(source_BM, alpha, extra_length):
+        return beam_search(model, source_BM, beam_size, alpha, extra_length)
+
+    return search
+
+
+def search(model, source_BM, beam_size, alpha=0.6, extra_length=4):
+    """For each sentence its hypotheses, best first: (ids up to END, score)."""
+    ids, scores = compiled(model, beam_size)(source_BM, alpha, extra_length)
+    found = []
+    for some_ids, some_scores in zip(ids.numpy(), scores.numpy(), strict=True):
+        assert (np.diff(some_scores) <= 0).all()
+        whole = [(row, score) for row, score in zip(some_ids, some_scores, strict=True) if score > NEVER / 1e6]
+        assert all(row.tolist().count(END) == 1 for row, _ in whole)
+        assert all((row[row.tolist().index(END) + 1 :] == PAD).all() for row, _ in whole)
+        found.append([(tuple(row[: row.tolist().index(END) + 1].tolist()), float(score)) for row, score in whole])
+    return found
+
+
+def log_probability(model, source: list[int], target: tuple[int, ...]) -> float:
+    """By the full decoder, over the whole target at once."""
+    return log_probabilities(model, source, [target])[0]
+
+
+def log_probabilities(model, source: list[int], targets: list[tuple[int, ...]]) -> np.ndarray:
+    target_BL = batch([list(target) for target in targets])
+    source_BM = np.tile(np.array(source, np.int32), (len(targets), 1))
+    logits_BLV = model({"inputs": tf.constant(source_BM), "targets": tf.constant(target_BL)})
+    chosen_BL = tf.gather(tf.nn.log_softmax(logits_BLV), target_BL, batch_dims=2).numpy().astype(np.float64)
+    return np.where(target_BL == PAD, 0, chosen_BL).sum(axis=1)
+
+
+def penalty(length: int, alpha: float) -> float:
+    return ((5 + length) / 6) ** alpha
+
+
+# Parts.
+
+
+def test_the_length_penalty_of_wu_et_al():
+    """((5 + |Y|) / 6)^alpha: 1 for one token, and 2^alpha for seven."""
+    np.testing.assert_allclose(length_penalty(tf.constant([1, 7, 13]), tf.constant(0.6)), [1, 2**0.6, 3**0.6], rtol=1e-6)
+    np.testing.assert_allclose(length_penalty(tf.constant([1, 7, 13]), tf.constant(0.0)), 1)
+
+
+@pytest.mark.parametrize("size", [1, 5, 128, 129, 1000, 5000])
+@pytest.mark.parametrize("k", [1, 2, 8])
+def test_top_k_is_tensorflows(size, k):
+    x = tf.constant(RNG.permutation(3 * size).reshape(3, size).astype(np.float32))
+    k = min(k, size)
+    for ours, theirs in zip(top_k(x, k), tf.math.top_k(x, k), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_top_k_where_the_best_are_neighbours():
+    x = np.zeros((1, 3000), np.float32)
+    x[0, 1024:1032] = range(8, 0, -1)
+    values, at = top_k(tf.constant(x), 8)
+    assert (values.numpy().tolist(), at.numpy().tolist()) == ([[*range(8, 0, -1)]], [[*range(1024, 1032)]])
+
+
+def test_top_k_below_zero():
+    """The last group is filled up: with nothing that could win."""
+    x = tf.constant(-1e30 - np.arange(300, dtype=np.float32)[None] * 1e29)
+    np.testing.assert_array_equal(top_k(x, 2)[1], [[0, 1]])
+
+
+# Exhaustive search.
+
+
+@functools.cache
+def without_padding():
+    """A model of `FEW` tokens that never gives PAD: its states have mean 1, and the row of PAD is -2 throughout."""
+    model = random_model(FEW, seed=3)
+    norm = model.decoder_layers[-1].feed_forward_norm.norm
+    norm.gain.assign(np.ones(norm.gain.shape))
+    norm.bias.assign(np.ones(norm.bias.shape))
+    model.embedding.assign(np.where(np.arange(FEW)[:, None] == PAD, -2, model.embedding.numpy()))
+    return model
+
+
+def everything(model, source: list[int], alpha: float, longest: int) -> list[tuple[tuple[int, ...], float]]:
+    """Every target of at most `longest` tokens with its score, best first. At the greatest length END is certain to
+    follow, but its probability counts.
+    """
+    words = range(2, FEW)
+    targets = [(*ids, END) for n in range(longest) for ids in itertools.product(words, repeat=n)]
+    scores = log_probabilities(model, source, targets) / [penalty(len(target), alpha) for target in targets]
+    return sorted(zip(targets, scores.tolist(), strict=True), key=lambda pair: -pair[1])
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
+def test_a_wide_beam_is_exhaustive_search(alpha):
+    """4 tokens at most, so 85 targets: a beam of 100 drops none of them."""
+    model, sources = without_padding(), [[2, END], [5, END]]
+    for source, found in zip(sources, search(model, batch(sources), 100, alpha, 2), strict=True):
+        expected = everything(model, source, alpha, longest=4)
+        assert len(expected) == 85
+        np.testing.assert_allclose([s for _, s in found[:85]], [s for _, s in expected], rtol=1e-4, atol=1e-5)
+        assert found[0][0] == expected[0][0]
+        assert {ids for ids, _ in found[:85]} == {ids for ids, _ in expected}
+
+
+def test_alpha_changes_what_wins():
+    """So that the test above is about something: the larger alpha, the longer the best."""
+    model = without_padding()
+    best = [everything(model, [2, END], alpha, 4)[0][0] for alpha in (0.0, 2.0)]
+    assert len(best[0]) < len(best[1])
+
+
+# Against the full decoder.
+
+
+def greedy(model, source: list[int], longest: int) -> tuple[int, ...]:
+    """The likeliest token each time, by the full decoder without a cache; END after the greatest length."""
+    ids: list[int] = []
+    while len(ids) < longest - 1 and END not in ids:
+        target_BL = np.array([[*ids, PAD, PAD]], np.int32)  # two, for Keras warns about a softmax over one
+        logits_BLV = model({"inputs": np.array([source], np.int32), "targets": target_BL}).numpy()
+        ids.append(int(logits_BLV[0, len(ids)].argmax()))
+    return tuple(ids if END in ids else [*ids, END])
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_a_beam_of_one_is_greedy(alpha):
+    model = shared_model(VOCAB)
+    found = search(model, batch(SOURCES), 1, alpha)
+    expected = [greedy(model, source, len(source) + 4) for source in SOURCES]
+    assert len(set(map(len, expected))) > 2
+    assert [hypotheses[0][0] for hypotheses in found] == expected
+
+
+@pytest.mark.parametrize("positions", ["sinusoid", "learned"])
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_scores_are_the_full_decoders(alpha, positions):
+    """With cached keys and values, and beams that change places, every score is that of its own tokens."""
+    model = shared_model(VOCAB, positions=positions)
+    found = search(model, batch(SOURCES), 4, alpha)
+    for source, hypotheses in zip(SOURCES, found, strict=True):
+        assert len(hypotheses) == 4
+        log_p = log_probabilities(model, source, [ids for ids, _ in hypotheses])
+        expected = log_p / [penalty(len(ids), alpha) for ids, _ in hypotheses]
+        np.testing.assert_allclose([score for _, score in hypotheses], expected, rtol=1e-4, atol=1e-5)
+        assert len({ids for ids, _ in hypotheses}) == 4
+
+
+def test_a_wider_beam_is_no_worse_here():
+    """Not certain in general; certain that it is better somewhere and that scores do not fall on the whole."""
+    model = shared_model(VOCAB)
+    narrow, wide = ([best[0][1] for best in search(model, batch(SOURCES), width)] for width in (1, 4))
+    assert sum(wide) > sum(narrow)
+
+
+def test_a_sentence_is_translated_as_if_alone():
+    """Other sentences, padding, and steps that only the longest ones need change nothing."""
+    model = shared_model(VOCAB)
+    together = search(model, batch(SOURCES, extra_columns=3), 4)
+    for source, hypotheses in zip(SOURCES, together, strict=True):
+        (alone,) = search(model, batch([source]), 4)
+        assert [ids for ids, _ in alone] == [ids for ids, _ in hypotheses]
+        np.testing.assert_allclose([s for _, s in alone], [s for _, s in hypotheses], rtol=1e-4)
+
+
+@pytest.mark.parametrize("extra_length", [0, 1, 9])
+def test_no_longer_than_the_source_and_so_many_more(extra_length):
+    """`search` has seen that each ends in END, once."""
+    found = search(shared_model(VOCAB), batch(SOURCES), 4, alpha=5.0, extra_length=extra_length)
+    for source, hypotheses in zip(SOURCES, found, strict=True):
+        lengths = [len(ids) for ids, _ in hypotheses]
+        assert max(lengths) == len(source) + extra_length  # alpha 5 favours length so much
+        assert log_probability(shared_model(VOCAB), source, hypotheses[0][0]) < 0
+
+
+def test_bfloat16_scores_are_near():
+    wide, narrow = shared_model(VOCAB), shared_model(VOCAB, dtype="mixed_bfloat16")
+    for one, other in zip(search(wide, batch(SOURCES), 1, 0.0), search(narrow, batch(SOURCES), 1, 0.0), strict=True):
+        assert other[0][1] == pytest.approx(one[0][1], rel=0.2, abs=0.5)
