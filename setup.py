@@ -33,7 +33,9 @@ setup(
     packages=find_packages(include=["t2t_repro", "t2t_repro.*"]) + [f"t2t_repro.{folder}" for folder in INSIDE],
     package_dir={f"t2t_repro.{folder}": folder for folder in INSIDE},
     entry_points={
-        "console_scripts": [f"t2t-{program} = t2t_repro.bin.t2t_{program}:main" for program in PROGRAMS],
+        "console_scripts": [
+            f"t2t-{program.replace('_', '-')} = t2t_repro.bin.t2t_{program}:main" for program in PROGRAMS
+        ],
     },
     python_requires=">=3.11",
     install_requires=[  # the lower bounds were installed and tested all at once, on Python 3.11
@@ -44,7 +46,9 @@ setup(
         "keras>=3.13.2",  # earlier ones have published vulnerabilities
         "numpy>=2.0",
         "protobuf>=6.31.1",
+        "regex>=2024.11.6",  # Unicode's properties, by which Moses tokenizes
         "sacrebleu>=2.6",
+        "sacremoses>=0.2",  # the abbreviations by which Moses tokenizes: the lists alone
         "sentencepiece>=0.2.1",  # as keras
         "tensorboard~=2.21.0",  # TensorFlow 2.21 no longer brings it, and tf.summary needs it
         "tensorflow>=2.21,<2.22",

@@ -47,8 +47,17 @@ class Stopped(Exception):  # noqa: N818 (not an error: it was asked to stop)
         self.code = 128 + signal_number
 
 
-def run(name: str, doc: str, values: flags.FlagValues, body: Callable[[], None], required: Sequence[str] = ()) -> int:
+def run(
+    name: str,
+    doc: str,
+    values: flags.FlagValues,
+    body: Callable[..., None],
+    required: Sequence[str] = (),
+    files: Sequence[str] = (),
+) -> int:
     """Reads the command line into `values`, calls `body`, and gives the exit code.
+
+    `required` are flags that must be given. `files` name the arguments that are no flags, which `body` is called with.
 
     A ValueError or KeyError that this project raises and any OSError are the user's to mend: one line on stderr. Every
     other exception is a defect and passes with its traceback; T2T_REPRO_TRACEBACK=1 lets all of them pass.
@@ -60,8 +69,7 @@ def run(name: str, doc: str, values: flags.FlagValues, body: Callable[[], None],
         elif any(argument in _VERSION for argument in arguments):
             print(f"{name} {__version__}")
         else:
-            _parse(values, required)
-            body()
+            body(*_parse(values, required, files))
         sys.stdout.flush()
         return 0
     except (UsageError, flags.Error) as error:
@@ -79,15 +87,20 @@ def run(name: str, doc: str, values: flags.FlagValues, body: Callable[[], None],
         return _fail(name, _message(error), 1)
 
 
-def _parse(values: flags.FlagValues, required: Sequence[str]) -> None:
+def _parse(values: flags.FlagValues, required: Sequence[str], files: Sequence[str]) -> list[str]:
+    """Reads the flags into `values`, and gives the other arguments."""
     for flag in values:
         values[flag].unparse()
-    stray = values(sys.argv)[1:]
-    if stray:
-        raise UsageError(f"unexpected argument {stray[0]!r}; flags are written --name=value")
+    values.set_gnu_getopt(bool(files))  # flags may stand behind files
+    given: list[str] = values(sys.argv)[1:]
+    if len(given) > len(files):
+        raise UsageError(f"unexpected argument {given[len(files)]!r}; flags are written --name=value")
+    if len(given) < len(files):
+        raise UsageError(f"missing {files[len(given)]}")
     for flag in required:
         if not values[flag].value:
             raise UsageError(f"missing --{flag}")
+    return given
 
 
 def _usage_message(error: Exception, values: flags.FlagValues) -> str:

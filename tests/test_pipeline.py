@@ -95,7 +95,7 @@ def test_an_update_is_the_same_pairs_for_any_devices(shards, replicas):
 
 def test_sizes_tell_the_truth(shards):
     for element in elements(shards):
-        assert [array.dtype for array in element.values()] == [np.int32] * 3
+        assert [element[name].dtype for name in ("inputs", "targets", "sizes")] == [np.int32] * 3
         for part, (batch, source, target) in zip(parts_of(element), element["sizes"], strict=False):
             assert batch == len(part)
             assert (source, target) == tuple(max(map(len, side)) for side in zip(*part, strict=True))
@@ -104,6 +104,14 @@ def test_sizes_tell_the_truth(shards):
                 (element[side][number, : size[0], : size[width]] > 0).sum() for number, size in enumerate(element["sizes"])
             )
             assert inside == (element[side] > 0).sum()  # nothing lies beyond the sizes
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_position_is_where_to_go_on(shards, replicas):
+    whole = elements(shards, epochs=3, replicas=replicas)
+    for at in (5 * replicas, len(whole) // 3, len(whole) // 3 + 3 * replicas):
+        epoch, index = (int(number) for number in whole[at - 1]["position"])
+        assert same(elements(shards, epoch=epoch, skip=index, epochs=3 - epoch, replicas=replicas), whole[at:])
 
 
 def test_no_part_is_over_its_budget(shards):

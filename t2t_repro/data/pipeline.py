@@ -15,35 +15,60 @@ from t2t_repro.data import batching
 
 WINDOW = 200_000  # pairs sorted by length at one time
 READERS = 4  # shards read in parallel
+PREFETCH = 64  # elements ready ahead: ids only, and enough to cover the reading of the next window
 
 
 def training_batches(
-    shards: Sequence[str], batch_tokens: int, seed: int, epoch: int, *, replicas: int = 1, skip: int = 0
+    shards: Sequence[str],
+    batch_tokens: int,
+    seed: int,
+    epoch: int,
+    *,
+    replicas: int = 1,
+    skip: int = 0,
+    epochs: int | None = 1,
 ) -> tf.data.Dataset:
-    """One epoch of updates from number `skip` on, for `replicas` devices: the first update's element for each device,
-    then the second update's, and so on.
+    """Updates from number `skip` of `epoch` on, for so many `epochs` (None: without end) and `replicas` devices: the
+    first update's element for each device, then the second update's, and so on.
 
     An element is that device's share of an update: "inputs" [A, B, M] and "targets" [A, B, L], int32, hold its A parts,
-    and "sizes" [A, 3] the true (B, M, L) of each; beyond it all is zero. The last of them may be empty.
+    and "sizes" [A, 3] the true (B, M, L) of each; beyond it all is zero. The last of them may be empty. "position" [2],
+    int64, is where the next update begins: its epoch, and its number in that epoch.
     """
+    last = 2**62 if epochs is None else epoch + epochs
+
+    def one(number: tf.Tensor) -> tf.data.Dataset:
+        done = tf.where(number == epoch, tf.constant(skip * replicas, tf.int64), 0)
+        planned = _planned_epoch(shards, batch_tokens, seed, number, replicas)
+        return planned.enumerate().skip(done).map(lambda index, parts: (number, index // replicas + 1, *parts))
+
+    dataset = tf.data.Dataset.range(epoch, last).flat_map(one)  # one graph for all epochs: no pause between two
+    dataset = dataset.map(_assemble, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return dataset.prefetch(PREFETCH * replicas)
+
+
+def _planned_epoch(
+    shards: Sequence[str], batch_tokens: int, seed: int, epoch: tf.Tensor, replicas: int
+) -> tf.data.Dataset:
+    """One epoch's elements before they are put together: the pairs of a window, their order, the spans of the parts."""
     parts = batching.num_parts(batch_tokens)
-    rng = np.random.default_rng([seed, epoch])
-    order = [shards[i] for i in rng.permutation(len(shards))]
+
+    def shuffled(epoch: np.ndarray) -> np.ndarray:
+        return np.random.default_rng([seed, int(epoch)]).permutation(len(shards))
 
     def window_batches(number: tf.Tensor, records: tf.Tensor) -> tf.data.Dataset:
         pairs = _parse(records)
         lengths = tf.stack([pairs[side].row_lengths() for side in ("inputs", "targets")], axis=1)
 
-        def planned(number: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return _plan_window(lengths, batch_tokens, parts, replicas, (seed, epoch, int(number)))
+        def planned(number: np.ndarray, epoch: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return _plan_window(lengths, batch_tokens, parts, replicas, (seed, int(epoch), int(number)))
 
-        rows, spans = tf.numpy_function(planned, [number, lengths], (tf.int64, tf.int64), stateful=False)
+        rows, spans = tf.numpy_function(planned, [number, epoch, lengths], (tf.int64, tf.int64), stateful=False)
         rows, spans = tf.ensure_shape(rows, (None,)), tf.ensure_shape(spans, (None, None, 2))
         return tf.data.Dataset.from_tensor_slices(spans).map(lambda span: (pairs, rows, span))
 
-    dataset = _records(order, READERS).batch(WINDOW).enumerate().flat_map(window_batches)
-    dataset = dataset.skip(skip * replicas).map(_assemble, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    return dataset.prefetch(4 * replicas)
+    order = tf.ensure_shape(tf.numpy_function(shuffled, [epoch], tf.int64, stateful=False), (None,))
+    return _records(tf.gather(list(shards), order), READERS).batch(WINDOW).enumerate().flat_map(window_batches)
 
 
 def evaluation_batches(shards: Sequence[str], batch_tokens: int) -> tf.data.Dataset:
@@ -51,7 +76,7 @@ def evaluation_batches(shards: Sequence[str], batch_tokens: int) -> tf.data.Data
 
     A batch holds similar lengths and at most `batch_tokens` positions a side (one pair alone may be longer).
     """
-    pairs = _parse(next(iter(_records(shards, 1).batch(2**31 - 1))))
+    pairs = _parse(next(iter(_records(list(shards), 1).batch(2**31 - 1))))
     lengths = tf.stack([pairs[side].row_lengths() for side in ("inputs", "targets")], axis=1).numpy()
     cut = batching.plan(lengths, max(batch_tokens, int(lengths.max())), np.random.default_rng(0))
 
@@ -62,8 +87,8 @@ def evaluation_batches(shards: Sequence[str], batch_tokens: int) -> tf.data.Data
     return tf.data.Dataset.from_tensor_slices(np.stack([cut.starts[:-1], cut.starts[1:]], axis=1)).map(batch)
 
 
-def _records(shards: Sequence[str], readers: int) -> tf.data.Dataset:
-    return tf.data.Dataset.from_tensor_slices(list(shards)).interleave(
+def _records(shards: Sequence[str] | tf.Tensor, readers: int) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(shards).interleave(
         tf.data.TFRecordDataset, cycle_length=readers, num_parallel_calls=readers, deterministic=True
     )
 
@@ -84,11 +109,14 @@ def _plan_window(
     return cut.order.astype(np.int64), np.concatenate(shares).astype(np.int64)
 
 
-def _assemble(pairs: dict[str, tf.RaggedTensor], rows: tf.Tensor, spans: tf.Tensor) -> dict[str, tf.Tensor]:
+def _assemble(
+    epoch: tf.Tensor, index: tf.Tensor, pairs: dict[str, tf.RaggedTensor], rows: tf.Tensor, spans: tf.Tensor
+) -> dict[str, tf.Tensor]:
     """The parts `spans` [A, 2] as one element of `training_batches`."""
     counts = spans[:, 1] - spans[:, 0]
     chosen = tf.gather(rows, tf.ragged.range(spans[:, 0], spans[:, 1]))  # [A, (B)]
     sides = {side: tf.gather(ids, chosen) for side, ids in pairs.items()}  # [A, (B), (length)]
     widths = [tf.reduce_max(sides[side].row_lengths(axis=2), axis=1) for side in ("inputs", "targets")]
     sizes = tf.stack([counts, *(tf.maximum(width, 0) for width in widths)], axis=1)
-    return {side: ids.to_tensor() for side, ids in sides.items()} | {"sizes": tf.cast(sizes, tf.int32)}
+    numbers = {"sizes": tf.cast(sizes, tf.int32), "position": tf.stack([epoch, index])}
+    return {side: ids.to_tensor() for side, ids in sides.items()} | numbers

@@ -34,24 +34,24 @@ def read_pairs(corpus: Corpus) -> Iterator[Pair]:
     return _read_generated(corpus) if isinstance(corpus, Generated) else _read_files(corpus)
 
 
-def read_lines(path: str) -> Iterator[str]:
+def read_lines(path: str, keep_mark: bool = False) -> Iterator[str]:
     """The lines of one text file, through gzip where its name ends in `.gz`; see `lines`."""
     _must_be_file(path)
     with open(path, "rb") as raw:
         if not path.endswith(".gz"):
-            yield from lines(raw, path)
+            yield from lines(raw, path, keep_mark)
             return
         with gzip.GzipFile(fileobj=raw) as unzipped:
             try:
-                yield from lines(io.BufferedReader(unzipped, 1 << 16), path)
+                yield from lines(io.BufferedReader(unzipped, 1 << 16), path, keep_mark)
             except EOFError:
                 raise ValueError(f"{path} is cut off in the middle of its gzip stream; fetch it again") from None
             except (gzip.BadGzipFile, zlib.error) as error:
                 raise ValueError(f"{path} is named .gz, but gzip cannot read it ({error}); fetch it again") from None
 
 
-def lines(stream: IO[bytes], name: str) -> Iterator[str]:
-    """The lines of a stream of bytes. `name` is what errors call it.
+def lines(stream: IO[bytes], name: str, keep_mark: bool = False) -> Iterator[str]:
+    """The lines of a stream of bytes. `name` is what errors call it; with `keep_mark` a byte order mark is text.
 
     Raises ValueError, naming the line, for bytes that are no UTF-8 and for a line of more than MAX_LINE_BYTES.
     """
@@ -71,7 +71,7 @@ def lines(stream: IO[bytes], name: str) -> Iterator[str]:
                 f"{name}, line {number:,}: not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1}); "
                 "convert the file to UTF-8"
             ) from None
-        yield text.removeprefix("\ufeff") if number == 1 else text
+        yield text.removeprefix("\ufeff") if number == 1 and not keep_mark else text
 
 
 def describe(corpus: Corpus, hashed: bool = True) -> dict[str, Any]:

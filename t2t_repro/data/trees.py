@@ -25,6 +25,7 @@ _OUTERMOST = frozenset({"", ROOT, "ROOT", "S1"})  # what treebanks and parsers w
 MAX_BRACKETS = 1 << 18  # of one tree: a sentence has some hundreds, a file whose first ) is missing has them all
 
 _ATOM = re.compile(r"[^\s()]+", re.ASCII)
+_ANNOTATION = re.compile("[-=]")  # where function tags and indices begin: NP-SBJ-1, NP=2
 _SYMBOL = re.compile(r"\([^\s()]*|\)|[^\s()]+", re.ASCII)  # "(NP", "(", ")", "word"
 
 Step = Literal["(", "word", ")"]
@@ -79,7 +80,9 @@ class Tree:
         """The tree on one line: `(S (NP (PRP We)) (VP (VBP agree)) (. .))`."""
         parts = []
         for step, tree in self.walk():
-            parts.append(f" ({tree.label} {tree.word})" if step == "word" else f" ({tree.label}" if step == "(" else ")")
+            parts.append(
+                f" ({tree.label} {tree.word})" if step == "word" else f" ({tree.label}" if step == "(" else ")"
+            )
         return "".join(parts)[1:]
 
     def __repr__(self) -> str:
@@ -247,4 +250,4 @@ def clean(tree: Tree) -> Tree | None:
 
 def bare(label: str) -> str:
     """A label without function tags and indices, NP for NP-SBJ-1 and NP=2. A label that starts so, -LRB-, stays."""
-    return label if label[:1] in "-=" else re.split("[-=]", label, maxsplit=1)[0]
+    return label if label[:1] in "-=" else _ANNOTATION.split(label, maxsplit=1)[0]

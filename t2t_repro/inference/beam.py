@@ -111,11 +111,13 @@ def _choose(
 ) -> _Beams:
     """Extends every open beam by its likeliest tokens: those with END join the finished, the best others stay open."""
     beam_size, vocab_size = tf.shape(log_p_BWV)[1], log_p_BWV.shape[2]
-    k = tf.minimum(2 * beam_size, vocab_size)  # of which at most `beam_size` are END, so enough stay open
+    # At most W of 2 W are END, so enough stay open. One beam takes the likeliest token alone: that is greedy decoding.
+    candidates = tf.where(beam_size > 1, 2 * beam_size, 1)
+    k = tf.minimum(candidates, vocab_size)
     not_end_V = tf.one_hot(END, vocab_size, on_value=0.0, off_value=NEVER)
     log_p_BWV = tf.where(must_end_B[:, None, None], log_p_BWV + not_end_V, log_p_BWV) + beams.log_p[:, :, None]
     values, tokens = top_k(tf.reshape(log_p_BWV, [-1, vocab_size]), k)
-    values, best = tf.math.top_k(tf.reshape(values, [-1, beam_size * k]), tf.minimum(2 * beam_size, beam_size * k))
+    values, best = tf.math.top_k(tf.reshape(values, [-1, beam_size * k]), tf.minimum(candidates, beam_size * k))
     tokens = tf.gather(tf.reshape(tokens, [-1, beam_size * k]), best, batch_dims=1)
     parents = best // k
     ids = tf.concat([tf.gather(beams.ids, parents, batch_dims=1), tokens[:, :, None]], axis=2)

@@ -121,7 +121,8 @@ class LayerNorm(Layer):
 
     def call(self, x: Any) -> Any:
         flat_ND = ops.reshape(x, (-1, self.gain.shape[0]))
-        normal_ND = layer_norm(flat_ND, ops.convert_to_tensor(self.gain), ops.convert_to_tensor(self.bias))
+        # copies, since a function with a gradient of its own takes tensors and no variables
+        normal_ND = layer_norm(flat_ND, ops.copy(self.gain), ops.copy(self.bias))
         return ops.reshape(normal_ND, ops.shape(x))
 
 

@@ -99,12 +99,9 @@ class _Training:
             self.model = Transformer(vocab_size, hparams, dtype=precisions.POLICIES[run.precision])
             self.optimizer = Adam([weight.value for weight in self.model.trainable_variables], hparams)
             self.updater = Updater(self.model, self.optimizer, hparams, run.seed)
-        self.update: Callable[..., tf.Tensor] | None = None
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # updates tried so far
-        self.epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.index = tf.Variable(0, dtype=tf.int64, trainable=False)  # updates of this epoch tried so far
-        state = {"model": self.model, "optimizer": self.optimizer}
-        state |= {"step": self.step, "epoch": self.epoch, "index": self.index}
+        self.position = tf.Variable([0, 0], dtype=tf.int64, trainable=False)  # in the data: epoch, updates within it
+        state = {"model": self.model, "optimizer": self.optimizer, "step": self.step, "position": self.position}
         self.checkpoints = Checkpoints(run, state, keep=max(hparams.average_checkpoints, 5))
         self.evaluate = make_evaluator(self.model, hparams.label_smoothing)
 
@@ -120,12 +117,13 @@ class _Training:
 
     def _run(self, progress: Progress, caught: list[int]) -> None:
         total, saved_at, saved_step = self.settings.hparams.train_steps, time.monotonic(), int(self.step)
-        step, elements = int(self.step), self._elements()
+        step, data = int(self.step), self._elements()
+        update, elements = self.updater.compiled(data.element_spec), iter(data)
         while step < total and not caught:
-            element, position = next(elements)
+            element = next(elements)
             step += 1
             rate = learning_rate(step, self.settings.hparams)
-            sums = self.update(element, tf.constant(step, tf.int32), tf.constant(rate, tf.float32))
+            sums = update(element, tf.constant(step, tf.int32), tf.constant(rate, tf.float32))
             progress.update(step, sums, rate)
             due = (
                 step % self.checkpoint_steps == 0
@@ -133,37 +131,29 @@ class _Training:
                 else time.monotonic() - saved_at >= 60 * self.checkpoint_minutes
             )
             if due and step < total:
-                self._save(step, position, progress)
+                self._save(step, element, progress)
                 saved_at, saved_step = time.monotonic(), step
         if step > saved_step:
-            self._save(step, position, progress, evaluate=not caught)
+            self._save(step, element, progress, evaluate=not caught)
         if caught:
             raise Interrupted(caught[0])
 
-    def _elements(self) -> Iterator[tuple[Any, tuple[int, int]]]:
-        """Distributed elements from the saved position on, each with the position after it: (epoch, updates in it)."""
-        epoch, index = int(self.epoch), int(self.index)
-        hparams, shards = self.settings.hparams, self.dataset.shards("train")
-        while True:
-            data = pipeline.training_batches(
-                shards,
-                hparams.batch_tokens,
-                self.settings.seed,
-                epoch,
-                replicas=self.strategy.num_replicas_in_sync,
-                skip=index,
-            )
-            distributed = self.strategy.distribute_datasets_from_function(lambda _, data=data: data)
-            self.update = self.update or self.updater.compiled(distributed.element_spec)
-            for element in distributed:
-                index += 1
-                yield element, (epoch, index)
-            epoch, index = epoch + 1, 0
+    def _elements(self) -> Any:
+        """Distributed elements from the saved position on, without end."""
+        data = pipeline.training_batches(
+            self.dataset.shards("train"),
+            self.settings.hparams.batch_tokens,
+            self.settings.seed,
+            int(self.position[0]),
+            replicas=self.strategy.num_replicas_in_sync,
+            skip=int(self.position[1]),
+            epochs=None,
+        )
+        return self.strategy.distribute_datasets_from_function(lambda _: data)
 
-    def _save(self, step: int, position: tuple[int, int], progress: Progress, evaluate: bool = True) -> None:
+    def _save(self, step: int, element: Any, progress: Progress, evaluate: bool = True) -> None:
         self.step.assign(step)
-        self.epoch.assign(position[0])
-        self.index.assign(position[1])
+        self.position.assign(self.strategy.experimental_local_results(element["position"])[0])
         self.checkpoints.save(step)
         if not evaluate or "validation" not in self.dataset.record["splits"]:
             return

@@ -1,0 +1,9 @@
+"""This package side by side with its peers. Each command prints ratios, medians of runs in turn: A B C A B C ...
+
+    python -m benchmarks.environments     # once: a virtual environment for each peer
+    python -m benchmarks.train            # tokens/s, memory, share of the machine's matrix-product rate
+    python -m benchmarks.gemm             # that rate alone
+    python -m benchmarks.pipeline         # waiting for data, padding
+
+All run in the root of the checkout, with the Python that this package is installed for.
+"""

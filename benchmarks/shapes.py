@@ -1,0 +1,85 @@
+"""The sizes of the models that are compared, and the arithmetic of one update. Standard library only: every contestant
+imports this module, each in its own environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+DROPOUT = 0.1
+LABEL_SMOOTHING = 0.1
+LEARNING_RATE = 1e-4
+BETAS, EPSILON = (0.9, 0.98), 1e-9  # Adam's
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model as the paper writes it, and its batch. One matrix serves both embeddings and the softmax."""
+
+    name: str
+    num_layers: int
+    d_model: int
+    num_heads: int
+    d_ff: int
+    vocab_size: int
+    batch_tokens: int  # positions of each side in one update, padding included
+
+    @property
+    def d_k(self) -> int:
+        return self.d_model // self.num_heads
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: N {self.num_layers}, d_model {self.d_model}, h {self.num_heads}, d_ff {self.d_ff}, "
+            f"V {self.vocab_size:,}, {self.batch_tokens:,} tokens a side"
+        )
+
+
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        Shape("base", 6, 512, 8, 2048, 32_000, 2_048),
+        Shape("small", 4, 128, 4, 256, 10_000, 4_096),
+        Shape("base_25000", 6, 512, 8, 2048, 32_000, 25_000),  # the paper's update, in eight parts
+        Shape("smoke", 1, 16, 2, 32, 64, 128),  # seconds: does everything run
+    )
+}
+
+
+def weight_products(shape: Shape) -> list[tuple[str, int, int, int]]:
+    """The matrix products with weights: side of the tokens that go in, rows and columns of the weight, how often."""
+    n, d, f = shape.num_layers, shape.d_model, shape.d_ff
+    return [
+        ("source", d, 3 * d, n),  # the encoder's Q, K and V
+        ("source", d, d, n),  # its output projection
+        ("source", d, f, n),
+        ("source", f, d, n),
+        ("target", d, 3 * d, n),  # the decoder's self-attention
+        ("target", d, d, 3 * n),  # both output projections, and Q of the attention to the encoder's output
+        ("source", d, 2 * d, n),  # K and V of the latter
+        ("target", d, f, n),
+        ("target", f, d, n),
+        ("target", d, shape.vocab_size, 1),
+    ]
+
+
+def update_flops(shape: Shape, lengths: Iterable[tuple[int, int]]) -> float:
+    """Floating-point operations of one update over pairs of those real lengths (m of the source, l of the target).
+
+    A product with a weight of P elements costs 2 P a token forward, and as much again for each of its two gradients:
+    6 P. The two products of attention cost 4 d_model a pair of positions forward and 12 d_model in all:
+
+        sum over pairs of  6 (P_source m + P_target l) + 12 N d_model (m^2 + l^2 + l m)
+
+    Padding, softmax, normalisation and the like count nothing, and neither does the causal mask, which saves nobody
+    here anything: so the share of the product rate is what reached the model.
+    """
+    elements = {"source": 0, "target": 0}
+    for side, rows, columns, times in weight_products(shape):
+        elements[side] += rows * columns * times
+    total = 0.0
+    for m, l in lengths:  # noqa: E741
+        total += 6 * (elements["source"] * m + elements["target"] * l)
+        total += 12 * shape.num_layers * shape.d_model * (m * m + l * l + l * m)
+    return total

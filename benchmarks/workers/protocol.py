@@ -1,0 +1,73 @@
+"""What a contestant says to `benchmarks.train`, over its standard input and output, a line at a time.
+
+    worker:     {"ready": true}                          every update was run once, the model is warm
+    conductor:  go 3 4 5                                 indices of updates
+    worker:     {"seconds": 3.2, "loss": 10.4}           for all of them; the loss is the last one's, a token
+    conductor:  end
+    worker:     {"peak_bytes": 2893012992}               the most memory that the process has held at one time
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from benchmarks.shapes import SHAPES, Shape
+
+
+def arguments() -> tuple[Shape, str, str]:
+    """The worker's command line: shape of the model, file of the batches, and the contestant's mode."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=SHAPES, required=True)
+    parser.add_argument("--batches", required=True)
+    parser.add_argument("--mode", required=True)
+    found = parser.parse_args()
+    return SHAPES[found.model], found.batches, found.mode
+
+
+def quiet_output() -> None:
+    """Sends what libraries print to the standard error; call it before importing them."""
+    global _answers
+    _answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+
+_answers = sys.stdout
+
+
+def serve(update: Callable[[int], float], updates: Sequence[object]) -> None:
+    """Runs each update once, and then what it is told. `update` takes an index, and gives the loss a target token."""
+    for index in range(len(updates)):
+        _finite(update(index))
+    _say(ready=True)
+    for line in sys.stdin:
+        word, *indices = line.split()
+        if word == "end":
+            break
+        start, loss = time.perf_counter(), 0.0
+        for index in indices:
+            loss = update(int(index))
+        _say(seconds=time.perf_counter() - start, loss=_finite(loss))
+    _say(peak_bytes=peak_bytes())
+
+
+def peak_bytes() -> int:
+    """The most resident memory of this process since it was executed (its `ru_maxrss` may be that of its parent)."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        (line,) = [line for line in file if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
+
+
+def _finite(loss: float) -> float:
+    if not math.isfinite(loss):
+        raise ValueError(f"the loss is {loss}: this contestant does not train")
+    return loss
+
+
+def _say(**values: object) -> None:
+    print(json.dumps(values), file=_answers, flush=True)

@@ -1,0 +1,183 @@
+"""BLEU of two files in every form that is in use, each with its signature and with what it may be compared.
+
+For one system on newstest2014 users measured 27.52 to 29.02 by these forms (tensor2tensor issue 317): a figure without
+its recipe means nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import sacrebleu
+
+from t2t_repro import __version__
+from t2t_repro.data.sources import read_lines
+from t2t_repro.evaluation import moses
+
+WIDTH = 80
+
+# newstest2014 between English and German: SHA-256 of its lines, each ended by a newline.
+NEWSTEST2014 = {
+    "ae5d110486bc33d7175e9e28c7d0051eb3e5fcd2166dd93371089852c091a20e": "newstest2014, English to German",
+    "7294bccf2879a97b3706b95c9595f1459617a8ee7130d5d8581c910e69736971": "newstest2014, German to English",
+}
+# WMT dropped 266 of its 3,003 lines in the end: whole articles, here as first and last line, counted from 1. The other
+# 2,737 are the `wmt14` of sacreBLEU, and its `wmt14/full` are all, as are those of TFDS and tensor2tensor.
+_DROPPED = (
+    *((162, 168), (582, 611), (630, 648), (744, 785), (866, 883), (970, 978), (1001, 1010), (1101, 1108)),
+    *((1226, 1246), (1436, 1455), (1554, 1568), (2231, 2297)),
+)
+NEWSTEST2014_KEPT = tuple(n - 1 for n in range(1, 3004) if not any(first <= n <= last for first, last in _DROPPED))
+
+# What a line may look like that no score should be computed from: pattern, what it is, what to do.
+_REFUSED = (
+    (
+        re.compile(r"\s*<(\?xml|!doctype|dataset|srcset|refset|tstset|doc|seg)\b", re.IGNORECASE),
+        "SGML or XML",
+        "give the text inside its segments, one a line",
+    ),
+    (re.compile(r".*(\S@@( |$)|\u2581)"), "split into subwords", "join the pieces to words first"),
+)
+
+_COMPARE = {
+    "sacreBLEU 13a": "Any sacreBLEU 13a figure on this test set, and mteval-v13a's: what papers print since 2018.",
+    "sacreBLEU intl": "Other intl figures on this test set; BLEU_cased of tensor2tensor's t2t-bleu splits much alike.",
+    "sacreBLEU 13a, lower case": "Other lower-cased 13a figures on this test set, and no cased ones.",
+    "sacreBLEU intl, lower case": (
+        "Other lower-cased intl figures on this test set; BLEU_uncased of tensor2tensor's t2t-bleu splits much alike."
+    ),
+    "sacreBLEU 13a, 2,737 lines": "Figures on sacreBLEU's own test set wmt14, which leaves the other 266 lines out.",
+    "the paper's recipe": (
+        "Table 2 on newstest2014, Table 3 on newstest2013, and figures that split {words} alike; not sacreBLEU, which "
+        "was 1.5 lower on one and the same English-German output (tensor2tensor issue 317)."
+    ),
+    "as it stands": "multi-bleu.perl's figures on text that was tokenized and cased in the same way before.",
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One BLEU: in per cent, with what it was computed from."""
+
+    name: str
+    bleu: float
+    precisions: tuple[float, ...]  # per cent, of 1-grams to 4-grams
+    brevity_penalty: float
+    hypothesis_length: int  # tokens
+    reference_length: int
+    signature: str
+    compare: str  # what it may be compared with, in one sentence
+
+    def counts(self) -> str:
+        """What the score was computed from, in the form of multi-bleu.perl."""
+        precisions = "/".join(f"{precision:.1f}" for precision in self.precisions)
+        ratio = self.hypothesis_length / self.reference_length if self.reference_length else 0
+        lengths = f"hyp_len={self.hypothesis_length}, ref_len={self.reference_length}"
+        return f"{precisions} (BP={self.brevity_penalty:.3f}, ratio={ratio:.3f}, {lengths})"
+
+
+def score_files(hypothesis: str, reference: str, language: str = "de") -> dict[str, Any]:
+    """Every figure for two files of text, line n of one being the translation that line n of the other should be.
+
+    `language` is what the paper's recipe tokenizes for: one of `moses.LANGUAGES`. Raises FileNotFoundError and
+    ValueError, with the reason, for files that give no meaningful score.
+    """
+    hypotheses, references = _read(hypothesis), _read(reference)
+    if len(hypotheses) != len(references):
+        raise ValueError(
+            f"{hypothesis} has {len(hypotheses):,} lines and {reference} has {len(references):,}; "
+            "line n of one must be the translation of line n of the other"
+        )
+    files = {"hypothesis": hypothesis, "reference": reference, "lines": len(references)}
+    figures = [asdict(each) for each in score(hypotheses, references, language)]
+    return files | {"test_set": known_test_set(references), "figures": figures}
+
+
+def score(hypotheses: Sequence[str], references: Sequence[str], language: str = "de") -> list[Figure]:
+    """Every figure for equally many translations and references, of plain text."""
+    both = hypotheses, references
+    figures = [
+        figure("sacreBLEU 13a", *both),
+        figure("sacreBLEU intl", *both, tokenize="intl", force=True),
+        figure("sacreBLEU 13a, lower case", *both, lowercase=True, force=True),
+        figure("sacreBLEU intl, lower case", *both, lowercase=True, tokenize="intl", force=True),
+    ]
+    if known_test_set(references):
+        subset = ([side[n] for n in NEWSTEST2014_KEPT] for side in both)
+        figures.append(figure("sacreBLEU 13a, 2,737 lines", *subset, force=True))
+    return [*figures, paper(*both, language), plain(*both)]
+
+
+def figure(name: str, hypotheses: Sequence[str], references: Sequence[str], **options: Any) -> Figure:
+    """What sacreBLEU computes with these options, under one of the names above."""
+    metric = sacrebleu.BLEU(**options)
+    found = metric.corpus_score(hypotheses, [references])
+    return Figure(
+        name=name,
+        bleu=found.score,
+        precisions=tuple(found.precisions),
+        brevity_penalty=found.bp,
+        hypothesis_length=found.sys_len,
+        reference_length=found.ref_len,
+        signature=str(metric.get_signature()),
+        compare=_COMPARE[name],
+    )
+
+
+def plain(hypotheses: Sequence[str], references: Sequence[str], name: str = "as it stands") -> Figure:
+    """BLEU of tokens with spaces between them, unsmoothed: what multi-bleu.perl computes."""
+    return figure(name, hypotheses, references, tokenize="none", smooth_method="none", force=True)
+
+
+def paper(hypotheses: Sequence[str], references: Sequence[str], language: str = "de") -> Figure:
+    """The paper's BLEU: Moses' tokens, in German with compounds split, then multi-bleu.perl.
+
+    The splitting is that of tensor2tensor's get_ende_bleu.sh, which makes figures comparable with those of GNMT and
+    ConvS2S; there is no such script for another language.
+    """
+    found = plain(recipe(hypotheses, language), recipe(references, language), "the paper's recipe")
+    tokens = f"moses-{language}" + "-compounds" * (language == "de")
+    signature = found.signature.replace("tok:none", f"tok:{tokens}") + f"|t2t_repro:{__version__}"
+    compare = found.compare.format(words="compounds" if language == "de" else "words")
+    return replace(found, signature=signature, compare=compare)
+
+
+def recipe(lines: Sequence[str], language: str) -> list[str]:
+    """Lines as the paper's BLEU splits them into tokens."""
+    tokenized = [moses.tokenize(moses.replace_punctuation(line), language) for line in lines]
+    return [moses.split_compounds(line) for line in tokenized] if language == "de" else tokenized
+
+
+def known_test_set(references: Sequence[str]) -> str | None:
+    """Its name, where the references are all of newstest2014 between English and German."""
+    text = "".join(f"{line}\n" for line in references)
+    return NEWSTEST2014.get(hashlib.sha256(text.encode("utf-8")).hexdigest())
+
+
+def table(scores: dict[str, Any]) -> str:
+    """What `score_files` found, as text."""
+    test_set = f", {scores['test_set']}" if scores["test_set"] else ""
+    lines = [f"{scores['hypothesis']} against {scores['reference']}: {scores['lines']:,} lines{test_set}"]
+    for each in (Figure(**found) for found in scores["figures"]):
+        lines += ["", f"{each.bleu:5.2f}  {each.name}"]
+        lines += [" " * 7 + line for line in (each.counts(), each.signature, *textwrap.wrap(each.compare, WIDTH - 7))]
+    return "\n".join(lines)
+
+
+def _read(path: str) -> list[str]:
+    lines = list(read_lines(path, keep_mark=True))  # as sacreBLEU and Moses read: a mark is text to them
+    if not lines:
+        raise ValueError(f"{path} is empty; expected one sentence a line")
+    for pattern, what, remedy in _REFUSED:
+        found = [number for number, line in enumerate(lines, start=1) if pattern.match(line)]
+        if 100 * len(found) >= len(lines):  # fewer are odd sentences, not another format
+            raise ValueError(
+                f"{path}: {len(found):,} of {len(lines):,} lines are {what}, the first of them line {found[0]:,} "
+                f"({lines[found[0] - 1]!r:.50}); {remedy}"
+            )
+    return lines
