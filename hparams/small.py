@@ -18,7 +18,7 @@ TINY = HPARAMS.register(
         d_v=32,
         batch_tokens=4_096,
         train_steps=1_500,
-        warmup_steps=600,
+        warmup_steps=500,
         average_checkpoints=1,
     )
 )

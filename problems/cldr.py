@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # Babel itself is imported by `endless` alone, so that listin
     from babel import Locale
 
 SIZES = (64_000, 1_000, 1_000)  # pairs of train, validation, test
+VOCAB_SIZE = 1_500  # so small that numbers are spelt: BLEU 93.8 after 1,500 updates of `tiny`, with 4,000 pieces 88.8
 
 # CLDR sets thin and no-break spaces and the curly apostrophe: people type the keyboard's. The en dash of an interval
 # stays: word processors make it from a hyphen, and a hyphen before a number would read as a minus.
@@ -338,7 +339,7 @@ PROBLEMS.register(
         train=(Generated(functools.partial(pairs, "de", "train")),),
         validation=(Generated(functools.partial(pairs, "de", "validation")),),
         test=(Generated(functools.partial(pairs, "de", "test")),),
-        vocab_size=4_000,
+        vocab_size=VOCAB_SIZE,
         max_length=128,
     )
 )
@@ -352,7 +353,7 @@ PROBLEMS.register(
         train=(Generated(functools.partial(pairs, "fr", "train")),),
         validation=(Generated(functools.partial(pairs, "fr", "validation")),),
         test=(Generated(functools.partial(pairs, "fr", "test")),),
-        vocab_size=4_000,
+        vocab_size=VOCAB_SIZE,
         max_length=128,
     )
 )

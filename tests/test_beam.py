@@ -164,7 +164,7 @@ def test_a_beam_of_one_is_greedy(alpha):
         expected = [greedy(model, tuple(source), len(source) + 4) for source in sources]
         assert [hypotheses[0][0] for hypotheses in search(model, sources, 1, alpha)] == expected
         lengths |= {len(ids) - len(source) for ids, source in zip(expected, sources, strict=True)}
-    assert len(lengths) > 2
+    assert len(lengths) > 1  # ends before the greatest length, and at it
 
 
 @pytest.mark.parametrize("positions", ["sinusoid", "learned"])

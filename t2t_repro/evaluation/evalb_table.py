@@ -57,7 +57,9 @@ def _totals(scores: Scores) -> str:
 
 def _summary(summary: Summary) -> list[str]:
     values = ((name, getattr(summary, field)) for name, field in _LINES)
-    return [f"{name:<26}= {value:6d}" if isinstance(value, int) else f"{name:<26}= {value:6.2f}" for name, value in values]
+    return [
+        f"{name:<26}= {value:6d}" if isinstance(value, int) else f"{name:<26}= {value:6.2f}" for name, value in values
+    ]
 
 
 def _percent(part: int, whole: int) -> str:

@@ -2,11 +2,10 @@
 
 A port by behaviour, of what English, French and German need. It is Moses as it stands since November 2018 (pull request
 204), which always splits off a full stop that ends a line; the scripts of 2017, the paper's year, kept that of "5." or
-"usw.". Left out is the escaping of & < > and the like at the end: it gives every token another spelling, and two files
-treated alike the same BLEU.
+"usw.", which gave two systems of WMT17 0.006 and 0.007 BLEU less. Left out is the escaping of & < > and the like at the
+end: it spells tokens otherwise, in both files alike.
 
-    tokenize("Die KI-Forscher sagten: „Ja, z.B. 1,5 Mio.“", "de")
-    # Die KI-Forscher sagten : „ Ja , z.B. 1,5 Mio . "
+    tokenize("KI-Forscher sagten: „Ja, z.B. 1,5 Mio. Euro.", "de")   # KI-Forscher sagten : „ Ja , z.B. 1,5 Mio. Euro .
 """
 
 from __future__ import annotations
@@ -23,15 +22,9 @@ LANGUAGES = ("de", "en", "fr")
 # Full-width forms and typographic marks, as replace-unicode-punctuation.perl writes them; a full-width 1 does become a
 # quotation mark there, and the other digits digits.
 _ASCII = str.maketrans(
-    dict(
-        zip(
-            "，、”“∶：？《》）！（；１」「０３２５６９７８４～’━〈〉【】％",
-            ',,""::?"")!(;"""032569784~\'-<>[]%',
-            strict=True,
-        )
-    )
-    | {"…": "..."}
-)
+    "，、”“∶：？《》）！（；１」「０３２５６９７８４～’━〈〉【】％",
+    ',,""::?"")!(;"""032569784~\'-<>[]%',
+) | {ord("…"): "..."}
 _FULL_STOP = re.compile("[。．] *")
 _HYPHEN = re.compile(rb"(\S)-(\S)")
 

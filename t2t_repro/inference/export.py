@@ -77,7 +77,7 @@ class ExportedTranslator(tf.Module):
     def _in_turns(
         self, sources: tf.RaggedTensor, beam_size: tf.Tensor, alpha: tf.Tensor, extra: tf.Tensor, n_best: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Searches the shortest sentences first, as many at one time as `TOKENS_AT_ONCE` hold, and restores the order."""
+        """Searches the shortest sentences first, as many at a time as `TOKENS_AT_ONCE` hold, and restores the order."""
         lengths = tf.cast(sources.row_lengths(), tf.int32)
         order = tf.argsort(lengths, stable=True)
         sorted_sources, sorted_lengths = tf.gather(sources, order), tf.gather(lengths, order)
@@ -116,7 +116,7 @@ class ExportedTranslator(tf.Module):
 
 
 def export(output_dir: str, export_dir: str, average_checkpoints: int = 1) -> str:
-    """Writes the run in `output_dir` to the next numbered folder of `export_dir`, whole or not at all; returns its path.
+    """Writes the run in `output_dir` to the next numbered folder of `export_dir`, whole or not at all: its path.
 
     Beside the SavedModel lies `model_card.json`. Raises FileNotFoundError or ValueError where the run cannot be read.
     """

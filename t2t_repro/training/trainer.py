@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import keras
 import tensorflow as tf
 from filelock import FileLock, Timeout
 
@@ -95,7 +96,7 @@ class _Training:
         hparams = run.hparams
         self.strategy = tf.distribute.MirroredStrategy()
         with self.strategy.scope():
-            tf.keras.utils.set_random_seed(run.seed)
+            keras.utils.set_random_seed(run.seed)
             self.model = Transformer(vocab_size, hparams, dtype=precisions.POLICIES[run.precision])
             self.optimizer = Adam([weight.value for weight in self.model.trainable_variables], hparams)
             self.updater = Updater(self.model, self.optimizer, hparams, run.seed)

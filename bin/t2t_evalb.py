@@ -1,0 +1,44 @@
+"""t2t-evalb: labelled bracket recall, precision and F1 of trees, as EVALB counts.
+
+  t2t-evalb GOLD TEST                           with the parameters of COLLINS.prm
+  t2t-evalb GOLD TEST --parameters=NEW.prm      with those of a file of EVALB's
+
+One tree in Penn Treebank bracketing on each line, in the same order; .gz is read
+too. Sentences of other words than gold's are errors: counted, and not scored.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from absl import flags
+
+from . import _program
+
+FLAGS = flags.FlagValues()
+flags.DEFINE_string("parameters", None, "parameter file of EVALB: what not to count", flag_values=FLAGS)
+flags.DEFINE_boolean("json", False, "prints the summaries as JSON rather than a table", flag_values=FLAGS)
+
+
+def score(gold: str, test: str) -> None:
+    from t2t_repro.evaluation.evalb import evalb_files, unlike_outside
+    from t2t_repro.evaluation.evalb_parameters import COLLINS, read_parameters
+    from t2t_repro.evaluation.evalb_table import table
+
+    parameters = read_parameters(FLAGS.parameters) if FLAGS.parameters else COLLINS
+    scores = evalb_files(gold, test, parameters)
+    for row in scores.rows:
+        if row.message:
+            _program.report(f"sentence {row.number}: {row.message}")
+    if unlike_outside(gold, test):
+        _program.report("one file has an unlabelled bracket around its sentences, ( (S ...)), and EVALB counts it")
+    print(json.dumps(scores.to_dict(), indent=2) if FLAGS.json else table(scores))
+
+
+def main() -> int:
+    return _program.run("t2t-evalb", __doc__ or "", FLAGS, score, files=("GOLD", "TEST"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
