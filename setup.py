@@ -9,7 +9,7 @@ HERE = Path(__file__).parent
 README = HERE / "README.md"
 VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "t2t_repro/__init__.py").read_text("utf-8"), re.MULTILINE)[1]
 INSIDE = ("problems", "hparams", "bin")
-PROGRAMS = ("registry", "datagen", "trainer", "decoder", "eval", "exporter", "evalb")
+PROGRAMS = ("registry", "datagen", "trainer", "decoder", "eval", "exporter", "evalb", "bleu", "avg_checkpoints")
 
 setup(
     name="t2t_repro",

@@ -1,10 +1,10 @@
-"""t2t-evalb: labelled bracket recall, precision and F1 of trees, as EVALB counts.
+"""t2t-evalb: labelled bracket recall, precision and F1, as EVALB counts them.
 
-  t2t-evalb GOLD TEST                           with the parameters of COLLINS.prm
-  t2t-evalb GOLD TEST --parameters=NEW.prm      with those of a file of EVALB's
+  t2t-evalb GOLD TEST                         with the parameters of COLLINS.prm
+  t2t-evalb GOLD TEST --parameters=NEW.prm    with those of a file of EVALB's
 
-One tree in Penn Treebank bracketing on each line, in the same order; .gz is read
-too. Sentences of other words than gold's are errors: counted, and not scored.
+One tree in Penn Treebank bracketing on each line, in the same order; .gz is
+read too. Sentences of other words than gold's are errors: counted, not scored.
 """
 
 from __future__ import annotations

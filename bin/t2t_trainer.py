@@ -64,7 +64,7 @@ def train_and_score() -> None:
     splits = Dataset.open(os.path.join(FLAGS.data_dir, problem.name)).record["splits"]
     # Table 2 is the test set with averaged checkpoints
     split = "test" if "test" in splits else "validation"
-    print(table(evaluate(FLAGS.output_dir, split, average_checkpoints=hparams.average_checkpoints)))
+    print(table(evaluate(FLAGS.output_dir, split=split, average_checkpoints=hparams.average_checkpoints)))
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""HParams: everything that the paper varies, under the paper's symbols, checked when made."""
+"""HParams: everything that the paper varies, under the paper's symbols, checked when made; Record: what came of it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def _paper(default: Any, section: str, meaning: str) -> Any:
-    """A field: its default, the section of the paper that gives it, what it means. t2t-registry prints all three."""
-    return field(default=default, metadata={"section": section, "meaning": meaning})
+def _paper(default: Any, section: str, meaning: str, symbol: str = "") -> Any:
+    """A field: its default, the section of the paper that gives it, what it means, and the paper's name for it where
+    that is another. t2t-registry prints them all."""
+    meaning = f"{symbol}: {meaning}" if symbol else meaning
+    return field(default=default, metadata={"section": section, "meaning": meaning, "symbol": symbol})
 
 
 @dataclass(frozen=True)
@@ -25,19 +27,19 @@ class HParams:
     description: str
 
     # Model
-    num_layers: int = _paper(6, "3.1", "N: identical layers in the encoder, and again in the decoder")
+    num_layers: int = _paper(6, "3.1", "identical layers in the encoder, and again in the decoder", "N")
     d_model: int = _paper(512, "3.1", "width of every sub-layer's output")
     d_ff: int = _paper(2048, "3.3", "inner width of the feed-forward network")
-    num_heads: int = _paper(8, "3.2.2", "h: parallel attention heads")
+    num_heads: int = _paper(8, "3.2.2", "parallel attention heads", "h")
     d_k: int = _paper(64, "3.2.2", "width of a query and a key, free of d_model / h (Table 3, rows B)")
     d_v: int = _paper(64, "3.2.2", "width of a value")
     positions: str = _paper("sinusoid", "3.5", "position encoding: sinusoid, or learned (Table 3, row E)")
     max_positions: int = _paper(1024, "3.5", "rows of each learned position table; sinusoids have no end")
 
     # Regularization
-    dropout: float = _paper(0.1, "5.4", "P_drop: on sub-layer outputs, and on embeddings plus positions")
+    dropout: float = _paper(0.1, "5.4", "on sub-layer outputs, and on embeddings plus positions", "P_drop")
     attention_dropout: float = _paper(0.0, "6.3", "on attention weights: parsing only")
-    label_smoothing: float = _paper(0.1, "5.4", "eps_ls")
+    label_smoothing: float = _paper(0.1, "5.4", "share of the target that is spread over the vocabulary", "eps_ls")
 
     # Training
     batch_tokens: int = _paper(25_000, "5.1", "positions of each side in one update, padding included")
@@ -92,6 +94,12 @@ class HParams:
         learned_positions = 2 * self.max_positions * self.d_model if self.positions == "learned" else 0
         return vocab_size * self.d_model + self.num_layers * (encoder_layer + decoder_layer) + learned_positions
 
+    def changes(self, base: HParams) -> dict[str, Any]:
+        """What differs from `base`, under the paper's symbols where it has some: `{"h": 1, "d_k": 512, "d_v": 512}`."""
+        fields = [each for each in dataclasses.fields(self) if each.metadata]
+        changed = [each for each in fields if getattr(self, each.name) != getattr(base, each.name)]
+        return {each.metadata["symbol"] or each.name: getattr(self, each.name) for each in changed}
+
     def override(self, assignments: list[str]) -> HParams:
         """A copy with fields replaced by `name=value` texts, as `--override` gives them.
 
@@ -113,6 +121,39 @@ class HParams:
     def to_dict(self) -> dict[str, Any]:
         """Every field, as JSON can hold it."""
         return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A set in the lab's book: where the paper reports it, what the paper prints, what was measured here.
+
+    None is what the paper does not print. Perplexity and `bleu_dev` are of one checkpoint on newstest2013 (Table 3),
+    `bleu_ende` and `bleu_enfr` of averaged ones on newstest2014 (Table 2), `f1` is on section 23 of the WSJ (Table 4).
+    """
+
+    name: str  # the set's
+    place: str  # "Table 3 (A)"
+    perplexity: float | None = None  # per word-piece
+    bleu_dev: float | None = None
+    bleu_ende: float | None = None
+    bleu_enfr: float | None = None
+    f1: float | None = None
+    millions: int | None = None  # of parameters
+    flops: float | None = None  # of the whole training
+    measured: tuple[str, ...] = ()  # each: score, data, command, hardware; never an estimate
+
+    def printed(self) -> str:
+        """What the paper prints: `Table 3 (A): PPL 5.29, BLEU 24.9 on newstest2013`."""
+        forms = {
+            "perplexity": "PPL {:.2f}",
+            "bleu_dev": "BLEU {:.1f} on newstest2013",
+            "bleu_ende": "BLEU {:.1f} on newstest2014 en-de",
+            "bleu_enfr": "BLEU {:.1f} on newstest2014 en-fr",
+            "f1": "F1 {:.1f} on WSJ section 23",
+            "flops": "{:.1e} FLOPs",
+        }
+        printed = [form.format(getattr(self, name)) for name, form in forms.items() if getattr(self, name) is not None]
+        return f"{self.place}: {', '.join(printed).replace('e+', 'e')}"
 
 
 _AT_LEAST_ONE = (

@@ -10,24 +10,10 @@ from typing import Any
 
 from t2t_repro.config import HParams
 from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles
-from t2t_repro.registry import HPARAMS
+from t2t_repro.registry import HPARAMS, RECORDS
 
 WIDTH = 80
 
-# The column "params x10^6" of Table 3, by the name of the set.
-PRINTED_MILLIONS = {
-    "base": 65,
-    "b_dk16": 58,
-    "b_dk32": 60,
-    "c_n2": 36,
-    "c_n4": 50,
-    "c_n8": 80,
-    "c_d256": 28,
-    "c_d1024": 168,
-    "c_ff1024": 53,
-    "c_ff4096": 90,
-    "big": 213,
-}
 _WHY_PRINTED_DIFFERS = (
     "Solved for the vocabulary, the sizes that Table 3 prints fit 41,004 to 41,208 entries in every row but big, and "
     'big fits 35,368 to 36,344: the paper\'s "about 37,000" is not one number, so the exact count stands here beside '
@@ -61,10 +47,16 @@ def describe_hparams(hparams: HParams, vocab_size: int) -> str:
             value = _show(getattr(hparams, field.name))
             rows.append([field.name, value, field.metadata["section"], field.metadata["meaning"]])
     count = f"{hparams.num_parameters(vocab_size):,} parameters with a vocabulary of {vocab_size:,}."
-    printed = PRINTED_MILLIONS.get(hparams.name)
-    if printed and HPARAMS[hparams.name] == hparams:
-        count += f" The paper prints {printed} million. {_WHY_PRINTED_DIFFERS}"
-    return "\n".join([*_title("Hyperparameters", hparams), "", *_columns(rows), "", *textwrap.wrap(count, WIDTH)])
+    registered = HPARAMS.get(hparams.name) == hparams  # and not altered: only then are the paper's figures its own
+    record = RECORDS.get(hparams.name) if registered else None
+    if record and record.millions:
+        count += f" The paper prints {record.millions} million. {_WHY_PRINTED_DIFFERS}"
+    changes = ", ".join(f"{symbol} {_show(value)}" for symbol, value in hparams.changes(HPARAMS["base"]).items())
+    texts = [count, f"Changes of base: {changes or 'none'}."]
+    if record:
+        texts += [f"Paper, {record.printed()}.", f"Measured here: {'; '.join(record.measured) or '-'}"]
+    paragraphs = [line for text in texts for line in textwrap.wrap(text, WIDTH)]
+    return "\n".join([*_title("Hyperparameters", hparams), "", *_columns(rows), "", *paragraphs])
 
 
 def describe_difference(first: HParams, second: HParams, vocab_size: int) -> str:

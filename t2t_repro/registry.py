@@ -1,4 +1,4 @@
-"""PROBLEMS and HPARAMS: what `--problem` and `--hparams` name. A dict with two good errors.
+"""PROBLEMS and HPARAMS: what `--problem` and `--hparams` name; RECORDS of the latter. A dict with two good errors.
 
 A name comes to be known in one of three ways: a module of `t2t_repro.problems` or `t2t_repro.hparams` registers it;
 an installed package has an entry point in the group of the same name; or a user's directory is imported with
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
-from t2t_repro.config import HParams
+from t2t_repro.config import HParams, Record
 from t2t_repro.problem import Problem
 
 
@@ -96,6 +96,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
 
 PROBLEMS: Registry[Problem] = Registry("problem", "problems")
 HPARAMS: Registry[HParams] = Registry("hyperparameter set", "hparams")
+RECORDS: Registry[Record] = Registry("record of a hyperparameter set", "hparams")
 
 _USER_PACKAGE = "t2t_usr_dir"
 

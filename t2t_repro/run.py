@@ -11,7 +11,9 @@ The user's own code and text are not needed once there is a run.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import shutil
@@ -116,6 +118,12 @@ class Run:
                     f"{self.directory!r} holds another run: its {name} is {here.get(name)!r}, not {there.get(name)!r}; "
                     "give another --output_dir"
                 )
+
+    @property
+    def fingerprint(self) -> int:
+        """63 bits that two runs share only where they are the same training."""
+        digest = hashlib.sha256(json.dumps(self._identity(), sort_keys=True).encode("utf-8")).digest()
+        return int.from_bytes(digest[:8], "big") >> 1
 
     def _identity(self) -> dict[str, Any]:
         """What makes two runs the same training: not its length, not how its result is decoded, not the prose."""

@@ -68,6 +68,11 @@ def test_no_smoothing_where_multi_bleu_has_none():
     assert found.counts() == "75.0/66.7/50.0/0.0 (BP=1.000, ratio=1.000, hyp_len=4, ref_len=4)"
 
 
+def test_no_break_spaces_are_inside_words_as_for_multi_bleu():
+    assert bleu.plain(["a\u00a0b c\u3000d\u2009e \x1c f"], ["a b c d e f"]).hypothesis_length == 4
+    assert bleu.plain(["\u00a0 \u2009"], ["\u2009 \u00a0"]).precisions[:2] == (100, 0)
+
+
 def test_brevity_penalty_worked_out_by_hand():
     """Four tokens of five: every n-gram is right, so BLEU is exp(1 - 5/4)."""
     found = bleu.plain(["a b c d"], ["a b c d e"])
@@ -156,7 +161,6 @@ def test_subset_of_newstest2014(corpora):
     scores = {figure.name: figure for figure in bleu.score(hypotheses, references)}
     assert scores["sacreBLEU 13a, 2,737 lines"].bleu == pytest.approx(100, abs=1e-9)
     assert scores["sacreBLEU 13a"].bleu < 95
-
 
 
 # Files that are refused.

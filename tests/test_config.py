@@ -7,39 +7,103 @@ from dataclasses import replace
 
 import pytest
 
-from t2t_repro.config import HParams
-from t2t_repro.describe import PRINTED_MILLIONS
-from t2t_repro.registry import HPARAMS
+from t2t_repro.config import HParams, Record
+from t2t_repro.describe import describe_hparams
+from t2t_repro.registry import HPARAMS, RECORDS
 
 BASE = HParams(name="base", description="the defaults")
 
-# Table 3: name, what changes, the exact count with a vocabulary of 37,000 (worked out by hand in the project's notes).
+# Table 3: name, what changes, the exact count with a vocabulary of 37,000 (worked out by hand in the project's notes),
+# then as printed: perplexity, BLEU on newstest2013, millions of parameters.
+BIG_CHANGES = {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}
+BIG_CHANGES |= {"train_steps": 300_000, "average_checkpoints": 20}
 TABLE_3 = [
-    ("base", {}, 63_045_632),
-    ("a_h1", {"num_heads": 1, "d_k": 512, "d_v": 512}, 63_045_632),
-    ("a_h4", {"num_heads": 4, "d_k": 128, "d_v": 128}, 63_045_632),
-    ("a_h16", {"num_heads": 16, "d_k": 32, "d_v": 32}, 63_045_632),
-    ("a_h32", {"num_heads": 32, "d_k": 16, "d_v": 16}, 63_045_632),
-    ("b_dk16", {"d_k": 16}, 55_967_744),
-    ("b_dk32", {"d_k": 32}, 58_327_040),
-    ("c_n2", {"num_layers": 2}, 33_644_544),
-    ("c_n4", {"num_layers": 4}, 48_345_088),
-    ("c_n8", {"num_layers": 8}, 77_746_176),
-    ("c_d256", {"d_model": 256, "d_k": 32, "d_v": 32}, 26_816_512),
-    ("c_d1024", {"d_model": 1024, "d_k": 128, "d_v": 128}, 163_815_424),
-    ("c_ff1024", {"d_ff": 1024}, 50_450_432),
-    ("c_ff4096", {"d_ff": 4096}, 88_236_032),
-    ("d_drop0", {"dropout": 0.0}, 63_045_632),
-    ("d_drop02", {"dropout": 0.2}, 63_045_632),
-    ("d_ls0", {"label_smoothing": 0.0}, 63_045_632),
-    ("d_ls02", {"label_smoothing": 0.2}, 63_045_632),
-    ("big", {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}, 214_171_648),
+    ("base", {}, 63_045_632, 4.92, 25.8, 65),
+    ("a_h1", {"num_heads": 1, "d_k": 512, "d_v": 512}, 63_045_632, 5.29, 24.9, None),
+    ("a_h4", {"num_heads": 4, "d_k": 128, "d_v": 128}, 63_045_632, 5.00, 25.5, None),
+    ("a_h16", {"num_heads": 16, "d_k": 32, "d_v": 32}, 63_045_632, 4.91, 25.8, None),
+    ("a_h32", {"num_heads": 32, "d_k": 16, "d_v": 16}, 63_045_632, 5.01, 25.4, None),
+    ("b_dk16", {"d_k": 16}, 55_967_744, 5.16, 25.1, 58),
+    ("b_dk32", {"d_k": 32}, 58_327_040, 5.01, 25.4, 60),
+    ("c_n2", {"num_layers": 2}, 33_644_544, 6.11, 23.7, 36),
+    ("c_n4", {"num_layers": 4}, 48_345_088, 5.19, 25.3, 50),
+    ("c_n8", {"num_layers": 8}, 77_746_176, 4.88, 25.5, 80),
+    ("c_d256", {"d_model": 256, "d_k": 32, "d_v": 32}, 26_816_512, 5.75, 24.5, 28),
+    ("c_d1024", {"d_model": 1024, "d_k": 128, "d_v": 128}, 163_815_424, 4.66, 26.0, 168),
+    ("c_ff1024", {"d_ff": 1024}, 50_450_432, 5.12, 25.4, 53),
+    ("c_ff4096", {"d_ff": 4096}, 88_236_032, 4.75, 26.2, 90),
+    ("d_drop0", {"dropout": 0.0}, 63_045_632, 5.77, 24.6, None),
+    ("d_drop02", {"dropout": 0.2}, 63_045_632, 4.95, 25.5, None),
+    ("d_ls0", {"label_smoothing": 0.0}, 63_045_632, 4.67, 25.3, None),
+    ("d_ls02", {"label_smoothing": 0.2}, 63_045_632, 5.47, 25.7, None),
+    ("e_learned", {"positions": "learned"}, 63_045_632 + 2 * 1024 * 512, 4.92, 25.7, None),
+    ("big", BIG_CHANGES, 214_171_648, 4.33, 26.4, 213),
+]
+PARSING_CHANGES = {"num_layers": 4, "d_model": 1024, "dropout": 0.2, "attention_dropout": 0.2}
+PARSING_CHANGES |= {"beam_size": 21, "alpha": 0.3, "extra_length": 300}
+OTHERS = [
+    ("big_enfr", {**BIG_CHANGES, "dropout": 0.1}),
+    ("parsing", PARSING_CHANGES),
+    ("parsing_semisupervised", PARSING_CHANGES),
 ]
 
 
-@pytest.mark.parametrize(("name", "changes", "count"), TABLE_3, ids=[row[0] for row in TABLE_3])
-def test_parameter_count_of_every_row_of_table_3(name, changes, count):
-    assert replace(BASE, **changes).num_parameters(vocab_size=37_000) == count
+@pytest.mark.parametrize("row", TABLE_3, ids=[row[0] for row in TABLE_3])
+def test_row_of_table_3(row):
+    name, changes, count, perplexity, bleu, millions = row
+    assert HPARAMS[name].num_parameters(vocab_size=37_000) == count
+    record = RECORDS[name]
+    assert (record.perplexity, record.bleu_dev, record.millions) == (perplexity, bleu, millions)
+    assert record.place == ("Tables 2 and 3" if name in ("base", "big") else f"Table 3 ({name[0].upper()})")
+
+
+@pytest.mark.parametrize(("name", "changes"), [row[:2] for row in TABLE_3] + OTHERS)
+def test_set_differs_from_base_in_exactly_these_fields(name, changes):
+    assert replace(HPARAMS[name], name="base", description="the defaults") == replace(BASE, **changes)
+
+
+def test_every_row_of_table_3_is_a_set_and_every_record_has_its_set():
+    in_table_3 = {name for name in RECORDS if "3" in RECORDS[name].place}
+    assert in_table_3 == {row[0] for row in TABLE_3}
+    assert set(RECORDS) == in_table_3 | {name for name, _ in OTHERS} <= set(HPARAMS)
+
+
+def test_scores_that_tables_2_and_4_print():
+    scores = {name: (record.bleu_ende, record.bleu_enfr, record.f1, record.flops) for name, record in RECORDS.items()}
+    assert {name: printed for name, printed in scores.items() if any(printed)} == {
+        "base": (27.3, 38.1, None, 3.3e18),
+        "big": (28.4, None, None, 2.3e19),
+        "big_enfr": (None, 41.8, None, 2.3e19),
+        "parsing": (None, None, 91.3, None),
+        "parsing_semisupervised": (None, None, 92.7, None),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("base", "none"),
+        ("a_h1", "h 1, d_k 512, d_v 512"),
+        ("c_n2", "N 2"),
+        ("d_drop0", "P_drop 0.0"),
+        ("d_ls02", "eps_ls 0.2"),
+        ("e_learned", "positions learned"),
+        ("big", "d_model 1024, d_ff 4096, h 16, P_drop 0.3, train_steps 300000, average_checkpoints 20"),
+    ],
+)
+def test_description_shows_the_change_in_the_papers_symbols(name, changes):
+    assert f" Changes of base: {changes}. " in " ".join(describe_hparams(HPARAMS[name], 37_000).split())
+
+
+def test_description_sets_what_is_printed_beside_what_is_measured(monkeypatch):
+    text = describe_hparams(HPARAMS["a_h1"], 37_000)
+    assert text.endswith("Paper, Table 3 (A): PPL 5.29, BLEU 24.9 on newstest2013.\nMeasured here: -")
+    measured = Record("a_h1", "Table 3 (A)", flops=2.3e19, measured=("BLEU 1.0 on x with y on z",))
+    monkeypatch.setitem(RECORDS._items, "a_h1", measured)
+    text = describe_hparams(HPARAMS["a_h1"], 37_000)
+    assert text.endswith("Paper, Table 3 (A): 2.3e19 FLOPs.\nMeasured here: BLEU 1.0 on x with y on z")
+    altered = describe_hparams(replace(HPARAMS["a_h1"], d_k=16), 37_000)
+    assert "Paper," not in altered and "Measured" not in altered
 
 
 def test_learned_positions_add_a_source_and_a_target_table():
@@ -47,27 +111,21 @@ def test_learned_positions_add_a_source_and_a_target_table():
     assert learned.num_parameters(37_000) == 63_045_632 + 2 * 100 * 512
 
 
-@pytest.mark.parametrize(("vocab_size", "count"), [(16_000, 75_169_792), (32_000, 91_553_792)])
-def test_parameter_count_of_parsing(vocab_size, count):
-    assert replace(BASE, num_layers=4, d_model=1024).num_parameters(vocab_size) == count
+@pytest.mark.parametrize(("name", "count"), [("parsing", 75_169_792), ("parsing_semisupervised", 91_553_792)])
+def test_parameter_count_of_parsing(name, count):
+    vocab_size = {"parsing": 16_000, "parsing_semisupervised": 32_000}[name]
+    assert HPARAMS[name].num_parameters(vocab_size) == count
 
 
 @pytest.mark.parametrize(("big", "lowest", "highest"), [(False, 41_004, 41_208), (True, 35_368, 36_344)])
 def test_vocabularies_that_the_printed_sizes_fit(big, lowest, highest):
     """The explanation that t2t-registry prints gives exactly these four numbers."""
-    rows = [row for row in TABLE_3 if row[0] in PRINTED_MILLIONS and (row[0] == "big") == big]
+    rows = [(row[0], row[-1]) for row in TABLE_3 if row[-1] and (row[0] == "big") == big]
 
     def fits(vocab_size):
-        sizes = {name: replace(BASE, **changes).num_parameters(vocab_size) for name, changes, _ in rows}
-        return all(round(size / 1e6) == PRINTED_MILLIONS[name] for name, size in sizes.items())
+        return all(round(HPARAMS[name].num_parameters(vocab_size) / 1e6) == printed for name, printed in rows)
 
     assert [fits(lowest - 1), fits(lowest), fits(highest), fits(highest + 1)] == [False, True, True, False]
-
-
-def test_registered_base_and_big_are_the_papers():
-    assert replace(HPARAMS["base"], name=BASE.name, description=BASE.description) == BASE
-    big = replace(BASE, d_model=1024, d_ff=4096, num_heads=16, dropout=0.3, train_steps=300_000, average_checkpoints=20)
-    assert replace(HPARAMS["big"], name=BASE.name, description=BASE.description) == big
 
 
 def test_every_field_has_its_source_and_meaning():

@@ -26,7 +26,7 @@ from t2t_repro.problem import Problem
 from t2t_repro.registry import HPARAMS
 from t2t_repro.run import Run
 
-PROGRAMS = ("t2t-registry", "t2t-datagen", "t2t-trainer", "t2t-decoder", "t2t-eval")
+PROGRAMS = ("t2t-registry", "t2t-datagen", "t2t-trainer", "t2t-decoder", "t2t-eval", "t2t-bleu", "t2t-avg-checkpoints")
 HEAVY = {
     "tensorflow",
     "keras",
@@ -35,6 +35,7 @@ HEAVY = {
     "numpy",
     "sentencepiece",
     "sacrebleu",
+    "sacremoses",
     "babel",
 }
 TRAIN = ("--hparams=base", "--data_dir=DATA", "--output_dir=RUN")
@@ -304,7 +305,7 @@ def test_registry_prints_no_figure_of_the_paper_for_an_altered_set(program):
 def test_registry_takes_the_vocabulary_of_the_problem(program):
     out = program("t2t-registry", "--problem=translate_ende_cldr", "--hparams=base").out
     assert "Problem translate_ende_cldr" in out
-    assert "parameters with a vocabulary of 4,000" in out
+    assert "parameters with a vocabulary of 1,500" in out
 
 
 def test_registry_describes_a_problem_of_files(program):

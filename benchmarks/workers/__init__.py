@@ -1,1 +1,1 @@
-"""One module a contestant of `benchmarks.train`: each runs in its own environment, and imports nothing of the others."""
+"""A module for each contestant of `benchmarks.train`, which runs it in an environment of its own."""

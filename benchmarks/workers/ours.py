@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from benchmarks.workers import protocol
 
 shape, path, mode = protocol.arguments()
@@ -12,12 +10,8 @@ protocol.quiet_output()
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-import t2t_repro  # noqa: E402
-from benchmarks import batches, shapes  # noqa: E402
-from t2t_repro.model.transformer import Transformer  # noqa: E402
-from t2t_repro.training.optimizer import Adam  # noqa: E402
-from t2t_repro.training.precision import POLICIES  # noqa: E402
-from t2t_repro.training.update import Updater  # noqa: E402
+from benchmarks import batches  # noqa: E402
+from benchmarks.updater import compiled_update  # noqa: E402
 
 SPEC = {side: tf.TensorSpec((None, None, None), tf.int32) for side in ("inputs", "targets")}
 SPEC["sizes"] = tf.TensorSpec((None, 3), tf.int32)
@@ -40,31 +34,9 @@ def element(parts: list[batches.Part]) -> dict[str, tf.Tensor]:
 
 
 def main() -> None:
-    hparams = replace(
-        t2t_repro.hparams("base"),
-        name=shape.name,
-        num_layers=shape.num_layers,
-        d_model=shape.d_model,
-        num_heads=shape.num_heads,
-        d_k=shape.d_k,
-        d_v=shape.d_k,
-        d_ff=shape.d_ff,
-        batch_tokens=shape.batch_tokens,
-        dropout=shapes.DROPOUT,
-        label_smoothing=shapes.LABEL_SMOOTHING,
-    )
     elements = [element(parts) for parts in batches.load(path)]
-    with tf.distribute.MirroredStrategy().scope():
-        model = Transformer(shape.vocab_size, hparams, dtype=POLICIES[mode])
-        updater = Updater(model, Adam([weight.value for weight in model.trainable_variables], hparams), hparams, seed=1)
-    compiled, steps = updater.compiled(SPEC), iter(range(1, 2**31))
-
-    def update(index: int) -> float:
-        step, rate = tf.constant(next(steps)), tf.constant(shapes.LEARNING_RATE)
-        smoothed, _, _, tokens, _, skipped = compiled(elements[index], step, rate).numpy()
-        return float("nan") if skipped else float(smoothed / tokens)
-
-    protocol.serve(update, elements)
+    update = compiled_update(shape, mode, tf.distribute.MirroredStrategy(), SPEC)
+    protocol.serve(lambda index: update(elements[index]), elements)
 
 
 if __name__ == "__main__":

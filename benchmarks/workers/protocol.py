@@ -1,10 +1,10 @@
 """What a contestant says to `benchmarks.train`, over its standard input and output, a line at a time.
 
-    worker:     {"ready": true}                          every update was run once, the model is warm
-    conductor:  go 3 4 5                                 indices of updates
-    worker:     {"seconds": 3.2, "loss": 10.4}           for all of them; the loss is the last one's, a token
-    conductor:  end
-    worker:     {"peak_bytes": 2893012992}               the most memory that the process has held at one time
+worker:     {"ready": true}                          every update was run once, the model is warm
+conductor:  go 3 4 5                                 indices of updates
+worker:     {"seconds": 3.2, "loss": 10.4}           for all of them; the loss is the last one's, a token
+conductor:  end
+worker:     {"peak_bytes": 2893012992}               the most memory that the process has held at one time
 """
 
 from __future__ import annotations

@@ -73,9 +73,7 @@ class Translator(nn.Module):
 def main() -> None:
     words = set(mode.split("+"))
     torch.manual_seed(1)
-    updates = [
-        [tuple(torch.from_numpy(ids).long() for ids in part) for part in parts] for parts in batches.load(path)
-    ]
+    updates = [[tuple(torch.from_numpy(ids).long() for ids in part) for part in parts] for parts in batches.load(path)]
     tokens = [sum(int((target != 0).sum()) for _, target in parts) for parts in updates]
     model = Translator("shipped" in words)
     forward = torch.compile(model, dynamic=True) if "compile" in words else model

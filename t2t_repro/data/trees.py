@@ -4,8 +4,8 @@
     (S (NP (DT The) (NN law)) (VP (VBD changed)) (. .))                                  clean
 
 What separates is ASCII white space; a no-break space belongs to its word. A leaf that holds several words is one token
-to its annotators, and its words are joined by "_": CRAFT has five, (NN Xpd TTD). Nothing here recurses, so a tree may be
-as deep as a file can say.
+to its annotators, so that its words are joined by "_": CRAFT has five such, (NN Xpd TTD). Nothing here recurses, and a
+tree may be as deep as a file can say.
 """
 
 from __future__ import annotations

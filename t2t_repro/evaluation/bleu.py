@@ -44,6 +44,9 @@ _REFUSED = (
     (re.compile(r".*(\S@@( |$)|\u2581)"), "split into subwords", "join the pieces to words first"),
 )
 
+# To multi-bleu.perl, which reads bytes, only ASCII has spaces; Python would split at these too.
+_NO_SPACES = {n: chr(0xE000 + n) for n in (0x1C, 0x1D, 0x1E, 0x1F, *range(0x80, 0x3001)) if chr(n).isspace()}
+
 _COMPARE = {
     "sacreBLEU 13a": "Any sacreBLEU 13a figure on this test set, and mteval-v13a's: what papers print since 2018.",
     "sacreBLEU intl": "Other intl figures on this test set; BLEU_cased of tensor2tensor's t2t-bleu splits much alike.",
@@ -130,8 +133,9 @@ def figure(name: str, hypotheses: Sequence[str], references: Sequence[str], **op
 
 
 def plain(hypotheses: Sequence[str], references: Sequence[str], name: str = "as it stands") -> Figure:
-    """BLEU of tokens with spaces between them, unsmoothed: what multi-bleu.perl computes."""
-    return figure(name, hypotheses, references, tokenize="none", smooth_method="none", force=True)
+    """BLEU of tokens with ASCII spaces between them, unsmoothed: what multi-bleu.perl computes."""
+    both = ([line.translate(_NO_SPACES) for line in side] for side in (hypotheses, references))
+    return figure(name, *both, tokenize="none", smooth_method="none", force=True)
 
 
 def paper(hypotheses: Sequence[str], references: Sequence[str], language: str = "de") -> Figure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,13 +12,19 @@ import tensorflow as tf
 
 from t2t_repro.run import Run
 
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the name of every variable in a checkpoint
+
 
 class Checkpoints:
     """The checkpoints of one run in training. `state` maps names to what is saved: model, optimizer, position."""
 
     def __init__(self, run: Run, state: Mapping[str, Any], keep: int):
         self._checkpoint = tf.train.Checkpoint(**state)
-        self._manager = tf.train.CheckpointManager(self._checkpoint, run.checkpoints, max_to_keep=keep)
+        # in every checkpoint of a run, so that none of another run is taken for its own; carried on from the first one,
+        # as a later version may count other fields to a run
+        self._fingerprint = tf.Variable(run.fingerprint, dtype=tf.int64, trainable=False)
+        saved = tf.train.Checkpoint(**state, run=self._fingerprint)
+        self._manager = tf.train.CheckpointManager(saved, run.checkpoints, max_to_keep=keep)
         self._run = run
         self._num_variables = sum(len(_variables(part)) for part in state.values())
 
@@ -34,9 +41,13 @@ class Checkpoints:
         newest = paths(self._run)[-1]
         found = _count(newest)
         if found != self._num_variables:
-            raise ValueError(f"{newest} holds {found} variables where this run has {self._num_variables}: damaged")
+            raise ValueError(
+                f"{newest} holds {found} variables where this run has {self._num_variables}: damaged, or the work of "
+                "t2t-avg-checkpoints, which cannot be trained on"
+            )
         status = self._checkpoint.restore(newest)
         status.assert_existing_objects_matched()
+        self._fingerprint.assign(_fingerprint(newest) or self._fingerprint)
         return True
 
 
@@ -56,17 +67,20 @@ def paths(run: Run) -> list[str]:
 def load_weights(run: Run, model: tf.Module, average: int = 1) -> list[str]:
     """Gives `model` the mean of the weights of the run's newest `average` checkpoints, and returns their paths.
 
-    Fewer are averaged where there are fewer. Raises FileNotFoundError where there is none.
+    Fewer are averaged where there are fewer. Raises FileNotFoundError where there is none, and ValueError where one has
+    weights of other shapes than `model`, or they are of different runs.
     """
     chosen = paths(run)[-average:]
     if not chosen:
         raise FileNotFoundError(f"{run.directory!r} has no checkpoint yet; train it first (t2t-trainer)")
     variables = _variables(model)
+    for path in chosen:
+        _must_fit(path, variables)
+    if len({_fingerprint(path) for path in chosen} - {None}) > 1:
+        names = ", ".join(map(os.path.basename, chosen))
+        raise ValueError(f"{names} in {run.checkpoints!r} are checkpoints of different runs; keep those of one")
     sums = [np.zeros(variable.shape, np.float64) for variable in variables]
     for path in chosen:
-        found = _count(path, "model/")
-        if found != len(variables):
-            raise ValueError(f"{path} holds {found} weights where this model has {len(variables)}")
         status = tf.train.Checkpoint(model=model).restore(path)
         status.expect_partial()
         status.assert_existing_objects_matched()
@@ -85,8 +99,34 @@ def _variables(part: Any) -> list[tf.Variable]:
     ]
 
 
+def _must_fit(path: str, variables: list[tf.Variable]) -> None:
+    """Raises ValueError where a checkpoint's weights are not as many as these, or not of their shapes."""
+    there = Counter(tuple(shape) for shape in _shapes(path, "model/"))
+    here = Counter(tuple(variable.shape) for variable in variables)
+    if there.total() != here.total():
+        raise ValueError(f"{path} holds {there.total()} weights where this model has {here.total()}")
+    if there != here:
+        shapes = " and ".join(f"{list(next(iter(some)))}" for some in (there - here, here - there))
+        raise ValueError(f"{path} does not fit this run's model: the shapes of weights differ, such as {shapes}")
+
+
+def _fingerprint(path: str) -> int | None:
+    """Of the run that wrote a checkpoint; None where that was before they had one."""
+    reader = tf.train.load_checkpoint(path)
+    return int(reader.get_tensor(f"run{_VALUE}")) if reader.has_tensor(f"run{_VALUE}") else None
+
+
 def _count(path: str, prefix: str = "") -> int:
-    """How many variables a checkpoint holds, by their names: a layer that was left out of it would show here."""
-    names = [name for name, _ in tf.train.list_variables(path)]
-    ours = [n for n in names if n.startswith(prefix) and n != "save_counter/.ATTRIBUTES/VARIABLE_VALUE"]
-    return sum(n.endswith("/.ATTRIBUTES/VARIABLE_VALUE") and "seed_generator" not in n for n in ours)
+    return len(_shapes(path, prefix))
+
+
+def _shapes(path: str, prefix: str = "") -> list[list[int]]:
+    """Of the variables that a checkpoint holds, by their names: a layer that was left out of it would show here."""
+    return [
+        shape
+        for name, shape in tf.train.list_variables(path)
+        if name.startswith(prefix)
+        and name.endswith(_VALUE)
+        and name not in (f"save_counter{_VALUE}", f"run{_VALUE}")
+        and "seed_generator" not in name
+    ]

@@ -1,0 +1,107 @@
+"""The input pipeline: how much of a step is spent waiting for it, and how much of a batch is padding.
+
+    python -m benchmarks.pipeline
+
+Trains, on shards of random pairs (`benchmarks.batches`: lognormal lengths of mean 27), as `t2t-trainer` does, and takes
+the time of asking for the next batch and of the step on it in turn. The pipeline works in the background on the same
+cores, and what that costs a step is not waiting: it is in the ratio of pairs/s, alone over needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from benchmarks.batches import PAIRS, random_lengths
+from benchmarks.shapes import SHAPES, Shape
+
+SHARDS = 4
+WARM_UP = 5  # updates
+FILL_TOKENS = (2_048, 25_000)
+
+
+def write_shards(folder: str, vocab_size: int, seed: int = 1) -> list[str]:
+    """`PAIRS` random pairs, as `t2t-datagen` would leave them."""
+    from t2t_repro.data.shards import example, write_shard
+
+    rng = np.random.default_rng(seed)
+    lengths = random_lengths(PAIRS, rng)
+
+    def examples(rows: np.ndarray) -> Iterator[bytes]:
+        for row in rows:
+            yield example(*(rng.integers(4, vocab_size, length).tolist() for length in row))
+
+    paths = [os.path.join(folder, f"{index}.tfrecord") for index in range(SHARDS)]
+    for index, path in enumerate(paths):
+        write_shard(path, examples(lengths[index::SHARDS]))
+    return paths
+
+
+def alone(shards: Sequence[str], batch_tokens: int) -> tuple[float, float]:
+    """Over one epoch with nothing else to do: pairs a second, and real tokens over padded positions of both sides."""
+    from t2t_repro.data.pipeline import training_batches
+
+    start, pairs, real, positions = time.perf_counter(), 0, 0, 0
+    for element in training_batches(shards, batch_tokens, seed=1, epoch=0):
+        sizes = element["sizes"].numpy().astype(np.int64)
+        pairs += int(sizes[:, 0].sum())
+        positions += int((sizes[:, 0] * (sizes[:, 1] + sizes[:, 2])).sum())
+        real += sum(np.count_nonzero(element[side].numpy()) for side in ("inputs", "targets"))
+    return pairs / (time.perf_counter() - start), real / positions
+
+
+def while_training(shards: Sequence[str], shape: Shape, precision: str, updates: int) -> tuple[float, float]:
+    """The share of the time spent waiting for the next batch, and pairs a second, over that many warm updates."""
+    import tensorflow as tf
+
+    from benchmarks.updater import compiled_update
+    from t2t_repro.data.pipeline import training_batches
+
+    strategy = tf.distribute.MirroredStrategy()
+    data = training_batches(shards, shape.batch_tokens, seed=1, epoch=0)
+    distributed = strategy.distribute_datasets_from_function(lambda _: data)
+    update = compiled_update(shape, precision, strategy, distributed.element_spec)
+    elements = iter(distributed)
+    for element in itertools.islice(elements, WARM_UP):
+        update(element)
+    waiting, pairs, start = 0.0, 0, time.perf_counter()
+    for _ in range(updates):
+        asked = time.perf_counter()
+        element = next(elements)
+        waiting += time.perf_counter() - asked
+        update(element)
+        pairs += int(element["sizes"][:, 0].numpy().sum())
+    seconds = time.perf_counter() - start
+    return waiting / seconds, pairs / seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="base,small", help=f"of {', '.join(SHAPES)}; default: %(default)s")
+    parser.add_argument("--precision", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--updates", type=int, default=60, help="default: %(default)s")
+    arguments = parser.parse_args()
+    shapes = [SHAPES[name] for name in arguments.models.split(",")]
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    with tempfile.TemporaryDirectory() as folder:
+        shards = write_shards(folder, min(shape.vocab_size for shape in shapes))
+        rates = {}
+        print("| positions a side | real tokens over positions |\n|---|---|")
+        for tokens in sorted({*FILL_TOKENS, *(shape.batch_tokens for shape in shapes)}):
+            rates[tokens], fill = alone(shards, tokens)
+            print(f"| {tokens:,} | {fill:.3f} |", flush=True)
+        print("\n| model | share of a step spent waiting | pairs/s: alone over while training |\n|---|---|---|")
+        for shape in shapes:
+            waiting, rate = while_training(shards, shape, arguments.precision, arguments.updates)
+            ratio = rates[shape.batch_tokens] / rate
+            print(f"| {shape}, {arguments.precision} | {waiting:.2%} | {ratio:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

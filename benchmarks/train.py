@@ -1,0 +1,215 @@
+"""Training side by side with peers: real tokens a second, memory, share of the machine's matrix-product rate.
+
+    python -m benchmarks.environments     # once
+    python -m benchmarks.train
+
+Every contestant is a process of its own, in its own environment, and all train the same model on the same padded
+batches (`benchmarks.batches`): warmed up, then in turn, one at a time while the others wait. Dropout, label smoothing
+and Adam are on; nobody keeps statistics or checkpoints. A ratio is the median over rounds, with the extremes after it.
+A peer runs in the fastest of its modes that trains. The docstrings of `benchmarks.workers` name them; --add tries more.
+
+    python -m benchmarks.train --models=base_25000 --only='ours bf|OpenNMT' --updates=1    # the paper's, in parts
+    python -m benchmarks.train --only=OpenNMT --add=opennmt:lazyadam --add=opennmt:lean+adam
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import batches, gemm
+from benchmarks.environments import ENVIRONMENTS, cache_folder, interpreter
+from benchmarks.shapes import SHAPES, Shape, update_flops
+
+ROOT = Path(__file__).resolve().parent.parent
+
+WORKERS = {  # module of `benchmarks.workers`: its environment ("" is the one that runs this module), its title
+    "ours": ("", "ours"),
+    "opennmt": ("opennmt", "OpenNMT-tf float32"),
+    "pytorch": ("torch", "PyTorch"),
+    "tensor2tensor": ("tensor2tensor", "tensor2tensor float32"),
+    "products": ("", "products alone"),
+}
+
+
+@dataclass(frozen=True)
+class Contestant:
+    worker: str
+    mode: str = ""
+
+    @property
+    def environment(self) -> str:
+        return WORKERS[self.worker][0]
+
+    def __str__(self) -> str:
+        return f"{WORKERS[self.worker][1]} {self.mode}".strip()
+
+
+CONTESTANTS = [
+    Contestant("ours", "bfloat16"),
+    Contestant("ours", "float32"),
+    Contestant("opennmt", "adam"),
+    Contestant("pytorch", "bfloat16"),
+    Contestant("pytorch", "float32"),
+    Contestant("tensor2tensor"),
+]
+PRODUCTS = [Contestant("products", "bfloat16"), Contestant("products", "float32")]
+
+
+class Worker:
+    """A contestant's process, warm when made. See `benchmarks.workers.protocol`."""
+
+    def __init__(self, contestant: Contestant, python: Path, shape: Shape, file: str):
+        self.contestant, self.log = contestant, tempfile.TemporaryFile("w+")  # noqa: SIM115
+        quiet = {"PYTHONWARNINGS": "ignore", "TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
+        self.process = subprocess.Popen(
+            [python, "-m", f"benchmarks.workers.{contestant.worker}"]
+            + [f"--model={shape.name}", f"--batches={file}", f"--mode={contestant.mode}"],
+            cwd=ROOT,
+            env=os.environ | quiet,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+        )
+        self._answer()
+
+    def run(self, indices: Sequence[int]) -> dict[str, float]:
+        return self._ask(" ".join(["go", *map(str, indices)]))
+
+    def peak_bytes(self) -> int:
+        return int(self._ask("end")["peak_bytes"])
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.log):
+            stream.close()
+
+    def _ask(self, line: str) -> dict[str, float]:
+        with contextlib.suppress(BrokenPipeError):  # then it gives no answer either
+            print(line, file=self.process.stdin, flush=True)
+        return self._answer()
+
+    def _answer(self) -> dict[str, float]:
+        line = self.process.stdout.readline()
+        if not line:
+            self.log.seek(0)
+            raise RuntimeError(f"{self.contestant} ended:\n" + "".join(self.log.readlines()[-15:]))
+        return json.loads(line)
+
+
+def measure(contestants: Sequence[Contestant], pythons: dict[str, Path], shape: Shape, file: str, rounds: int) -> Any:
+    """For each contestant that runs: seconds of each round, the last loss, and the peak of its memory."""
+    indices = range(len(batches.load(file)))
+    results: dict[str, dict[str, Any]] = {}
+    with contextlib.ExitStack() as stack:
+        workers = []
+        for contestant in contestants:
+            try:
+                workers.append(Worker(contestant, pythons[contestant.environment], shape, file))
+            except RuntimeError as error:
+                print(error, file=sys.stderr)
+                continue
+            stack.callback(workers[-1].close)
+            print(f"{contestant} is warm", file=sys.stderr)
+        for turn in range(rounds):
+            for worker in workers:
+                answer = worker.run(indices)
+                result = results.setdefault(str(worker.contestant), {"seconds": []})
+                result["seconds"].append(answer["seconds"])
+                result["loss"] = answer["loss"]
+            print(f"round {turn + 1} of {rounds}", file=sys.stderr)
+        for worker in workers:
+            results[str(worker.contestant)]["peak_bytes"] = worker.peak_bytes()
+    return results
+
+
+def table(shape: Shape, updates: list[list[batches.Part]], results: dict[str, dict[str, Any]]) -> str:
+    """Ratios of each contestant's rounds to the same rounds of the reference, and of the products alone."""
+    lengths = [batches.pair_lengths(update) for update in updates]
+    flops = sum(update_flops(shape, rows.tolist()) for rows in lengths)
+    product_flops = len(updates) * sum(gemm.flops(product) for product in gemm.update_products(shape))
+    ceilings = [results[str(each)]["seconds"] for each in PRODUCTS if str(each) in results]
+    rows = {name: result for name, result in results.items() if name not in map(str, PRODUCTS)}
+    reference = next((name for name in rows if name.startswith(WORKERS["opennmt"][1])), next(iter(rows)))
+    lines = [
+        f"### {shape}",
+        "",
+        f"{len(updates)} updates of {sum(each.sum() for each in lengths) / len(updates):,.0f} real tokens "
+        f"({batches.fill(updates):.3f} of all positions) and {flops / len(updates) / 1e9:,.0f} GFLOP",
+        "",
+        f"| contestant | tokens/s over {reference} | memory over it "
+        + "".join(f"| of the {each.mode} product rate " for each in PRODUCTS[: len(ceilings)])
+        + "| s an update | loss |",
+        "|---" * (5 + len(ceilings)) + "|",
+    ]
+    for name, result in rows.items():
+        cells = [name, spread(rows[reference]["seconds"], result["seconds"])]
+        cells.append(f"{result['peak_bytes'] / rows[reference]['peak_bytes']:.2f}")
+        cells += [spread(ceiling, result["seconds"], flops / product_flops) for ceiling in ceilings]
+        cells += [f"{statistics.median(result['seconds']) / len(updates):.2f}", f"{result['loss']:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def spread(numerators: Sequence[float], denominators: Sequence[float], factor: float = 1.0) -> str:
+    """Median, least and greatest ratio of the seconds of the same rounds."""
+    ratios = [factor * a / b for a, b in zip(numerators, denominators, strict=True)]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def chosen(only: str, added: Sequence[str], pythons: dict[str, Path]) -> list[Contestant]:
+    """The contestants whose name matches, and those that are added as WORKER:MODE, where their environment is there."""
+    found = [each for each in CONTESTANTS if re.search(only, str(each))]
+    found += [Contestant(*text.split(":", 1)) for text in added]
+    for each in found:
+        if each.environment not in pythons:
+            print(f"{each} is left out: python -m benchmarks.environments {each.environment}", file=sys.stderr)
+    return [each for each in found + PRODUCTS if each.environment in pythons]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="base,small", help=f"of {', '.join(SHAPES)}; default: %(default)s")
+    parser.add_argument("--only", default="", metavar="REGEX", help="contestants, as the table names them")
+    parser.add_argument("--add", action="append", default=[], metavar="WORKER:MODE", help="one more; repeatable")
+    parser.add_argument("--updates", type=int, default=6, help="in a round; default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=1, help="of the batches")
+    parser.add_argument("--cache", help="where the environments are")
+    parser.add_argument("--json", help="a file for all that was measured")
+    arguments = parser.parse_args()
+    models = arguments.models.split(",")
+    if unknown := set(models) - set(SHAPES):
+        parser.error(f"unknown model {', '.join(sorted(unknown))}; known: {', '.join(SHAPES)}")
+    if unknown := {text.partition(":")[0] for text in arguments.add} - set(WORKERS):
+        parser.error(f"unknown worker {', '.join(sorted(unknown))}; known: {', '.join(WORKERS)}")
+    cache = cache_folder(arguments.cache)
+    pythons = {name: python for name in ENVIRONMENTS if (python := interpreter(cache, name))}
+    pythons[""] = Path(sys.executable)
+    contestants = chosen(arguments.only, arguments.add, pythons)
+    record = {}
+    for shape in (SHAPES[name] for name in models):
+        updates = batches.make(shape, arguments.updates, arguments.seed)
+        with tempfile.NamedTemporaryFile(suffix=".npz") as file:
+            batches.save(file.name, updates)
+            record[shape.name] = measure(contestants, pythons, shape, file.name, arguments.rounds)
+        print(table(shape, updates, record[shape.name]), flush=True)
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

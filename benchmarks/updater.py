@@ -1,0 +1,47 @@
+"""This package's update for a shape, as `t2t-trainer` makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+
+import t2t_repro
+from benchmarks import shapes
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.training.optimizer import Adam
+from t2t_repro.training.precision import POLICIES
+from t2t_repro.training.update import Updater
+
+
+def compiled_update(
+    shape: shapes.Shape, precision: str, strategy: tf.distribute.Strategy, element_spec: Any
+) -> Callable[[Any], float]:
+    """A function of an element of `training_batches`, which trains on it and gives the loss a target token."""
+    hparams = replace(
+        t2t_repro.hparams("base"),
+        name=shape.name,
+        num_layers=shape.num_layers,
+        d_model=shape.d_model,
+        num_heads=shape.num_heads,
+        d_k=shape.d_k,
+        d_v=shape.d_k,
+        d_ff=shape.d_ff,
+        batch_tokens=shape.batch_tokens,
+        dropout=shapes.DROPOUT,
+        label_smoothing=shapes.LABEL_SMOOTHING,
+    )
+    with strategy.scope():
+        model = Transformer(shape.vocab_size, hparams, dtype=POLICIES[precision])
+        adam = Adam([weight.value for weight in model.trainable_variables], hparams)
+        compiled = Updater(model, adam, hparams, seed=1).compiled(element_spec)
+    steps = iter(range(1, 2**31))
+
+    def update(element: Any) -> float:
+        sums = compiled(element, tf.constant(next(steps)), tf.constant(shapes.LEARNING_RATE))
+        smoothed, _, _, tokens, _, skipped = sums.numpy().tolist()
+        return float("nan") if skipped else smoothed / tokens
+
+    return update

@@ -1,0 +1,25 @@
+"""Nothing but the matrix products of an update: the machine's ceiling. Mode: bfloat16 or float32."""
+
+from __future__ import annotations
+
+from benchmarks.workers import protocol
+
+shape, path, mode = protocol.arguments()
+protocol.quiet_output()
+
+from benchmarks import batches, gemm  # noqa: E402
+
+
+def main() -> None:
+    products = [gemm.Operands(product, mode) for product in gemm.update_products(shape)]
+
+    def update(_: int) -> float:
+        for operands in products:
+            operands()
+        return 0.0
+
+    protocol.serve(update, batches.load(path))
+
+
+if __name__ == "__main__":
+    main()

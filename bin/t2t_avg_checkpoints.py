@@ -1,0 +1,40 @@
+"""t2t-avg-checkpoints: averages a run's last checkpoints into a run of its own.
+
+  t2t-avg-checkpoints --output_dir=RUN --average_checkpoints=5 --average_dir=NEW
+
+NEW is decoded, scored and exported like any run, and cannot be trained on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from absl import flags
+
+from t2t_repro.run import Run
+
+from . import _program
+
+FLAGS = flags.FlagValues()
+flags.DEFINE_string("output_dir", None, "the run that t2t-trainer wrote", flag_values=FLAGS)
+flags.DEFINE_string("average_dir", None, "where the new run goes", flag_values=FLAGS)
+flags.DEFINE_integer("average_checkpoints", None, "in place of the set's", lower_bound=1, flag_values=FLAGS)
+
+
+def write() -> None:
+    Run.open(FLAGS.output_dir)
+    _program.must_be_directory("average_dir", FLAGS.average_dir)
+    _program.load_tensorflow()
+    from t2t_repro.training.average import average
+
+    averaged = average(FLAGS.output_dir, FLAGS.average_dir, FLAGS.average_checkpoints)
+    print(f"{FLAGS.average_dir}: the mean of {', '.join(map(os.path.basename, averaged))}")
+
+
+def main() -> int:
+    return _program.run("t2t-avg-checkpoints", __doc__ or "", FLAGS, write, required=("output_dir", "average_dir"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
