@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from benchmarks.batches import PAIRS, random_lengths
+from benchmarks.batches import FIRST_ID, PAIRS, random_lengths
 from benchmarks.shapes import SHAPES, Shape
 
 SHARDS = 4
@@ -26,16 +26,16 @@ WARM_UP = 5  # updates
 FILL_TOKENS = (2_048, 25_000)
 
 
-def write_shards(folder: str, vocab_size: int, seed: int = 1) -> list[str]:
-    """`PAIRS` random pairs, as `t2t-datagen` would leave them."""
+def write_shards(folder: str, pairs: int, vocab_size: int, seed: int = 1) -> list[str]:
+    """So many random pairs, as `t2t-datagen` would leave them."""
     from t2t_repro.data.shards import example, write_shard
 
     rng = np.random.default_rng(seed)
-    lengths = random_lengths(PAIRS, rng)
+    lengths = random_lengths(pairs, rng)
 
     def examples(rows: np.ndarray) -> Iterator[bytes]:
         for row in rows:
-            yield example(*(rng.integers(4, vocab_size, length).tolist() for length in row))
+            yield example(*(rng.integers(FIRST_ID, vocab_size, length).tolist() for length in row))
 
     paths = [os.path.join(folder, f"{index}.tfrecord") for index in range(SHARDS)]
     for index, path in enumerate(paths):
@@ -86,11 +86,12 @@ def main() -> None:
     parser.add_argument("--models", default="base,small", help=f"of {', '.join(SHAPES)}; default: %(default)s")
     parser.add_argument("--precision", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--updates", type=int, default=60, help="default: %(default)s")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="in the shards; default: %(default)s")
     arguments = parser.parse_args()
     shapes = [SHAPES[name] for name in arguments.models.split(",")]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with tempfile.TemporaryDirectory() as folder:
-        shards = write_shards(folder, min(shape.vocab_size for shape in shapes))
+        shards = write_shards(folder, arguments.pairs, min(shape.vocab_size for shape in shapes))
         rates = {}
         print("| positions a side | real tokens over positions |\n|---|---|")
         for tokens in sorted({*FILL_TOKENS, *(shape.batch_tokens for shape in shapes)}):

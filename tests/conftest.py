@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 import os
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from t2t_repro.run import Run
 
 # Before any test imports TensorFlow: the backend under test, and no chatter about this machine.
 os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -26,8 +29,6 @@ def pytest_collection_finish() -> None:
 
         (cpu,) = tf.config.list_physical_devices("CPU")
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-
-
 
 
 class Result(NamedTuple):
@@ -59,3 +60,32 @@ def corpora() -> Path:
     if not os.path.isdir(folder):
         pytest.skip("T2T_REPRO_CORPORA names no folder of text")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder where `small.PROBLEM` is prepared."""
+    from small import PROBLEM, silent
+
+    from t2t_repro.data.prepare import prepare
+
+    folder = str(tmp_path_factory.mktemp("data"))
+    prepare(PROBLEM, folder, silent)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trained(data: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of eight updates on one CPU, with checkpoints at 4 and 8. Do not change it."""
+    import tensorflow as tf
+    from small import PART_TOKENS, PROBLEM, TINY, silent
+
+    from t2t_repro.data import batching
+    from t2t_repro.training.trainer import train
+
+    one_cpu = functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tf.distribute, "MirroredStrategy", one_cpu)
+        patch.setattr(batching, "PART_TOKENS", PART_TOKENS)
+        output_dir = str(tmp_path_factory.mktemp("trained") / "RUN")
+        return train(PROBLEM, TINY, data, output_dir, precision="float32", checkpoint_steps=4, report=silent)

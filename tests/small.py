@@ -32,6 +32,16 @@ SMALL = HParams(
     extra_length=4,
 )
 
+TINY = replace(  # three updates an epoch of `PROBLEM`
+    SMALL, name="tiny", num_layers=1, dropout=0.1, label_smoothing=0.1, batch_tokens=2_000, train_steps=8, warmup_steps=4
+)
+
+PART_TOKENS = 1_000  # so that each of those is two parts
+
+
+def silent(line: str) -> None:
+    """A report that nobody reads."""
+
 
 def random_model(vocab_size: int = 11, seed: int = 1, dtype: str = "float32", **changes: Any) -> Transformer:
     """A model of the size of `SMALL` whose every weight is random, gains and biases too."""

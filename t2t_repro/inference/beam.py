@@ -81,7 +81,6 @@ def beam_search(
     """
     memory_BMD = model.encode(source_BM)
     memories = model.memory_keys_values(memory_BMD)
-    memory_bias = model.source_bias(source_BM)
     longest_B = tf.math.count_nonzero(source_BM != PAD, axis=1, dtype=tf.int32) + extra_length
     alpha = tf.convert_to_tensor(alpha, tf.float32)
 
@@ -91,6 +90,9 @@ def beam_search(
         return tf.reduce_any(can_win & (beams.step < longest_B))
 
     def advance(beams: _Beams) -> _Beams:
+        # made in each step: TensorFlow 2.21 fuses a mask that comes from outside the loop wrongly (it takes the value for
+        # the loop's end), and with one layer the result was empty
+        memory_bias = model.source_bias(source_BM)
         path = tf.concat([beams.path, _own_slots(beams.tokens)[:, :, None]], axis=2)
         states_BWD, caches = model.step(
             beams.tokens, beams.step, beams.caches, memories, _path_bias(path, beam_size), memory_bias

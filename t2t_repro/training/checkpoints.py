@@ -19,6 +19,7 @@ class Checkpoints:
     """The checkpoints of one run in training. `state` maps names to what is saved: model, optimizer, position."""
 
     def __init__(self, run: Run, state: Mapping[str, Any], keep: int):
+        paths(run)  # raises where their list is damaged
         self._checkpoint = tf.train.Checkpoint(**state)
         # in every checkpoint of a run, so that none of another run is taken for its own; carried on from the first one,
         # as a later version may count other fields to a run
@@ -53,7 +54,10 @@ class Checkpoints:
 
 def paths(run: Run) -> list[str]:
     """The run's checkpoints, oldest first. Raises ValueError where there are files and no index of them."""
-    state = tf.train.get_checkpoint_state(run.checkpoints)
+    try:
+        state = tf.train.get_checkpoint_state(run.checkpoints)
+    except ValueError:  # an empty list
+        state = None
     if state is not None:
         return [str(path) for path in state.all_model_checkpoint_paths]
     if os.path.isdir(run.checkpoints) and any(name.endswith(".index") for name in os.listdir(run.checkpoints)):

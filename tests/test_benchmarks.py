@@ -1,0 +1,115 @@
+"""The benchmarks' arithmetic and command lines. What they measure is no test."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import batches, gemm, train
+from benchmarks.shapes import SHAPES, update_flops
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+PROGRAMS = ("batches", "environments", "gemm", "pipeline", "train")
+
+
+def test_help_names_the_command_and_imports_nothing_heavy() -> None:
+    code = (
+        "import contextlib, importlib, sys\n"
+        "sys.argv[1:] = ['--help']\n"
+        f"for name in {PROGRAMS}:\n"
+        "    with contextlib.suppress(SystemExit):\n"
+        "        importlib.import_module(f'benchmarks.{name}').main()\n"
+        "print('heavy:', sorted({'tensorflow', 'keras', 'torch'} & set(sys.modules)))"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    ).stdout
+    assert all(f"    python -m benchmarks.{name}" in shown for name in PROGRAMS)
+    assert shown.endswith("heavy: []\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--models=basic"], "unknown model basic; known: base, small"),
+        (["--add=marian:fast"], "unknown worker marian; known: ours, opennmt"),
+    ],
+)
+def test_train_refuses_what_it_does_not_know(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        train.main()
+    assert message in capsys.readouterr().err
+
+
+def test_batches_are_full_reproducible_and_within_their_budget(tmp_path: Path) -> None:
+    shape = SHAPES["base"]
+    made = batches.make(shape, updates=8)
+    assert [len(update) for update in made] == [1] * 8
+    for update in made:
+        for source, target in update:
+            assert len(source) == len(target)
+            assert max(source.size, target.size) <= shape.batch_tokens
+            assert source.dtype == target.dtype == np.int32
+            assert source.max() < shape.vocab_size and source[source > 0].min() >= batches.FIRST_ID
+            assert (source[:, 0] > 0).all() and (target[:, 0] > 0).all()
+    assert batches.fill(made) > 0.9
+    batches.save(str(tmp_path / "made.npz"), made)
+    for update, again in zip(made, batches.load(str(tmp_path / "made.npz")), strict=True):
+        for part, same in zip(update, again, strict=True):
+            np.testing.assert_array_equal(part[0], same[0])
+            np.testing.assert_array_equal(part[1], same[1])
+
+
+def test_the_papers_update_is_eight_parts() -> None:
+    (update,) = batches.make(SHAPES["base_25000"], updates=1)
+    assert len(update) == 8
+    assert 23_000 < sum(source.size for source, _ in update) <= 25_000
+
+
+def test_lengths_are_as_declared() -> None:
+    lengths = batches.random_lengths(100_000, np.random.default_rng(0))
+    np.testing.assert_allclose(lengths.mean(axis=0), 27, rtol=0.01)
+    assert np.corrcoef(np.log(lengths.T))[0, 1] == pytest.approx(0.9, abs=0.01)
+
+
+def test_too_many_updates_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"updates must be between 1 and .* for base, got 1000000"):
+        batches.make(SHAPES["base"], updates=1_000_000)
+
+
+def test_flops_are_six_for_each_weight_and_token_and_attention_apart() -> None:
+    shape = SHAPES["base"]  # d_model 512, d_ff 2048, N 6, V 32,000
+    attention, feed_forward = 512 * 512, 2 * 512 * 2048
+    source = 6 * (4 * attention + feed_forward) + 6 * 2 * attention
+    target = 6 * (6 * attention + feed_forward) + 32_000 * 512
+    assert update_flops(shape, [(1, 0)]) == 6 * source + 12 * 6 * 512
+    assert update_flops(shape, [(0, 1)]) == 6 * target + 12 * 6 * 512
+    both = 6 * (10 * source + 20 * target) + 12 * 6 * 512 * (10**2 + 20**2 + 10 * 20)
+    assert update_flops(shape, [(10, 20)]) == both
+    assert update_flops(shape, [(10, 20)] * 3) == 3 * both
+
+
+def test_the_products_are_those_of_an_update() -> None:
+    shape = SHAPES["base"]
+    weights = update_flops(shape, [(1, 1)] * shape.batch_tokens) - 3 * 12 * 6 * 512 * shape.batch_tokens
+    assert sum(map(gemm.flops, gemm.update_products(shape))) == pytest.approx(weights, rel=1e-3)
+
+
+def test_the_table_holds_medians_of_ratios_of_the_same_round() -> None:
+    shape = SHAPES["smoke"]
+    results = {
+        "ours bfloat16": {"seconds": [1.0, 2.0, 4.0], "loss": 4.5, "peak_bytes": 50},
+        "OpenNMT-tf float32 adam": {"seconds": [2.0, 6.0, 16.0], "loss": 4.5, "peak_bytes": 100},
+        "products alone bfloat16": {"seconds": [0.5, 0.5, 0.5], "loss": 0.0, "peak_bytes": 10},
+    }
+    lines = train.table(shape, batches.make(shape, updates=2), results).splitlines()
+    (ours,) = [line for line in lines if line.startswith("| ours bfloat16")]
+    assert ours.startswith("| ours bfloat16 | 3.00 (2.00 to 4.00) | 0.50 |")
+    assert "over OpenNMT-tf float32 adam" in lines[4] and "products" not in "".join(lines[5:])

@@ -1,0 +1,125 @@
+"""Checkpoints: averaged as section 6.1 has it, restored whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from small import SMALL, random_model
+
+from t2t_repro.problem import Problem
+from t2t_repro.run import Run
+from t2t_repro.training.checkpoints import Checkpoints, load_weights, paths
+from t2t_repro.training.optimizer import Adam
+
+STEPS = (10, 20, 30)
+
+
+@pytest.fixture
+def run(tmp_path) -> Run:
+    vocabulary = tmp_path / "vocabulary"
+    vocabulary.write_bytes(b"words")
+    digest = hashlib.sha256(b"words").hexdigest()
+    problem = Problem(name="translate_files", description="", vocab_size=300)
+    return Run(str(tmp_path / "RUN"), problem, SMALL, "DATA", 1, "float32", digest).start(str(vocabulary))
+
+
+def small(seed=1, num_layers=1):
+    return random_model(seed=seed, num_layers=num_layers)
+
+
+def state_of(model):
+    """All that a trainer saves of a run."""
+    optimizer = Adam([weight.value for weight in model.trainable_weights], SMALL)
+    return {"model": model, "optimizer": optimizer, "step": tf.Variable(0), "position": tf.Variable([0, 0])}
+
+
+@pytest.fixture
+def weights(run) -> list[list[np.ndarray]]:
+    """A checkpoint at each of STEPS, and the weights that it holds."""
+    model, found = small(), []
+    checkpoints = Checkpoints(run, {"model": model, "step": tf.Variable(0)}, keep=5)
+    for step in STEPS:
+        model.set_weights(small(seed=step).get_weights())
+        checkpoints.save(step)
+        found.append(model.get_weights())
+    return found
+
+
+def names(checkpoints) -> list[str]:
+    return [os.path.basename(path) for path in checkpoints]
+
+
+@pytest.mark.parametrize(("average", "used"), [(1, [30]), (2, [20, 30]), (3, [10, 20, 30]), (9, [10, 20, 30])])
+def test_the_mean_of_the_last_checkpoints(run, weights, average, used):
+    """The newest alone, some, all; all that there are where there are fewer."""
+    model = small(seed=5)
+    assert names(load_weights(run, model, average)) == [f"ckpt-{step}" for step in used]
+    for found, *each in zip(model.get_weights(), *weights[-len(used) :], strict=True):
+        by_hand = sum(array.astype(np.float64) for array in each) / len(used)
+        np.testing.assert_allclose(found, by_hand, rtol=1e-6, atol=1e-7)
+
+
+def test_none_yet(run):
+    with pytest.raises(FileNotFoundError, match="RUN' has no checkpoint yet; train it first"):
+        load_weights(run, small())
+
+
+def test_a_model_of_another_size(run, weights):
+    """Each encoder and decoder layer has 12 + 18 weights, besides the embedding."""
+    with pytest.raises(ValueError, match="ckpt-30 holds 31 weights where this model has 61"):
+        load_weights(run, small(num_layers=2))
+
+
+def test_only_so_many_are_kept(run):
+    model = small()
+    checkpoints = Checkpoints(run, {"model": model}, keep=2)
+    for step in STEPS:
+        checkpoints.save(step)
+    assert names(paths(run)) == ["ckpt-20", "ckpt-30"]
+    assert not any(name.startswith("ckpt-10.") for name in os.listdir(run.checkpoints))
+
+
+def test_all_state_comes_back(run):
+    state = state_of(small())
+    rng = np.random.default_rng(1)
+    moments = (*state["optimizer"].first, *state["optimizer"].second)
+    for variable in moments:
+        variable.assign(rng.normal(size=variable.shape))
+    state["step"].assign(7)
+    state["position"].assign([1, 3])
+    Checkpoints(run, state, keep=5).save(7)
+    other = state_of(small(seed=2))
+    assert Checkpoints(run, other, keep=5).restore_newest()
+    for ours, theirs in zip(other["model"].get_weights(), state["model"].get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    for ours, theirs in zip((*other["optimizer"].first, *other["optimizer"].second), moments, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert (int(other["step"]), other["position"].numpy().tolist()) == (7, [1, 3])
+
+
+def test_nothing_to_restore(run):
+    assert not Checkpoints(run, state_of(small()), keep=5).restore_newest()
+
+
+def test_half_a_checkpoint_is_not_restored(run, weights):
+    """A model without the optimizer's state: training would go on from moments of zero."""
+    with pytest.raises(ValueError, match="ckpt-30 holds 32 variables where this run has 96: damaged"):
+        Checkpoints(run, state_of(small()), keep=5).restore_newest()
+
+
+@pytest.mark.parametrize("content", [None, "", "model_checkpoint_path"])
+def test_without_their_list_checkpoints_are_not_taken_for_none(run, weights, content):
+    """TensorFlow itself would say that there is none, and training start from nothing."""
+    path = os.path.join(run.checkpoints, "checkpoint")
+    os.remove(path)
+    if content is not None:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(content)
+    with pytest.raises(ValueError, match="holds checkpoints, but its file 'checkpoint', which lists them, is missing"):
+        load_weights(run, small())
+    with pytest.raises(ValueError, match="restore that file from a copy, or move the folder away"):
+        Checkpoints(run, state_of(small()), keep=5).restore_newest()

@@ -1,0 +1,167 @@
+"""Training through its one door: the run directory, stopping and going on, and each refusal."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import shutil
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from filelock import FileLock
+from small import PART_TOKENS, PROBLEM, TINY, silent
+
+from t2t_repro.data import batching
+from t2t_repro.run import Run
+from t2t_repro.training import trainer
+from t2t_repro.training.checkpoints import paths
+from t2t_repro.training.trainer import Interrupted, train
+
+
+@pytest.fixture(autouse=True)
+def two_parts(monkeypatch):
+    monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)  # as `trained` was
+
+
+@pytest.fixture
+def one_replica(monkeypatch):
+    """Elsewhere the tests have two CPUs, and the trainer takes all."""
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"]))
+
+
+def values(run: Run, step: int) -> dict[str, np.ndarray]:
+    """All that a checkpoint holds, by name."""
+    (path,) = (path for path in paths(run) if path.endswith(f"-{step}"))
+    reader = tf.train.load_checkpoint(path)
+    names = [name for name in reader.get_variable_to_shape_map() if name.endswith("VARIABLE_VALUE")]
+    return {name: reader.get_tensor(name) for name in names if "save_counter" not in name}
+
+
+def metrics(run: Run) -> list[dict[str, float]]:
+    with open(run.metrics, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+# What is left behind.
+
+
+def test_a_run_directory(trained):
+    names = set(os.listdir(trained.directory))
+    assert names >= {"run.json", "vocabulary.model", "checkpoints", "metrics.jsonl"}
+    assert any(name.startswith("events.out.tfevents.") for name in names)
+    assert [os.path.basename(path) for path in paths(trained)] == ["ckpt-4", "ckpt-8"]
+    run = Run.open(trained.directory)
+    assert (run.hparams, run.seed, run.precision) == (TINY, 1, "float32")
+
+
+def test_metrics(trained):
+    """Every line is JSON; steps rise. Updates are reported at the end at the latest, validation at each checkpoint."""
+    lines = metrics(trained)
+    steps = [line["step"] for line in lines]
+    assert steps == sorted(steps) and steps[-1] == 8
+    updates = [line for line in lines if "loss" in line]
+    validations = [line for line in lines if "validation_loss" in line]
+    assert [line["step"] for line in validations] == [4, 8]
+    assert validations[1]["validation_loss"] < validations[0]["validation_loss"]
+    for line in updates:
+        assert line["target_tokens_per_second"] > 0 and line["gradient_norm"] > 0 and line["skipped_updates"] == 0
+        assert 0 <= line["accuracy"] <= 1 < line["perplexity"]
+    assert updates[-1]["learning_rate"] == pytest.approx(TINY.d_model**-0.5 * 8**-0.5)
+
+
+def test_perplexity_is_of_the_loss_that_is_not_smoothed(trained):
+    """Label smoothing adds to the loss, so exp(loss) would be larger."""
+    (line, *_) = [line for line in metrics(trained) if "validation_loss" in line]
+    assert math.log(line["validation_perplexity"]) < line["validation_loss"]
+
+
+# Stopping and going on.
+
+
+def test_stopped_and_continued_is_uninterrupted(trained, data, tmp_path, monkeypatch, one_replica):
+    """Stopped by a signal in the second epoch, between two checkpoints, then continued to more steps than at first
+    declared: the same weights, moments and position to the bit, dropout and all.
+    """
+    output_dir = str(tmp_path / "RUN")
+    options = {"seed": 1, "precision": "float32", "report": silent}
+
+    def rate(step, hparams):
+        if step == 5:
+            signal.raise_signal(signal.SIGINT)
+        return learning_rate(step, hparams)
+
+    learning_rate, handler = trainer.learning_rate, signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(trainer, "learning_rate", rate)
+    with pytest.raises(Interrupted, match="stopped by SIGINT; the same command continues") as stopped:
+        train(PROBLEM, replace(TINY, train_steps=7), data, output_dir, **options)
+    assert stopped.value.signal == signal.SIGINT and signal.getsignal(signal.SIGINT) is handler
+    assert [os.path.basename(path) for path in paths(Run.open(output_dir))] == ["ckpt-5"]
+    monkeypatch.setattr(trainer, "learning_rate", learning_rate)
+
+    said: list[str] = []
+    run = train(PROBLEM, TINY, data, output_dir, **options | {"report": said.append})
+    assert f"continuing {output_dir} at step 5" in said
+    uninterrupted, continued = values(trained, 8), values(run, 8)
+    assert uninterrupted.keys() == continued.keys()
+    for name, array in continued.items():
+        np.testing.assert_array_equal(array, uninterrupted[name], err_msg=name)
+    assert continued["position/.ATTRIBUTES/VARIABLE_VALUE"].tolist()[0] >= 1
+
+
+def test_two_replicas_train_as_one(trained, data, tmp_path):
+    """The trainer takes both CPUs of these tests, one part each; sums in another order round otherwise."""
+    run = train(PROBLEM, replace(TINY, train_steps=4), data, str(tmp_path / "RUN"), precision="float32", report=silent)
+    one, two = values(trained, 4), values(run, 4)
+    assert one.keys() == two.keys()
+    for name in (name for name in one if name.startswith("model/") and "seed_generator" not in name):
+        assert np.linalg.norm(one[name] - two[name]) <= 1e-3 * np.linalg.norm(one[name]), name
+
+
+def test_a_finished_run_is_left_as_it_is(trained, data, one_replica):
+    before = values(trained, 8)
+    train(PROBLEM, TINY, data, trained.directory, precision="float32", report=silent)
+    for name, array in values(trained, 8).items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+# Refusals.
+
+
+@pytest.fixture
+def copy(trained, tmp_path) -> str:
+    return shutil.copytree(trained.directory, str(tmp_path / "RUN"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({}, {"seed": 2}, "RUN' holds another run: its seed is 1, not 2; give another --output_dir"),
+        ({"d_ff": 25}, {}, "RUN' holds another run: its d_ff is 24, not 25"),
+        ({}, {"precision": "bfloat16"}, "RUN' holds another run: its precision is 'float32', not 'bfloat16'"),
+        ({}, {"precision": "half"}, "precision must be one of auto, float32, bfloat16, got 'half'"),
+        ({}, {"seed": 2**18}, "seed must be at least 0 and below 262144, got 262144"),
+        ({"batch_tokens": 59}, {}, "batch_tokens 59 cannot hold a sentence of max_length 60 tokens"),
+    ],
+)
+def test_what_does_not_go_together(copy, data, changes, options, message):
+    before = sorted(os.listdir(copy))
+    with pytest.raises(ValueError, match=message):
+        train(PROBLEM, replace(TINY, **changes), data, copy, report=silent, **{"precision": "float32"} | options)
+    assert sorted(os.listdir(copy)) == before
+
+
+def test_without_its_list_of_checkpoints_a_run_does_not_start_anew(copy, data, one_replica):
+    os.remove(os.path.join(copy, "checkpoints", "checkpoint"))
+    with pytest.raises(ValueError, match="holds checkpoints, but its file 'checkpoint', which lists them, is missing"):
+        train(PROBLEM, TINY, data, copy, precision="float32", report=silent)
+
+
+def test_two_trainers_in_one_directory(copy, data):
+    with FileLock(os.path.join(copy, ".lock")):
+        with pytest.raises(ValueError, match="another t2t-trainer is at work in .*RUN'; wait for it, or stop it"):
+            train(PROBLEM, TINY, data, copy, precision="float32", report=silent)
