@@ -33,7 +33,14 @@ SMALL = HParams(
 )
 
 TINY = replace(  # three updates an epoch of `PROBLEM`
-    SMALL, name="tiny", num_layers=1, dropout=0.1, label_smoothing=0.1, batch_tokens=2_000, train_steps=8, warmup_steps=4
+    SMALL,
+    name="tiny",
+    num_layers=1,
+    dropout=0.1,
+    label_smoothing=0.1,
+    batch_tokens=2_000,
+    train_steps=8,
+    warmup_steps=4,
 )
 
 PART_TOKENS = 1_000  # so that each of those is two parts

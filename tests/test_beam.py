@@ -78,7 +78,9 @@ def penalty(length: int, alpha: float) -> float:
 
 def test_the_length_penalty_of_wu_et_al():
     """((5 + |Y|) / 6)^alpha: 1 for one token, and 2^alpha for seven."""
-    np.testing.assert_allclose(length_penalty(tf.constant([1, 7, 13]), tf.constant(0.6)), [1, 2**0.6, 3**0.6], rtol=1e-6)
+    np.testing.assert_allclose(
+        length_penalty(tf.constant([1, 7, 13]), tf.constant(0.6)), [1, 2**0.6, 3**0.6], rtol=1e-6
+    )
     np.testing.assert_allclose(length_penalty(tf.constant([1, 7, 13]), tf.constant(0.0)), 1)
 
 

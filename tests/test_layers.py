@@ -55,7 +55,9 @@ def test_same_seed_same_mask():
 
 def test_every_site_draws_its_own_mask():
     x = np.ones((40, 25), np.float32)
-    a, again, b = (Dropout(0.5, site)(x, seed=seed(1, 2)).numpy() > 0 for site in ("encoder/0", "encoder/0", "decoder/0"))
+    a, again, b = (
+        Dropout(0.5, site)(x, seed=seed(1, 2)).numpy() > 0 for site in ("encoder/0", "encoder/0", "decoder/0")
+    )
     np.testing.assert_array_equal(a, again)
     within((a == b).mean(), 0.5, a.size)
 
@@ -176,7 +178,12 @@ def test_feed_forward_is_equation_2():
     for weight in layer.weights:
         weight.assign(normal(*weight.shape))
     w = {weight.name: weight.numpy().astype(np.float64) for weight in layer.weights}
-    assert {name: array.shape for name, array in w.items()} == {"w_1": (6, 10), "b_1": (10,), "w_2": (10, 6), "b_2": (6,)}
+    assert {name: array.shape for name, array in w.items()} == {
+        "w_1": (6, 10),
+        "b_1": (10,),
+        "w_2": (10, 6),
+        "b_2": (6,),
+    }
     x = normal(2, 3, 6)
     expected = np.maximum(0, x @ w["w_1"] + w["b_1"]) @ w["w_2"] + w["b_2"]
     np.testing.assert_allclose(layer(x), expected, rtol=1e-4, atol=1e-5)

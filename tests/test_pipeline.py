@@ -45,7 +45,9 @@ def elements(shards, seed=1, epoch=0, **options):
 
 def parts_of(element):
     """The pairs of each part of an element that is not empty: what `sizes` says is there."""
-    for (batch, source, target), inputs, targets in zip(*(element[k] for k in ("sizes", "inputs", "targets")), strict=True):
+    for (batch, source, target), inputs, targets in zip(
+        *(element[k] for k in ("sizes", "inputs", "targets")), strict=True
+    ):
         if batch:
             rows = zip(inputs[:batch, :source], targets[:batch, :target], strict=True)
             yield [tuple(tuple(ids[ids > 0].tolist()) for ids in row) for row in rows]
@@ -101,7 +103,8 @@ def test_sizes_tell_the_truth(shards):
             assert (source, target) == tuple(max(map(len, side)) for side in zip(*part, strict=True))
         for side, width in (("inputs", 1), ("targets", 2)):
             inside = sum(
-                (element[side][number, : size[0], : size[width]] > 0).sum() for number, size in enumerate(element["sizes"])
+                (element[side][number, : size[0], : size[width]] > 0).sum()
+                for number, size in enumerate(element["sizes"])
             )
             assert inside == (element[side] > 0).sum()  # nothing lies beyond the sizes
 

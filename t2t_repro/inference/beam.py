@@ -90,8 +90,8 @@ def beam_search(
         return tf.reduce_any(can_win & (beams.step < longest_B))
 
     def advance(beams: _Beams) -> _Beams:
-        # made in each step: TensorFlow 2.21 fuses a mask that comes from outside the loop wrongly (it takes the value for
-        # the loop's end), and with one layer the result was empty
+        # made in each step: TensorFlow 2.21 fuses a mask that comes from outside the loop wrongly (it takes the value
+        # for the loop's end), and with one layer the result was empty
         memory_bias = model.source_bias(source_BM)
         path = tf.concat([beams.path, _own_slots(beams.tokens)[:, :, None]], axis=2)
         states_BWD, caches = model.step(
