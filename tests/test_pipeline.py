@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 
 import numpy as np
@@ -23,13 +24,13 @@ def pairs() -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
 
 
 @pytest.fixture(scope="module")
-def shards(pairs, tmp_path_factory) -> list[str]:
+def shards(pairs, tmp_path_factory) -> tuple[str, ...]:
     """Three files of 80 pairs."""
     folder = tmp_path_factory.mktemp("shards")
     paths = [str(folder / name) for name in shard_names("train", 3)]
     for number, path in enumerate(paths):
         write_shard(path, (example(list(one), list(two)) for one, two in pairs[80 * number : 80 * (number + 1)]))
-    return paths
+    return tuple(paths)
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +42,12 @@ def small_parts(monkeypatch):
 
 def elements(shards, seed=1, epoch=0, **options):
     return list(pipeline.training_batches(shards, BUDGET, seed, epoch, **options).as_numpy_iterator())
+
+
+@functools.cache
+def first_epoch(shards, replicas=1):
+    """Made once for all tests."""
+    return elements(shards, replicas=replicas)
 
 
 def parts_of(element):
@@ -63,12 +70,12 @@ def same(one, two) -> bool:
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 def test_every_pair_once_an_epoch(shards, pairs, replicas):
-    found = [pair for element in elements(shards, replicas=replicas) for pair in pairs_of(element)]
+    found = [pair for element in first_epoch(shards, replicas) for pair in pairs_of(element)]
     assert Counter(found) == Counter(pairs)
 
 
 def test_the_order_is_a_function_of_seed_and_epoch(shards):
-    first = elements(shards)
+    first = first_epoch(shards)
     assert same(first, elements(shards))
     for other in (elements(shards, epoch=1), elements(shards, seed=2)):
         assert not same(first, other)
@@ -78,17 +85,17 @@ def test_the_order_is_a_function_of_seed_and_epoch(shards):
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("skip", [1, 5])
 def test_skipping_is_dropping(shards, skip, replicas):
-    whole = elements(shards, replicas=replicas)
+    whole = first_epoch(shards, replicas)
     assert same(elements(shards, replicas=replicas, skip=skip), whole[skip * replicas :])
 
 
 def test_skipping_all(shards):
-    assert elements(shards, skip=len(elements(shards))) == []
+    assert elements(shards, skip=len(first_epoch(shards))) == []
 
 
 @pytest.mark.parametrize("replicas", [2, 3, 8])
 def test_an_update_is_the_same_pairs_for_any_devices(shards, replicas):
-    one, many = elements(shards), elements(shards, replicas=replicas)
+    one, many = first_epoch(shards), first_epoch(shards, replicas)
     assert len(many) == len(one) * replicas
     for number, update in enumerate(one):
         shared = [pair for element in many[number * replicas : (number + 1) * replicas] for pair in pairs_of(element)]
@@ -96,7 +103,7 @@ def test_an_update_is_the_same_pairs_for_any_devices(shards, replicas):
 
 
 def test_sizes_tell_the_truth(shards):
-    for element in elements(shards):
+    for element in first_epoch(shards):
         assert [element[name].dtype for name in ("inputs", "targets", "sizes")] == [np.int32] * 3
         for part, (batch, source, target) in zip(parts_of(element), element["sizes"], strict=False):
             assert batch == len(part)
@@ -118,14 +125,14 @@ def test_a_position_is_where_to_go_on(shards, replicas):
 
 
 def test_no_part_is_over_its_budget(shards):
-    for element in elements(shards):
+    for element in first_epoch(shards):
         for batch, source, target in element["sizes"]:
             assert batch * max(source, target) <= BUDGET / 8
 
 
 def test_updates_of_an_epoch_come_in_random_order(shards):
     """Sorting by length must not show: short and long updates alternate."""
-    lengths = [np.mean([len(source) for source, _ in pairs_of(element)]) for element in elements(shards)]
+    lengths = [np.mean([len(source) for source, _ in pairs_of(element)]) for element in first_epoch(shards)]
     assert len(lengths) > 12
     assert abs(np.corrcoef(lengths, range(len(lengths)))[0, 1]) < 0.7
 

@@ -113,6 +113,7 @@ def test_stopped_and_continued_is_uninterrupted(trained, data, tmp_path, monkeyp
     assert continued["position/.ATTRIBUTES/VARIABLE_VALUE"].tolist()[0] >= 1
 
 
+@pytest.mark.slow
 def test_two_replicas_train_as_one(trained, data, tmp_path):
     """The trainer takes both CPUs of these tests, one part each; sums in another order round otherwise."""
     run = train(PROBLEM, replace(TINY, train_steps=4), data, str(tmp_path / "RUN"), precision="float32", report=silent)

@@ -53,7 +53,10 @@ class Trainer:
 
     def __init__(self, shards: list[str], replicas: int, **changes: Any):
         hparams = replace(HPARAMS, **changes)
-        self.strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+        # without TensorFlow's collectives: in one process two strategies of several devices get into each other's
+        self.strategy = tf.distribute.MirroredStrategy(
+            [f"CPU:{i}" for i in range(replicas)], tf.distribute.ReductionToOneDevice()
+        )
         with self.strategy.scope():
             tf.keras.utils.set_random_seed(1)
             self.model = Transformer(VOCAB, hparams)

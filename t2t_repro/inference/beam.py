@@ -116,8 +116,10 @@ def _choose(
     # At most W of 2 W are END, so enough stay open. One beam takes the likeliest token alone: that is greedy decoding.
     candidates = tf.where(beam_size > 1, 2 * beam_size, 1)
     k = tf.minimum(candidates, vocab_size)
-    not_end_V = tf.one_hot(END, vocab_size, on_value=0.0, off_value=NEVER)
-    log_p_BWV = tf.where(must_end_B[:, None, None], log_p_BWV + not_end_V, log_p_BWV) + beams.log_p[:, :, None]
+    no_padding_V = tf.one_hot(PAD, vocab_size, on_value=NEVER, off_value=0.0)
+    only_end_V = tf.one_hot(END, vocab_size, on_value=0.0, off_value=NEVER)
+    allowed_B1V = tf.where(must_end_B[:, None, None], only_end_V, no_padding_V)
+    log_p_BWV = log_p_BWV + (allowed_B1V + beams.log_p[:, :, None])
     values, tokens = top_k(tf.reshape(log_p_BWV, [-1, vocab_size]), k)
     values, best = tf.math.top_k(tf.reshape(values, [-1, beam_size * k]), tf.minimum(candidates, beam_size * k))
     tokens = tf.gather(tf.reshape(tokens, [-1, beam_size * k]), best, batch_dims=1)
