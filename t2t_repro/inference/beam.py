@@ -24,7 +24,7 @@ class Hypotheses(NamedTuple):
     """The W best translations of each sentence, best first."""
 
     ids: tf.Tensor  # [B, W, L] int32, each ending in END, padded with PAD
-    scores: tf.Tensor  # [B, W] float32: log-probability over length penalty; at most NEVER where there are fewer than W
+    scores: tf.Tensor  # [B, W] float32: log-probability over length penalty; below -1e20 where there are fewer than W
 
 
 class _Beams(NamedTuple):

@@ -103,7 +103,7 @@ class Translator:
         texts = iter(self.vocabulary.decode(all_ids.reshape(-1, all_ids.shape[2]).tolist()))
         for scores in all_scores:
             both = [(next(texts), float(score)) for score in scores]
-            yield [(text, score) for text, score in both if score > NEVER / 10]
+            yield [(text, score) for text, score in both if score > NEVER / 1e6]
 
     @tf.function(
         input_signature=[

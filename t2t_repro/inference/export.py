@@ -70,8 +70,8 @@ class ExportedTranslator(tf.Module):
         sources = tf.concat([tokens, tf.fill([tf.size(inputs), 1], END)], axis=1)
         texts, scores = self._in_turns(sources, beam_size, alpha, extra_length, n_best)
         empty = (inputs == "")[:, None]
-        texts = tf.where(empty | (scores <= NEVER / 10), "", texts)
-        scores = tf.where(empty, 0.0, tf.where(scores <= NEVER / 10, -float("inf"), scores))
+        texts = tf.where(empty | (scores <= NEVER / 1e6), "", texts)
+        scores = tf.where(empty, 0.0, tf.where(scores <= NEVER / 1e6, -float("inf"), scores))
         return {"outputs": texts, "scores": scores}
 
     def _in_turns(
