@@ -47,6 +47,7 @@ class Checkpoints:
                 "t2t-avg-checkpoints, which cannot be trained on"
             )
         status = self._checkpoint.restore(newest)
+        status.expect_partial()  # the run's fingerprint, which is carried on below
         status.assert_existing_objects_matched()
         self._fingerprint.assign(_fingerprint(newest) or self._fingerprint)
         return True
