@@ -9,7 +9,19 @@ HERE = Path(__file__).parent
 README = HERE / "README.md"
 VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "t2t_repro/__init__.py").read_text("utf-8"), re.MULTILINE)[1]
 INSIDE = ("problems", "hparams", "bin")
-PROGRAMS = ("registry", "datagen", "trainer", "decoder", "eval", "exporter", "evalb", "bleu", "avg_checkpoints")
+PROGRAMS = (
+    "registry",
+    "datagen",
+    "trainer",
+    "decoder",
+    "eval",
+    "exporter",
+    "evalb",
+    "bleu",
+    "avg_checkpoints",
+    "ablate",
+    "report",
+)
 
 setup(
     name="t2t_repro",
@@ -44,6 +56,7 @@ setup(
         "filelock>=3.16",
         "importlib_resources>=6.4",  # tensorflow-datasets imports it and does not say so
         "keras>=3.13.2",  # earlier ones have published vulnerabilities
+        "matplotlib>=3.9",  # t2t-report's curves: the plotting library of the field
         "numpy>=2.0",
         "protobuf>=6.31.1",
         "regex>=2024.11.6",  # Unicode's properties, by which Moses tokenizes

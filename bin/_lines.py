@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
@@ -27,17 +26,6 @@ def read(path: str | None) -> list[str]:
             where = f"{path or 'standard input'}, line {number}"
             raise ValueError(f"{where}: not UTF-8 at byte {error.start + 1} of the line; convert the text") from None
     return lines
-
-
-def must_be_writable(path: str) -> None:
-    """Raises an OSError where a file of that name cannot be made."""
-    folder = os.path.dirname(path) or "."
-    if os.path.isdir(path):
-        raise IsADirectoryError(f"--decode_to_file: {path!r} is a directory; give a file")
-    if not os.path.isdir(folder):
-        raise FileNotFoundError(f"--decode_to_file: no directory {folder!r}; make it first")
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(f"--decode_to_file: may not write in {folder!r}")
 
 
 def write(lines: Iterable[str], path: str | None) -> None:

@@ -16,17 +16,20 @@ import tempfile
 import textwrap
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from absl import flags
 
-from t2t_repro import __version__
+from t2t_repro import __version__, scale
 from t2t_repro.config import HParams
 from t2t_repro.problem import SPLITS, Problem, TextFiles
-from t2t_repro.registry import HPARAMS, PROBLEMS, import_user_directory
+from t2t_repro.registry import PROBLEMS, import_user_directory
+from t2t_repro.run import Run
 
 WIDTH = 80
 _HELP, _VERSION = ("-h", "-help", "--help"), ("-version", "--version")
 _FILES = tuple(f"{split}_{side}" for split in SPLITS for side in ("source", "target"))
+DATA_FLAGS = ("problem", "t2t_usr_dir", "vocab_size", "data_dir", *_FILES)  # what t2t-datagen takes
 _PREPARED = "dataset.json"  # where t2t_repro.data.prepare is done, it leaves this
 _CLEARER = {  # absl's words for a value of the wrong type, and ours
     ": invalid literal": "expected a whole number",
@@ -144,8 +147,9 @@ def _help(name: str, doc: str, values: flags.FlagValues, required: Sequence[str]
         meaning = re.sub(r"<.*>: ", "", " ".join(values[flag].help.split()))  # absl puts <choices> first
         if flag in required:
             meaning += " (required)"
-        if values[flag].default not in (None, False, [], ""):
-            meaning += f" (default: {values[flag].default})"
+        default = values[flag].default
+        if default not in (None, False, [], ""):
+            meaning += f" (default: {','.join(default) if isinstance(default, list) else default})"
         form = _form(flag, values)
         start = f"  {form:<26}" if len(form) < 26 else f"  {form}\n{'':28}"
         lines.append(start + textwrap.fill(meaning, WIDTH, initial_indent=" " * 28, subsequent_indent=" " * 28)[28:])
@@ -181,7 +185,25 @@ def problem_flags(values: flags.FlagValues, files: bool = True) -> None:
 def hparams_flags(values: flags.FlagValues) -> None:
     """Defines the flags that choose a set of hyperparameters: `chosen_hparams` reads them."""
     flags.DEFINE_string("hparams", None, "set of hyperparameters, as t2t-registry lists it", flag_values=values)
+    override_flag(values)
+
+
+def override_flag(values: flags.FlagValues) -> None:
     flags.DEFINE_multi_string("override", [], "name=value: replaces one field of the set", flag_values=values)
+
+
+def training_flags(values: flags.FlagValues) -> None:
+    """Defines the flags of a training, but for what is trained."""
+    flags.DEFINE_string("data_dir", None, "where the prepared data is, or goes", flag_values=values)
+    flags.DEFINE_string("output_dir", None, "the run: checkpoints, vocabulary, metrics", flag_values=values)
+    flags.DEFINE_enum("precision", "auto", ["auto", "float32", "bfloat16"], "of matrix products", flag_values=values)
+    flags.DEFINE_float("checkpoint_minutes", 10.0, "between two checkpoints", lower_bound=0, flag_values=values)
+    for name, default, lowest, meaning in (
+        ("checkpoint_steps", 0, 0, "updates between two checkpoints, in place of minutes"),
+        ("train_steps", None, 1, "updates in all, in place of the set's"),
+        ("seed", 1, 0, "of weights, order and dropout"),
+    ):
+        flags.DEFINE_integer(name, default, meaning, lower_bound=lowest, flag_values=values)
 
 
 def decoding_flags(values: flags.FlagValues) -> None:
@@ -202,6 +224,14 @@ def check_decoding(hparams: HParams, values: flags.FlagValues) -> HParams:
 def report(line: str) -> None:
     """Says what a program is about; standard output is for results."""
     print(line, file=sys.stderr, flush=True)
+
+
+def keep_scores(output_dir: str, scores: dict[str, Any]) -> None:
+    """Adds a scoring to the run's scores.jsonl; a run that cannot be written to is scored none the less."""
+    try:
+        Run.open(output_dir).keep_scores(scores)
+    except OSError as error:
+        report(f"t2t_repro: the scores are shown and not kept: {_message(error)}")
 
 
 def import_users_code(values: flags.FlagValues) -> None:
@@ -236,13 +266,24 @@ def chosen_hparams(values: flags.FlagValues) -> HParams:
 
     Raises KeyError for an unknown name and ValueError for an unknown field or an impossible value.
     """
-    return HPARAMS[values.hparams].override(values.override)
+    return scale.chosen(values.hparams).override(values.override)
 
 
 def must_be_directory(flag: str, path: str) -> None:
     """Raises ValueError where `path`, the value of `--flag`, is there and no directory."""
     if os.path.exists(path) and not os.path.isdir(path):
         raise ValueError(f"--{flag}: {path!r} is a file; give a directory")
+
+
+def must_be_writable(flag: str, path: str) -> None:
+    """Raises an OSError where a file `path`, the value of `--flag`, cannot be made."""
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path):
+        raise IsADirectoryError(f"--{flag}: {path!r} is a directory; give a file")
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"--{flag}: no directory {folder!r}; make it first")
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"--{flag}: may not write in {folder!r}")
 
 
 def _must_open(what: str, path: str) -> None:

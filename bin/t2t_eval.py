@@ -35,6 +35,7 @@ def score() -> None:
     from t2t_repro.evaluation.evaluate import evaluate, table
 
     scores = evaluate(FLAGS.output_dir, **{name: FLAGS[name].value for name in OPTIONS})
+    _program.keep_scores(FLAGS.output_dir, scores)
     print(json.dumps(scores, indent=2, ensure_ascii=False) if FLAGS.json else table(scores))
 
 

@@ -15,7 +15,7 @@ import sys
 
 from absl import flags
 
-from t2t_repro import describe
+from t2t_repro import describe, scale
 from t2t_repro.registry import HPARAMS, PROBLEMS
 
 from . import _program
@@ -43,7 +43,7 @@ def show() -> None:
     if FLAGS.hparams:
         texts.append(describe.describe_hparams(_program.chosen_hparams(FLAGS), vocab_size))
     if FLAGS.diff:
-        first, second = (HPARAMS[name.strip()] for name in FLAGS.diff)
+        first, second = (scale.chosen(name.strip()) for name in FLAGS.diff)
         texts.append(describe.describe_difference(first, second, vocab_size))
     print("\n\n".join(texts or [describe.list_names(PROBLEMS, HPARAMS)]))
 

@@ -14,7 +14,7 @@ import sys
 from absl import flags
 
 from t2t_repro.config import HParams
-from t2t_repro.problem import Problem
+from t2t_repro.problem import SPLITS, Problem
 from t2t_repro.run import Run
 
 from . import _program
@@ -22,16 +22,14 @@ from . import _program
 FLAGS = flags.FlagValues()
 _program.problem_flags(FLAGS)
 _program.hparams_flags(FLAGS)
-flags.DEFINE_string("data_dir", None, "where the prepared data is, or goes", flag_values=FLAGS)
-flags.DEFINE_string("output_dir", None, "the run: checkpoints, vocabulary, metrics", flag_values=FLAGS)
-flags.DEFINE_enum("precision", "auto", ["auto", "float32", "bfloat16"], "of matrix products", flag_values=FLAGS)
-flags.DEFINE_float("checkpoint_minutes", 10.0, "between two checkpoints", lower_bound=0, flag_values=FLAGS)
-for _name, _default, _lowest, _meaning in (
-    ("checkpoint_steps", 0, 0, "updates between two checkpoints, in place of minutes"),
-    ("train_steps", None, 1, "updates in all, in place of the set's"),
-    ("seed", 1, 0, "of weights, order and dropout"),
-):
-    flags.DEFINE_integer(_name, _default, _meaning, lower_bound=_lowest, flag_values=FLAGS)
+_program.training_flags(FLAGS)
+flags.DEFINE_enum(
+    "split",
+    "test",
+    SPLITS[1:],
+    "what the closing score is of: test with averaged weights, or validation with the last ones",
+    flag_values=FLAGS,
+)
 OPTIONS = ("seed", "precision", "checkpoint_minutes", "checkpoint_steps")  # of train()
 
 
@@ -61,10 +59,13 @@ def train_and_score() -> None:
         train(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, **options)
     except Interrupted as stopped:
         raise _program.Stopped(str(stopped), stopped.signal) from None
-    splits = Dataset.open(os.path.join(FLAGS.data_dir, problem.name)).record["splits"]
-    # Table 2 is the test set with averaged checkpoints
-    split = "test" if "test" in splits else "validation"
-    print(table(evaluate(FLAGS.output_dir, split=split, average_checkpoints=hparams.average_checkpoints)))
+    dataset = Dataset.open(os.path.join(FLAGS.data_dir, problem.name))
+    # the test set with averaged checkpoints as Table 2, the validation set with the last one as Table 3
+    split = FLAGS.split if dataset.has("test") else "validation"
+    average = hparams.average_checkpoints if split == "test" else 1
+    scores = evaluate(FLAGS.output_dir, split=split, average_checkpoints=average)
+    _program.keep_scores(FLAGS.output_dir, scores)
+    print(table(scores))
 
 
 def main() -> int:

@@ -40,10 +40,10 @@ def problem(name: str) -> Problem:
 
 
 def hparams(name: str) -> HParams:
-    """The registered hyperparameter set of that name; KeyError with the nearest known name otherwise."""
-    from t2t_repro.registry import HPARAMS
+    """The hyperparameter set of that name, `NAME@tiny` at that scale; KeyError with the nearest known one otherwise."""
+    from t2t_repro import scale
 
-    return HPARAMS[name]
+    return scale.chosen(name)
 
 
 def load(output_dir: str, average_checkpoints: int = 1) -> Translator:

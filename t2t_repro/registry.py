@@ -74,6 +74,11 @@ class Registry(Mapping[str, Item], Generic[Item]):
         self._load()
         return iter(sorted(self._items))
 
+    def in_order(self) -> list[Item]:
+        """Every item as they were registered: the rows of a table in the order in which they stand in its file."""
+        self._load()
+        return list(self._items.values())
+
     def __len__(self) -> int:
         self._load()
         return len(self._items)

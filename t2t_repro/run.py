@@ -1,9 +1,11 @@
 """The run directory: all that one training is made of, and all that decoding and scoring it need.
 
-    RUN/run.json          problem, hyperparameters, seed, precision, data directory, versions, command
+    RUN/run.json          problem, hyperparameters, seed, precision, data directory, versions, command; under
+                          "training" how far it has come, on what data and device, at what cost
     RUN/vocabulary.model  the vocabulary itself
     RUN/checkpoints/      weights, optimizer state and position in the data
     RUN/metrics.jsonl     one line a report; RUN/events.out.* is the same for TensorBoard
+    RUN/scores.jsonl      one line a scoring
 
 The user's own code and text are not needed once there is a run.
 """
@@ -53,6 +55,10 @@ class Run:
     @property
     def metrics(self) -> str:
         return os.path.join(self.directory, "metrics.jsonl")
+
+    @property
+    def scores(self) -> str:
+        return os.path.join(self.directory, "scores.jsonl")
 
     @classmethod
     def open(cls, directory: str) -> Run:
@@ -106,8 +112,27 @@ class Run:
         if not os.path.exists(self.vocabulary) or sha256(self.vocabulary) != self.vocabulary_sha256:
             with written_whole(self.vocabulary) as temporary:
                 shutil.copyfile(vocabulary, temporary)
-        write_json(os.path.join(self.directory, "run.json"), self._record())
+        training = self.training if Run.exists(self.directory) else {}
+        write_json(self._path, self._record() | {"training": training})
         return self
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """What `note` has kept: how far the training has come, on what data and device, at what cost."""
+        return dict(read_json(self._path).get("training", {}))
+
+    def note(self, values: dict[str, Any]) -> None:
+        """Keeps `values` in run.json, under "training"."""
+        write_json(self._path, read_json(self._path) | {"training": self.training | values})
+
+    def keep_scores(self, scores: dict[str, Any]) -> None:
+        """Adds what a scoring found to scores.jsonl."""
+        with open(self.scores, "a", encoding="utf-8") as file:
+            file.write(json.dumps(scores, ensure_ascii=False) + "\n")
+
+    @property
+    def _path(self) -> str:
+        return os.path.join(self.directory, "run.json")
 
     def must_equal(self, other: Run) -> None:
         """Raises ValueError, naming the first difference, where `other` is not the same training as this one."""

@@ -15,7 +15,7 @@ from conftest import CHECKOUT
 # Where each part of the package lies in the checkout. A part is a folder, or one module of the package's root.
 FOLDERS = {"problems": "problems", "hparams": "hparams", "bin": "bin"}
 FOLDERS |= {part: f"t2t_repro/{part}" for part in ("data", "model", "training", "inference", "evaluation")}
-ROOT_MODULES = ("config", "files", "problem", "registry", "run", "describe")
+ROOT_MODULES = ("config", "files", "problem", "registry", "run", "describe", "cost", "scale")
 
 CORE = {"config", "files", "problem", "registry", "run"}
 MAY_IMPORT = {
@@ -25,15 +25,17 @@ MAY_IMPORT = {
     "registry": {"config", "problem"},
     "run": {"config", "files", "problem", "registry"},
     "describe": {"config", "problem", "registry"},
+    "cost": {"config"},
+    "scale": {"config", "registry"},
     "problems": {"problem", "registry"},
     "hparams": {"config", "registry"},
     "data": CORE,
     "model": CORE,
-    "training": CORE | {"data", "model"},
+    "training": CORE | {"cost", "data", "model"},
     "inference": CORE | {"data", "model", "training"},
     "evaluation": CORE | {"data", "model", "training", "inference"},
-    "bin": CORE | {"describe", "data", "training", "inference", "evaluation"},
-    "__init__": {"config", "problem", "hparams", "registry", "inference"},
+    "bin": CORE | {"describe", "cost", "scale", "data", "training", "inference", "evaluation"},
+    "__init__": {"config", "problem", "hparams", "registry", "scale", "inference"},
 }
 # Parts whose import brings nothing but the standard library (and absl, for the programs).
 LIGHT = {part: set() for part in (*ROOT_MODULES, "__init__", "problems", "hparams")} | {"bin": {"absl"}}

@@ -26,7 +26,10 @@ from t2t_repro.problem import Problem
 from t2t_repro.registry import HPARAMS
 from t2t_repro.run import Run
 
-PROGRAMS = ("t2t-registry", "t2t-datagen", "t2t-trainer", "t2t-decoder", "t2t-eval", "t2t-bleu", "t2t-avg-checkpoints")
+PROGRAMS = (
+    *("t2t-registry", "t2t-datagen", "t2t-trainer", "t2t-decoder", "t2t-eval", "t2t-bleu", "t2t-avg-checkpoints"),
+    *("t2t-ablate", "t2t-report"),
+)
 HEAVY = {
     "tensorflow",
     "keras",
@@ -370,7 +373,7 @@ def test_prepared_files_need_not_be_named_again(program, stand_in):
 
 
 @pytest.fixture
-def training(stand_in):
+def training(stand_in, monkeypatch):
     """Stand-ins for what the trainer calls; `training.calls` fills up, `training.splits` says what data there is."""
 
     class Interrupted(Exception):
@@ -387,11 +390,12 @@ def training(stand_in):
         state.calls.append((output_dir, named))
         return named
 
-    state = SimpleNamespace(calls=[], signal=0, splits={"train": {}, "test": {}})
+    state = SimpleNamespace(calls=[], kept=[], signal=0, splits={"train": {}, "validation": {}, "test": {}})
     stand_in("training.trainer", train=train, Interrupted=Interrupted)
     stand_in("evaluation.evaluate", evaluate=evaluate, table=lambda scores: f"scores on {scores['split']}")
-    dataset = SimpleNamespace(open=lambda directory: SimpleNamespace(record={"splits": state.splits}))
+    dataset = SimpleNamespace(open=lambda directory: SimpleNamespace(has=lambda split: split in state.splits))
     stand_in("data.dataset", Dataset=dataset)
+    monkeypatch.setattr(_program, "keep_scores", lambda *arguments: state.kept.append(arguments))
     return state
 
 
@@ -404,6 +408,13 @@ def test_trainer_trains_then_scores(program, training):
     assert (hparams.train_steps, hparams.d_k, hparams.dropout) == (7, 32, 0.2)
     assert named["seed"] == 3 and named["precision"] == "auto"
     assert named["checkpoint_steps"] == 5 and named["checkpoint_minutes"] == 10
+    scored = {"split": "test", "average_checkpoints": 5}  # as Table 2
+    assert training.calls[1] == ("RUN", scored) and training.kept == [("RUN", scored)]
+
+
+def test_trainer_scores_the_last_weights_on_validation_where_asked_to(program, training):
+    program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, "--split=validation")
+    assert training.calls[1] == ("RUN", {"split": "validation", "average_checkpoints": 1})  # as Table 3
 
 
 def test_trainer_scores_on_validation_where_there_is_no_test(program, training):
@@ -579,6 +590,8 @@ def test_eval(program, stand_in, run):
     named = {"split": "validation", "average_checkpoints": 5, "beam_size": 1, "alpha": None, "data_dir": None}
     assert calls == [("RUN", named)]
     assert json.loads(program("t2t-eval", "--output_dir=RUN", "--json").out) == {"bleu": 27.3, "problem": "größer"}
+    with open("RUN/scores.jsonl", encoding="utf-8") as file:
+        assert [json.loads(line) for line in file] == [{"bleu": 27.3, "problem": "größer"}] * 2
 
 
 def test_eval_of_a_damaged_run(program, run):

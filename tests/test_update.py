@@ -12,6 +12,7 @@ import tensorflow as tf
 from small import SMALL
 from test_optimizer import algorithm_1
 
+from t2t_repro.cost import training_flops
 from t2t_repro.data import batching, pipeline
 from t2t_repro.data.shards import example, write_shard
 from t2t_repro.model.transformer import Transformer
@@ -114,10 +115,20 @@ def plainly(shards: list[str], before: list[np.ndarray]) -> Outcome:
         gradients = tape.gradient(mean, [weight.value for weight in model.trainable_weights])
         steps.append([tf.convert_to_tensor(gradient).numpy() for gradient in gradients])
         norm = np.sqrt(sum((gradient**2).sum() for gradient in steps[-1]))
-        sums.append(np.array([*loss, norm, 0]))
+        sums.append(np.array([*loss, flops_of(element), norm, 0]))
         rates = [learning_rate(step, HPARAMS) for step in range(1, len(steps) + 1)]
         weights = [algorithm_1(w, [s[i] for s in steps], rates, early_epsilon=True) for i, w in enumerate(before)]
     return Outcome(before, weights, sums, 0)
+
+
+def flops_of(element: dict[str, np.ndarray]) -> float:
+    """Of every part of an update, from its true size."""
+    flops = 0.0
+    for target, (batch, source_length, target_length) in zip(
+        element["targets"], element["sizes"].tolist(), strict=True
+    ):
+        flops += training_flops(HPARAMS, VOCAB, batch, source_length, target_length, np.count_nonzero(target))
+    return flops
 
 
 def must_be_equal(one: Outcome, other: Outcome) -> None:

@@ -77,6 +77,12 @@ class Dataset:
             )
         return [os.path.join(self.directory, shard["name"]) for shard in self.record["splits"][split]["shards"]]
 
+    def condition(self) -> dict[str, Any]:
+        """What a score on this data is told with: what it was trained on and scored on, and the vocabulary's size."""
+        sources, splits = self.record["sources"], self.record["splits"]
+        names = {split: _short_names(sources[split]) or "held out from train" for split in SPLITS if split in splits}
+        return names | {"pairs": splits["train"]["pairs"], "vocab_size": self.record["vocabulary"]["size"]}
+
     def must_be_of(self, problem: Problem, verify: bool = False) -> None:
         """Raises ValueError, saying what differs, unless this was made of `problem` and its text as it is now.
 
@@ -202,6 +208,16 @@ def _short(sources: Iterable[dict[str, Any]]) -> str:
         for side in [source] if "function" in source else source.values():
             named.append(" ".join(str(value) for value in side.values()))
     return " + ".join(named) or "none"
+
+
+def _short_names(sources: Iterable[dict[str, Any]]) -> str:
+    """Descriptions of sources as a table shows them: `train.en.gz, train.de.gz`."""
+    names = []
+    for source in sources:
+        for side in [source] if "function" in source else source.values():
+            first = str(next(iter(side.values())))
+            names.append(os.path.basename(first) if "path" in side else first)
+    return ", ".join(names)
 
 
 def _check_form(record: dict[str, Any]) -> None:

@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from t2t_repro.data import pipeline
 from t2t_repro.data.prepare import Dataset
+from t2t_repro.evaluation import moses
+from t2t_repro.evaluation.bleu import paper as paper_bleu
 from t2t_repro.inference.decode import Translator
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import paths
@@ -17,6 +19,7 @@ from t2t_repro.training.progress import safe_exp
 from t2t_repro.training.update import make_evaluator
 
 EVALUATION_TOKENS = 2_048  # positions a side of a batch whose logits are held whole
+RESAMPLED = 1_000  # times, for the interval of BLEU
 
 
 def evaluate(
@@ -39,31 +42,44 @@ def evaluate(
     translator = Translator.from_run(output_dir, average_checkpoints)
     sources, references = _texts(shards, translator)
     translations = translator.translate(sources, beam_size, alpha)
-    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
-    bleu_score, chrf_score = (
-        bleu.corpus_score(translations, [references]),
-        chrf.corpus_score(translations, [references]),
-    )
     evaluator = make_evaluator(translator.model, run.hparams.label_smoothing)
     batches = pipeline.evaluation_batches(shards, EVALUATION_TOKENS)
     sums = tf.add_n([evaluator(batch["inputs"], batch["targets"]) for batch in batches])
     smoothed, plain, correct, tokens = (float(x) for x in sums)
+    weights = [os.path.basename(path) for path in paths(run)[-average_checkpoints:]]
     return {
         "problem": run.problem.name,
         "hparams": run.hparams.name,
         "split": split,
         "sentences": len(sources),
-        "checkpoints": [os.path.basename(path) for path in paths(run)[-average_checkpoints:]],
+        "checkpoints": weights,
+        "step": int(weights[-1].rpartition("-")[2]),
         "beam_size": run.hparams.beam_size if beam_size is None else beam_size,
         "alpha": run.hparams.alpha if alpha is None else alpha,
-        "bleu": bleu_score.score,
-        "bleu_signature": str(bleu.get_signature()),
-        "chrf": chrf_score.score,
-        "chrf_signature": str(chrf.get_signature()),
+        **_bleu(translations, references, run.problem.target_language),
         "loss": smoothed / tokens,
         "perplexity": safe_exp(plain / tokens),
         "accuracy": correct / tokens,
     }
+
+
+def _bleu(translations: list[str], references: list[str], language: str) -> dict[str, Any]:
+    """BLEU with the 95% interval that resampling the sentences gives (Koehn, 2004), chrF, and for a language that it
+    knows the paper's own BLEU."""
+    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
+    found = bleu.corpus_score(translations, [references])
+    resampled = sacrebleu.BLEU().corpus_score(translations, [references], n_bootstrap=RESAMPLED)
+    scores: dict[str, Any] = {
+        "bleu": found.score,
+        "bleu_signature": str(bleu.get_signature()),
+        "bleu_interval": resampled._ci,
+        "chrf": chrf.corpus_score(translations, [references]).score,
+        "chrf_signature": str(chrf.get_signature()),
+    }
+    if language in moses.LANGUAGES:
+        paper = paper_bleu(translations, references, language)
+        scores |= {"paper_bleu": paper.bleu, "paper_bleu_signature": paper.signature}
+    return scores
 
 
 def table(scores: dict[str, Any]) -> str:
@@ -73,12 +89,14 @@ def table(scores: dict[str, Any]) -> str:
         ("set", scores["hparams"]),
         ("weights", f"{' + '.join(scores['checkpoints'])}"),
         ("search", f"beam {scores['beam_size']}, alpha {scores['alpha']}"),
-        ("BLEU", f"{scores['bleu']:.2f}  ({scores['bleu_signature']})"),
+        ("BLEU", f"{scores['bleu']:.2f} +- {scores['bleu_interval']:.2f}  ({scores['bleu_signature']})"),
         ("chrF", f"{scores['chrf']:.2f}  ({scores['chrf_signature']})"),
         ("loss", f"{scores['loss']:.4f} nats a token, label-smoothed"),
         ("perplexity", f"{scores['perplexity']:.3f} a token of the vocabulary"),
         ("accuracy", f"{scores['accuracy']:.2%} of tokens, the reference before them given"),
     ]
+    if "paper_bleu" in scores:
+        rows.insert(5, ("paper's BLEU", f"{scores['paper_bleu']:.2f}  ({scores['paper_bleu_signature']})"))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 

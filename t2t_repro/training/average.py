@@ -35,6 +35,7 @@ def average(output_dir: str, average_dir: str, checkpoints: int | None = None) -
     temporary = f"{whole}.tmp-{os.getpid()}"
     try:
         new = dataclasses.replace(run, directory=temporary).start(run.vocabulary)
+        new.note(run.training)
         Checkpoints(new, {"model": model}, keep=1).save(int(chosen[-1].rpartition("-")[2]))
         names = [os.path.basename(path) for path in chosen]
         write_json(os.path.join(temporary, "averaged.json"), {"run": os.path.abspath(output_dir), "checkpoints": names})

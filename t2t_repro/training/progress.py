@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 import time
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 from t2t_repro.run import Run
@@ -16,11 +18,16 @@ from t2t_repro.run import Run
 class Progress:
     """Sums up updates, and reports them every `seconds`: only then is the device waited for.
 
-    `report` takes one finished line. On a terminal the newest line replaces the one before it.
+    `report` takes one finished line. On a terminal the newest line replaces the one before it. `spent` [3], float64, is
+    what the training has cost up to the last line, over all its starts: real target tokens, FLOPs, seconds.
     """
 
-    def __init__(self, run: Run, report: Callable[[str], None], seconds: float = 10.0):
+    def __init__(
+        self, run: Run, report: Callable[[str], None], spent: tuple[float, ...] = (0, 0, 0), seconds: float = 10.0
+    ):
         self._run, self._report, self._seconds = run, report, seconds
+        self.spent = np.array(spent, np.float64)
+        self._counted = time.monotonic()
         self._metrics = open(run.metrics, "a", encoding="utf-8")  # noqa: SIM115 (closed in close)
         self._events = tf.summary.create_file_writer(run.directory)
         self._started = self._last = time.monotonic()
@@ -28,13 +35,13 @@ class Progress:
         self._sums: list[tf.Tensor] = []
 
     def update(self, step: int, sums: tf.Tensor, rate: float) -> None:
-        """Takes the sums of one update: smoothed loss, plain loss, correct, tokens, gradient norm, skipped."""
+        """Takes the sums of one update, as `Updater` gives them."""
         self._sums.append(sums)
         if self._first_step is None:
             self._first_step = step - 1
             self._started = self._last = time.monotonic()  # the first update also builds the graph
         if time.monotonic() - self._last >= self._seconds or step == self._run.hparams.train_steps:
-            self._flush(step, rate)
+            self.flush(step, rate)
 
     def write(self, step: int, values: dict[str, float], line: str) -> None:
         """Records `values` and shows `line`."""
@@ -50,15 +57,20 @@ class Progress:
         self._metrics.close()
         self._events.close()
 
-    def _flush(self, step: int, rate: float) -> None:
+    def flush(self, step: int, rate: float) -> None:
+        """Reports the updates since the last time, `step` being the newest, where there are any."""
+        if not self._sums:
+            return
         sums = tf.add_n(self._sums).numpy()
-        norm = float(self._sums[-1][4])
+        norm = float(self._sums[-1][5])
         updates, self._sums = len(self._sums), []
         now = time.monotonic()
         elapsed, self._last = now - self._last, now
         total = self._run.hparams.train_steps
         per_step = (now - self._started) / max(step - (self._first_step or 0) - 1, 1)
-        smoothed, plain, correct, tokens = (float(x) for x in sums[:4])
+        smoothed, plain, correct, tokens, flops = (float(x) for x in sums[:5])
+        self.spent += (tokens, flops, now - self._counted)
+        self._counted = now
         values = {
             "loss": smoothed / max(tokens, 1),
             "perplexity": safe_exp(plain / max(tokens, 1)),
@@ -66,23 +78,25 @@ class Progress:
             "target_tokens_per_second": tokens / elapsed if elapsed > 0 else 0.0,
             "learning_rate": rate,
             "gradient_norm": norm,
-            "skipped_updates": float(sums[5]),
+            "skipped_updates": float(sums[6]),
             "seconds_per_update": elapsed / updates,
+            "flops_spent": float(self.spent[1]),
         }
         self.write(
             step,
             values,
             f"step {step:,}/{total:,}  loss {values['loss']:.3f}  ppl {values['perplexity']:.2f}  "
-            f"{values['target_tokens_per_second']:,.0f} tok/s  lr {rate:.2e}  left {clock((total - step) * per_step)}",
+            f"{values['target_tokens_per_second']:,.0f} tok/s  lr {rate:.2e}  left {clock((total - step) * per_step)}  "
+            f"{self.spent[1]:.1e} FLOPs",
         )
 
 
 def stderr_line(line: str) -> None:
-    """Shows a line on standard error; progress lines overwrite each other on a terminal."""
+    """Shows a line on standard error; progress lines overwrite each other on a terminal, each cut to its width."""
     if not sys.stderr.isatty():
         print(line, file=sys.stderr, flush=True)
     elif line.startswith("step "):
-        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
     else:
         print(f"\r\x1b[K{line}", file=sys.stderr, flush=True)
 

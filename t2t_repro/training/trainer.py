@@ -14,12 +14,14 @@ import tensorflow as tf
 from filelock import FileLock, Timeout
 
 from t2t_repro.config import HParams
+from t2t_repro.cost import paper_flops
 from t2t_repro.data import pipeline
 from t2t_repro.data.prepare import Dataset, prepare
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
+from t2t_repro.training import devices
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.checkpoints import Checkpoints
 from t2t_repro.training.optimizer import Adam
@@ -74,6 +76,7 @@ def train(
         vocabulary_sha256=vocabulary.sha256,
     )
     run.start(dataset.vocabulary)
+    run.note({"data": dataset.condition()})
     with _only_trainer(run), _signals() as caught:
         _Training(run, dataset, vocabulary.size, checkpoint_minutes, checkpoint_steps, report).run(caught)
     return run
@@ -102,7 +105,9 @@ class _Training:
             self.updater = Updater(self.model, self.optimizer, hparams, run.seed)
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # updates tried so far
         self.position = tf.Variable([0, 0], dtype=tf.int64, trainable=False)  # in the data: epoch, updates within it
-        state = {"model": self.model, "optimizer": self.optimizer, "step": self.step, "position": self.position}
+        self.spent = tf.Variable([0, 0, 0], dtype=tf.float64, trainable=False)  # what `Progress` counts
+        state = {"model": self.model, "optimizer": self.optimizer}
+        state |= {"step": self.step, "position": self.position, "spent": self.spent}
         self.checkpoints = Checkpoints(run, state, keep=max(hparams.average_checkpoints, 5))
         self.evaluate = make_evaluator(self.model, hparams.label_smoothing)
 
@@ -110,7 +115,7 @@ class _Training:
         if self.checkpoints.restore_newest():
             self.report(f"continuing {self.settings.directory} at step {int(self.step):,}")
         self.report(self._headline())
-        progress = Progress(self.settings, self.report)
+        progress = Progress(self.settings, self.report, self.spent.numpy())
         try:
             self._run(progress, caught)
         finally:
@@ -132,9 +137,11 @@ class _Training:
                 else time.monotonic() - saved_at >= 60 * self.checkpoint_minutes
             )
             if due and step < total:
+                progress.flush(step, rate)
                 self._save(step, element, progress)
                 saved_at, saved_step = time.monotonic(), step
         if step > saved_step:
+            progress.flush(step, rate)
             self._save(step, element, progress, evaluate=not caught)
         if caught:
             raise Interrupted(caught[0])
@@ -155,7 +162,9 @@ class _Training:
     def _save(self, step: int, element: Any, progress: Progress, evaluate: bool = True) -> None:
         self.step.assign(step)
         self.position.assign(self.strategy.experimental_local_results(element["position"])[0])
+        self.spent.assign(progress.spent)
         self.checkpoints.save(step)
+        self._note(step)
         if not evaluate or "validation" not in self.dataset.record["splits"]:
             return
         smoothed, plain, correct, tokens = self._validation_sums()
@@ -165,8 +174,16 @@ class _Training:
             step,
             values,
             f"checkpoint at step {step:,}: validation ppl {values['validation_perplexity']:.2f}, "
-            f"accuracy {values['validation_accuracy']:.1%}",
+            f"accuracy {values['validation_accuracy']:.1%}, {self.spent.numpy()[1]:.1e} FLOPs spent",
         )
+
+    def _note(self, step: int) -> None:
+        """Keeps in run.json what the training has come to and cost, by count and, where it can be said, by time."""
+        tokens, flops, seconds = self.spent.numpy().tolist()
+        device, replicas = devices.name(), self.strategy.num_replicas_in_sync
+        values: dict[str, Any] = {"step": step, "target_tokens": tokens, "flops": flops, "seconds": seconds}
+        values |= {"device": device, "replicas": replicas, "paper_flops": paper_flops(seconds, replicas, device)}
+        self.settings.note(values)
 
     def _validation_sums(self) -> list[float]:
         batches = pipeline.evaluation_batches(self.dataset.shards("validation"), EVALUATION_TOKENS)

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2t_repro.config import HParams
+from t2t_repro.cost import training_flops
 from t2t_repro.data import batching
 from t2t_repro.model.transformer import PAD, Transformer
 from t2t_repro.training.loss import Loss, projected_loss, smoothed_cross_entropy
@@ -35,8 +36,8 @@ class Updater:
         return tf.function(self.__call__, input_signature=(element_spec, *scalars))
 
     def __call__(self, element: Any, step: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
-        """Applies one update, and returns its sums [6], float32: smoothed loss, plain loss, correct predictions and
-        real target tokens, then the gradient's norm, and 1 where that is not finite and the update was skipped.
+        """Applies one update, and returns its sums [7], float32: smoothed loss, plain loss, correct predictions, real
+        target tokens and FLOPs, then the gradient's norm, and 1 where that is not finite and the update was skipped.
 
         `element` holds a distributed element of `training_batches`; `step` int32 and `rate` float32 are scalars.
         """
@@ -59,7 +60,7 @@ class Updater:
     def _replica_gradients(
         self, element: Element, step: tf.Tensor, tokens: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """This replica's part of the gradient, and the sums over its parts of the four numbers of `Loss`.
+        """This replica's part of the gradient, and the sums over its parts of the four numbers of `Loss` and of FLOPs.
 
         `tokens`, float32, is how many real target tokens the whole update has.
         """
@@ -73,7 +74,7 @@ class Updater:
 
         if self.parts_per_replica == 1 and self.strategy.num_replicas_in_sync == 1:
             return part(0)
-        zeros = [tf.zeros(variable.shape) for variable in self.variables], tf.zeros(4)
+        zeros = [tf.zeros(variable.shape) for variable in self.variables], tf.zeros(5)
 
         def add_part(number: tf.Tensor, gradients: list[tf.Tensor], sums: tf.Tensor) -> tuple[Any, ...]:
             more, numbers = part(number)
@@ -104,7 +105,11 @@ class Updater:
             )
             mean_loss = loss.smoothed / tokens
         gradients = tape.gradient(mean_loss, self.variables)
-        return [tf.convert_to_tensor(gradient) for gradient in gradients], tf.stack(loss)
+        batch, source_length, target_length = (
+            tf.cast(size, tf.float32) for size in (batch, source_length, target_length)
+        )
+        flops = training_flops(self.hparams, self.model.vocab_size, batch, source_length, target_length, loss.tokens)
+        return [tf.convert_to_tensor(gradient) for gradient in gradients], tf.stack([*loss, flops])
 
 
 def _target_tokens(element: Element) -> tf.Tensor:

@@ -1,0 +1,101 @@
+"""t2t-ablate: trains the rows of Table 3, one run directory each, and reports.
+
+  t2t-ablate --problem=P --data_dir=DATA --output_dir=DIR                  all
+  t2t-ablate ... --rows=A,E,big --scale=tiny --train_steps=1000 --jobs=2   some
+
+A row is a letter of the table, or a set by its name; at --scale=tiny widths
+and depths are divided alike in all of them. Each is trained by t2t-trainer and
+scored on the validation set. The same command again skips what is done and
+continues what is not.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from absl import flags
+
+from t2t_repro import scale
+from t2t_repro.config import HParams
+from t2t_repro.cost import training_flops
+from t2t_repro.registry import RECORDS, nearest
+
+from . import _jobs, _program
+
+FLAGS = flags.FlagValues()
+_program.problem_flags(FLAGS)
+_program.override_flag(FLAGS)
+_program.training_flags(FLAGS)
+OWN = ("rows", "scale", "jobs", "output_dir", "help")  # all others are handed to t2t-trainer
+flags.DEFINE_list("rows", ["all"], "letters of Table 3, or sets by name", flag_values=FLAGS)
+flags.DEFINE_enum("scale", "full", ["full", *scale.SCALES], "size of all of them", flag_values=FLAGS)
+flags.DEFINE_integer("jobs", 1, "rows at a time, each on its share of the cores", lower_bound=1, flag_values=FLAGS)
+
+
+def rows(asked: list[str]) -> list[str]:
+    """The sets that `asked` names, in the order of Table 3. KeyError for an unknown one."""
+    places = {record.name: record.place for record in RECORDS.in_order() if record.bleu_dev is not None}
+    letters = {place.removeprefix("Table 3 (")[0] for place in places.values() if place.startswith("Table 3 (")}
+    chosen = set()
+    for row in asked:
+        if row not in {"all", *letters, *places}:
+            raise KeyError(f"unknown row {row!r} in --rows: {nearest(row, ['all', *letters, *places])}")
+        chosen |= {name for name, place in places.items() if row in ("all", name) or f"({row})" in place}
+    return [name for name in places if name in chosen]
+
+
+def ablate() -> None:
+    _program.import_users_code(FLAGS)
+    problem = _program.chosen_problem(FLAGS)
+    suffix = "" if FLAGS.scale == "full" else f"@{FLAGS.scale}"
+    sets = [scale.chosen(row + suffix).override(FLAGS.override) for row in rows(FLAGS.rows)]
+    cores = len(os.sched_getaffinity(0))
+    if FLAGS.jobs > cores:
+        raise _program.UsageError(f"--jobs={FLAGS.jobs} is more than the {cores} cores there are")
+    for flag in ("data_dir", "output_dir"):
+        _program.must_be_directory(flag, FLAGS[flag].value)
+    handed_on = [FLAGS[flag].serialize() for flag in FLAGS if FLAGS[flag].present and flag not in OWN]
+    handed_on = [argument for text in handed_on for argument in text.split("\n")]
+    of_data = [argument for argument in handed_on if argument[2:].partition("=")[0] in _program.DATA_FLAGS]
+
+    # once, before several trainers would
+    _jobs.program("t2t_datagen", of_data)
+    # the costliest first, so that none of them is left alone at the end
+    sets.sort(key=lambda hparams: -training_flops(hparams, problem.vocab_size, 1, 25, 25, 25))
+    commands = {hparams.name: _command(hparams, handed_on) for hparams in sets if not _done(hparams)}
+    _program.report(f"{len(sets)} rows, {len(sets) - len(commands)} of them done before")
+    failed = _jobs.run(commands, FLAGS.jobs, FLAGS.output_dir)
+    _report()
+    if failed:
+        raise ValueError(f"{len(failed)} of {len(sets)} rows failed: {', '.join(failed)}; their logs say why")
+
+
+def _command(hparams: HParams, handed_on: list[str]) -> list[str]:
+    directory = os.path.join(FLAGS.output_dir, hparams.name)
+    return ["t2t_trainer", *handed_on, f"--hparams={hparams.name}", f"--output_dir={directory}", "--split=validation"]
+
+
+def _done(hparams: HParams) -> bool:
+    """Whether the row is trained to the end and scored."""
+    from t2t_repro.evaluation.report import read
+    from t2t_repro.run import Run
+
+    directory = os.path.join(FLAGS.output_dir, hparams.name)
+    steps = FLAGS.train_steps or hparams.train_steps
+    return Run.exists(directory) and read(directory).score("validation", 1).get("step", 0) >= steps
+
+
+def _report() -> None:
+    from t2t_repro.evaluation import report, report_page
+
+    outcomes, unreadable = report.collect(FLAGS.output_dir)
+    print(report_page.text(report.tables(outcomes), unreadable))
+
+
+def main() -> int:
+    return _program.run("t2t-ablate", __doc__ or "", FLAGS, ablate, ("problem", "data_dir", "output_dir"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

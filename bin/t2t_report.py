@@ -1,0 +1,49 @@
+"""t2t-report: sets trained runs beside the paper's Tables 2, 3 and 4.
+
+  t2t-report DIRECTORY                          every run in it or below, on the terminal
+  t2t-report DIRECTORY --html=F --markdown=F --json=F   the same with every column, in files
+
+A figure stands under the data that it was measured on; what was not run or not scored says so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from absl import flags
+
+from t2t_repro.files import written_whole
+
+from . import _program
+
+FLAGS = flags.FlagValues()
+FORMS = ("markdown", "json", "html")
+for _name in FORMS:
+    flags.DEFINE_string(_name, None, f"file to write as {_name}, with every column", flag_values=FLAGS)
+
+
+def write(directory: str) -> None:
+    from t2t_repro.evaluation import report, report_page
+
+    forms = dict(zip(FORMS, (report_page.markdown, report_page.as_json, report_page.page), strict=True))
+    for flag in FORMS:
+        if FLAGS[flag].value:
+            _program.must_be_writable(flag, FLAGS[flag].value)
+    outcomes, unreadable = report.collect(directory)
+    tables = report.tables(outcomes)
+    for flag, form in forms.items():
+        path = FLAGS[flag].value
+        if path:
+            with written_whole(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+                file.write(form(tables, unreadable))
+            _program.report(f"written: {os.path.abspath(path)}")
+    print(report_page.text(tables, unreadable))
+
+
+def main() -> int:
+    return _program.run("t2t-report", __doc__ or "", FLAGS, write, files=("DIRECTORY",))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""A report as text for a terminal, as Markdown, as JSON, and as one HTML page that needs nothing else."""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+import math
+import os
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from t2t_repro.evaluation.report import Outcome, Table
+
+WIDTH = 80
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8884; --dim: #888; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
+h2 { margin: 2.5rem 0 .2rem; } p { margin: .2rem 0 .8rem; color: var(--dim); }
+.wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th { border-bottom-width: 2px; } th:first-child, td:first-child, .text { text-align: left; }
+svg { max-width: 100%; height: auto; background: #fff; border-radius: 6px; margin: 1rem 0; }
+"""
+
+
+def text(tables: Sequence[Table], unreadable: Sequence[str]) -> str:
+    """For a terminal: the columns that fit, one line a row."""
+    parts = []
+    for table in tables:
+        cells = table.cells(wide=False)
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [table.title, *textwrap.wrap(table.caption, WIDTH), ""]
+        for row in cells:
+            texts = [
+                _aligned(cell, width, column) for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            lines.append("  ".join(texts).rstrip())
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts + [f"Not readable: {line}" for line in unreadable])
+
+
+def markdown(tables: Sequence[Table], unreadable: Sequence[str]) -> str:
+    """Every column, as Markdown."""
+    parts = []
+    for table in tables:
+        heading, *rows = table.cells(wide=True)
+        lines = [f"## {table.title}", "", _markdown_escaped(table.caption), ""]
+        lines += [_markdown_row(heading), _markdown_row(["---"] * len(heading)), *map(_markdown_row, rows)]
+        parts.append("\n".join(lines))
+    parts += [f"Not readable: {_markdown_escaped(line)}" for line in unreadable]
+    return "\n\n".join(parts) + "\n"
+
+
+def as_json(tables: Sequence[Table], unreadable: Sequence[str]) -> str:
+    """Every value as it is, unrounded; null is what was not measured or not printed."""
+    found = [
+        {"title": table.title, "condition": table.condition, "note": table.note, "rows": table.rows} for table in tables
+    ]
+    return json.dumps({"tables": found, "unreadable": list(unreadable)}, indent=2, ensure_ascii=False) + "\n"
+
+
+def page(tables: Sequence[Table], unreadable: Sequence[str]) -> str:
+    """One HTML page with every column and the plots inside it."""
+    parts = ["<!doctype html>", '<html lang="en"><meta charset="utf-8">', "<title>t2t-report</title>"]
+    parts += ['<meta name="viewport" content="width=device-width, initial-scale=1">', f"<style>{_STYLE}</style>"]
+    for table in tables:
+        parts += [f"<h2>{html.escape(table.title)}</h2>"]
+        parts += [f"<p>{html.escape(table.caption)}</p>", '<div class="wide"><table>']
+        for number, row in enumerate(table.cells(wide=True)):
+            kind = "td" if number else "th"
+            parts.append("<tr>" + "".join(_html_cell(kind, cell) for cell in row) + "</tr>")
+        parts += ["</table></div>", *plots(table)]
+    parts += [f"<p>Not readable: {html.escape(line)}</p>" for line in unreadable]
+    return "\n".join(parts) + "\n</html>\n"
+
+
+def plots(table: Table) -> list[str]:
+    """The pictures that a table has something for, each an SVG element."""
+    curves = {outcome.run.hparams.name: _curve(outcome) for outcome in table.outcomes}
+    curves = {name: points for name, points in curves.items() if len(points) > 1}
+    pictures = []
+    if curves:
+        pictures.append(_svg(lambda axes: _draw_curves(axes, curves)))
+    differences = [
+        (row["set"], row["printed_delta"], row["delta"])
+        for row in table.rows
+        if row.get("delta") is not None and row["set"] != "base"
+    ]
+    if differences:
+        pictures.append(_svg(lambda axes: _draw_differences(axes, differences)))
+    return pictures
+
+
+def _curve(outcome: Outcome) -> list[tuple[int, float]]:
+    """Validation perplexity by step, as metrics.jsonl has it."""
+    if not os.path.exists(outcome.run.metrics):
+        return []
+    with open(outcome.run.metrics, encoding="utf-8") as file:
+        values = [json.loads(line) for line in file if '"validation_perplexity"' in line and line.endswith("\n")]
+    return [(value["step"], value["validation_perplexity"]) for value in values]
+
+
+def _svg(draw: Callable[[Any], None]) -> str:
+    """What `draw` puts on a pair of axes, as an SVG element with its letters drawn: no font is needed."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"svg.hashsalt": "t2t_repro", "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(9, 4.5), layout="constrained")
+        draw(figure.add_subplot())
+        file = io.StringIO()
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    return file.getvalue()[file.getvalue().index("<svg") :]
+
+
+def _draw_curves(axes: Any, curves: dict[str, list[tuple[int, float]]]) -> None:
+    import matplotlib
+
+    colours = matplotlib.colormaps["tab20"].colors
+    for number, (name, points) in enumerate(curves.items()):
+        axes.plot(*zip(*points, strict=True), label=name, color=colours[number % 20], linewidth=1.4)
+    axes.set(xlabel="updates", ylabel="validation perplexity", yscale="log")
+    lowest = min(value for points in curves.values() for _, value in points)
+    ticks = [tick for tick in (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100, 200, 500, 1000) if tick >= 0.8 * lowest]
+    axes.set_yticks(ticks, [str(tick) for tick in ticks])
+    axes.set_ylim(top=max(max(points[len(points) // 5 :], key=lambda p: p[1])[1] for points in curves.values()))
+    axes.minorticks_off()
+    axes.legend(ncols=2, fontsize=8, frameon=False, loc="upper right")
+
+
+def _draw_differences(axes: Any, differences: list[tuple[str, float, float]]) -> None:
+    """Each row's difference from base in BLEU: what the paper prints against what was measured."""
+    bounds = [min(min(x, y) for _, x, y in differences) - 0.3, max(max(x, y) for _, x, y in differences) + 0.3]
+    axes.plot(bounds, bounds, color="#bbb", linewidth=1, zorder=0)
+    axes.axhline(0, color="#ddd", linewidth=1, zorder=0)
+    axes.axvline(0, color="#ddd", linewidth=1, zorder=0)
+    for name, printed, measured in differences:
+        axes.plot(printed, measured, "o", color="#2b6cb0", markersize=4)
+        axes.annotate(name, (printed, measured), xytext=(4, 3), textcoords="offset points", fontsize=8)
+    axes.set(xlabel="BLEU over base, printed by the paper", ylabel="BLEU over base, measured")
+
+
+def _aligned(cell: str, width: int, column: int) -> str:
+    return f"{cell:<{width}}" if column == 0 or not _is_number(cell) else f"{cell:>{width}}"
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell.replace(",", "")))
+    except ValueError:
+        return cell == "-"
+
+
+def _html_cell(kind: str, cell: str) -> str:
+    return f"<{kind}{'' if _is_number(cell) else ' class=text'}>{html.escape(cell)}</{kind}>"
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_markdown_escaped, cells))} |"
+
+
+def _markdown_escaped(line: str) -> str:
+    for character in "\\|<>`*[]":
+        line = line.replace(character, f"\\{character}")
+    return line

@@ -1,0 +1,55 @@
+"""Sets at another size: `a_h32@tiny` is the row of Table 3 with every width and depth divided as for every other row.
+
+What a row changes, it changes at that size too, so rows can be compared with one another, and with what the paper says
+of their differences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from t2t_repro.config import HParams
+from t2t_repro.registry import HPARAMS, nearest
+
+
+@dataclass(frozen=True)
+class Scale:
+    """By what widths and depths are divided, and the training that goes with it."""
+
+    width: int
+    depth: int
+    batch_tokens: int
+    train_steps: int
+    warmup_steps: int
+
+    def __call__(self, hparams: HParams, name: str) -> HParams:
+        h = hparams
+        return replace(
+            h,
+            name=name,
+            description=f"{h.name} with widths / {self.width} and depth / {self.depth}",
+            num_layers=max(h.num_layers // self.depth, 1),
+            d_model=max(h.d_model // self.width, 2),
+            d_ff=max(h.d_ff // self.width, 1),
+            d_k=max(h.d_k // self.width, 1),
+            d_v=max(h.d_v // self.width, 1),
+            batch_tokens=self.batch_tokens,
+            train_steps=self.train_steps,
+            warmup_steps=self.warmup_steps,
+        )
+
+
+SCALES = {
+    # minutes on a CPU core; base is then N 3, d_model 128, d_ff 512, h 8, d_k 16
+    "tiny": Scale(width=4, depth=2, batch_tokens=2_048, train_steps=1_400, warmup_steps=700),
+}
+
+
+def chosen(name: str) -> HParams:
+    """The set of a name such as `big`, or `big@tiny` at one of the `SCALES`. KeyError, with the nearest, for others."""
+    registered, at, scale = name.partition("@")
+    if not at:
+        return HPARAMS[name]
+    if scale not in SCALES:
+        raise KeyError(f"unknown scale {scale!r} in {name!r}: {nearest(scale, SCALES)}")
+    return SCALES[scale](HPARAMS[registered], name)

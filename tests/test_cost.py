@@ -1,0 +1,66 @@
+"""The count of operations against every product in the model's own graph, and the paper's estimate against its table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from small import SMALL, random_model
+
+from t2t_repro.cost import paper_flops, training_flops
+from t2t_repro.model.transformer import Transformer
+
+VOCAB = 11
+
+
+def products(graph: Any) -> Iterator[int]:
+    """Operations of each matrix product in a graph whose shapes are all known."""
+    for operation in graph.get_operations():
+        if operation.type in ("MatMul", "BatchMatMul", "BatchMatMulV2", "Einsum"):
+            assert operation.type != "Einsum", "a product that this test cannot count"
+            transposed = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
+            inner = operation.inputs[0].shape[-2 if transposed else -1]
+            result = operation.outputs[0].shape
+            if 1 not in result[-2:]:  # a sum or a mean, written as the product with a vector
+                yield 2 * result.num_elements() * inner
+
+
+@pytest.mark.parametrize("changes", [{}, {"num_layers": 1, "num_heads": 3, "d_k": 4}], ids=["small", "other"])
+def test_the_count_is_of_every_product_in_the_graph(changes):
+    model = random_model(VOCAB, **changes)
+    batch, source_length, target_length = 3, 7, 5
+
+    def forward(source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        return model({"inputs": source, "targets": target})
+
+    shapes = ((batch, source_length), (batch, target_length))
+    graph = tf.function(forward).get_concrete_function(*(tf.TensorSpec(shape, tf.int32) for shape in shapes)).graph
+    tokens = batch * target_length
+    counted = training_flops(model.hparams, VOCAB, batch, source_length, target_length, tokens)
+    assert counted == 3 * sum(products(graph))
+
+
+def test_a_gradient_is_two_more_products_of_the_size():
+    model = Transformer(VOCAB, SMALL)
+    source, target = tf.ones((2, 6), tf.int32), tf.ones((2, 4), tf.int32)
+
+    @tf.function
+    def backward() -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model({"inputs": source, "targets": target}))
+        return tape.gradient(loss, [weight.value for weight in model.trainable_weights])
+
+    counted = training_flops(SMALL, VOCAB, 2, 6, 4, 8)
+    assert counted == sum(products(backward.get_concrete_function().graph))
+
+
+def test_the_papers_estimates():
+    """Table 2: twelve hours and three and a half days on eight P100."""
+    assert f"{paper_flops(12 * 3600, 8, 'Tesla P100-SXM2-16GB'):.1e}" == "3.3e+18"
+    assert f"{paper_flops(3.5 * 24 * 3600, 8, 'Tesla P100-SXM2-16GB'):.1e}" == "2.3e+19"
+
+
+def test_no_estimate_without_the_papers_rate():
+    assert paper_flops(1.0, 1, "2 cores of a CPU") is None

@@ -1,0 +1,208 @@
+"""t2t-report: what it says of run directories of every kind, and that it never mixes them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from t2t_repro import scale
+from t2t_repro.evaluation import report, report_page
+from t2t_repro.problem import Problem
+from t2t_repro.run import Run
+
+WMT = Problem(name="translate_ende_wmt14", description="", target_language="de")
+FILES = Problem(name="translate_files", description="", vocab_size=6_000)
+ROWS = 20  # of Table 3
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """`make_run("a_h1@tiny")`: a run directory of which only the weights and the vocabulary are not real."""
+    vocabulary = tmp_path / "vocabulary"
+    vocabulary.write_bytes(b"words")
+
+    def make(name, problem=FILES, step=None, pairs=29_000, scores=(), folder="runs", seed=1, **training):
+        hparams = scale.chosen(name)
+        directory = str(tmp_path / folder / f"{name}-{seed}")
+        digest = hashlib.sha256(b"words").hexdigest()
+        run = Run(directory, problem, hparams, "DATA", seed, "bfloat16", digest).start(str(vocabulary))
+        data = {"train": "train.en, train.de", "pairs": pairs, "vocab_size": 37_000}
+        step = hparams.train_steps if step is None else step
+        spent = {"target_tokens": 1e6, "flops": 2e15, "seconds": 60.0, "device": "2 cores of a CPU", "replicas": 1}
+        run.note({"data": data, "step": step, "paper_flops": None} | spent | training)
+        for split, checkpoints, values in scores:
+            names = [f"ckpt-{step - n}" for n in reversed(range(checkpoints))]
+            run.keep_scores({"split": split, "checkpoints": names, "step": step, "bleu_interval": 0.5} | values)
+        return run
+
+    return make
+
+
+def read(tmp_path, folder="runs"):
+    outcomes, unreadable = report.collect(str(tmp_path / folder))
+    return report.tables(outcomes), unreadable
+
+
+def table(tables, number):
+    [found] = [each for each in tables if each.title.startswith(f"Table {number}")]
+    return found
+
+
+def row(found, name):
+    [found] = [each for each in found.rows if each["set"] == name]
+    return found
+
+
+def test_an_empty_folder_lists_every_row_as_not_run(tmp_path):
+    (tmp_path / "runs").mkdir()
+    tables, _ = read(tmp_path)
+    assert [len(each.rows) for each in tables] == [3, ROWS, 2]
+    assert {each["status"] for some in tables for each in some.rows} == {"not run"}
+    assert {each["bleu"] for some in tables for each in some.rows} == {None}
+    text = report_page.text(tables, [])
+    assert "No run." in text and max(map(len, text.splitlines())) <= 80
+
+
+def test_table_3_stands_as_in_print(tmp_path):
+    (tmp_path / "runs").mkdir()
+    names = [each["set"] for each in table(read(tmp_path)[0], 3).rows]
+    assert names[:4] == ["base", "a_h1", "a_h4", "a_h16"] and names[-2:] == ["e_learned", "big"]
+
+
+def test_table_3_takes_one_checkpoint_on_validation_and_table_2_averaged_ones_on_test(tmp_path, make_run):
+    kinds = [("validation", 1, 25.8), ("test", 5, 27.3), ("test", 1, 26.0), ("validation", 5, 26.5)]
+    scores = [(split, n, {"paper_bleu": bleu, "bleu": bleu - 1, "perplexity": 4.92}) for split, n, bleu in kinds]
+    make_run("base", WMT, pairs=4_508_785, scores=scores)
+    tables, _ = read(tmp_path)
+    third, second = row(table(tables, 3), "base"), row(table(tables, 2), "base")
+    assert (third["bleu"], third["perplexity"], third["status"]) == (25.8, 4.92, "reproduced")
+    assert (second["bleu"], second["status"]) == (27.3, "reproduced")
+    assert row(table(tables, 2), "big")["status"] == "not run"
+    assert "BLEU is the paper's" in table(tables, 2).note
+
+
+@pytest.mark.parametrize(
+    ("bleu", "status"),
+    [(25.76, "reproduced"), (26.4, "reproduced"), (25.4, "within noise"), (25.2, "below")],
+)
+def test_status_of_a_full_run(tmp_path, make_run, bleu, status):
+    make_run("base", WMT, pairs=4_508_785, scores=[("validation", 1, {"paper_bleu": bleu})])
+    assert row(table(read(tmp_path)[0], 3), "base")["status"] == status
+
+
+def test_smaller_budgets_and_other_data_are_called_so(tmp_path, make_run):
+    scores = [("validation", 1, {"bleu": 30.0, "perplexity": 4.0})]
+    make_run("a_h1", WMT, pairs=10_000, scores=scores, folder="data")
+    make_run("a_h1@tiny", WMT, pairs=4_508_785, scores=scores, folder="scale")
+    make_run("a_h1", FILES, scores=scores, folder="files")
+    found = {f: row(table(read(tmp_path, f)[0], 3), "a_h1")["status"] for f in ("data", "scale", "files")}
+    assert found == {"data": "other data", "scale": "smaller budget", "files": "other data"}
+
+
+def test_unfinished_and_unscored_runs_say_so(tmp_path, make_run):
+    make_run("base@tiny", step=300, scores=[("validation", 1, {"bleu": 9.0})])
+    make_run("c_n2@tiny")
+    make_run("c_n4@tiny", step=0)
+    rows = table(read(tmp_path)[0], 3)
+    assert row(rows, "base")["status"] == "unfinished: 300 of 1,400"
+    assert row(rows, "c_n2")["status"] == "not scored on validation"
+    assert row(rows, "c_n4")["status"] == "unfinished: 0 of 1,400"
+
+
+def test_two_conditions_are_two_tables(tmp_path, make_run):
+    make_run("base@tiny", scores=[("validation", 1, {"bleu": 20.0})])
+    make_run("a_h1@tiny", pairs=5_000, scores=[("validation", 1, {"bleu": 10.0})])
+    make_run("b_dk16", scores=[("validation", 1, {"bleu": 30.0})])
+    tables = [each for each in read(tmp_path)[0] if each.title.startswith("Table 3")]
+    assert len(tables) == 3
+    for each in tables:
+        assert [one["status"] == "not run" for one in each.rows].count(False) == 1
+    assert [re.search(r"([\d,]+) training pairs", each.caption)[1] for each in tables] == ["5,000", "29,000", "29,000"]
+    assert [("at scale tiny" in each.caption) for each in tables] == [True, False, True]
+    assert row(tables[0], "a_h1")["delta"] is None  # base is in another table
+
+
+def test_differences_from_base_ours_and_the_papers(tmp_path, make_run):
+    make_run("base@tiny", scores=[("validation", 1, {"bleu": 20.0})])
+    make_run("c_n2@tiny", scores=[("validation", 1, {"bleu": 18.5})])
+    make_run("c_n4@tiny", scores=[("validation", 1, {"bleu": 19.0})], seed=2)
+    rows = table(read(tmp_path)[0], 3)
+    assert (row(rows, "c_n2")["delta"], row(rows, "c_n2")["printed_delta"]) == (-1.5, pytest.approx(-2.1))
+    assert row(rows, "c_n4")["delta"] is None  # no base with that seed
+
+
+def test_every_seed_is_a_row(tmp_path, make_run):
+    for seed, bleu in ((1, 20.0), (2, 21.0)):
+        make_run("base@tiny", scores=[("validation", 1, {"bleu": bleu})], seed=seed)
+    found = [each["bleu"] for each in table(read(tmp_path)[0], 3).rows if each["set"] == "base"]
+    assert found == [20.0, 21.0]
+
+
+def test_exact_and_printed_parameters(tmp_path, make_run):
+    make_run("base", FILES, scores=[("validation", 1, {"bleu": 20.0})])
+    base = row(table(read(tmp_path)[0], 3), "base")
+    assert (base["parameters"], base["millions"]) == (63_045_632, 65)
+
+
+def test_sets_that_the_paper_does_not_have_stand_apart(tmp_path, make_run):
+    make_run("multi30k", scores=[("test", 10, {"bleu": 38.0, "chrf": 61.0, "perplexity": 5.0})])
+    others = read(tmp_path)[0][-1]
+    assert others.title == "Other sets"
+    assert (others.rows[0]["bleu"], others.rows[0]["scored"]) == (38.0, "test, mean of 10")
+    assert "29,000 training pairs" in others.rows[0]["condition"]
+
+
+def test_a_damaged_run_is_named_and_the_others_are_reported(tmp_path, make_run):
+    make_run("base@tiny", scores=[("validation", 1, {"bleu": 20.0})])
+    damaged = make_run("a_h1@tiny")
+    with open(damaged.scores, "w") as file:
+        file.write("{}\n[1]\n")
+    tables, unreadable = read(tmp_path)
+    assert row(table(tables, 3), "base")["bleu"] == 20.0
+    assert unreadable == [f"{damaged.scores} is damaged: line 2 is no JSON object"]
+    assert "Not readable" in report_page.text(tables, unreadable)
+
+
+def test_files(tmp_path, make_run, program):
+    """What is written holds every value; the page is whole, and needs nothing from elsewhere."""
+    run = make_run("c_n2@tiny", scores=[("validation", 1, {"bleu": 18.5})])
+    make_run("base@tiny", scores=[("validation", 1, {"bleu": 20.0})])
+    with open(run.metrics, "w") as file:
+        for step in (100, 200, 300):
+            file.write(json.dumps({"step": step, "validation_perplexity": 1000 / step}) + "\n")
+    paths = {form: str(tmp_path / f"report.{form}") for form in ("markdown", "json", "html")}
+    result = program("t2t-report", str(tmp_path / "runs"), *(f"--{form}={path}" for form, path in paths.items()))
+    assert result.code == 0 and "c_n2" in result.out
+    texts = {form: open(path, encoding="utf-8").read() for form, path in paths.items()}
+    [third] = [each for each in json.loads(texts["json"])["tables"] if each["title"].startswith("Table 3")]
+    assert row(report.Table("", "", (), third["rows"]), "c_n2")["bleu"] == 18.5
+    assert "| c\\_n2 |" in texts["markdown"] or "| c_n2 |" in texts["markdown"]
+    assert texts["html"].count("<svg") == 2  # the curve, and the differences
+    assert not re.search(r"(src|href)=\"(?!#)|@import|url\((?!#)", texts["html"])
+    parser = HTMLParser()
+    parser.feed(texts["html"])
+    parser.close()
+
+
+def test_what_a_person_typed_is_escaped(tmp_path, make_run):
+    make_run("base@tiny", Problem(name="translate_files", description="", vocab_size=6_000), train="x")
+    outcomes, _ = report.collect(str(tmp_path / "runs"))
+    outcomes[0].training["data"]["train"] = "<script>alert(1)</script>"
+    assert "<script>alert" not in report_page.page(report.tables(outcomes), ["<b>"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "'nowhere' is no directory; give the one that t2t-trainer or t2t-ablate wrote to"),
+        ([".", "--html=."], "--html: '.' is a directory; give a file"),
+        ([".", "--json=none/x"], "--json: no directory 'none'; make it first"),
+    ],
+)
+def test_bad_arguments(program, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert program("t2t-report", *arguments) == (1, "", f"t2t-report: {message}\n")

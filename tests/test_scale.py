@@ -1,0 +1,33 @@
+"""Sets at another scale."""
+
+from __future__ import annotations
+
+import pytest
+
+import t2t_repro
+from t2t_repro import scale
+from t2t_repro.registry import HPARAMS, RECORDS
+
+ROWS = [record.name for record in RECORDS.in_order() if record.bleu_dev is not None]
+
+
+def test_tiny_base():
+    base = scale.chosen("base@tiny")
+    assert (base.num_layers, base.d_model, base.d_ff, base.num_heads, base.d_k, base.d_v) == (3, 128, 512, 8, 16, 16)
+    assert (base.dropout, base.label_smoothing, base.name) == (0.1, 0.1, "base@tiny")
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row != "base"])
+def test_a_row_changes_the_same_fields_at_every_scale(row):
+    full, tiny = HPARAMS[row], scale.chosen(f"{row}@tiny")
+    changed = set(full.changes(HPARAMS["base"])) - {"train_steps"}  # all rows train equally long at a scale
+    assert set(tiny.changes(scale.chosen("base@tiny"))) == changed
+
+
+def test_names():
+    assert scale.chosen("big") is HPARAMS["big"]
+    assert t2t_repro.hparams("a_h1@tiny").d_k == 128
+    with pytest.raises(KeyError, match=r"unknown scale 'tini' in 'base@tini': did you mean 'tiny'"):
+        scale.chosen("base@tini")
+    with pytest.raises(KeyError, match=r"unknown hyperparameter set 'bsae': did you mean 'base'"):
+        scale.chosen("bsae@tiny")
