@@ -173,6 +173,10 @@ def problem_flags(values: flags.FlagValues, files: bool = True) -> None:
         "vocab_size", None, "size of the vocabulary, in place of the problem's", lower_bound=1, flag_values=values
     )
     if files:
+        flags.DEFINE_integer(
+            "sample", None, "so many training pairs, evenly spread, in place of all", lower_bound=1, flag_values=values
+        )
+        flags.DEFINE_string("raw_dir", None, "folder of the problem's downloaded originals", flag_values=values)
         for name in _FILES:
             split, _, side = name.partition("_")
             flags.DEFINE_string(name, None, f"your own {split} text, its {side} side; may be .gz", flag_values=values)
@@ -228,7 +232,12 @@ def chosen_problem(values: flags.FlagValues) -> Problem:
             if isinstance(corpus, TextFiles):
                 _must_open(f"{split}_source", corpus.source)
                 _must_open(f"{split}_target", corpus.target)
-    return dataclasses.replace(problem, vocab_size=values.vocab_size) if values.vocab_size else problem
+    if values.raw_dir is not None:
+        if not os.path.isdir(values.raw_dir):
+            raise ValueError(f"--raw_dir: {values.raw_dir!r} is not a directory; give the folder of the originals")
+        problem = problem.with_raw_dir(values.raw_dir)
+    changes = {name: values[name].value for name in ("vocab_size", "sample") if values[name].value}
+    return dataclasses.replace(problem, **changes)
 
 
 def chosen_hparams(values: flags.FlagValues) -> HParams:

@@ -106,7 +106,7 @@ def test_rare_characters_take_no_more_than_half(tmp_path: Path):
     ("texts", "kind", "size", "message"),
     [
         (SENTENCES, "bpe", 259, "vocab_size must be at least 260, got 259"),
-        (SENTENCES, "words", 400, "vocab_kind must be 'bpe', got 'words'"),
+        (SENTENCES, "words", 400, "vocab_kind must be one of bpe, word_piece, got 'words'"),
         (iter(SENTENCES), "bpe", 400, "goes through its texts twice"),
         ([], "bpe", 400, "no text to learn a vocabulary from"),
         (["", ""], "bpe", 400, "no text to learn a vocabulary from"),
