@@ -510,14 +510,14 @@ import tensorflow  # once: a fork then starts at once
 from t2t_repro.data import prepare as module
 from t2t_repro.problem import Problem, TextFiles
 
-folder, seed = sys.argv[1:]
+folder, seed, processes = sys.argv[1], *map(int, sys.argv[2:])
 module.PAIRS_PER_SHARD, module.ENCODE_PAIRS = 1000, 500
 problem = Problem(name="killed", description="", vocab_size=600, train=(TextFiles(folder + "/a", folder + "/b"),))
 
 def start(data):
     child = os.fork()
     if not child:
-        module.prepare(problem, data, lambda line: None)
+        module.prepare(problem, data, lambda line: None, processes=processes)
         os._exit(0)
     return child
 
@@ -532,7 +532,7 @@ began = time.monotonic()
 assert os.waitpid(start(folder + "/whole"), 0)[1] == 0
 seconds = time.monotonic() - began
 expected = contents(folder + "/whole")
-rng, kills, finished = random.Random(int(seed)), 0, 0
+rng, kills, finished = random.Random(seed), 0, 0
 while kills < 10:
     data = f"{folder}/data{finished}"
     child = start(data)
@@ -550,16 +550,17 @@ print(kills, "kills", len(expected), "files")
 
 
 @pytest.mark.slow
-def test_killed_at_ten_random_moments(tmp_path: Path):
+@pytest.mark.parametrize("processes", [1, 2])
+def test_killed_at_ten_random_moments(tmp_path: Path, processes: int):
     for name, side in zip("ab", zip(*PAIRS * 15, strict=True), strict=True):
         (tmp_path / name).write_text("".join(f"{text} {n}\n" for n, text in enumerate(side)), "utf-8")
     environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "TF_CPP_MIN_LOG_LEVEL": "3"}
     result = subprocess.run(
-        [sys.executable, "-c", KILLS, str(tmp_path), "1706"],
+        [sys.executable, "-c", KILLS, str(tmp_path), "1706", str(processes)],
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("10 kills 10 files")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import glob
 import os
 import shutil
+import sys
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -178,6 +179,8 @@ class _Archives:
     def _fetch(self, url: str) -> str:
         import tensorflow_datasets as tfds
 
+        if not sys.stderr.isatty():
+            tfds.disable_progress_bar()
         manager = tfds.download.DownloadManager(
             download_dir=self._folder,
             manual_dir=self._raw_dir,
