@@ -52,7 +52,8 @@ class Piles:
     def start(self) -> set[int]:
         """Makes the folder; gives the numbers of the piles of this kind that an earlier preparation left whole."""
         os.makedirs(self.folder, exist_ok=True)
-        return {number for number in self._numbers() if self._is_whole(number)}
+        fingerprint = self.fingerprint
+        return {number for number in self._numbers() if self._is_whole(number, fingerprint)}
 
     def encode(self, chunks: Iterable[Chunk], processes: int) -> Iterator[int]:
         """Writes the pile of each chunk; gives the number of each that is written.
@@ -109,11 +110,11 @@ class Piles:
         names = (name.removesuffix(".json") for name in os.listdir(self.folder) if name.endswith(".json"))
         return [int(name.removeprefix("pile-")) for name in names]
 
-    def _is_whole(self, number: int) -> bool:
-        """Whether a pile holds what was written to it, by the same vocabulary. One that does not loses its account."""
+    def _is_whole(self, number: int, fingerprint: str) -> bool:
+        """Whether a pile of this kind holds what was written to it. One that does not loses its account."""
         try:
             account = self._account(number)
-            if account["fingerprint"] == self.fingerprint and sha256(self.path(number)) == account["sha256"]:
+            if account["fingerprint"] == fingerprint and sha256(self.path(number)) == account["sha256"]:
                 return True
         except (OSError, ValueError, KeyError):
             pass

@@ -195,7 +195,8 @@ class _Preparation:
                 lines = sum(1 for _ in read_pairs(text.files))
                 _must_have_lines(text, lines)
                 pairs[split] = pairs.get(split, 0) + lines
-                corpora.setdefault(split, []).append({"name": text.name, "lines": lines})
+                named = {"name": text.name} if text.name else {}
+                corpora.setdefault(split, []).append(named | {"lines": lines})
         self.progress["pairs"] = pairs
         self._save(corpora=corpora, held_out=[] if self.problem.validation else self._choose_held_out())
         self.report("text: " + ", ".join(f"{number:,} {split} pairs" for split, number in pairs.items()))
