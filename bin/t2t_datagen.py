@@ -22,6 +22,7 @@ FLAGS = flags.FlagValues()
 _program.problem_flags(FLAGS)
 flags.DEFINE_string("data_dir", None, "where the prepared data goes", flag_values=FLAGS)
 flags.DEFINE_boolean("verify", False, "reads all that is prepared and compares its hashes", flag_values=FLAGS)
+flags.DEFINE_string("beam", None, "flags of Apache Beam, whose pipeline then encodes and shuffles", flag_values=FLAGS)
 flags.DEFINE_integer(
     "fill", None, "prints how full batches of so many tokens a side are", lower_bound=1, flag_values=FLAGS
 )
@@ -34,7 +35,8 @@ def generate() -> None:
     _program.load_tensorflow()
     from t2t_repro.data.prepare import prepare
 
-    dataset = prepare(problem, FLAGS.data_dir, report=_program.report, verify=FLAGS.verify)
+    beam = None if FLAGS.beam is None else FLAGS.beam.split()
+    dataset = prepare(problem, FLAGS.data_dir, report=_program.report, verify=FLAGS.verify, beam=beam)
     if FLAGS.fill:
         from t2t_repro.data.fill import table
 

@@ -484,8 +484,9 @@ def test_stopped_at_every_write_and_continued(
         said: list[str] = []
         assert bytes_of(prepare(problem, str(data), said.append).directory) == expected
         assert any(line.startswith("vocabulary") for line in said) == (stop <= 2)
-        trained = len(names) - names[::-1].index("train-00002-of-00003.tfrecord") + held  # progress.json with all of it
-        assert any(line.startswith("train") for line in said) == (stop <= trained + 1)
+        last = "validation-00000-of-00001.tfrecord" if held else "train-00002-of-00003.tfrecord"
+        recorded = names.index(last) + 2  # progress.json with the shard, and then with the whole of train
+        assert any(line.startswith("train") for line in said) == (stop <= recorded)
 
 
 def test_an_account_of_other_text_is_not_continued(text: Problem, data: str, tmp_path: Path):

@@ -20,7 +20,7 @@ import shutil
 import signal
 import struct
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -36,6 +36,8 @@ from t2t_repro.problem import Pair
 _CARD = struct.Struct("<QI")  # place in the shard's order, bytes of the example that follows
 
 Chunk = tuple[int, int, list[Pair]]  # its number, the number of its first pair, its pairs
+Card = tuple[int, bytes]  # the place of an example in its shard, and the example
+Encoded = tuple[list[list[Card]], SplitCounts, SplitCounts]  # cards of each shard and held-out ones; counts of both
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,9 @@ class Piles:
         Raises what writing raises (OSError on a full disk), and ChildProcessError where a process is no more.
         """
         if processes == 1:
-            writer = _Writer(self, num_threads=None)
+            encoder = Encoder(self, num_threads=None)
             for chunk in chunks:
-                yield writer.write(chunk)
+                yield encoder.write_pile(chunk)
         else:
             yield from _in_processes(self, chunks, processes)
 
@@ -78,7 +80,7 @@ class Piles:
 
     def shard(self, index: int) -> Iterator[bytes]:
         """The examples of a training shard in the order of their places; of `num_shards`, the held-out ones."""
-        cards: list[tuple[int, bytes]] = []
+        cards: list[Card] = []
         for number, starts in self._starts.items():
             with open(self.path(number), "rb") as pile:
                 pile.seek(starts[index])
@@ -122,39 +124,37 @@ class Piles:
         return False
 
 
-class _Writer:
-    """Encodes chunks and writes their piles: one in each process. `num_threads` (None: all) are sentencepiece's."""
+class Encoder:
+    """Encodes chunks: one in each process. `num_threads` (None: all) are sentencepiece's."""
 
     def __init__(self, piles: Piles, num_threads: int | None):
         self._piles, self._num_threads = piles, num_threads
         self._vocabulary = Vocabulary(piles.vocabulary)
         self._fingerprint = piles.fingerprint
 
-    def write(self, chunk: Chunk) -> int:
-        number, first, pairs = chunk
+    def encode(self, chunk: Chunk) -> Encoded:
+        """The examples of a chunk, dealt out, and what was counted."""
+        _, first, pairs = chunk
         train, held = SplitCounts(), SplitCounts()
-        heaps: list[list[tuple[int, bytes]]] = [[] for _ in range(self._piles.num_shards + 1)]
-        encoded = zip(pairs, *(self._encode(side) for side in zip(*pairs, strict=True)), strict=True)
-        for place, ((source, target), inputs, targets) in enumerate(encoded, start=first):
+        heaps: list[list[Card]] = [[] for _ in range(self._piles.num_shards + 1)]
+        sides = (self._vocabulary.encode(side, self._num_threads) for side in zip(*pairs, strict=True))
+        for number, ((source, target), inputs, targets) in enumerate(zip(pairs, *sides, strict=True), start=first):
             train.read += 1
             if reason := irregular(source, target, inputs, targets, self._piles.max_length):
                 train.dropped[reason] += 1
             elif self._piles.held_out and source_hash(source) in self._piles.held_out:
                 held.keep(inputs, targets)
-                heaps[-1].append((place, example(inputs, targets)))
+                heaps[-1].append((number, example(inputs, targets)))
             else:
                 train.keep(inputs, targets)
-                shard, shuffled = _dealt(place)
-                heaps[shard % self._piles.num_shards].append((shuffled, example(inputs, targets)))
-        account = self._write_pile(self._piles.path(number), heaps)
-        account |= {"fingerprint": self._fingerprint, "train": train.to_json(), "held_out": held.to_json()}
-        write_json(self._piles.path(number) + ".json", account)
-        return number
+                shard, place = _dealt(number)
+                heaps[shard % self._piles.num_shards].append((place, example(inputs, targets)))
+        return heaps, train, held
 
-    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._vocabulary.encode(texts, self._num_threads)
-
-    def _write_pile(self, path: str, heaps: list[list[tuple[int, bytes]]]) -> dict[str, Any]:
+    def write_pile(self, chunk: Chunk) -> int:
+        """Writes the pile of a chunk, then its account; gives its number."""
+        path = self._piles.path(chunk[0])
+        heaps, train, held = self.encode(chunk)
         starts, digest = [0], hashlib.sha256()
         with written_whole(path) as temporary, open(temporary, "wb") as file:
             for heap in heaps:
@@ -162,7 +162,9 @@ class _Writer:
                 file.write(content)
                 digest.update(content)
                 starts.append(starts[-1] + len(content))
-        return {"starts": starts, "sha256": digest.hexdigest()}
+        account = {"starts": starts, "sha256": digest.hexdigest(), "fingerprint": self._fingerprint}
+        write_json(path + ".json", account | {"train": train.to_json(), "held_out": held.to_json()})
+        return chunk[0]
 
 
 def _dealt(number: int) -> tuple[int, int]:
@@ -172,7 +174,7 @@ def _dealt(number: int) -> tuple[int, int]:
     return shard, place
 
 
-def _cards(content: bytes) -> Iterator[tuple[int, bytes]]:
+def _cards(content: bytes) -> Iterator[Card]:
     at = 0
     while at < len(content):
         place, length = _CARD.unpack_from(content, at)
@@ -201,14 +203,14 @@ def _in_processes(piles: Piles, chunks: Iterable[Chunk], processes: int) -> Iter
         pool.shutdown(cancel_futures=True)
 
 
-_writer: _Writer  # of this process, where it is one that encodes
+_encoder: Encoder  # of this process, where it is one that encodes
 
 
 def _start_worker(piles: Piles) -> None:
-    global _writer
+    global _encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _writer = _Writer(piles, num_threads=1)
+    _encoder = Encoder(piles, num_threads=1)
 
 
 def _end_with_parent() -> None:
@@ -219,4 +221,4 @@ def _end_with_parent() -> None:
 
 
 def _work(chunk: Chunk) -> int:
-    return _writer.write(chunk)
+    return _encoder.write_pile(chunk)

@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from t2t_repro.data.counts import SplitCounts, irregular, is_empty
@@ -28,7 +28,7 @@ from t2t_repro.data.lock import locked
 from t2t_repro.data.originals import Original, Originals
 from t2t_repro.data.piles import Chunk, Piles
 from t2t_repro.data.shards import SHARD_NAME, example, shard_names, write_shard
-from t2t_repro.data.sources import read_pairs
+from t2t_repro.data.sources import evenly, read_pairs
 from t2t_repro.data.vocabulary import Vocabulary, learn
 from t2t_repro.files import read_json, sha256, write_json
 from t2t_repro.problem import SPLITS, Pair, Problem, TextFiles, Wmt
@@ -54,11 +54,13 @@ def prepare(
     report: Callable[[str], None],
     verify: bool = False,
     processes: int | None = None,
+    beam: Sequence[str] | None = None,
 ) -> Dataset:
     """The data of `problem` in `data_dir`: what is there if it is whole and of the same text, else made now.
 
     `report` is given one line for each phase. `verify` also compares every hash and record count. One process prepares
     at a time; a second one waits and says so. `processes` encode (None: one for each core where the text is long).
+    With `beam`, flags of Apache Beam, a pipeline of that encodes and shuffles the training text, to the same bytes.
 
     Raises ValueError, FileNotFoundError or OSError: text that cannot be read or downloaded, a vocabulary that the text
     cannot give, a directory that holds other data, damaged data.
@@ -74,7 +76,7 @@ def prepare(
         with locked(directory, report):
             if not Dataset.exists(directory):
                 downloads = os.path.join(data_dir, _DOWNLOADS)
-                _make(_Preparation(problem, parts, directory, downloads, report, processes))
+                _make(_Preparation(problem, parts, directory, downloads, report, processes, beam))
     dataset = Dataset.open(directory, verify=verify)
     dataset.must_be_of(problem, verify=verify)
     with contextlib.suppress(OSError):  # not there, as a rule, or the folder is read-only
@@ -103,6 +105,7 @@ class _Preparation:
         downloads: str,
         report: Callable[[str], None],
         processes: int | None,
+        beam: Sequence[str] | None,
     ):
         self.problem = problem
         self.parts = parts
@@ -110,6 +113,7 @@ class _Preparation:
         self.downloads = downloads
         self.report = report
         self.processes = processes
+        self.beam = beam
         self.vocabulary = self._path(VOCABULARY)
         self.progress = self._resumed()
 
@@ -228,25 +232,39 @@ class _Preparation:
             held_out=held_out,
             chunk_pairs=ENCODE_PAIRS,
         )
-        self._encode_train(piles)
-        counts, held = piles.counts()
-        if not counts.kept or (held_out and not held.kept):
-            raise ValueError(
-                f"too little training text is left of {counts.read:,} pairs: {counts.kept:,} to train on and "
-                f"{held.kept:,} held out for validation, {dict(counts.dropped)} dropped; give more text"
-            )
-        records = {"train": counts.record() | {"held_out": held.kept, "shards": self._shuffle(piles)}}
+        names = [*shard_names("train", piles.num_shards), *(shard_names("validation", 1) if held_out else [])]
+        counts, held, shards = self._on_beam(piles, names) if self.beam is not None else self._here(piles, names)
+        records = {"train": counts.record() | {"held_out": held.kept, "shards": shards[: piles.num_shards]}}
         if self.problem.sample:
             records["train"]["sample_of"] = self.progress["pairs"]["train"]
-        if held.kept:
-            (name,) = shard_names("validation", 1)
-            shards = [write_shard(self._path(name), piles.shard(piles.num_shards))]
-            records["validation"] = held.record() | {"held_out_of": "train", "shards": shards}
+        if held_out:
+            records["validation"] = held.record() | {"held_out_of": "train", "shards": shards[piles.num_shards :]}
         self._save(splits=self._done | records, shuffled=[])
         piles.remove()
         self.report(f"train: {counts.summary(self.problem.max_length)}")
-        if held.kept:
+        if held_out:
             self.report(f"validation: {held.summary(self.problem.max_length)}, held out of the training text")
+
+    def _here(self, piles: Piles, names: list[str]) -> tuple[SplitCounts, SplitCounts, list[dict[str, Any]]]:
+        """Encodes and shuffles on this machine: counts of training and held-out pairs, and the shards."""
+        self._encode_train(piles)
+        counts, held = piles.counts()
+        _must_be_enough(counts, held, piles)
+        return counts, held, self._shuffle(piles, names)
+
+    def _on_beam(self, piles: Piles, names: list[str]) -> tuple[SplitCounts, SplitCounts, list[dict[str, Any]]]:
+        """The same by a pipeline of Apache Beam."""
+        try:
+            from t2t_repro.data import on_beam
+        except ImportError as error:
+            raise ValueError(f"Apache Beam cannot be imported ({error}); pip install 't2t_repro[beam]'") from None
+
+        corpora = tuple(text.files for text in self.texts["train"])
+        text = on_beam.Text(corpora, self.progress["pairs"]["train"], self._number("train"))
+        counts, held, shards = on_beam.run(text, piles, [self._path(name) for name in names], self.beam or ())
+        self._must_be_as_read("train", counts.read)
+        _must_be_enough(counts, held, piles)
+        return counts, held, shards
 
     def _encode_train(self, piles: Piles) -> None:
         """Writes the piles that are not there yet."""
@@ -273,10 +291,9 @@ class _Preparation:
                 break
         self._must_be_as_read("train", read)
 
-    def _shuffle(self, piles: Piles) -> list[dict[str, Any]]:
-        """Writes the training shards that are not there yet, one in memory at a time."""
+    def _shuffle(self, piles: Piles, names: list[str]) -> list[dict[str, Any]]:
+        """Writes the shards that are not there yet, one in memory at a time."""
         shuffled = {shard["name"]: shard for shard in self.progress["shuffled"]}
-        names = shard_names("train", piles.num_shards)
         for index, name in enumerate(names):
             if name not in shuffled:
                 shuffled[name] = write_shard(self._path(name), piles.shard(index))
@@ -310,7 +327,7 @@ class _Preparation:
     def _pairs(self, split: str) -> Iterator[Pair]:
         """The pairs of a split; of train, where the problem takes a sample, that."""
         pairs = itertools.chain.from_iterable(read_pairs(text.files) for text in self.texts[split])
-        return _spread(pairs, self.progress["pairs"][split], self._number(split))
+        return evenly(pairs, self.progress["pairs"][split], self._number(split))
 
     def _number(self, split: str) -> int:
         """How many pairs `_pairs` gives."""
@@ -323,7 +340,7 @@ class _Preparation:
     def _training_sentences(self) -> Iterator[str]:
         """Both sides of all training pairs, or of LEARN_PAIRS evenly spread ones; what is held out is left out."""
         number, held_out = self._number("train"), set(self.progress["held_out"])
-        for source, target in _spread(self._pairs("train"), number, min(number, LEARN_PAIRS)):
+        for source, target in evenly(self._pairs("train"), number, min(number, LEARN_PAIRS)):
             if not (held_out and source_hash(source) in held_out):
                 yield source
                 yield target
@@ -356,11 +373,12 @@ class _Anew:
         return self._start()
 
 
-def _spread(pairs: Iterator[Pair], number: int, taken: int) -> Iterator[Pair]:
-    """Of `number` pairs so many, evenly spread."""
-    if taken == number:
-        return pairs
-    return (pair for index, pair in enumerate(pairs) if (index + 1) * taken // number != index * taken // number)
+def _must_be_enough(counts: SplitCounts, held: SplitCounts, piles: Piles) -> None:
+    if not counts.kept or (piles.held_out and not held.kept):
+        raise ValueError(
+            f"too little training text is left of {counts.read:,} pairs: {counts.kept:,} to train on and "
+            f"{held.kept:,} held out for validation, {dict(counts.dropped)} dropped; give more text"
+        )
 
 
 def _must_have_lines(text: Original, lines: int) -> None:

@@ -87,6 +87,13 @@ def lines(stream: IO[bytes], name: str, keep_mark: bool = False) -> Iterator[str
         yield text.removeprefix("\ufeff") if number == 1 and not keep_mark else text
 
 
+def evenly(pairs: Iterator[Pair], number: int, taken: int) -> Iterator[Pair]:
+    """Of `number` pairs so many, evenly spread."""
+    if taken == number:
+        return pairs
+    return (pair for index, pair in enumerate(pairs) if (index + 1) * taken // number != index * taken // number)
+
+
 def _segments(text: Iterator[str], path: str) -> Iterator[str]:
     for number, line in enumerate(text, start=1):
         if segment := _SEGMENT.fullmatch(line):

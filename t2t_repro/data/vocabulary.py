@@ -12,7 +12,7 @@ its own is spelled in the bytes of its UTF-8.
 
 Both kinds are learnt alike, by joining the most frequent pair of neighbouring pieces until there are as many as were
 asked for, and encode alike, by the same joins in the same order; a piece never reaches over a space. Pieces of the kind
-"bpe" hold letters of one script, digits, or other signs, never two of these. Those of the kind "word_piece" may hold
+"bpe" hold letters of one script, or digits and signs, never both. Those of the kind "word_piece" may hold
 anything within a word, a word being what stands between two spaces, as in Wu et al. (2016), section 4.1.
 
 From Wu et al. these word-pieces have: an exact number; pieces within words alone; a mark where a word begins, so that
