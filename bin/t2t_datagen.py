@@ -1,9 +1,8 @@
 """t2t-datagen: learns a problem's vocabulary and writes its encoded pairs.
 
-  t2t-datagen --problem=P --data_dir=DATA            prepares, or continues
-  t2t-datagen --problem=P --data_dir=DATA --verify   checks what is there
-  t2t-datagen --problem=P --data_dir=DATA --fill=25000   and prints how
-  full batches of so many tokens a side are
+  t2t-datagen --problem=P --data_dir=DATA                prepares, or continues
+  t2t-datagen --problem=P --data_dir=DATA --verify       checks what is there
+  t2t-datagen --problem=P --data_dir=DATA --fill=25000   how full batches are
 
 What a problem downloads goes to DATA/downloads, and may be removed afterwards.
 

@@ -114,6 +114,7 @@ class _Preparation:
         self.report = report
         self.processes = processes
         self.beam = beam
+        self.texts: dict[str, list[Original]] = {}
         self.vocabulary = self._path(VOCABULARY)
         self.progress = self._resumed()
 
