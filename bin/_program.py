@@ -177,6 +177,10 @@ def problem_flags(values: flags.FlagValues, files: bool = True) -> None:
         "vocab_size", None, "size of the vocabulary, in place of the problem's", lower_bound=1, flag_values=values
     )
     if files:
+        flags.DEFINE_integer(
+            "sample", None, "so many training pairs, evenly spread, in place of all", lower_bound=1, flag_values=values
+        )
+        flags.DEFINE_string("raw_dir", None, "folder of the problem's downloaded originals", flag_values=values)
         for name in _FILES:
             split, _, side = name.partition("_")
             flags.DEFINE_string(name, None, f"your own {split} text, its {side} side; may be .gz", flag_values=values)
@@ -243,22 +247,28 @@ def import_users_code(values: flags.FlagValues) -> None:
 def chosen_problem(values: flags.FlagValues) -> Problem:
     """The problem of the command line, on the user's files where it takes them. Its text files can be opened.
 
-    Where data is prepared already, the files need not be named again. Raises KeyError for an unknown name and
-    ValueError for files that are missing, unreadable or not asked for.
+    Where data is prepared already, the files need not be named again, nor the folder of the originals be there. Raises
+    KeyError for an unknown name and ValueError for files that are missing, unreadable or not asked for.
     """
     problem = PROBLEMS[values.problem]
     files = {name: values[name].value for name in _FILES}
     given = [f"--{name}" for name, path in files.items() if path]
     if given and not problem.takes_files:
         raise ValueError(f"problem {problem.name!r} has its own text and takes no {given[0]}; see translate_files")
-    if given or problem.takes_files and not os.path.exists(os.path.join(values.data_dir, problem.name, _PREPARED)):
+    prepared = os.path.exists(os.path.join(values.data_dir, problem.name, _PREPARED))
+    if given or problem.takes_files and not prepared:
         problem = problem.with_files(**files)
     for split in SPLITS:
         for corpus in problem.corpora(split):
             if isinstance(corpus, TextFiles):
                 _must_open(f"{split}_source", corpus.source)
                 _must_open(f"{split}_target", corpus.target)
-    return dataclasses.replace(problem, vocab_size=values.vocab_size) if values.vocab_size else problem
+    if values.raw_dir is not None:
+        if not prepared and not os.path.isdir(values.raw_dir):
+            raise ValueError(f"--raw_dir: {values.raw_dir!r} is not a directory; give the folder of the originals")
+        problem = problem.with_raw_dir(values.raw_dir)
+    changes = {name: values[name].value for name in ("vocab_size", "sample") if values[name].value}
+    return dataclasses.replace(problem, **changes)
 
 
 def chosen_hparams(values: flags.FlagValues) -> HParams:

@@ -1,7 +1,10 @@
 """t2t-datagen: learns a problem's vocabulary and writes its encoded pairs.
 
-  t2t-datagen --problem=P --data_dir=DATA            prepares, or continues
-  t2t-datagen --problem=P --data_dir=DATA --verify   checks what is there
+  t2t-datagen --problem=P --data_dir=DATA                prepares, or continues
+  t2t-datagen --problem=P --data_dir=DATA --verify       checks what is there
+  t2t-datagen --problem=P --data_dir=DATA --fill=25000   how full batches are
+
+What a problem downloads goes to DATA/downloads, and may be removed afterwards.
 
 t2t-trainer does this by itself where the data is missing.
 """
@@ -18,6 +21,10 @@ FLAGS = flags.FlagValues()
 _program.problem_flags(FLAGS)
 flags.DEFINE_string("data_dir", None, "where the prepared data goes", flag_values=FLAGS)
 flags.DEFINE_boolean("verify", False, "reads all that is prepared and compares its hashes", flag_values=FLAGS)
+flags.DEFINE_string("beam", None, "flags of Apache Beam, whose pipeline then encodes and shuffles", flag_values=FLAGS)
+flags.DEFINE_integer(
+    "fill", None, "prints how full batches of so many tokens a side are", lower_bound=1, flag_values=FLAGS
+)
 
 
 def generate() -> None:
@@ -27,7 +34,12 @@ def generate() -> None:
     _program.load_tensorflow()
     from t2t_repro.data.prepare import prepare
 
-    prepare(problem, FLAGS.data_dir, report=_program.report, verify=FLAGS.verify)
+    beam = None if FLAGS.beam is None else FLAGS.beam.split()
+    dataset = prepare(problem, FLAGS.data_dir, report=_program.report, verify=FLAGS.verify, beam=beam)
+    if FLAGS.fill:
+        from t2t_repro.data.fill import table
+
+        print(table(dataset.shards("train"), FLAGS.fill))
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t2t_repro.config import HParams
-from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles
+from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles, Wmt
 from t2t_repro.registry import HPARAMS, RECORDS
 
 WIDTH = 80
@@ -91,6 +91,8 @@ def _corpora(problem: Problem, split: str) -> str:
 def _corpus(corpus: Corpus) -> str:
     if isinstance(corpus, TextFiles):
         return f"{corpus.source} and {corpus.target}"
+    if isinstance(corpus, Wmt):
+        return f"{corpus.dataset}, split {corpus.split}, through tensorflow-datasets"
     function: Any = corpus.function
     arguments = ""
     if isinstance(function, functools.partial):

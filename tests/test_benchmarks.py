@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import batches, gemm, train
+from benchmarks import batches, gemm, prepare, train
 from benchmarks.shapes import SHAPES, update_flops
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-PROGRAMS = ("batches", "environments", "gemm", "pipeline", "train")
+PROGRAMS = ("batches", "environments", "gemm", "pipeline", "prepare", "train")
 
 
 def test_help_names_the_command_and_imports_nothing_heavy() -> None:
@@ -113,3 +113,23 @@ def test_the_table_holds_medians_of_ratios_of_the_same_round() -> None:
     (ours,) = [line for line in lines if line.startswith("| ours bfloat16")]
     assert ours.startswith("| ours bfloat16 | 3.00 (2.00 to 4.00) | 0.50 |")
     assert "over OpenNMT-tf float32 adam" in lines[4] and "products" not in "".join(lines[5:])
+
+
+def test_projection_divides_the_encoding_alone_and_never_below_the_reading() -> None:
+    """A microsecond a pair to read, 20 to learn from each, 100 to encode on two processes, 3 to write."""
+    rates = {"text": 1e-6, "vocabulary": 20e-6, "encoding": 100e-6, "writing": 3e-6}
+    rows = [{"pairs": size} | {part: size * rate for part, rate in rates.items()} for size in (100_000, 200_000)]
+    learnt = 2e6 * 20e-6 + 2 * 2e6 * 1e-6  # of four million pairs, two are learnt from and all are read, twice
+    for cores, encoding in ((2, 100e-6), (16, 12.5e-6), (1600, 1e-6)):
+        expected = 4e6 * 1e-6 + learnt + 4e6 * (encoding + 3e-6)
+        assert prepare.projection(rows, 4_000_000, 2, cores) == pytest.approx(expected)
+
+
+def test_text_of_any_size_has_no_line_twice(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one\ntwo\n")
+    (tmp_path / "b").write_text("eins\nzwei\n")
+    source, target = prepare.write_text(str(tmp_path), 5, str(tmp_path / "a"), str(tmp_path / "b"))
+    assert Path(source).read_text() == "one\ntwo\n1 one\n1 two\n2 one\n"
+    assert Path(target).read_text().splitlines()[-1] == "2 eins"
+    made = list(prepare.made_up(3))
+    assert made == list(prepare.made_up(3)) and all(len(text.split()) > 3 for pair in made for text in pair)

@@ -43,6 +43,7 @@ LIGHT = {part: set() for part in (*ROOT_MODULES, "__init__", "problems", "hparam
 # What is installed under another name than it is imported by.
 INSTALLED_AS = {
     "absl": "absl-py",
+    "apache_beam": "apache-beam",
     "google": "protobuf",
     "tensorflow_text": "tensorflow-text",
     "tensorflow_datasets": "tensorflow-datasets",
@@ -154,7 +155,8 @@ def test_light_parts_import_heavy_ones_only_inside_functions(part):
 def test_every_dependency_is_declared():
     used = {root(each) for part in MAY_IMPORT for each in imports(part)} - {"t2t_repro", *sys.stdlib_module_names}
     call = next(node for node in ast.walk(ast.parse((CHECKOUT / "setup.py").read_text())) if _is_setup(node))
-    requires = ast.literal_eval(next(word.value for word in call.keywords if word.arg == "install_requires"))
+    words = {word.arg: word.value for word in call.keywords}
+    requires = ast.literal_eval(words["install_requires"]) + ast.literal_eval(words["extras_require"])["beam"]
     declared = {re.match(r"[\w-]+", requirement)[0] for requirement in requires}
     assert {INSTALLED_AS.get(name, name) for name in used} <= declared
 

@@ -218,6 +218,16 @@ def test_reader_gone_is_quiet():
             "problem 'translate_ende_cldr' has its own text and takes no --test_source; see translate_files",
         ),
         (
+            "t2t-datagen",
+            ["--problem=translate_ende_cldr", "--data_dir=D", "--raw_dir=."],
+            "problem 'translate_ende_cldr' downloads nothing and takes no --raw_dir",
+        ),
+        (
+            "t2t-trainer",
+            ["--problem=translate_ende_wmt14", *TRAIN, "--raw_dir=none"],
+            "--raw_dir: 'none' is not a directory; give the folder of the originals",
+        ),
+        (
             "t2t-decoder",
             ["--output_dir=none"],
             "--output_dir: no directory 'none'; give the one that t2t-trainer wrote",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from t2t_repro.data.shards import SHARD_NAME, count_records
@@ -16,9 +15,12 @@ from t2t_repro.problem import SPLITS, Problem
 FORMAT = 1
 DATASET = "dataset.json"
 VOCABULARY = "vocabulary.model"
-_PERCENTILES = (50, 90, 99)
 _SAME_DATA = ("description", "source_language", "target_language", "metric")  # fields that change no byte of it
-_ONLY_VERIFIED = ("sha256", "versions")  # parts of a source's description that are not compared at every start
+_ONLY_VERIFIED = (
+    "sha256",
+    "versions",
+    "archives",
+)  # parts of a source's description that are not compared at every start
 
 
 @dataclass(frozen=True)
@@ -124,43 +126,6 @@ class Dataset:
                     raise ValueError(f"{path} does not hold the {shard['records']} records that were counted; {again}")
 
 
-@dataclass
-class SplitCounts:
-    """What dataset.json says about one split. Lengths are in tokens, END included."""
-
-    read: int = 0
-    kept: int = 0
-    dropped: collections.Counter[str] = field(default_factory=collections.Counter)  # "empty" or "too_long"
-    irregular: collections.Counter[str] = field(default_factory=collections.Counter)  # the same, kept none the less
-    lengths: dict[str, collections.Counter[int]] = field(
-        default_factory=lambda: {"inputs": collections.Counter(), "targets": collections.Counter()}
-    )
-
-    def keep(self, inputs: list[int], targets: list[int]) -> None:
-        self.kept += 1
-        self.lengths["inputs"][len(inputs)] += 1
-        self.lengths["targets"][len(targets)] += 1
-
-    def record(self) -> dict[str, Any]:
-        return {
-            "pairs_read": self.read,
-            "pairs": self.kept,
-            "dropped": dict(sorted(self.dropped.items())),
-            "irregular_but_kept": dict(sorted(self.irregular.items())),
-            "tokens": {side: sum(n * count for n, count in counts.items()) for side, counts in self.lengths.items()},
-            "length": {side: _spread(counts) for side, counts in self.lengths.items()},
-        }
-
-    def summary(self, max_length: int) -> str:
-        """`64,000 pairs, 1,043,221 source and 1,120,993 target tokens, 12 dropped (longer than 256 tokens)`."""
-        words = {"empty": "a side empty", "too_long": f"longer than {max_length} tokens"}
-        tokens = self.record()["tokens"]
-        parts = [f"{self.kept:,} pairs", f"{tokens['inputs']:,} source and {tokens['targets']:,} target tokens"]
-        parts += [f"{number:,} dropped ({words[why]})" for why, number in sorted(self.dropped.items())]
-        parts += [f"{number:,} kept though irregular ({words[why]})" for why, number in sorted(self.irregular.items())]
-        return ", ".join(parts)
-
-
 def made_of(problem: Problem, hashed: bool) -> dict[str, Any]:
     """What the bytes of prepared data follow from: {"problem": fields, "sources": {split: descriptions}}."""
     fields = {name: value for name, value in problem.to_dict().items() if name not in _SAME_DATA}
@@ -171,21 +136,6 @@ def made_of(problem: Problem, hashed: bool) -> dict[str, Any]:
 def intact(path: str, shard: dict[str, Any]) -> bool:
     """Whether a shard is there, with the bytes that were recorded."""
     return os.path.isfile(path) and os.path.getsize(path) == shard["bytes"]
-
-
-def _spread(counts: collections.Counter[int]) -> dict[str, float]:
-    """Mean, some percentiles and the maximum of lengths given as {length: how many}."""
-    number, seen = counts.total(), 0
-    found: dict[str, float] = {}
-    if not number:
-        return {}
-    for length in sorted(counts):
-        seen += counts[length]
-        for percent in _PERCENTILES:
-            if seen * 100 >= number * percent:
-                found.setdefault(f"p{percent}", length)
-    mean = sum(length * count for length, count in counts.items()) / number
-    return {"mean": round(mean, 2)} | found | {"max": max(counts)}
 
 
 def _comparable(sources: list[dict[str, Any]], verify: bool) -> Any:
@@ -205,7 +155,7 @@ def _short(sources: Iterable[dict[str, Any]]) -> str:
     """Descriptions of sources as an error shows them."""
     named = []
     for source in sources:
-        for side in [source] if "function" in source else source.values():
+        for side in source.values() if "source" in source else [source]:
             named.append(" ".join(str(value) for value in side.values()))
     return " + ".join(named) or "none"
 

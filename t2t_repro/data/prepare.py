@@ -4,8 +4,9 @@
     DATA/translate_ende_cldr/train-00000-of-00004.tfrecord ...
     DATA/translate_ende_cldr/dataset.json                       written last: where it is, all is
 
-Killed at any moment, the same call goes on after the last part that was whole (`progress.json` keeps the account) and
-ends with the same bytes. Nothing depends on the number of threads or on the clock.
+Killed at any moment, the same call goes on after the last part that was whole (`progress.json` and the piles keep the
+account) and ends with the same bytes. Nothing depends on the number of processes or on the clock. Text is read as a
+stream and never held: 40 million pairs need the memory of the vocabulary's sample, then that of one shard.
 """
 
 from __future__ import annotations
@@ -15,35 +16,54 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from t2t_repro.data.dataset import DATASET, FORMAT, VOCABULARY, Dataset, SplitCounts, intact, made_of
+from t2t_repro.data.counts import SplitCounts, irregular, is_empty
+from t2t_repro.data.dataset import DATASET, FORMAT, VOCABULARY, Dataset, intact, made_of
 from t2t_repro.data.held_out import HeldOut, source_hash
-from t2t_repro.data.shards import SHARD_NAME, Deal, example, shard_names, write_shard
-from t2t_repro.data.sources import read_pairs
+from t2t_repro.data.lock import locked
+from t2t_repro.data.originals import Original, Originals
+from t2t_repro.data.piles import Chunk, Piles
+from t2t_repro.data.shards import SHARD_NAME, example, shard_names, write_shard
+from t2t_repro.data.sources import evenly, read_pairs
 from t2t_repro.data.vocabulary import Vocabulary, learn
 from t2t_repro.files import read_json, sha256, write_json
-from t2t_repro.problem import SPLITS, Pair, Problem
+from t2t_repro.problem import SPLITS, Pair, Problem, TextFiles, Wmt
 from t2t_repro.run import versions
 
 __all__ = ["Dataset", "prepare"]
 
 PAIRS_PER_SHARD = 200_000  # one shard of training pairs is sorted in memory: about 100 MB
-ENCODE_PAIRS = 20_000  # encoded at once, on all cores
+ENCODE_PAIRS = 20_000  # a chunk: encoded by one process, and all that is lost when it is stopped
+PROCESSES_FROM = 20  # chunks: fewer are encoded sooner than processes are started
+REPORT_SECONDS = 60
 LEARN_PAIRS = 2_000_000  # the vocabulary is learnt from so many at most, spread evenly over the text: about 2 GB
 
 _PROGRESS = "progress.json"
-_HEAPS = "heaps.tmp"
+_PILES = "piles"
+_DOWNLOADS = "downloads"  # of all problems of a data directory
 _LEFTOVER = re.compile(rf"({SHARD_NAME.pattern}|vocabulary\.model|dataset\.json|progress\.json)\.tmp-\d+")
 
 
-def prepare(problem: Problem, data_dir: str, report: Callable[[str], None], verify: bool = False) -> Dataset:
+def prepare(
+    problem: Problem,
+    data_dir: str,
+    report: Callable[[str], None],
+    verify: bool = False,
+    processes: int | None = None,
+    beam: Sequence[str] | None = None,
+) -> Dataset:
     """The data of `problem` in `data_dir`: what is there if it is whole and of the same text, else made now.
 
     `report` is given one line for each phase. `verify` also compares every hash and record count. One process prepares
-    at a time; a second one waits and says so. Raises ValueError, FileNotFoundError or OSError: text that cannot be
-    read, a vocabulary that the text cannot give, a directory that holds other data, damaged data.
+    at a time; a second one waits and says so. `processes` encode (None: one for each core where the text is long).
+    With `beam`, flags of Apache Beam, a pipeline of that encodes and shuffles the training text, to the same bytes.
+
+    Raises ValueError, FileNotFoundError or OSError: text that cannot be read or downloaded, a vocabulary that the text
+    cannot give, a directory that holds other data, damaged data.
     """
     directory = os.path.join(data_dir, problem.name)
     for path in (data_dir, directory):
@@ -53,32 +73,15 @@ def prepare(problem: Problem, data_dir: str, report: Callable[[str], None], veri
         if problem.takes_files:
             raise ValueError(f"problem {problem.name!r} needs your text: give --train_source and --train_target")
         parts = made_of(problem, hashed=True)
-        os.makedirs(directory, exist_ok=True)
-        with _locked(directory, report):
+        with locked(directory, report):
             if not Dataset.exists(directory):
-                _make(_Preparation(problem, parts, directory, report))
+                downloads = os.path.join(data_dir, _DOWNLOADS)
+                _make(_Preparation(problem, parts, directory, downloads, report, processes, beam))
     dataset = Dataset.open(directory, verify=verify)
     dataset.must_be_of(problem, verify=verify)
     with contextlib.suppress(OSError):  # not there, as a rule, or the folder is read-only
         os.remove(os.path.join(directory, _PROGRESS))
     return dataset
-
-
-@contextlib.contextmanager
-def _locked(directory: str, report: Callable[[str], None]) -> Iterator[None]:
-    """One preparer per directory. The lock goes with its process, however that ends."""
-    import filelock
-
-    lock = filelock.FileLock(os.path.join(directory, ".lock"))
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        report(f"another process prepares {directory}; waiting for it")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _make(preparation: _Preparation) -> None:
@@ -94,27 +97,43 @@ def _make(preparation: _Preparation) -> None:
 class _Preparation:
     """One preparation, from whatever an earlier one left behind. `progress` is what progress.json says."""
 
-    def __init__(self, problem: Problem, parts: dict[str, Any], directory: str, report: Callable[[str], None]):
+    def __init__(
+        self,
+        problem: Problem,
+        parts: dict[str, Any],
+        directory: str,
+        downloads: str,
+        report: Callable[[str], None],
+        processes: int | None,
+        beam: Sequence[str] | None,
+    ):
         self.problem = problem
         self.parts = parts
         self.directory = directory
+        self.downloads = downloads
         self.report = report
+        self.processes = processes
+        self.beam = beam
+        self.texts: dict[str, list[Original]] = {}
         self.vocabulary = self._path(VOCABULARY)
         self.progress = self._resumed()
 
     def run(self) -> None:
         self._clean()
+        downloaded = Originals(self.downloads, self.report)
+        self.texts = {split: self._texts(split, downloaded) for split in SPLITS}
         if "pairs" not in self.progress:
             self._read_all()
         if not self._has_vocabulary():
             self._learn()
         vocabulary = Vocabulary(self.vocabulary)
         if "train" not in self._done or (self.progress["held_out"] and "validation" not in self._done):
-            self._write_train(vocabulary)
+            self._write_train()
         for split in ("validation", "test"):
             if self.problem.corpora(split) and split not in self._done:
                 self._write_split(split, vocabulary)
         record = {"format": FORMAT} | self.parts | {"problem": self.problem.to_dict()}
+        record["corpora"] = self.progress["corpora"]
         record["vocabulary"] = {"kind": vocabulary.kind, "size": vocabulary.size} | self.progress["vocabulary"]
         record["splits"] = {split: self._done[split] for split in SPLITS if split in self._done}
         write_json(self._path(DATASET), record | {"versions": versions()})
@@ -132,14 +151,15 @@ class _Preparation:
             progress = read_json(self._path(_PROGRESS))
             if progress["parts"] == self.parts:
                 splits = progress["splits"].items()
-                progress["splits"] = {split: record for split, record in splits if self._is_whole(record)}
+                progress["splits"] = {split: record for split, record in splits if self._is_whole(record["shards"])}
+                progress["shuffled"] = [shard for shard in progress["shuffled"] if self._is_whole([shard])]
                 return progress
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             pass  # none, or a damaged one: begin anew
-        return {"parts": self.parts, "splits": {}}
+        return {"parts": self.parts, "splits": {}, "shuffled": []}
 
-    def _is_whole(self, record: dict[str, Any]) -> bool:
-        return all(intact(self._path(shard["name"]), shard) for shard in record["shards"])
+    def _is_whole(self, shards: list[dict[str, Any]]) -> bool:
+        return all(intact(self._path(shard["name"]), shard) for shard in shards)
 
     def _has_vocabulary(self) -> bool:
         recorded = self.progress.get("vocabulary")
@@ -150,6 +170,7 @@ class _Preparation:
     def _clean(self) -> None:
         """Removes what was half written, and shards that are not in the account."""
         known = {shard["name"] for record in self._done.values() for shard in record["shards"]}
+        known |= {shard["name"] for shard in self.progress["shuffled"]}
         for name in os.listdir(self.directory):
             if _LEFTOVER.fullmatch(name) or (SHARD_NAME.fullmatch(name) and name not in known):
                 os.remove(self._path(name))
@@ -160,65 +181,134 @@ class _Preparation:
 
     # The phases
 
+    def _texts(self, split: str, downloaded: Originals) -> list[Original]:
+        """The text of a split, with what is downloaded in its files. What is not downloaded yet is, now."""
+        texts = []
+        for corpus in self.problem.corpora(split):
+            if isinstance(corpus, Wmt):
+                texts += downloaded.of(corpus)
+            else:
+                texts.append(Original("", corpus))
+        return texts
+
     def _read_all(self) -> None:
         """Reads all text once: counts pairs, meets what is wrong before hours are spent, chooses what to hold out."""
         pairs: dict[str, int] = {}
-        choice = None if self.problem.validation else HeldOut()
+        corpora: dict[str, list[dict[str, Any]]] = {}
         for split in SPLITS:
-            for source, target in self._pairs(split):
-                pairs[split] = pairs.get(split, 0) + 1
-                if choice and split == "train" and not _is_empty(source, target):
-                    choice.add(source)
-        self._save(pairs=pairs, held_out=choice.choose() if choice else [])
+            for text in self.texts[split]:
+                lines = sum(1 for _ in read_pairs(text.files))
+                _must_have_lines(text, lines)
+                pairs[split] = pairs.get(split, 0) + lines
+                named = {"name": text.name} if text.name else {}
+                corpora.setdefault(split, []).append(named | {"lines": lines})
+        self.progress["pairs"] = pairs
+        self._save(corpora=corpora, held_out=[] if self.problem.validation else self._choose_held_out())
         self.report("text: " + ", ".join(f"{number:,} {split} pairs" for split, number in pairs.items()))
+
+    def _choose_held_out(self) -> list[int]:
+        choice = HeldOut()
+        for source, target in self._pairs("train"):
+            if not is_empty(source, target):
+                choice.add(source)
+        return choice.choose()
 
     def _learn(self) -> None:
         """Learns the vocabulary, from training text alone. What was encoded with another one goes."""
         kind, size = self.problem.vocab_kind, self.problem.vocab_size
         sentences = learn(_Anew(self._training_sentences), self.vocabulary, kind, size)
         self._done.clear()
-        self._save(vocabulary={"sha256": sha256(self.vocabulary), "sentences": sentences})
-        self.report(f"vocabulary: {size:,} pieces ({kind.upper()}) learnt from {sentences:,} sentences")
+        shutil.rmtree(self._path(_PILES), ignore_errors=True)
+        self._save(vocabulary={"sha256": sha256(self.vocabulary), "sentences": sentences}, shuffled=[])
+        self.report(f"vocabulary: {size:,} pieces ({kind}) learnt from {sentences:,} sentences")
 
-    def _write_train(self, vocabulary: Vocabulary) -> None:
+    def _write_train(self) -> None:
         """Encodes the training text, drops what cannot be trained on, and shuffles the rest over all its shards."""
-        held_out = set(self.progress["held_out"])
-        counts, held_counts, held = SplitCounts(), SplitCounts(), []
-        with Deal(self._path(_HEAPS), self._num_shards("train")) as deal:
-            for number, (source, target), inputs, targets in self._encoded("train", vocabulary):
-                counts.read += 1
-                if reason := self._irregular(source, target, inputs, targets):
-                    counts.dropped[reason] += 1
-                elif held_out and source_hash(source) in held_out:
-                    held_counts.keep(inputs, targets)
-                    held.append(example(inputs, targets))
-                else:
-                    counts.keep(inputs, targets)
-                    deal.add(number, example(inputs, targets))
-            self._must_be_as_read("train", counts.read)
-            if not counts.kept or (held_out and not held):
-                raise ValueError(
-                    f"too little training text is left of {counts.read:,} pairs: {counts.kept:,} to train on and "
-                    f"{len(held):,} held out for validation, {dict(counts.dropped)} dropped; give more text"
-                )
-            records = {"train": counts.record() | {"held_out": len(held), "shards": deal.write(self.directory)}}
-        if held:
-            (name,) = shard_names("validation", 1)
-            shards = [write_shard(self._path(name), held)]
-            records["validation"] = held_counts.record() | {"held_out_of": "train", "shards": shards}
-        self._save(splits=self._done | records)
+        held_out = frozenset(self.progress["held_out"])
+        piles = Piles(
+            folder=self._path(_PILES),
+            vocabulary=self.vocabulary,
+            num_shards=self._num_shards("train"),
+            max_length=self.problem.max_length,
+            held_out=held_out,
+            chunk_pairs=ENCODE_PAIRS,
+        )
+        names = [*shard_names("train", piles.num_shards), *(shard_names("validation", 1) if held_out else [])]
+        counts, held, shards = self._on_beam(piles, names) if self.beam is not None else self._here(piles, names)
+        records = {"train": counts.record() | {"held_out": held.kept, "shards": shards[: piles.num_shards]}}
+        if self.problem.sample:
+            records["train"]["sample_of"] = self.progress["pairs"]["train"]
+        if held_out:
+            records["validation"] = held.record() | {"held_out_of": "train", "shards": shards[piles.num_shards :]}
+        self._save(splits=self._done | records, shuffled=[])
+        piles.remove()
         self.report(f"train: {counts.summary(self.problem.max_length)}")
-        if held:
-            self.report(f"validation: {held_counts.summary(self.problem.max_length)}, held out of the training text")
+        if held_out:
+            self.report(f"validation: {held.summary(self.problem.max_length)}, held out of the training text")
+
+    def _here(self, piles: Piles, names: list[str]) -> tuple[SplitCounts, SplitCounts, list[dict[str, Any]]]:
+        """Encodes and shuffles on this machine: counts of training and held-out pairs, and the shards."""
+        self._encode_train(piles)
+        counts, held = piles.counts()
+        _must_be_enough(counts, held, piles)
+        return counts, held, self._shuffle(piles, names)
+
+    def _on_beam(self, piles: Piles, names: list[str]) -> tuple[SplitCounts, SplitCounts, list[dict[str, Any]]]:
+        """The same by a pipeline of Apache Beam."""
+        try:
+            from t2t_repro.data import on_beam
+        except ImportError as error:
+            raise ValueError(f"Apache Beam cannot be imported ({error}); pip install 't2t_repro[beam]'") from None
+
+        corpora = tuple(text.files for text in self.texts["train"])
+        text = on_beam.Text(corpora, self.progress["pairs"]["train"], self._number("train"))
+        counts, held, shards = on_beam.run(text, piles, [self._path(name) for name in names], self.beam or ())
+        self._must_be_as_read("train", counts.read)
+        _must_be_enough(counts, held, piles)
+        return counts, held, shards
+
+    def _encode_train(self, piles: Piles) -> None:
+        """Writes the piles that are not there yet."""
+        there, total = piles.start(), self._number("train")
+        chunks = math.ceil(total / ENCODE_PAIRS)
+        processes = self.processes or (_cores() if chunks - len(there) >= PROCESSES_FROM else 1)
+        started = said = time.monotonic()
+        for done, _ in enumerate(piles.encode(self._chunks(there), processes), start=1):
+            if time.monotonic() - said > REPORT_SECONDS:
+                said = time.monotonic()
+                rate = done * ENCODE_PAIRS / (said - started)
+                ready = (done + len(there)) * ENCODE_PAIRS
+                self.report(f"encoded {ready:,} of {total:,} pairs, {rate:,.0f} a second")
+
+    def _chunks(self, there: set[int]) -> Iterator[Chunk]:
+        """The training pairs in chunks, without those whose piles are there."""
+        pairs, read = self._pairs("train"), 0
+        for number in itertools.count():
+            chunk = list(itertools.islice(pairs, ENCODE_PAIRS))
+            read += len(chunk)
+            if chunk and number not in there:
+                yield number, number * ENCODE_PAIRS, chunk
+            if len(chunk) < ENCODE_PAIRS:
+                break
+        self._must_be_as_read("train", read)
+
+    def _shuffle(self, piles: Piles, names: list[str]) -> list[dict[str, Any]]:
+        """Writes the shards that are not there yet, one in memory at a time."""
+        shuffled = {shard["name"]: shard for shard in self.progress["shuffled"]}
+        for index, name in enumerate(names):
+            if name not in shuffled:
+                shuffled[name] = write_shard(self._path(name), piles.shard(index))
+                self._save(shuffled=list(shuffled.values()))
+        return [shuffled[name] for name in names]
 
     def _write_split(self, split: str, vocabulary: Vocabulary) -> None:
         """Encodes validation or test text, in its order. Nothing is dropped: irregular pairs are scored too."""
         counts = SplitCounts()
 
         def examples() -> Iterator[bytes]:
-            for _, (source, target), inputs, targets in self._encoded(split, vocabulary):
+            for (source, target), inputs, targets in self._encoded(split, vocabulary):
                 counts.read += 1
-                if reason := self._irregular(source, target, inputs, targets):
+                if reason := irregular(source, target, inputs, targets, self.problem.max_length):
                     counts.irregular[reason] += 1
                 counts.keep(inputs, targets)
                 yield example(inputs, targets)
@@ -236,40 +326,38 @@ class _Preparation:
         return os.path.join(self.directory, name)
 
     def _pairs(self, split: str) -> Iterator[Pair]:
-        return itertools.chain.from_iterable(map(read_pairs, self.problem.corpora(split)))
+        """The pairs of a split; of train, where the problem takes a sample, that."""
+        pairs = itertools.chain.from_iterable(read_pairs(text.files) for text in self.texts[split])
+        return evenly(pairs, self.progress["pairs"][split], self._number(split))
+
+    def _number(self, split: str) -> int:
+        """How many pairs `_pairs` gives."""
+        pairs: int = self.progress["pairs"][split]
+        return min(pairs, self.problem.sample) if split == "train" and self.problem.sample else pairs
 
     def _num_shards(self, split: str) -> int:
-        pairs: int = self.progress["pairs"][split]
-        return math.ceil(pairs / PAIRS_PER_SHARD)
+        return math.ceil(self._number(split) / PAIRS_PER_SHARD)
 
     def _training_sentences(self) -> Iterator[str]:
         """Both sides of all training pairs, or of LEARN_PAIRS evenly spread ones; what is held out is left out."""
-        number, held_out = self.progress["pairs"]["train"], set(self.progress["held_out"])
-        taken = min(number, LEARN_PAIRS)
-        for index, (source, target) in enumerate(self._pairs("train")):
-            passed_over = (index + 1) * taken // number == index * taken // number
-            if not passed_over and not (held_out and source_hash(source) in held_out):
+        number, held_out = self._number("train"), set(self.progress["held_out"])
+        for source, target in evenly(self._pairs("train"), number, min(number, LEARN_PAIRS)):
+            if not (held_out and source_hash(source) in held_out):
                 yield source
                 yield target
 
-    def _encoded(self, split: str, vocabulary: Vocabulary) -> Iterator[tuple[int, Pair, list[int], list[int]]]:
-        """(number of the pair, pair, ids of its source, ids of its target), END included."""
-        pairs, first = self._pairs(split), 0
+    def _encoded(self, split: str, vocabulary: Vocabulary) -> Iterator[tuple[Pair, list[int], list[int]]]:
+        """(pair, ids of its source, ids of its target), END included."""
+        pairs = self._pairs(split)
         while batch := list(itertools.islice(pairs, ENCODE_PAIRS)):
             inputs = vocabulary.encode([source for source, _ in batch])
             targets = vocabulary.encode([target for _, target in batch])
-            yield from zip(itertools.count(first), batch, inputs, targets, strict=False)
-            first += len(batch)
-
-    def _irregular(self, source: str, target: str, inputs: list[int], targets: list[int]) -> str:
-        """Why a pair cannot be trained on, "" where it can."""
-        if _is_empty(source, target):
-            return "empty"
-        return "too_long" if max(len(inputs), len(targets)) > self.problem.max_length else ""
+            yield from zip(batch, inputs, targets, strict=True)
 
     def _must_be_as_read(self, split: str, number: int) -> None:
-        before = self.progress["pairs"][split]
+        before = self._number(split)
         if number != before:
+            shutil.rmtree(self._path(_PILES), ignore_errors=True)
             raise ValueError(
                 f"the {split} text changed while it was prepared: {before:,} pairs at first, then {number:,}; "
                 "let it be, and prepare again"
@@ -286,5 +374,22 @@ class _Anew:
         return self._start()
 
 
-def _is_empty(source: str, target: str) -> bool:
-    return not source or not target or source.isspace() or target.isspace()
+def _must_be_enough(counts: SplitCounts, held: SplitCounts, piles: Piles) -> None:
+    if not counts.kept or (piles.held_out and not held.kept):
+        raise ValueError(
+            f"too little training text is left of {counts.read:,} pairs: {counts.kept:,} to train on and "
+            f"{held.kept:,} held out for validation, {dict(counts.dropped)} dropped; give more text"
+        )
+
+
+def _must_have_lines(text: Original, lines: int) -> None:
+    if text.lines and lines != text.lines:
+        files = f"{text.files.source} and {text.files.target}" if isinstance(text.files, TextFiles) else text.name
+        raise ValueError(
+            f"{files} have {lines:,} lines, but {text.name} is known to have {text.lines:,}; "
+            "remove the folder they were unpacked to, and run this again"
+        )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

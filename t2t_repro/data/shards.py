@@ -1,25 +1,15 @@
-"""Shards: TFRecord files of `tf.train.Example {inputs, targets}`, and the global shuffle of training pairs over them.
-
-A pair's shard and its place in the shard are functions of its number in the text alone. So the shuffle needs no order
-of work: `Deal` throws each pair onto the heap of its shard as it comes, and afterwards each heap, small enough for the
-memory, is put in order and written.
-"""
+"""Shards: TFRecord files of `tf.train.Example {inputs, targets}`."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import re
-import shutil
-import struct
-from collections.abc import Iterable, Iterator
-from typing import IO, Any
+from collections.abc import Iterable
+from typing import Any
 
 from t2t_repro.files import sha256, written_whole
 
 SHARD_NAME = re.compile(r"(train|validation|test)-\d{5}-of-\d{5}\.tfrecord")
-_CARD = struct.Struct("<QI")  # place in the shard's order, bytes of the example that follows
 
 
 def shard_names(split: str, number: int) -> list[str]:
@@ -29,7 +19,8 @@ def shard_names(split: str, number: int) -> list[str]:
 
 def example(inputs: list[int], targets: list[int]) -> bytes:
     """A serialised `tf.train.Example` with the int64 features `inputs` and `targets`."""
-    from tensorflow.core.example.example_pb2 import Example
+    # the same messages as TensorFlow's, without TensorFlow: a process that encodes is small and starts at once
+    from tensorflow_datasets.proto.tf_example_generated_pb2 import Example
 
     message = Example()
     message.features.feature["inputs"].int64_list.value.extend(inputs)
@@ -68,55 +59,3 @@ def count_records(path: str) -> int:
             file.seek(end)
             records += 1
     return records
-
-
-class Deal:
-    """Training examples dealt out to as many heaps as there will be shards. A context: at its end the heaps are gone.
-
-    A heap is a file below `folder`, which is made anew.
-    """
-
-    def __init__(self, folder: str, number: int):
-        shutil.rmtree(folder, ignore_errors=True)
-        os.makedirs(folder)
-        self._folder = folder
-        self._heaps: list[IO[bytes]] = [open(self._path(index), "wb") for index in range(number)]
-
-    def __enter__(self) -> Deal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for heap in self._heaps:
-            with contextlib.suppress(OSError):  # a full disk, already reported
-                heap.close()
-        shutil.rmtree(self._folder)
-
-    def add(self, number: int, serialised: bytes) -> None:
-        """Deals the example of pair `number`, by a hash of that number: anywhere, but always there."""
-        digest = hashlib.blake2b(number.to_bytes(8, "little"), digest_size=16, person=b"t2t_repro deal").digest()
-        shard, place = struct.unpack("<QQ", digest)
-        heap = self._heaps[shard % len(self._heaps)]
-        heap.write(_CARD.pack(place, len(serialised)))
-        heap.write(serialised)
-
-    def write(self, directory: str) -> list[dict[str, Any]]:
-        """Writes all training shards, one heap in memory at a time, and returns what `write_shard` says of each."""
-        for heap in self._heaps:
-            heap.close()
-        names = shard_names("train", len(self._heaps))
-        return [write_shard(os.path.join(directory, name), self._sorted(index)) for index, name in enumerate(names)]
-
-    def _sorted(self, index: int) -> Iterator[bytes]:
-        """The examples of one heap in the order of their places; the heap is gone afterwards."""
-        cards = []
-        with open(self._path(index), "rb") as heap:
-            while head := heap.read(_CARD.size):
-                place, length = _CARD.unpack(head)
-                cards.append((place, heap.read(length)))
-        os.remove(self._path(index))
-        cards.sort()
-        for _, serialised in cards:
-            yield serialised
-
-    def _path(self, index: int) -> str:
-        return os.path.join(self._folder, f"heap-{index:05d}")

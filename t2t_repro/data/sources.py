@@ -3,6 +3,9 @@
 What a line is: UTF-8, ended by "\\n" and by nothing else (U+2028, U+0085 and a lone "\\r" are characters like any
 other). One "\\r" before that end belongs to the end, so files from Windows read like all others, and so does a byte
 order mark at the start of a file. A file that ends in "\\n" has no further, empty line.
+
+Of an SGML file of WMT the lines are its segments, `<seg id="1">...</seg>` one a line, taken as they are: these files
+are no XML, and their `&` is a plain one.
 """
 
 from __future__ import annotations
@@ -15,17 +18,19 @@ import importlib.metadata
 import io
 import itertools
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from t2t_repro.files import sha256
-from t2t_repro.problem import Corpus, Generated, Pair, TextFiles
+from t2t_repro.problem import Corpus, Generated, Pair, TextFiles, Wmt
 
 MAX_LINE_BYTES = 1 << 20  # a sentence is a few hundred; a line beyond this is not text, and would fill the memory
+_SEGMENT = re.compile(r'\s*<seg id="\d+">(.*)</seg>\s*')
 
 
-def read_pairs(corpus: Corpus) -> Iterator[Pair]:
+def read_pairs(corpus: TextFiles | Generated) -> Iterator[Pair]:
     """The pairs of `corpus`, in order, each line once.
 
     Raises FileNotFoundError and ValueError, naming the file and line, for what cannot be read; files of unequal length
@@ -35,7 +40,15 @@ def read_pairs(corpus: Corpus) -> Iterator[Pair]:
 
 
 def read_lines(path: str, keep_mark: bool = False) -> Iterator[str]:
-    """The lines of one text file, through gzip where its name ends in `.gz`; see `lines`."""
+    """The lines of one text file, through gzip where its name ends in `.gz`, its segments where it is `.sgm`.
+
+    See `lines`. Raises ValueError for a segment that is not whole on one line.
+    """
+    text = _read_text(path, keep_mark)
+    return _segments(text, path) if path.removesuffix(".gz").endswith(".sgm") else text
+
+
+def _read_text(path: str, keep_mark: bool) -> Iterator[str]:
     _must_be_file(path)
     with open(path, "rb") as raw:
         if not path.endswith(".gz"):
@@ -74,15 +87,39 @@ def lines(stream: IO[bytes], name: str, keep_mark: bool = False) -> Iterator[str
         yield text.removeprefix("\ufeff") if number == 1 and not keep_mark else text
 
 
+def evenly(pairs: Iterator[Pair], number: int, taken: int) -> Iterator[Pair]:
+    """Of `number` pairs so many, evenly spread."""
+    if taken == number:
+        return pairs
+    return (pair for index, pair in enumerate(pairs) if (index + 1) * taken // number != index * taken // number)
+
+
+def _segments(text: Iterator[str], path: str) -> Iterator[str]:
+    for number, line in enumerate(text, start=1):
+        if segment := _SEGMENT.fullmatch(line):
+            yield segment[1]
+        elif "<seg" in line or "</seg" in line:
+            raise ValueError(f'{path}, line {number:,}: expected <seg id="N">...</seg> on one line, got {line!r:.80}')
+
+
 def describe(corpus: Corpus, hashed: bool = True) -> dict[str, Any]:
     """What a data set keeps of its source, as JSON can hold it. `hashed` reads the files for their SHA-256.
 
-    Files: absolute path, bytes and SHA-256 of both. A generator: its qualified name and arguments, and with `hashed`
-    the versions of the packages that its text may come from. Raises FileNotFoundError or ValueError for a bad file.
+    Files: absolute path, bytes and SHA-256 of both. A WMT data set: its name, split and languages, and with `hashed`
+    the SHA-256 that its archives must have, wherever they lie. A generator: its qualified name and arguments, and with
+    `hashed` the versions of the packages that its text may come from. Raises FileNotFoundError or ValueError for a bad
+    file.
     """
     if isinstance(corpus, TextFiles):
         return {side: _describe_file(getattr(corpus, side), hashed) for side in ("source", "target")}
-    described: dict[str, Any] = {"function": _name(corpus.function)}
+    described: dict[str, Any]
+    if isinstance(corpus, Wmt):
+        from t2t_repro.data.originals import archive_sums
+
+        languages = f"{corpus.source_language}-{corpus.target_language}"
+        described = {"dataset": corpus.dataset, "split": corpus.split, "languages": languages}
+        return described | ({"archives": archive_sums(corpus.dataset)} if hashed else {})
+    described = {"function": _name(corpus.function)}
     return described | ({"versions": _generator_versions()} if hashed else {})
 
 

@@ -9,6 +9,18 @@ that text hardly ever has, is spelled U+100000 and "0". No two texts are spelled
 its own is spelled in the bytes of its UTF-8.
 
     "a b" -> ["a", "▁b"] -> [262, 305, 1]    the last is END
+
+Both kinds are learnt alike, by joining the most frequent pair of neighbouring pieces until there are as many as were
+asked for, and encode alike, by the same joins in the same order; a piece never reaches over a space. Pieces of the kind
+"bpe" hold letters of one script, or digits and signs, never both. Those of the kind "word_piece" may hold
+anything within a word, a word being what stands between two spaces, as in Wu et al. (2016), section 4.1.
+
+From Wu et al. these word-pieces have: an exact number; pieces within words alone; a mark where a word begins, so that
+the words are rebuilt without ambiguity; and the aim in learning, the fewest pieces for the text, of which joining the
+most frequent pair is the greedy approximation. They differ in encoding, which repeats the joins and does not look for
+the longest piece that fits, in the mark, which is the space itself, so that every text comes back to the character, and
+in that a rare character is spelled in bytes and no word is unknown. sentencepiece's other kind (unigram) was not taken:
+the ids that its versions in Python and in tensorflow-text give differ on some lines.
 """
 
 from __future__ import annotations
@@ -36,6 +48,10 @@ _FIXED = 3 + 256  # pieces that are there before any text is read: the three abo
 
 _RULES = "t2t_repro"  # the name of the escape below, in the file
 _ESCAPE = {"\u2581": "\U001000001", "\U00100000": "\U001000000"}
+_KINDS: dict[str, dict[str, bool]] = {  # what sentencepiece is told of each kind
+    "bpe": {"split_by_unicode_script": True, "split_by_number": True},
+    "word_piece": {"split_by_unicode_script": False, "split_by_number": False},
+}
 _LEARN_CHARACTERS = 4_096  # longest stretch that the learner is given at once; longer texts are cut
 _LEAST_COVERAGE = 0.98  # sentencepiece refuses less
 
@@ -50,8 +66,8 @@ def learn(texts: Iterable[str], path: str, kind: str, size: int, num_threads: in
 
     Returns how many texts there were. Raises ValueError for an unknown kind and for a size that the text cannot give.
     """
-    if kind != "bpe":
-        raise ValueError(f"vocab_kind must be 'bpe', got {kind!r}")
+    if kind not in _KINDS:
+        raise ValueError(f"vocab_kind must be one of {', '.join(_KINDS)}, got {kind!r}")
     if iter(texts) is texts:
         raise ValueError("learn goes through its texts twice: give a list, or an object whose iterator starts anew")
     if size <= _FIXED:
@@ -62,7 +78,7 @@ def learn(texts: Iterable[str], path: str, kind: str, size: int, num_threads: in
     number, counts = _characters(texts)
     for most in ((size - _FIXED) // 2, size - _FIXED):
         try:
-            proto = _train_bpe(texts, size, _coverage(counts, size, most), num_threads or os.cpu_count() or 1)
+            proto = _train(texts, kind, size, _coverage(counts, size, most), num_threads or os.cpu_count() or 1)
             break
         except RuntimeError as error:
             failure = error
@@ -97,14 +113,15 @@ class Vocabulary:
         self.kind = _kind(path, self._bytes)
         self.size: int = self._processor.get_piece_size()
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, END last. Many texts at once are encoded on all cores, with the same outcome.
+    def encode(self, texts: Sequence[str], num_threads: int | None = None) -> list[list[int]]:
+        """The ids of each text, END last. Many texts at once are encoded by `num_threads` (None: on all cores),
+        with the same outcome.
 
         Raises ValueError for a string that is not Unicode text (a lone surrogate).
         """
         texts = list(texts)
         try:
-            return self._processor.encode(texts, add_eos=True, num_threads=_threads(texts))  # type: ignore[no-any-return]
+            return self._processor.encode(texts, add_eos=True, num_threads=num_threads or _threads(texts))  # type: ignore[no-any-return]
         except (RuntimeError, TypeError):
             for number, text in enumerate(texts, start=1):
                 _must_be_unicode(number, text)
@@ -188,7 +205,7 @@ def _coverage(counts: collections.Counter[str], size: int, most: int) -> float:
     return coverage
 
 
-def _train_bpe(texts: Iterable[str], size: int, coverage: float, num_threads: int) -> bytes:
+def _train(texts: Iterable[str], kind: str, size: int, coverage: float, num_threads: int) -> bytes:
     """A sentencepiece model as bytes. Raises sentencepiece's RuntimeError."""
     from sentencepiece import SentencePieceTrainer
 
@@ -216,6 +233,7 @@ def _train_bpe(texts: Iterable[str], size: int, coverage: float, num_threads: in
             max_sentence_length=16 * _LEARN_CHARACTERS,  # bytes, escapes included: nothing is skipped
             num_threads=num_threads,
             minloglevel=4,
+            **_KINDS[kind],
         )
     model = _model_proto(output.getvalue())
     model.trainer_spec.ClearField("num_threads")  # so that the file is the same on every machine
@@ -261,9 +279,11 @@ def _kind(path: str, model: bytes) -> str:
     proto = _model_proto(model)
     spec = proto.trainer_spec
     ids = (spec.pad_id, spec.eos_id, spec.unk_id, spec.bos_id, spec.byte_fallback)
-    if proto.normalizer_spec.name != _RULES or ids != (PAD, END, _UNKNOWN, -1, True) or len(proto.pieces) <= _FIXED:
+    kinds = [kind for kind, split in _KINDS.items() if all(getattr(spec, name) == on for name, on in split.items())]
+    made_here = proto.normalizer_spec.name == _RULES and spec.model_type == spec.BPE and kinds
+    if not made_here or ids != (PAD, END, _UNKNOWN, -1, True) or len(proto.pieces) <= _FIXED:
         raise ValueError(f"{path} is a sentencepiece model of other making; give a vocabulary that t2t-datagen made")
-    return str(spec.ModelType.Name(spec.model_type)).lower()
+    return kinds[0]
 
 
 def _must_be_unicode(number: int, text: object) -> None:

@@ -1,0 +1,176 @@
+"""Preparation: pairs a second and peak memory at growing sizes, and what that makes of WMT14.
+
+    python -m benchmarks.prepare
+
+Prepares text of its own making, or that of two files (`--source`, `--target`), repeated to the size that is asked for,
+each size in a process of its own, and sums the memory of that process and of those that encode for it.
+
+The projections to WMT14 are straight lines through the times of each phase. The vocabulary is learnt from no more pairs
+than `prepare` takes, though all are read for it, twice. With other numbers of cores the encoding alone is divided, and
+never takes less than the reading, which is one process' work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SIZES = "100000,200000,400000"
+TARGETS = {"WMT14 en-de": 4_520_620, "WMT14 en-fr": 40_842_333}
+CORES = (2, 16)
+VOCAB_SIZE = 8_000
+WORDS = 20_000  # different ones in made-up text
+LENGTH = 24  # words of a made-up sentence, in the mean
+POLL_SECONDS = 0.05
+PARTS = ("text", "vocabulary", "encoding", "writing")  # the phases
+
+
+def made_up(number: int, seed: int = 1) -> Iterator[tuple[str, str]]:
+    """Pairs of words of random letters, frequent and rare ones as in a language (Zipf)."""
+    rng = np.random.default_rng(seed)
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyzäöüé"))
+    words = np.array(["".join(rng.choice(letters, rng.integers(1, 12))) for _ in range(WORDS)])
+    for _ in range(number):
+        source, target = (words[rng.zipf(1.2, max(1, rng.poisson(LENGTH))) % WORDS] for _ in range(2))
+        yield " ".join(source) + ".", " ".join(target) + "."
+
+
+def write_text(folder: str, number: int, source: str | None, target: str | None) -> list[str]:
+    """Two files of so many lines, those given repeated with a number before them, so that no line comes twice."""
+    from t2t_repro.data.sources import read_pairs
+    from t2t_repro.problem import TextFiles
+
+    base = list(read_pairs(TextFiles(source, target))) if source and target else list(made_up(min(number, 50_000)))
+    paths = [os.path.join(folder, f"{number}.{side}") for side in ("source", "target")]
+    with open(paths[0], "w", encoding="utf-8") as first, open(paths[1], "w", encoding="utf-8") as second:
+        for index in range(number):
+            again, place = divmod(index, len(base))
+            for file, text in zip((first, second), base[place], strict=True):
+                file.write(f"{again} {text}\n" if again else f"{text}\n")
+    return paths
+
+
+def prepare_once(source: str, target: str, vocab_size: int, processes: int) -> None:
+    """In a process of its own: prepares, and prints the seconds of each phase as JSON."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow  # noqa: F401  (its import is not what is measured)
+
+    from t2t_repro.data import prepare as module
+    from t2t_repro.problem import Generated, Problem, TextFiles
+
+    encode, marks = module._Preparation._encode_train, [("start", time.perf_counter())]
+
+    def timed(*arguments: Any) -> None:
+        encode(*arguments)
+        marks.append(("encoding", time.perf_counter()))
+
+    module._Preparation._encode_train = timed  # type: ignore[method-assign]
+    one = Generated(lambda: iter([("one", "pair")]))  # so that none is held out of the text, as WMT14 has its own
+    text = TextFiles(source, target)
+    problem = Problem(name="measured", description="", train=(text,), validation=(one,), vocab_size=vocab_size)
+
+    def report(line: str) -> None:
+        marks.append((line.partition(":")[0], time.perf_counter()))
+
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(source)) as folder:
+        module.prepare(problem, folder, report, processes=processes)
+    phases = {name: at - before for (_, before), (name, at) in zip(marks, marks[1:], strict=False)}
+    phases["writing"] = phases.pop("train")
+    print(json.dumps({name: phases[name] for name in PARTS}))
+
+
+def measured(arguments: list[str]) -> dict[str, Any]:
+    """Runs `prepare_once`; its seconds of each phase, and the peak of its memory and its processes', in MB."""
+    command = [sys.executable, "-m", "benchmarks.prepare", "--once", *arguments]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    peak, done = 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(POLL_SECONDS):
+            peak = max(peak, memory(child.pid))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    out, _ = child.communicate()
+    done.set()
+    watcher.join()
+    if child.returncode:
+        raise SystemExit(f"preparing failed: exit code {child.returncode}")
+    return json.loads(out) | {"memory": peak >> 20}
+
+
+def memory(pid: int) -> int:
+    """The bytes that a process and its descendants hold, shared ones by their share."""
+    total = 0
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                total += int(line.split()[1]) << 10
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            total += sum(memory(int(child)) for child in (task / "children").read_text().split())
+    except (OSError, ValueError):  # it has ended
+        pass
+    return total
+
+
+def projection(rows: list[dict[str, Any]], pairs: int, processes: int, cores: int) -> float:
+    """Seconds for so many pairs on so many cores."""
+    from t2t_repro.data.prepare import LEARN_PAIRS
+
+    sizes = [row["pairs"] for row in rows]
+
+    def seconds(phase: str, number: int) -> float:
+        return float(np.polyval(np.polyfit(sizes, [row[phase] for row in rows], 1), number))
+
+    learnt = min(pairs, LEARN_PAIRS)
+    reading = seconds("text", pairs)
+    vocabulary = seconds("vocabulary", learnt) + 2 * (reading - seconds("text", learnt))
+    return (
+        reading + vocabulary + max(seconds("encoding", pairs) * processes / cores, reading) + seconds("writing", pairs)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default=SIZES, help="pairs; default: %(default)s")
+    parser.add_argument("--source", help="text to repeat, in place of made-up text")
+    parser.add_argument("--target", help="its other side")
+    parser.add_argument("--vocab_size", type=int, default=VOCAB_SIZE, help="default: %(default)s")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that encode; default: %(default)s")
+    parser.add_argument("--once", nargs=4, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.once:
+        prepare_once(*arguments.once[:2], *map(int, arguments.once[2:]))
+        return
+    columns = ["pairs", *(f"{part} s" for part in PARTS), "pairs/s", "peak MB"]
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for size in map(int, arguments.sizes.split(",")):
+            paths = write_text(folder, size, arguments.source, arguments.target)
+            row = measured([*paths, str(arguments.vocab_size), str(arguments.processes)]) | {"pairs": size}
+            rows.append(row)
+            phases = " | ".join(f"{row[part]:.1f}" for part in PARTS)
+            rate = size / sum(row[part] for part in PARTS)
+            print(f"| {size:,} | {phases} | {rate:,.0f} | {row['memory']:,} |", flush=True)
+    print("\n| projected | cores | minutes |\n|---|---|---|")
+    for name, pairs in TARGETS.items():
+        for cores in CORES:
+            minutes = projection(rows, pairs, arguments.processes, cores) / 60
+            print(f"| {name}, {pairs:,} pairs | {cores} | {minutes:,.0f} |")
+
+
+if __name__ == "__main__":
+    main()
