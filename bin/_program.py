@@ -21,12 +21,14 @@ from absl import flags
 
 from t2t_repro import __version__
 from t2t_repro.config import HParams
-from t2t_repro.problem import SPLITS, Problem, TextFiles
+from t2t_repro.problem import SPLITS, Problem, TextFiles, Trees
 from t2t_repro.registry import HPARAMS, PROBLEMS, import_user_directory
 
 WIDTH = 80
 _HELP, _VERSION = ("-h", "-help", "--help"), ("-version", "--version")
-_FILES = tuple(f"{split}_{side}" for split in SPLITS for side in ("source", "target"))
+_TEXT = tuple(f"{split}_{side}" for split in SPLITS for side in ("source", "target"))
+_TREES = tuple(f"{split}_trees" for split in SPLITS)
+_FILES = (*_TEXT, *_TREES, "raw_dir")
 _PREPARED = "dataset.json"  # where t2t_repro.data.prepare is done, it leaves this
 _CLEARER = {  # absl's words for a value of the wrong type, and ours
     ": invalid literal": "expected a whole number",
@@ -173,9 +175,13 @@ def problem_flags(values: flags.FlagValues, files: bool = True) -> None:
         "vocab_size", None, "size of the vocabulary, in place of the problem's", lower_bound=1, flag_values=values
     )
     if files:
-        for name in _FILES:
+        for name in _TEXT:
             split, _, side = name.partition("_")
             flags.DEFINE_string(name, None, f"your own {split} text, its {side} side; may be .gz", flag_values=values)
+        for name in _TREES:
+            meaning = f"your own {name.partition('_')[0]} trees, for a parsing problem; may be .gz, and repeated"
+            flags.DEFINE_multi_string(name, [], meaning, flag_values=values)
+        flags.DEFINE_string("raw_dir", None, "folder of the Penn Treebank, for parse_wsj", flag_values=values)
 
 
 def hparams_flags(values: flags.FlagValues) -> None:
@@ -220,7 +226,8 @@ def chosen_problem(values: flags.FlagValues) -> Problem:
     files = {name: values[name].value for name in _FILES}
     given = [f"--{name}" for name, path in files.items() if path]
     if given and not problem.takes_files:
-        raise ValueError(f"problem {problem.name!r} has its own text and takes no {given[0]}; see translate_files")
+        yours = "parse_files" if problem.metric == "f1" else "translate_files"
+        raise ValueError(f"problem {problem.name!r} has its own text and takes no {given[0]}; see {yours}")
     if given or problem.takes_files and not os.path.exists(os.path.join(values.data_dir, problem.name, _PREPARED)):
         problem = problem.with_files(**files)
     for split in SPLITS:
@@ -228,6 +235,8 @@ def chosen_problem(values: flags.FlagValues) -> Problem:
             if isinstance(corpus, TextFiles):
                 _must_open(f"{split}_source", corpus.source)
                 _must_open(f"{split}_target", corpus.target)
+            elif isinstance(corpus, Trees) and corpus.path and not corpus.sections:
+                _must_open(f"{split}_trees", corpus.path)
     return dataclasses.replace(problem, vocab_size=values.vocab_size) if values.vocab_size else problem
 
 

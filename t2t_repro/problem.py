@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,21 +25,43 @@ class TextFiles:
 
 
 @dataclass(frozen=True)
+class Trees:
+    """Trees in Penn Treebank bracketing, from which a parser learns: the words of each, and its linearisation.
+
+    A file, read through gzip where its name ends in `.gz`; or with `sections`, those of the Wall Street Journal in a
+    folder that holds wsj_0200.mrg and its like, at whatever depth. Without a path, the user gives it (`with_files`).
+    """
+
+    path: str = ""
+    sections: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """`sections 02-21 of FOLDER`, `FILE`; what the user has still to give is named by its flag."""
+        if not self.sections:
+            return self.path or "the files of --train_trees"
+        names = [f"{section:02d}" for section in self.sections]
+        joined = self.sections == tuple(range(self.sections[0], self.sections[-1] + 1)) and len(names) > 1
+        listed = f"{names[0]}-{names[-1]}" if joined else ", ".join(names)
+        return f"section{'s' * (len(names) > 1)} {listed} of {self.path or 'the folder of --raw_dir'}"
+
+
+@dataclass(frozen=True)
 class Generated:
     """Pairs that a function makes: the same ones at every call."""
 
     function: Callable[[], Iterator[Pair]]
 
 
-Corpus = TextFiles | Generated
+Corpus = TextFiles | Trees | Generated
 
 
 @dataclass(frozen=True)
 class Problem:
     """A sequence problem: its corpora, its vocabulary, and how its output is scored.
 
-    A problem without training corpora takes the user's own files (`with_files`). Without validation corpora, a part of
-    the training pairs is held out for validation. Raises ValueError for an impossible value.
+    A problem without training corpora takes the user's own files, and so does one with `Trees` that have no path
+    (`with_files`). Without validation corpora, a part of the training pairs is held out for validation. Raises
+    ValueError for an impossible value.
     """
 
     name: str
@@ -52,7 +74,7 @@ class Problem:
     vocab_kind: str = "bpe"  # byte-pair encoding, shared by source and target (section 5.1)
     vocab_size: int = 37_000  # exact, padding and end of sentence included
     max_length: int = 256  # tokens of a training sentence, its end included; longer pairs are dropped and counted
-    metric: str = "bleu"
+    metric: str = "bleu"  # or "f1", of brackets: then its corpora are trees, and what is decoded is a tree
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
@@ -63,32 +85,75 @@ class Problem:
             raise ValueError(f"vocab_size must be at least 1, got {self.vocab_size}")
         if self.max_length < 2:
             raise ValueError(f"max_length must be at least 2 (one token and the end), got {self.max_length}")
-        if self.metric not in ("bleu",):
-            raise ValueError(f"metric must be 'bleu', got {self.metric!r}")
+        if self.metric not in ("bleu", "f1"):
+            raise ValueError(f"metric must be 'bleu' or 'f1', got {self.metric!r}")
+        for corpus in (corpus for split in SPLITS for corpus in self.corpora(split)):
+            if isinstance(corpus, Trees) != (self.metric == "f1"):
+                raise ValueError(f"metric 'f1' is for Trees, and Trees for no other; got {self.metric!r} with {corpus}")
 
     @property
     def takes_files(self) -> bool:
-        """Whether the user gives the text: `--train_source`, `--train_target` and so on."""
-        return not self.train
+        """Whether the user has still to give text: `--train_source`, `--train_target`, `--train_trees`, `--raw_dir`."""
+        return not self.train or any(
+            isinstance(corpus, Trees) and not corpus.path for split in SPLITS for corpus in self.corpora(split)
+        )
 
-    def with_files(self, **paths: str | None) -> Problem:
-        """This problem on the user's own files: `train_source=..., train_target=...`, the same for validation and test.
+    def flags(self, split: str) -> str:
+        """What the user's own text of that split is given with: "--test_source and --test_target"."""
+        return f"--{split}_trees" if self.metric == "f1" else f"--{split}_source and --{split}_target"
 
-        Raises ValueError where one side of a split is missing, or both sides of train are.
+    def with_files(self, **given: str | Sequence[str] | None) -> Problem:
+        """This problem on the user's own files: `train_source=..., train_target=...`, the same for validation and test;
+        for a problem of trees, lists of files `train_trees=[...]` and so on, and a treebank's folder, `raw_dir=...`.
+
+        Raises ValueError for what is missing, and for what this problem does not take.
         """
-        corpora: dict[str, tuple[Corpus, ...]] = {}
-        for split in SPLITS:
-            source, target = paths.pop(f"{split}_source", None), paths.pop(f"{split}_target", None)
-            if bool(source) != bool(target):
-                given, missing = ("source", "target") if source else ("target", "source")
-                raise ValueError(f"--{split}_{given} is given without --{split}_{missing}; give both")
-            if source and target:
-                corpora[split] = (TextFiles(source, target),)
-        if paths:
-            raise ValueError(f"with_files takes a source and a target of {', '.join(SPLITS)}, got {sorted(paths)}")
-        if "train" not in corpora:
-            raise ValueError(f"problem {self.name!r} needs your text: give --train_source and --train_target")
-        return dataclasses.replace(self, **corpora)  # type: ignore[arg-type]
+        left = {name: value for name, value in given.items() if value}
+        find = self._given_trees if self.metric == "f1" else self._given_text
+        problem = dataclasses.replace(self, **{split: find(split, left) for split in SPLITS})  # type: ignore[arg-type]
+        if self._takes_folder:
+            left.pop("raw_dir", None)
+        if left:
+            raise ValueError(f"problem {self.name!r} takes no --{next(iter(left))}; {self._wanted()}")
+        problem.must_have_text()
+        return problem
+
+    def must_have_text(self) -> None:
+        """Raises ValueError, naming the flags, where the user has still to give some of it."""
+        if self.takes_files:
+            raise ValueError(f"problem {self.name!r} needs your text: {self._wanted()}")
+
+    def _given_text(self, split: str, left: dict[str, Any]) -> tuple[Corpus, ...]:
+        """The files of a split, taken out of those that are left."""
+        source, target = left.pop(f"{split}_source", None), left.pop(f"{split}_target", None)
+        if bool(source) != bool(target):
+            given, missing = ("source", "target") if source else ("target", "source")
+            raise ValueError(f"--{split}_{given} is given without --{split}_{missing}; give both")
+        return (TextFiles(source, target),) if source and target else ()
+
+    def _given_trees(self, split: str, left: dict[str, Any]) -> tuple[Corpus, ...]:
+        """The same for trees: what is declared, with its path where that is given; else files alone."""
+        declared = self.corpora(split) or (Trees(),) * (f"{split}_trees" in left)
+        found: list[Corpus] = []
+        for corpus in declared:
+            if corpus == Trees():
+                found += map(Trees, left.pop(f"{split}_trees", [""]))
+            elif isinstance(corpus, Trees) and corpus.sections and not corpus.path:
+                found.append(dataclasses.replace(corpus, path=left.get("raw_dir", "")))
+            else:
+                found.append(corpus)
+        return tuple(found)
+
+    @property
+    def _takes_folder(self) -> bool:
+        return any(isinstance(corpus, Trees) and corpus.sections for split in SPLITS for corpus in self.corpora(split))
+
+    def _wanted(self) -> str:
+        """`give --train_source and --train_target`, as an error says it."""
+        wanted = ["--raw_dir, the folder of the treebank"] if self._takes_folder else []
+        if not self.train or Trees() in self.train:
+            wanted.append(self.flags("train"))
+        return f"give {', and '.join(wanted)}"
 
     def corpora(self, split: str) -> tuple[Corpus, ...]:
         """The corpora of `split`: "train", "validation" or "test"."""

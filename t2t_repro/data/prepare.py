@@ -4,6 +4,7 @@
     DATA/translate_ende_cldr/train-00000-of-00004.tfrecord ...
     DATA/translate_ende_cldr/dataset.json                       written last: where it is, all is
 
+A problem of trees keeps those that it is scored against as well, `clean`, one a line: validation.trees and test.trees.
 Killed at any moment, the same call goes on after the last part that was whole (`progress.json` keeps the account) and
 ends with the same bytes. Nothing depends on the number of threads or on the clock.
 """
@@ -15,13 +16,14 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from t2t_repro.data.dataset import DATASET, FORMAT, VOCABULARY, Dataset, SplitCounts, intact, made_of
+from t2t_repro.data.dataset import DATASET, FORMAT, VOCABULARY, Dataset, SplitCounts, files_of, intact, made_of
 from t2t_repro.data.held_out import HeldOut, source_hash
 from t2t_repro.data.shards import SHARD_NAME, Deal, example, shard_names, write_shard
 from t2t_repro.data.sources import read_pairs
+from t2t_repro.data.treebank import TREES_NAME, read_corpora, write_trees
 from t2t_repro.data.vocabulary import Vocabulary, learn
 from t2t_repro.files import read_json, sha256, write_json
 from t2t_repro.problem import SPLITS, Pair, Problem
@@ -35,7 +37,8 @@ LEARN_PAIRS = 2_000_000  # the vocabulary is learnt from so many at most, spread
 
 _PROGRESS = "progress.json"
 _HEAPS = "heaps.tmp"
-_LEFTOVER = re.compile(rf"({SHARD_NAME.pattern}|vocabulary\.model|dataset\.json|progress\.json)\.tmp-\d+")
+_OURS = re.compile(rf"{SHARD_NAME.pattern}|{TREES_NAME.pattern}")
+_LEFTOVER = re.compile(rf"({_OURS.pattern}|vocabulary\.model|dataset\.json|progress\.json)\.tmp-\d+")
 
 
 def prepare(problem: Problem, data_dir: str, report: Callable[[str], None], verify: bool = False) -> Dataset:
@@ -50,8 +53,7 @@ def prepare(problem: Problem, data_dir: str, report: Callable[[str], None], veri
         if os.path.exists(path) and not os.path.isdir(path):
             raise ValueError(f"--data_dir: {path!r} is a file; give a directory")
     if not Dataset.exists(directory):
-        if problem.takes_files:
-            raise ValueError(f"problem {problem.name!r} needs your text: give --train_source and --train_target")
+        problem.must_have_text()
         parts = made_of(problem, hashed=True)
         os.makedirs(directory, exist_ok=True)
         with _locked(directory, report):
@@ -139,7 +141,7 @@ class _Preparation:
         return {"parts": self.parts, "splits": {}}
 
     def _is_whole(self, record: dict[str, Any]) -> bool:
-        return all(intact(self._path(shard["name"]), shard) for shard in record["shards"])
+        return all(intact(self._path(file["name"]), file) for file in files_of(record))
 
     def _has_vocabulary(self) -> bool:
         recorded = self.progress.get("vocabulary")
@@ -148,10 +150,10 @@ class _Preparation:
         return bool(sha256(self.vocabulary) == recorded["sha256"])
 
     def _clean(self) -> None:
-        """Removes what was half written, and shards that are not in the account."""
-        known = {shard["name"] for record in self._done.values() for shard in record["shards"]}
+        """Removes what was half written, and files that are not in the account."""
+        known = {file["name"] for record in self._done.values() for file in files_of(record)}
         for name in os.listdir(self.directory):
-            if _LEFTOVER.fullmatch(name) or (SHARD_NAME.fullmatch(name) and name not in known):
+            if _LEFTOVER.fullmatch(name) or (_OURS.fullmatch(name) and name not in known):
                 os.remove(self._path(name))
 
     def _save(self, **news: Any) -> None:
@@ -183,7 +185,7 @@ class _Preparation:
     def _write_train(self, vocabulary: Vocabulary) -> None:
         """Encodes the training text, drops what cannot be trained on, and shuffles the rest over all its shards."""
         held_out = set(self.progress["held_out"])
-        counts, held_counts, held = SplitCounts(), SplitCounts(), []
+        counts, held_counts, held, held_numbers = SplitCounts(), SplitCounts(), [], []
         with Deal(self._path(_HEAPS), self._num_shards("train")) as deal:
             for number, (source, target), inputs, targets in self._encoded("train", vocabulary):
                 counts.read += 1
@@ -192,6 +194,7 @@ class _Preparation:
                 elif held_out and source_hash(source) in held_out:
                     held_counts.keep(inputs, targets)
                     held.append(example(inputs, targets))
+                    held_numbers.append(number)
                 else:
                     counts.keep(inputs, targets)
                     deal.add(number, example(inputs, targets))
@@ -206,6 +209,7 @@ class _Preparation:
             (name,) = shard_names("validation", 1)
             shards = [write_shard(self._path(name), held)]
             records["validation"] = held_counts.record() | {"held_out_of": "train", "shards": shards}
+            records["validation"] |= self._write_trees("validation", "train", held_numbers)
         self._save(splits=self._done | records)
         self.report(f"train: {counts.summary(self.problem.max_length)}")
         if held:
@@ -227,8 +231,18 @@ class _Preparation:
         names = shard_names(split, self._num_shards(split))
         shards = [write_shard(self._path(name), itertools.islice(remaining, PAIRS_PER_SHARD)) for name in names]
         self._must_be_as_read(split, counts.read + sum(1 for _ in remaining))
-        self._save(splits=self._done | {split: counts.record() | {"shards": shards}})
+        trees = self._write_trees(split, split, range(counts.read))
+        self._save(splits=self._done | {split: counts.record() | {"shards": shards} | trees})
         self.report(f"{split}: {counts.summary(self.problem.max_length)}")
+
+    def _write_trees(self, split: str, of: str, numbers: Sequence[int]) -> dict[str, Any]:
+        """Writes the trees of the pairs `numbers` of the text `of`, and gives what dataset.json says of it; of text
+        that is no trees, nothing."""
+        if self.problem.metric != "f1":
+            return {}
+        chosen = set(numbers)
+        trees = (tree for number, tree in enumerate(read_corpora(self.problem.corpora(of))) if number in chosen)
+        return {"trees": write_trees(self._path(f"{split}.trees"), trees)}
 
     # Their parts
 

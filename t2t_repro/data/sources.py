@@ -1,4 +1,4 @@
-"""Where text comes from: files and generators, read as a stream of pairs in bounded memory.
+"""Where text comes from: files, treebanks and generators, read as a stream of pairs in bounded memory.
 
 What a line is: UTF-8, ended by "\\n" and by nothing else (U+2028, U+0085 and a lone "\\r" are characters like any
 other). One "\\r" before that end belongs to the end, so files from Windows read like all others, and so does a byte
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from t2t_repro.files import sha256
-from t2t_repro.problem import Corpus, Generated, Pair, TextFiles
+from t2t_repro.problem import Corpus, Generated, Pair, TextFiles, Trees
 
 MAX_LINE_BYTES = 1 << 20  # a sentence is a few hundred; a line beyond this is not text, and would fill the memory
 
@@ -31,6 +31,10 @@ def read_pairs(corpus: Corpus) -> Iterator[Pair]:
     Raises FileNotFoundError and ValueError, naming the file and line, for what cannot be read; files of unequal length
     are known, and raised, at their end.
     """
+    if isinstance(corpus, Trees):
+        from t2t_repro.data import treebank  # which reads its lines through this module
+
+        return treebank.read_pairs(corpus)
     return _read_generated(corpus) if isinstance(corpus, Generated) else _read_files(corpus)
 
 
@@ -78,8 +82,15 @@ def describe(corpus: Corpus, hashed: bool = True) -> dict[str, Any]:
     """What a data set keeps of its source, as JSON can hold it. `hashed` reads the files for their SHA-256.
 
     Files: absolute path, bytes and SHA-256 of both. A generator: its qualified name and arguments, and with `hashed`
-    the versions of the packages that its text may come from. Raises FileNotFoundError or ValueError for a bad file.
+    the versions of the packages that its text may come from. Trees: see `treebank.describe`. Raises FileNotFoundError
+    or ValueError for a bad file.
     """
+    if isinstance(corpus, Trees):
+        from t2t_repro.data import treebank
+
+        for path in treebank.paths(corpus):
+            _must_be_file(path)
+        return treebank.describe(corpus, hashed)
     if isinstance(corpus, TextFiles):
         return {side: _describe_file(getattr(corpus, side), hashed) for side in ("source", "target")}
     described: dict[str, Any] = {"function": _name(corpus.function)}
