@@ -22,14 +22,16 @@ from absl import flags
 
 from t2t_repro import __version__, scale
 from t2t_repro.config import HParams
-from t2t_repro.problem import SPLITS, Problem, TextFiles
+from t2t_repro.problem import SPLITS, Problem, TextFiles, Trees
 from t2t_repro.registry import PROBLEMS, import_user_directory
 from t2t_repro.run import Run
 
 WIDTH = 80
 _HELP, _VERSION = ("-h", "-help", "--help"), ("-version", "--version")
-_FILES = tuple(f"{split}_{side}" for split in SPLITS for side in ("source", "target"))
-DATA_FLAGS = ("problem", "t2t_usr_dir", "vocab_size", "data_dir", *_FILES)  # what t2t-datagen takes
+_TEXT = tuple(f"{split}_{side}" for split in SPLITS for side in ("source", "target"))
+_TREES = tuple(f"{split}_trees" for split in SPLITS)
+_FILES = (*_TEXT, *_TREES)
+DATA_FLAGS = ("problem", "t2t_usr_dir", "vocab_size", "data_dir", "sample", "raw_dir", *_FILES)  # of t2t-datagen
 _PREPARED = "dataset.json"  # where t2t_repro.data.prepare is done, it leaves this
 _CLEARER = {  # absl's words for a value of the wrong type, and ours
     ": invalid literal": "expected a whole number",
@@ -180,10 +182,14 @@ def problem_flags(values: flags.FlagValues, files: bool = True) -> None:
         flags.DEFINE_integer(
             "sample", None, "so many training pairs, evenly spread, in place of all", lower_bound=1, flag_values=values
         )
-        flags.DEFINE_string("raw_dir", None, "folder of the problem's downloaded originals", flag_values=values)
-        for name in _FILES:
+        flags.DEFINE_string("raw_dir", None, "folder of the problem's originals", flag_values=values)
+        for name in _TEXT:
             split, _, side = name.partition("_")
             flags.DEFINE_string(name, None, f"your own {split} text, its {side} side; may be .gz", flag_values=values)
+        for name in _TREES:
+            meaning = f"your own {name.partition('_')[0]} trees, for a parsing problem; may be .gz, and repeated"
+            flags.DEFINE_multi_string(name, [], meaning, flag_values=values)
+        flags.DEFINE_string("raw_dir", None, "folder of the Penn Treebank, for parse_wsj", flag_values=values)
 
 
 def hparams_flags(values: flags.FlagValues) -> None:
@@ -254,8 +260,13 @@ def chosen_problem(values: flags.FlagValues) -> Problem:
     files = {name: values[name].value for name in _FILES}
     given = [f"--{name}" for name, path in files.items() if path]
     if given and not problem.takes_files:
-        raise ValueError(f"problem {problem.name!r} has its own text and takes no {given[0]}; see translate_files")
+        yours = "parse_files" if problem.metric == "f1" else "translate_files"
+        raise ValueError(f"problem {problem.name!r} has its own text and takes no {given[0]}; see {yours}")
     prepared = os.path.exists(os.path.join(values.data_dir, problem.name, _PREPARED))
+    if values.raw_dir is not None:
+        if not prepared and not os.path.isdir(values.raw_dir):
+            raise ValueError(f"--raw_dir: {values.raw_dir!r} is not a directory; give the folder of the originals")
+        problem = problem.with_raw_dir(values.raw_dir)
     if given or problem.takes_files and not prepared:
         problem = problem.with_files(**files)
     for split in SPLITS:
@@ -263,10 +274,8 @@ def chosen_problem(values: flags.FlagValues) -> Problem:
             if isinstance(corpus, TextFiles):
                 _must_open(f"{split}_source", corpus.source)
                 _must_open(f"{split}_target", corpus.target)
-    if values.raw_dir is not None:
-        if not prepared and not os.path.isdir(values.raw_dir):
-            raise ValueError(f"--raw_dir: {values.raw_dir!r} is not a directory; give the folder of the originals")
-        problem = problem.with_raw_dir(values.raw_dir)
+            elif isinstance(corpus, Trees) and corpus.path and not corpus.sections:
+                _must_open(f"{split}_trees", corpus.path)
     changes = {name: values[name].value for name in ("vocab_size", "sample") if values[name].value}
     return dataclasses.replace(problem, **changes)
 

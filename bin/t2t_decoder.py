@@ -6,6 +6,11 @@
 Line n of the output translates line n of the input; an empty line stays empty.
 With --n_best=N each line becomes N lines, the best first: score, tab, text (a
 score of -inf where the beam held fewer). --decode_interactive writes these too.
+
+A parsing run takes tokens, a space between them, and writes a bracketed tree
+over exactly these; how many trees needed repairs is said at the end. It tags
+punctuation that its sign tells, and all other words XX: t2t-evalb deletes
+punctuation by gold's tags, so the score of a run is t2t-eval's.
 """
 
 from __future__ import annotations
@@ -24,22 +29,32 @@ flags.DEFINE_string("decode_from_file", None, "what to translate, if not standar
 flags.DEFINE_string("decode_to_file", None, "where the result goes, if not standard output", flag_values=FLAGS)
 flags.DEFINE_boolean("decode_interactive", False, "translates each line as it is typed", flag_values=FLAGS)
 flags.DEFINE_integer("n_best", 1, "translations of each line, with scores if above 1", lower_bound=1, flag_values=FLAGS)
+flags.DEFINE_boolean(
+    "well_formed", False, "parsing: the best of the beam that needs no repair, if any", flag_values=FLAGS
+)
 _program.decoding_flags(FLAGS)
 
 
 def decode() -> None:
     if FLAGS.decode_interactive and (FLAGS.decode_from_file or FLAGS.decode_to_file):
         raise _program.UsageError("--decode_interactive reads the keyboard: leave out the files")
-    beam_size = _program.check_decoding(Run.open(FLAGS.output_dir).hparams, FLAGS).beam_size
+    run = Run.open(FLAGS.output_dir)
+    parses = run.problem.metric == "f1"
+    beam_size = _program.check_decoding(run.hparams, FLAGS).beam_size
     if FLAGS.n_best > beam_size:
         raise _program.UsageError(f"--n_best={FLAGS.n_best} is more than the beam holds; give --beam_size, or less")
+    if FLAGS.well_formed and not parses:
+        raise _program.UsageError(f"--well_formed is for parsing, and {FLAGS.output_dir!r} is no run of that")
     if FLAGS.decode_to_file:
         _program.must_be_writable("decode_to_file", FLAGS.decode_to_file)
     lines = None if FLAGS.decode_interactive else _lines.read(FLAGS.decode_from_file)
     _program.load_tensorflow()
     from t2t_repro.inference.decode import Translator
+    from t2t_repro.inference.parse import Parser
 
     translator = Translator.from_run(FLAGS.output_dir, average_checkpoints=FLAGS.average_checkpoints)
+    if parses:
+        translator = Parser(translator, well_formed=FLAGS.well_formed)
     options = {"n": FLAGS.n_best, "beam_size": FLAGS.beam_size, "alpha": FLAGS.alpha, "report": _program.report}
     if lines is None:
         _lines.converse(lambda line: _lines.scored(translator.n_best([line], **options), FLAGS.n_best))
@@ -47,6 +62,8 @@ def decode() -> None:
         _lines.write([best[0][0] for best in translator.n_best(lines, **options)], FLAGS.decode_to_file)
     else:
         _lines.write(_lines.scored(translator.n_best(lines, **options), FLAGS.n_best), FLAGS.decode_to_file)
+    if parses:
+        _program.report(translator.summary())
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t2t_repro.config import HParams
-from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles, Wmt
+from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles, Trees, Wmt
 from t2t_repro.registry import HPARAMS, RECORDS
 
 WIDTH = 80
@@ -83,8 +83,8 @@ def _corpora(problem: Problem, split: str) -> str:
     corpora = problem.corpora(split)
     if corpora:
         return "; ".join(map(_corpus, corpora))
-    if problem.takes_files:
-        return f"your files: --{split}_source, --{split}_target"
+    if problem.takes_files and not any(isinstance(corpus, Trees) and corpus.sections for corpus in problem.train):
+        return f"your files: {problem.flags(split)}"
     return "held out from train" if split == "validation" else "none"
 
 
@@ -93,6 +93,8 @@ def _corpus(corpus: Corpus) -> str:
         return f"{corpus.source} and {corpus.target}"
     if isinstance(corpus, Wmt):
         return f"{corpus.dataset}, split {corpus.split}, through tensorflow-datasets"
+    if isinstance(corpus, Trees):
+        return str(corpus)
     function: Any = corpus.function
     arguments = ""
     if isinstance(function, functools.partial):

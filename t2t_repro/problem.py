@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,27 @@ class TextFiles:
 
     source: str
     target: str
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Trees in Penn Treebank bracketing, from which a parser learns: the words of each, and its linearisation.
+
+    A file, read through gzip where its name ends in `.gz`; or with `sections`, those of the Wall Street Journal in a
+    folder that holds wsj_0200.mrg and its like, at whatever depth. Without a path, the user gives it (`with_files`).
+    """
+
+    path: str = ""
+    sections: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """`sections 02-21 of FOLDER`, `FILE`; what the user has still to give is named by its flag."""
+        if not self.sections:
+            return self.path or "the files of --train_trees"
+        names = [f"{section:02d}" for section in self.sections]
+        joined = self.sections == tuple(range(self.sections[0], self.sections[-1] + 1)) and len(names) > 1
+        listed = f"{names[0]}-{names[-1]}" if joined else ", ".join(names)
+        return f"section{'s' * (len(names) > 1)} {listed} of {self.path or 'the folder of --raw_dir'}"
 
 
 @dataclass(frozen=True)
@@ -49,7 +70,7 @@ class Wmt:
     raw_dir: str | None = None
 
 
-Corpus = TextFiles | Generated | Wmt
+Corpus = TextFiles | Trees | Generated | Wmt
 VOCABULARIES = ("bpe", "word_piece")
 
 
@@ -57,8 +78,9 @@ VOCABULARIES = ("bpe", "word_piece")
 class Problem:
     """A sequence problem: its corpora, its vocabulary, and how its output is scored.
 
-    A problem without training corpora takes the user's own files (`with_files`). Without validation corpora, a part of
-    the training pairs is held out for validation. Raises ValueError for an impossible value.
+    A problem without training corpora takes the user's own files, and so does one with `Trees` that have no path
+    (`with_files`). Without validation corpora, a part of the training pairs is held out for validation. Raises
+    ValueError for an impossible value.
     """
 
     name: str
@@ -71,7 +93,7 @@ class Problem:
     vocab_kind: str = "bpe"  # or "word_piece"; either is shared by source and target (section 5.1)
     vocab_size: int = 37_000  # exact, padding and end of sentence included
     max_length: int = 256  # tokens of a training sentence, its end included; longer pairs are dropped and counted
-    metric: str = "bleu"
+    metric: str = "bleu"  # or "f1", of brackets: then its corpora are trees, and what is decoded is a tree
     sample: int = 0  # where above 0, only so many training pairs are taken, evenly spread over the text
 
     def __post_init__(self) -> None:
@@ -83,54 +105,80 @@ class Problem:
             raise ValueError(f"vocab_size must be at least 1, got {self.vocab_size}")
         if self.max_length < 2:
             raise ValueError(f"max_length must be at least 2 (one token and the end), got {self.max_length}")
-        if self.metric not in ("bleu",):
-            raise ValueError(f"metric must be 'bleu', got {self.metric!r}")
+        if self.metric not in ("bleu", "f1"):
+            raise ValueError(f"metric must be 'bleu' or 'f1', got {self.metric!r}")
         if self.sample < 0:
             raise ValueError(f"sample must be at least 0, got {self.sample}")
+        for corpus in (corpus for split in SPLITS for corpus in self.corpora(split)):
+            if isinstance(corpus, Trees) != (self.metric == "f1"):
+                raise ValueError(f"metric 'f1' is for Trees, and Trees for no other; got {self.metric!r} with {corpus}")
 
     @property
     def takes_files(self) -> bool:
-        """Whether the user gives the text: `--train_source`, `--train_target` and so on."""
-        return not self.train
+        """Whether the user has still to give text: `--train_source`, `--train_target`, `--train_trees`, `--raw_dir`."""
+        return not self.train or any(
+            isinstance(corpus, Trees) and not corpus.path for split in SPLITS for corpus in self.corpora(split)
+        )
 
-    def with_files(self, **paths: str | None) -> Problem:
-        """This problem on the user's own files: `train_source=..., train_target=...`, the same for validation and test.
+    def flags(self, split: str) -> str:
+        """What the user's own text of that split is given with: "--test_source and --test_target"."""
+        return f"--{split}_trees" if self.metric == "f1" else f"--{split}_source and --{split}_target"
 
-        Raises ValueError where one side of a split is missing, or both sides of train are.
+    def with_files(self, **given: str | Sequence[str] | None) -> Problem:
+        """This problem on the user's own files: `train_source=..., train_target=...`, the same for validation and test;
+        for a problem of trees, lists of files `train_trees=[...]` and so on.
+
+        Raises ValueError for what is missing, and for what this problem does not take.
         """
-        corpora: dict[str, tuple[Corpus, ...]] = {}
-        for split in SPLITS:
-            source, target = paths.pop(f"{split}_source", None), paths.pop(f"{split}_target", None)
-            if bool(source) != bool(target):
-                given, missing = ("source", "target") if source else ("target", "source")
-                raise ValueError(f"--{split}_{given} is given without --{split}_{missing}; give both")
-            if source and target:
-                corpora[split] = (TextFiles(source, target),)
-        if paths:
-            raise ValueError(f"with_files takes a source and a target of {', '.join(SPLITS)}, got {sorted(paths)}")
-        if "train" not in corpora:
-            raise ValueError(f"problem {self.name!r} needs your text: give --train_source and --train_target")
-        return dataclasses.replace(self, **corpora)  # type: ignore[arg-type]
+        left = {name: value for name, value in given.items() if value}
+        find = self._given_trees if self.metric == "f1" else self._given_text
+        problem = dataclasses.replace(self, **{split: find(split, left) for split in SPLITS})  # type: ignore[arg-type]
+        if left:
+            raise ValueError(f"problem {self.name!r} takes no --{next(iter(left))}; {self._wanted()}")
+        problem.must_have_text()
+        return problem
+
+    def must_have_text(self) -> None:
+        """Raises ValueError, naming the flags, where the user has still to give some of it."""
+        if self.takes_files:
+            raise ValueError(f"problem {self.name!r} needs your text: {self._wanted()}")
+
+    def _given_text(self, split: str, left: dict[str, Any]) -> tuple[Corpus, ...]:
+        """The files of a split, taken out of those that are left."""
+        source, target = left.pop(f"{split}_source", None), left.pop(f"{split}_target", None)
+        if bool(source) != bool(target):
+            given, missing = ("source", "target") if source else ("target", "source")
+            raise ValueError(f"--{split}_{given} is given without --{split}_{missing}; give both")
+        return (TextFiles(source, target),) if source and target else ()
+
+    def _given_trees(self, split: str, left: dict[str, Any]) -> tuple[Corpus, ...]:
+        """The same for trees: what is declared, with its path where that is given; else files alone."""
+        declared = self.corpora(split) or (Trees(),) * (f"{split}_trees" in left)
+        found: list[Corpus] = []
+        for corpus in declared:
+            if corpus == Trees():
+                found += map(Trees, left.pop(f"{split}_trees", [""]))
+            else:
+                found.append(corpus)
+        return tuple(found)
+
+    def _wanted(self) -> str:
+        """`give --train_source and --train_target`, as an error says it."""
+        wanted = ["--raw_dir, the folder of the treebank"] if self.takes_raw_dir else []
+        if not self.train or Trees() in self.train:
+            wanted.append(self.flags("train"))
+        return f"give {', and '.join(wanted)}"
 
     @property
     def takes_raw_dir(self) -> bool:
-        """Whether some of its text is downloaded, so that `with_raw_dir` means something."""
-        return any(isinstance(corpus, Wmt) for split in SPLITS for corpus in self.corpora(split))
+        """Whether some of its text comes from a folder of originals: archives of WMT, or sections of a treebank."""
+        return any(_is_original(corpus) for split in SPLITS for corpus in self.corpora(split))
 
     def with_raw_dir(self, raw_dir: str) -> Problem:
-        """This problem with its downloaded originals looked for in the folder `raw_dir` first.
-
-        Raises ValueError where it has none.
-        """
+        """This problem with its originals in the folder `raw_dir`. Raises ValueError where it has none."""
         if not self.takes_raw_dir:
-            raise ValueError(f"problem {self.name!r} downloads nothing and takes no --raw_dir")
-        corpora = {
-            split: tuple(
-                dataclasses.replace(corpus, raw_dir=raw_dir) if isinstance(corpus, Wmt) else corpus
-                for corpus in self.corpora(split)
-            )
-            for split in SPLITS
-        }
+            raise ValueError(f"problem {self.name!r} has no originals and takes no --raw_dir")
+        corpora = {split: tuple(_found_in(raw_dir, corpus) for corpus in self.corpora(split)) for split in SPLITS}
         return dataclasses.replace(self, **corpora)  # type: ignore[arg-type]
 
     def corpora(self, split: str) -> tuple[Corpus, ...]:
@@ -142,3 +190,13 @@ class Problem:
     def to_dict(self) -> dict[str, Any]:
         """What a run keeps of its problem: every field but the corpora, as JSON can hold it."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name not in SPLITS}
+
+
+def _is_original(corpus: Corpus) -> bool:
+    return isinstance(corpus, Wmt) or isinstance(corpus, Trees) and bool(corpus.sections)
+
+
+def _found_in(raw_dir: str, corpus: Corpus) -> Corpus:
+    if isinstance(corpus, Wmt):
+        return dataclasses.replace(corpus, raw_dir=raw_dir)
+    return dataclasses.replace(corpus, path=raw_dir) if isinstance(corpus, Trees) and corpus.sections else corpus

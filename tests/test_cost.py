@@ -1,4 +1,4 @@
-"""The count of operations against every product in the model's own graph, and the paper's estimate against its table."""
+"""The count of operations against every product in the model's graph, and the paper's estimate against its table."""
 
 from __future__ import annotations
 

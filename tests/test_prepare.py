@@ -345,7 +345,7 @@ def test_a_damaged_vocabulary_is_named(text: Problem, data: str):
         (lambda record: record["splits"].pop("train"), r"is damaged .*splits are \['test', 'validation'\]"),
         (
             lambda record: record["splits"]["test"]["shards"][0].update(name="../../x"),
-            r"a shard is named '\.\./\.\./x'",
+            r"a file is named '\.\./\.\./x'",
         ),
         (lambda record: record["splits"]["test"]["shards"][0].update(bytes="5"), "bytes and records must be integers"),
         (lambda record: record.update(vocabulary=[]), "is damaged"),

@@ -54,8 +54,8 @@ def test_with_files():
             "--validation_target is given without --validation_source; give both",
         ),
         (
-            {"train_sauce": "a"},
-            "with_files takes a source and a target of train, validation, test, got .*train_sauce.*",
+            {"train_source": "a", "train_target": "b", "test_trees": ["c"]},
+            "problem 'my_files' takes no --test_trees; give --train_source and --train_target",
         ),
     ],
 )

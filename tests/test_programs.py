@@ -323,7 +323,7 @@ def test_registry_takes_the_vocabulary_of_the_problem(program):
 
 def test_registry_describes_a_problem_of_files(program):
     code, out, _ = program("t2t-registry", "--problem=translate_files")
-    assert code == 0 and "your files: --train_source, --train_target" in out
+    assert code == 0 and "your files: --train_source and --train_target" in out
 
 
 def test_registry_shows_a_difference(program):

@@ -73,11 +73,16 @@ class Dataset:
         if split not in SPLITS:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
         if not self.has(split):
-            name = self.record["problem"]["name"]
+            problem = Problem(**self.record["problem"])
             raise ValueError(
-                f"problem {name!r} has no {split} text; prepare it with some (--{split}_source and --{split}_target)"
+                f"problem {problem.name!r} has no {split} text; prepare it with some ({problem.flags(split)})"
             )
         return [os.path.join(self.directory, shard["name"]) for shard in self.record["splits"][split]["shards"]]
+
+    def trees(self, split: str) -> str:
+        """The path of the trees that a split is scored against, in the order of its pairs. Raises as `shards`."""
+        self.shards(split)
+        return os.path.join(self.directory, self.record["splits"][split]["trees"]["name"])
 
     def condition(self) -> dict[str, Any]:
         """What a score on this data is told with: what it was trained on and scored on, and the vocabulary's size."""
@@ -114,28 +119,37 @@ class Dataset:
             raise ValueError(f"{self.vocabulary} is missing; {again}")
         if verify and sha256(self.vocabulary) != vocabulary["sha256"]:
             raise ValueError(f"{self.vocabulary} is damaged (its SHA-256 differs); {again}")
-        for split in self.record["splits"]:
-            for path, shard in zip(self.shards(split), self.record["splits"][split]["shards"], strict=True):
-                if not os.path.isfile(path):
-                    raise ValueError(f"{path} is missing; {again}")
-                if not intact(path, shard):
-                    raise ValueError(f"{path} is damaged: {os.path.getsize(path)} bytes, not {shard['bytes']}; {again}")
-                if verify and sha256(path) != shard["sha256"]:
-                    raise ValueError(f"{path} is damaged (its SHA-256 differs); {again}")
-                if verify and count_records(path) != shard["records"]:
-                    raise ValueError(f"{path} does not hold the {shard['records']} records that were counted; {again}")
+        for file in (file for split in self.record["splits"].values() for file in files_of(split)):
+            path = os.path.join(self.directory, file["name"])
+            if not os.path.isfile(path):
+                raise ValueError(f"{path} is missing; {again}")
+            if not intact(path, file):
+                raise ValueError(f"{path} is damaged: {os.path.getsize(path)} bytes, not {file['bytes']}; {again}")
+            if verify and sha256(path) != file["sha256"]:
+                raise ValueError(f"{path} is damaged (its SHA-256 differs); {again}")
+            if verify and SHARD_NAME.fullmatch(file["name"]) and count_records(path) != file["records"]:
+                raise ValueError(f"{path} does not hold the {file['records']} records that were counted; {again}")
 
 
 def made_of(problem: Problem, hashed: bool) -> dict[str, Any]:
-    """What the bytes of prepared data follow from: {"problem": fields, "sources": {split: descriptions}}."""
+    """What the bytes of prepared data follow from: {"problem": fields, "sources": {split: descriptions}}.
+
+    There are no descriptions where the user has still to give text.
+    """
     fields = {name: value for name, value in problem.to_dict().items() if name not in _SAME_DATA}
-    sources = {split: [describe(corpus, hashed) for corpus in problem.corpora(split)] for split in SPLITS}
+    given = {split: () if problem.takes_files else problem.corpora(split) for split in SPLITS}
+    sources = {split: [describe(corpus, hashed) for corpus in given[split]] for split in SPLITS}
     return {"problem": fields, "sources": sources}
 
 
-def intact(path: str, shard: dict[str, Any]) -> bool:
-    """Whether a shard is there, with the bytes that were recorded."""
-    return os.path.isfile(path) and os.path.getsize(path) == shard["bytes"]
+def files_of(split: dict[str, Any]) -> list[dict[str, Any]]:
+    """What dataset.json says of each file of a split: its shards, and its trees where it has some."""
+    return [*split["shards"], *([split["trees"]] if "trees" in split else [])]
+
+
+def intact(path: str, file: dict[str, Any]) -> bool:
+    """Whether a file is there, with the bytes that were recorded."""
+    return os.path.isfile(path) and os.path.getsize(path) == file["bytes"]
 
 
 def _comparable(sources: list[dict[str, Any]], verify: bool) -> Any:
@@ -153,10 +167,9 @@ def _comparable(sources: list[dict[str, Any]], verify: bool) -> Any:
 
 def _short(sources: Iterable[dict[str, Any]]) -> str:
     """Descriptions of sources as an error shows them."""
-    named = []
+    named: list[str] = []
     for source in sources:
-        for side in source.values() if "source" in source else [source]:
-            named.append(" ".join(str(value) for value in side.values()))
+        named += [" ".join(str(value) for value in side.values()) for side in _sides(source)]
     return " + ".join(named) or "none"
 
 
@@ -164,25 +177,32 @@ def _short_names(sources: Iterable[dict[str, Any]]) -> str:
     """Descriptions of sources as a table shows them: `train.en.gz, train.de.gz`."""
     names = []
     for source in sources:
-        for side in [source] if "function" in source else source.values():
+        for side in _sides(source):
             first = str(next(iter(side.values())))
             names.append(os.path.basename(first) if "path" in side else first)
     return ", ".join(names)
 
 
+def _sides(source: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of a description of a source, what it says of each file, or of all where it has no files."""
+    return [source[side] for side in ("source", "target", "trees") if side in source] or [source]
+
+
 def _check_form(record: dict[str, Any]) -> None:
     """Raises KeyError, TypeError, AttributeError or ValueError unless `record` has the form that prepare() gives it."""
-    Problem(**record["problem"])
+    problem = Problem(**record["problem"])
     str.lower(record["vocabulary"]["sha256"])
     for sources in record["sources"].values():
         _short(sources)
     if "train" not in record["splits"] or not record["splits"].keys() <= set(SPLITS):
         raise ValueError(f"splits are {sorted(record['splits'])}")
-    for split in record["splits"].values():
-        for shard in split["shards"]:
-            if not SHARD_NAME.fullmatch(shard["name"]):
-                raise ValueError(f"a shard is named {shard['name']!r}")
-            if not isinstance(shard["sha256"], str):
+    for name, split in record["splits"].items():
+        if ("trees" in split) != (problem.metric == "f1" and name != "train"):
+            raise ValueError(f"{name} has {'' if 'trees' in split else 'no '}trees")
+        for file in files_of(split):
+            if not SHARD_NAME.fullmatch(file["name"]) and file["name"] != f"{name}.trees":
+                raise ValueError(f"a file is named {file['name']!r}")
+            if not isinstance(file["sha256"], str):
                 raise TypeError("sha256 must be a string")
-            if not all(isinstance(shard[key], int) for key in ("bytes", "records")):
+            if not all(isinstance(file[key], int) for key in ("bytes", "records")):
                 raise TypeError("bytes and records must be integers")

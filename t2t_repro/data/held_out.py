@@ -48,7 +48,7 @@ class HeldOut:
         if len(self._counts) < 2:
             raise ValueError(
                 f"nothing to hold out for validation: the training text has {self._pairs:,} pairs with "
-                f"{len(self._counts)} different source; give --validation_source and --validation_target, or more text"
+                f"{len(self._counts)} different source; give validation text, or more text"
             )
         room = min(HELD_OUT_PAIRS, max(1, int(self._pairs * HELD_OUT_SHARE)))
         chosen = []

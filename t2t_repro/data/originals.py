@@ -24,7 +24,7 @@ from typing import Any
 
 from t2t_repro.data.lock import locked
 from t2t_repro.files import read_json, sha256, write_json, written_whole
-from t2t_repro.problem import Generated, TextFiles, Wmt
+from t2t_repro.problem import Generated, TextFiles, Trees, Wmt
 
 _RECORD = "unpacked.json"
 _COPY_BYTES = 1 << 20
@@ -36,7 +36,7 @@ class Original:
     unknown)."""
 
     name: str
-    files: TextFiles | Generated
+    files: TextFiles | Generated | Trees
     lines: int = 0
 
 

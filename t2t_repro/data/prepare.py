@@ -4,6 +4,7 @@
     DATA/translate_ende_cldr/train-00000-of-00004.tfrecord ...
     DATA/translate_ende_cldr/dataset.json                       written last: where it is, all is
 
+A problem of trees keeps those that it is scored against as well, `clean`, one a line: validation.trees and test.trees.
 Killed at any moment, the same call goes on after the last part that was whole (`progress.json` and the piles keep the
 account) and ends with the same bytes. Nothing depends on the number of processes or on the clock. Text is read as a
 stream and never held: 40 million pairs need the memory of the vocabulary's sample, then that of one shard.
@@ -18,17 +19,20 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from t2t_repro.data.counts import SplitCounts, irregular, is_empty
-from t2t_repro.data.dataset import DATASET, FORMAT, VOCABULARY, Dataset, intact, made_of
+from t2t_repro.data.dataset import DATASET, FORMAT, VOCABULARY, Dataset, files_of, intact, made_of
 from t2t_repro.data.held_out import HeldOut, source_hash
+from t2t_repro.data.linearise import pair
 from t2t_repro.data.lock import locked
 from t2t_repro.data.originals import Original, Originals
 from t2t_repro.data.piles import Chunk, Piles
 from t2t_repro.data.shards import SHARD_NAME, example, shard_names, write_shard
 from t2t_repro.data.sources import evenly, read_pairs
+from t2t_repro.data.treebank import TREES_NAME, read_corpora, write_trees
+from t2t_repro.data.trees import Tree
 from t2t_repro.data.vocabulary import Vocabulary, learn
 from t2t_repro.files import read_json, sha256, write_json
 from t2t_repro.problem import SPLITS, Pair, Problem, TextFiles, Wmt
@@ -45,7 +49,8 @@ LEARN_PAIRS = 2_000_000  # the vocabulary is learnt from so many at most, spread
 _PROGRESS = "progress.json"
 _PILES = "piles"
 _DOWNLOADS = "downloads"  # of all problems of a data directory
-_LEFTOVER = re.compile(rf"({SHARD_NAME.pattern}|vocabulary\.model|dataset\.json|progress\.json)\.tmp-\d+")
+_OURS = re.compile(rf"{SHARD_NAME.pattern}|{TREES_NAME.pattern}")
+_LEFTOVER = re.compile(rf"({_OURS.pattern}|vocabulary\.model|dataset\.json|progress\.json)\.tmp-\d+")
 
 
 def prepare(
@@ -70,8 +75,7 @@ def prepare(
         if os.path.exists(path) and not os.path.isdir(path):
             raise ValueError(f"--data_dir: {path!r} is a file; give a directory")
     if not Dataset.exists(directory):
-        if problem.takes_files:
-            raise ValueError(f"problem {problem.name!r} needs your text: give --train_source and --train_target")
+        problem.must_have_text()
         parts = made_of(problem, hashed=True)
         with locked(directory, report):
             if not Dataset.exists(directory):
@@ -151,15 +155,15 @@ class _Preparation:
             progress = read_json(self._path(_PROGRESS))
             if progress["parts"] == self.parts:
                 splits = progress["splits"].items()
-                progress["splits"] = {split: record for split, record in splits if self._is_whole(record["shards"])}
+                progress["splits"] = {split: record for split, record in splits if self._is_whole(files_of(record))}
                 progress["shuffled"] = [shard for shard in progress["shuffled"] if self._is_whole([shard])]
                 return progress
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             pass  # none, or a damaged one: begin anew
         return {"parts": self.parts, "splits": {}, "shuffled": []}
 
-    def _is_whole(self, shards: list[dict[str, Any]]) -> bool:
-        return all(intact(self._path(shard["name"]), shard) for shard in shards)
+    def _is_whole(self, files: list[dict[str, Any]]) -> bool:
+        return all(intact(self._path(file["name"]), file) for file in files)
 
     def _has_vocabulary(self) -> bool:
         recorded = self.progress.get("vocabulary")
@@ -168,11 +172,11 @@ class _Preparation:
         return bool(sha256(self.vocabulary) == recorded["sha256"])
 
     def _clean(self) -> None:
-        """Removes what was half written, and shards that are not in the account."""
-        known = {shard["name"] for record in self._done.values() for shard in record["shards"]}
+        """Removes what was half written, and files that are not in the account."""
+        known = {file["name"] for record in self._done.values() for file in files_of(record)}
         known |= {shard["name"] for shard in self.progress["shuffled"]}
         for name in os.listdir(self.directory):
-            if _LEFTOVER.fullmatch(name) or (SHARD_NAME.fullmatch(name) and name not in known):
+            if _LEFTOVER.fullmatch(name) or (_OURS.fullmatch(name) and name not in known):
                 os.remove(self._path(name))
 
     def _save(self, **news: Any) -> None:
@@ -240,6 +244,7 @@ class _Preparation:
             records["train"]["sample_of"] = self.progress["pairs"]["train"]
         if held_out:
             records["validation"] = held.record() | {"held_out_of": "train", "shards": shards[piles.num_shards :]}
+            records["validation"] |= self._write_trees("validation", self._held_out_trees(held_out))
         self._save(splits=self._done | records, shuffled=[])
         piles.remove()
         self.report(f"train: {counts.summary(self.problem.max_length)}")
@@ -317,8 +322,24 @@ class _Preparation:
         names = shard_names(split, self._num_shards(split))
         shards = [write_shard(self._path(name), itertools.islice(remaining, PAIRS_PER_SHARD)) for name in names]
         self._must_be_as_read(split, counts.read + sum(1 for _ in remaining))
-        self._save(splits=self._done | {split: counts.record() | {"shards": shards}})
+        trees = self._write_trees(split, read_corpora(self.problem.corpora(split)))
+        self._save(splits=self._done | {split: counts.record() | {"shards": shards} | trees})
         self.report(f"{split}: {counts.summary(self.problem.max_length)}")
+
+    def _write_trees(self, split: str, trees: Iterable[Tree]) -> dict[str, Any]:
+        """Writes what a split is scored against, and gives what dataset.json says of it; of text, nothing."""
+        return {"trees": write_trees(self._path(f"{split}.trees"), trees)} if self.problem.metric == "f1" else {}
+
+    def _held_out_trees(self, held_out: frozenset[int]) -> Iterator[Tree]:
+        """The training trees that are held out, without those that are too long, in the order of the text."""
+        vocabulary = Vocabulary(self.vocabulary)
+        trees = read_corpora(self.problem.corpora("train"))
+        for tree in evenly(trees, self.progress["pairs"]["train"], self._number("train")):
+            source, target = pair(tree)
+            if source_hash(source) in held_out:
+                inputs, targets = vocabulary.encode([source, target])
+                if not irregular(source, target, inputs, targets, self.problem.max_length):
+                    yield tree
 
     # Their parts
 

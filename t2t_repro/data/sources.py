@@ -1,4 +1,4 @@
-"""Where text comes from: files and generators, read as a stream of pairs in bounded memory.
+"""Where text comes from: files, treebanks and generators, read as a stream of pairs in bounded memory.
 
 What a line is: UTF-8, ended by "\\n" and by nothing else (U+2028, U+0085 and a lone "\\r" are characters like any
 other). One "\\r" before that end belongs to the end, so files from Windows read like all others, and so does a byte
@@ -24,18 +24,22 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from t2t_repro.files import sha256
-from t2t_repro.problem import Corpus, Generated, Pair, TextFiles, Wmt
+from t2t_repro.problem import Corpus, Generated, Pair, TextFiles, Trees, Wmt
 
 MAX_LINE_BYTES = 1 << 20  # a sentence is a few hundred; a line beyond this is not text, and would fill the memory
 _SEGMENT = re.compile(r'\s*<seg id="\d+">(.*)</seg>\s*')
 
 
-def read_pairs(corpus: TextFiles | Generated) -> Iterator[Pair]:
+def read_pairs(corpus: TextFiles | Generated | Trees) -> Iterator[Pair]:
     """The pairs of `corpus`, in order, each line once.
 
     Raises FileNotFoundError and ValueError, naming the file and line, for what cannot be read; files of unequal length
     are known, and raised, at their end.
     """
+    if isinstance(corpus, Trees):
+        from t2t_repro.data import treebank  # which reads its lines through this module
+
+        return treebank.read_pairs(corpus)
     return _read_generated(corpus) if isinstance(corpus, Generated) else _read_files(corpus)
 
 
@@ -107,9 +111,15 @@ def describe(corpus: Corpus, hashed: bool = True) -> dict[str, Any]:
 
     Files: absolute path, bytes and SHA-256 of both. A WMT data set: its name, split and languages, and with `hashed`
     the SHA-256 that its archives must have, wherever they lie. A generator: its qualified name and arguments, and with
-    `hashed` the versions of the packages that its text may come from. Raises FileNotFoundError or ValueError for a bad
-    file.
+    `hashed` the versions of the packages that its text may come from. Trees: see `treebank.describe`. Raises
+    FileNotFoundError or ValueError for a bad file.
     """
+    if isinstance(corpus, Trees):
+        from t2t_repro.data import treebank
+
+        for path in treebank.paths(corpus):
+            _must_be_file(path)
+        return treebank.describe(corpus, hashed)
     if isinstance(corpus, TextFiles):
         return {side: _describe_file(getattr(corpus, side), hashed) for side in ("source", "target")}
     described: dict[str, Any]

@@ -1,0 +1,61 @@
+"""English constituency parsing (section 6.3): the words of a sentence in, its tree out, scored by labelled brackets.
+
+    We agree .                                   the source: tokens as the treebank has them, -LRB- for a bracket
+    oS oNP XX cNP oVP XX cVP XX cS               the target: (S (NP (PRP We)) (VP (VBP agree)) (. .)), linearised
+    (S (NP (XX We)) (VP (XX agree)) (. .))       what t2t-decoder makes of it
+
+The parser neither sees parts of speech nor writes any: bracket F1 does not count them, and Vinyals et al. 2015 gained
+a point by leaving them out. EVALB deletes punctuation by its tag, though, so that F1 is computed with the gold tags set
+under the parser's brackets; without gold, a tree has the tags that signs tell by themselves, and XX for words.
+
+Trees are cleaned of traces, function tags and indices, in training and in what they are scored against (`trees.clean`).
+The longest of 30,805 trees at hand has 942 symbols, the mean is 64, and a symbol is one piece: hence `max_length`.
+"""
+
+from __future__ import annotations
+
+from t2t_repro.problem import Problem, Trees
+from t2t_repro.registry import PROBLEMS
+
+MAX_LENGTH = 1_024
+
+# The usual sections, of 39,832, 1,700 and 2,416 sentences in the whole treebank.
+TRAIN, VALIDATION, TEST = Trees(sections=tuple(range(2, 22))), Trees(sections=(22,)), Trees(sections=(23,))
+
+PARSE_WSJ = PROBLEMS.register(
+    Problem(
+        name="parse_wsj",
+        description="parsing: Wall Street Journal, sections 02-21, 22 and 23, of your Penn Treebank: --raw_dir",
+        source_language="en",
+        train=(TRAIN,),
+        validation=(VALIDATION,),
+        test=(TEST,),
+        vocab_size=16_000,
+        max_length=MAX_LENGTH,
+        metric="f1",
+    )
+)
+
+PARSE_WSJ_SEMISUPERVISED = PROBLEMS.register(
+    Problem(
+        name="parse_wsj_semisupervised",
+        description="the same, and trees that another parser made to train on besides: --raw_dir, --train_trees",
+        source_language="en",
+        train=(TRAIN, Trees()),
+        validation=(VALIDATION,),
+        test=(TEST,),
+        vocab_size=32_000,
+        max_length=MAX_LENGTH,
+        metric="f1",
+    )
+)
+
+PARSE_FILES = PROBLEMS.register(
+    Problem(
+        name="parse_files",
+        description="parsing: your own treebank, in Penn Treebank bracketing (.gz read too): --train_trees, ...",
+        vocab_size=8_000,
+        max_length=MAX_LENGTH,
+        metric="f1",
+    )
+)

@@ -1,0 +1,84 @@
+"""Sentence in, tree out: a trained run of a parsing problem as a `Parser`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from t2t_repro.data.linearise import rebuild, split_words
+from t2t_repro.data.trees import Tree
+from t2t_repro.inference.decode import Translator
+
+
+class Parser:
+    """A translator whose translations are linearised trees: whatever it writes becomes a tree over the very words.
+
+    What that took is counted: `sentences` parsed, how many of their best trees were `repaired`, and the `repairs` in
+    all. With `well_formed`, a hypothesis of the beam that needs none goes before those that do, whatever their scores.
+    """
+
+    def __init__(self, translator: Translator, well_formed: bool = False):
+        self.translator, self.well_formed = translator, well_formed
+        self.sentences = self.repaired = self.repairs = 0
+
+    def parse(
+        self,
+        sentences: Sequence[Sequence[str]],
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        tags: Sequence[Sequence[str]] | None = None,
+    ) -> list[Tree]:
+        """The best tree of each sentence, which is a list of words, at least one, without brackets or white space.
+
+        `tags`: the part of speech of each word; without, those that punctuation tells, and XX.
+        """
+        found = self._hypotheses([" ".join(words) for words in sentences], 1, beam_size, alpha, None)
+        all_tags = [None] * len(sentences) if tags is None else tags
+        return [
+            self._trees(hypotheses, words, 1, tags)[0][0]
+            for hypotheses, words, tags in zip(found, sentences, all_tags, strict=True)
+        ]
+
+    def n_best(
+        self,
+        texts: Sequence[str],
+        n: int,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        report: Callable[[str], None] | None = None,
+    ) -> list[list[tuple[str, float]]]:
+        """The n best trees of each tokenised sentence, written in brackets, with their scores: see
+        `Translator.n_best`. A text without words gives an empty one."""
+        sentences = [split_words(text) for text in texts]
+        found = self._hypotheses([" ".join(words) for words in sentences], n, beam_size, alpha, report)
+        return [
+            [(str(tree), score) for tree, score in self._trees(hypotheses, words, n)] if words else hypotheses
+            for hypotheses, words in zip(found, sentences, strict=True)
+        ]
+
+    def summary(self) -> str:
+        """What was counted: `repaired 12 of 1,700 trees (31 repairs)`."""
+        return f"repaired {self.repaired:,} of {self.sentences:,} trees ({self.repairs:,} repairs)"
+
+    def _hypotheses(
+        self,
+        texts: Sequence[str],
+        n: int,
+        beam_size: int | None,
+        alpha: float | None,
+        report: Callable[[str], None] | None,
+    ) -> list[list[tuple[str, float]]]:
+        width = self.translator.hparams.beam_size if beam_size is None else beam_size
+        return self.translator.n_best(texts, max(n, width) if self.well_formed else n, beam_size, alpha, report)
+
+    def _trees(
+        self, hypotheses: list[tuple[str, float]], words: Sequence[str], n: int, tags: Sequence[str] | None = None
+    ) -> list[tuple[Tree, float]]:
+        """The n best trees of one sentence with their scores."""
+        rebuilt = [(*rebuild(text, words, tags), score) for text, score in hypotheses]
+        if self.well_formed:
+            rebuilt.sort(key=lambda each: each[1] > 0)  # those of a kind stay in order
+        _, repairs, _ = rebuilt[0]
+        self.sentences += 1
+        self.repaired += repairs > 0
+        self.repairs += repairs
+        return [(tree, score) for tree, _, score in rebuilt[:n]]
