@@ -237,8 +237,8 @@ def chosen_problem(values: flags.FlagValues) -> Problem:
         if not prepared and not os.path.isdir(values.raw_dir):
             raise ValueError(f"--raw_dir: {values.raw_dir!r} is not a directory; give the folder of the originals")
         problem = problem.with_raw_dir(values.raw_dir)
-    changes = {name: values[name].value for name in ("vocab_size", "sample") if values[name].value}
-    return dataclasses.replace(problem, **changes)
+    vocab_size, sample = values.vocab_size or problem.vocab_size, values.sample or problem.sample
+    return dataclasses.replace(problem, vocab_size=vocab_size, sample=sample)
 
 
 def chosen_hparams(values: flags.FlagValues) -> HParams:
