@@ -279,6 +279,42 @@ def test_prepared_from_raw_dir(archives, raw: Path, tmp_path: Path, program, mon
     assert program(*command, "--verify").code == 0  # the prepared data stands alone
 
 
+class Stopped(BaseException):
+    pass
+
+
+@pytest.mark.slow
+def test_stopped_at_every_write_and_continued(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Unpacking included: whatever was last written, the same call ends with the same bytes."""
+    from test_prepare import bytes_of
+
+    from t2t_repro.data.prepare import prepare
+
+    asked, replace = problem("de", raw), os.replace
+    names: list[str] = []
+
+    def recorded(temporary: str, path: str) -> None:
+        names.append(path)
+        replace(temporary, path)
+
+    monkeypatch.setattr(os, "replace", recorded)
+    expected = bytes_of(prepare(asked, str(tmp_path / "whole"), silent).directory)
+    assert sum("/unpacked/" in name for name in names) == 14  # 10 files of four archives, and their records
+    for stop in range(len(names)):
+        data, calls = str(tmp_path / f"data{stop}"), iter(range(len(names)))
+
+        def stopped(temporary: str, path: str, stop: int = stop, calls: Iterator[int] = calls) -> None:
+            if next(calls) == stop:
+                raise Stopped
+            replace(temporary, path)
+
+        monkeypatch.setattr(os, "replace", stopped)
+        with pytest.raises(Stopped):
+            prepare(asked, data, silent)
+        monkeypatch.setattr(os, "replace", replace)
+        assert bytes_of(prepare(asked, data, silent, verify=True).directory) == expected
+
+
 def test_a_sample_is_spread_over_all_corpora(raw: Path, tmp_path: Path):
     from t2t_repro.data.prepare import prepare
 
