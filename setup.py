@@ -9,7 +9,18 @@ HERE = Path(__file__).parent
 README = HERE / "README.md"
 VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "t2t_repro/__init__.py").read_text("utf-8"), re.MULTILINE)[1]
 INSIDE = ("problems", "hparams", "bin")
-PROGRAMS = ("registry", "datagen", "trainer", "decoder", "eval", "exporter", "evalb", "bleu", "avg_checkpoints")
+PROGRAMS = (
+    "registry",
+    "datagen",
+    "trainer",
+    "decoder",
+    "eval",
+    "exporter",
+    "evalb",
+    "bleu",
+    "avg_checkpoints",
+    "attention",
+)
 
 setup(
     name="t2t_repro",
@@ -31,6 +42,7 @@ setup(
     ],
     keywords="transformer attention translation tensorflow keras",
     packages=find_packages(include=["t2t_repro", "t2t_repro.*"]) + [f"t2t_repro.{folder}" for folder in INSIDE],
+    package_data={"t2t_repro.evaluation": ["*.html"]},
     package_dir={f"t2t_repro.{folder}": folder for folder in INSIDE},
     entry_points={
         "console_scripts": [

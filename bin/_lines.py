@@ -29,15 +29,15 @@ def read(path: str | None) -> list[str]:
     return lines
 
 
-def must_be_writable(path: str) -> None:
-    """Raises an OSError where a file of that name cannot be made."""
+def must_be_writable(flag: str, path: str) -> None:
+    """Raises an OSError where the file `path`, the value of `--flag`, cannot be made."""
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
-        raise IsADirectoryError(f"--decode_to_file: {path!r} is a directory; give a file")
+        raise IsADirectoryError(f"--{flag}: {path!r} is a directory; give a file")
     if not os.path.isdir(folder):
-        raise FileNotFoundError(f"--decode_to_file: no directory {folder!r}; make it first")
+        raise FileNotFoundError(f"--{flag}: no directory {folder!r}; make it first")
     if not os.access(folder, os.W_OK):
-        raise PermissionError(f"--decode_to_file: may not write in {folder!r}")
+        raise PermissionError(f"--{flag}: may not write in {folder!r}")
 
 
 def write(lines: Iterable[str], path: str | None) -> None:

@@ -34,7 +34,7 @@ def decode() -> None:
     if FLAGS.n_best > beam_size:
         raise _program.UsageError(f"--n_best={FLAGS.n_best} is more than the beam holds; give --beam_size, or less")
     if FLAGS.decode_to_file:
-        _lines.must_be_writable(FLAGS.decode_to_file)
+        _lines.must_be_writable("decode_to_file", FLAGS.decode_to_file)
     lines = None if FLAGS.decode_interactive else _lines.read(FLAGS.decode_from_file)
     _program.load_tensorflow()
     from t2t_repro.inference.decode import Translator
