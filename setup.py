@@ -21,6 +21,7 @@ PROGRAMS = (
     "avg_checkpoints",
     "ablate",
     "report",
+    "attention",
 )
 
 setup(
@@ -43,6 +44,7 @@ setup(
     ],
     keywords="transformer attention translation tensorflow keras",
     packages=find_packages(include=["t2t_repro", "t2t_repro.*"]) + [f"t2t_repro.{folder}" for folder in INSIDE],
+    package_data={"t2t_repro.evaluation": ["*.html"]},
     package_dir={f"t2t_repro.{folder}": folder for folder in INSIDE},
     entry_points={
         "console_scripts": [

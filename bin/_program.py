@@ -62,7 +62,8 @@ def run(
 ) -> int:
     """Reads the command line into `values`, calls `body`, and gives the exit code.
 
-    `required` are flags that must be given. `files` name the arguments that are no flags, which `body` is called with.
+    `required` are flags that must be given. `files` name the arguments that are no flags, which `body` is called with;
+    those in brackets may be left out.
 
     A ValueError or KeyError that this project raises and any OSError are the user's to mend: one line on stderr. Every
     other exception is a defect and passes with its traceback; T2T_REPRO_TRACEBACK=1 lets all of them pass.
@@ -100,7 +101,7 @@ def _parse(values: flags.FlagValues, required: Sequence[str], files: Sequence[st
     given: list[str] = values(sys.argv)[1:]
     if len(given) > len(files):
         raise UsageError(f"unexpected argument {given[len(files)]!r}; flags are written --name=value")
-    if len(given) < len(files):
+    if len(given) < len(files) and not files[len(given)].startswith("["):
         raise UsageError(f"missing {files[len(given)]}")
     for flag in required:
         if not values[flag].value:

@@ -6,6 +6,7 @@ Shapes: B batch, L query length, M key length, D d_model, H heads, K d_k, E d_v.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from keras import ops
@@ -43,6 +44,8 @@ class MultiHeadAttention(Layer):
     `d_k` and `d_v` are free of d_model / h (Table 3, rows B). The heads' matrices lie side by side in one.
     """
 
+    on_weights: Callable[[Any], None] | None = None  # is shown the weights [B, H, L, M] of each call, where it is set
+
     def __init__(
         self,
         d_model: int,
@@ -68,7 +71,9 @@ class MultiHeadAttention(Layer):
         else:
             queries_BHLK = self.queries(x_BLD)
             keys_BHMK, values_BHME = self.keys_values(memory_BMD)
-        heads_BHLE, _ = attention(queries_BHLK, keys_BHMK, values_BHME, bias_BHLM, self.dropout, seed)
+        heads_BHLE, weights_BHLM = attention(queries_BHLK, keys_BHMK, values_BHME, bias_BHLM, self.dropout, seed)
+        if self.on_weights is not None:
+            self.on_weights(weights_BHLM)
         return self.output_projection(heads_BHLE)
 
     def queries(self, x_BLD: Any) -> Any:

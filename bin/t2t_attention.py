@@ -1,0 +1,102 @@
+"""t2t-attention: shows what a trained run looks at while it translates a sentence.
+
+  t2t-attention --output_dir=RUN "The Law will never be perfect ."
+  t2t-attention --output_dir=RUN --preset=3 --png=figure3.png
+
+Writes one HTML file that needs no network: encoder, encoder-decoder and decoder
+attention, every layer and head. --png=FILE draws the form of the paper's
+Figures 3 to 5; with --html=FILE it writes both. --view, --layer, --heads and
+--word say what is seen first; layers and heads count from 1.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NamedTuple
+
+from absl import flags
+
+from t2t_repro.run import Run
+
+from . import _program
+
+PAGE = "attention.html"
+
+
+class Preset(NamedTuple):
+    sentence: str
+    heads: tuple[int, ...]
+    word: str
+
+
+PRESETS = {  # the sentences of Figure 3, and of Figures 4 and 5, with what these show alone
+    "3": Preset(
+        "It is in this spirit that a majority of American governments have passed new laws since 2009 making the "
+        "registration or voting process more difficult .",
+        (),
+        "making",
+    ),
+    "4": Preset(
+        "The Law will never be perfect , but its application should be just - this is what we are missing , "
+        "in my opinion .",
+        (5, 6),
+        "its",
+    ),
+}
+
+FLAGS = flags.FlagValues()
+flags.DEFINE_string("output_dir", None, "the run that t2t-trainer wrote", flag_values=FLAGS)
+flags.DEFINE_string("target", None, "the translation to look at, in place of the run's own", flag_values=FLAGS)
+flags.DEFINE_enum("preset", None, list(PRESETS), "the sentence and words of the paper's figure", flag_values=FLAGS)
+flags.DEFINE_string("html", None, f"the page (default without --png: {PAGE})", flag_values=FLAGS)
+flags.DEFINE_string("png", None, "a figure in the form of the paper's", flag_values=FLAGS)
+flags.DEFINE_enum("view", "encoder", ["encoder", "memory", "decoder"], "memory: encoder-decoder", flag_values=FLAGS)
+flags.DEFINE_integer("layer", None, "if not the last but one", lower_bound=1, flag_values=FLAGS)
+flags.DEFINE_list("heads", [], "if not all, as 5,6", flag_values=FLAGS)
+flags.DEFINE_string("word", "", "a word on the left, to be seen alone", flag_values=FLAGS)
+flags.DEFINE_integer("average_checkpoints", 1, "the last so many, averaged", lower_bound=1, flag_values=FLAGS)
+
+
+def show(sentence: str | None = None) -> None:
+    if (sentence is None) == (FLAGS.preset is None):
+        raise _program.UsageError("give one sentence, in quotes, or --preset")
+    heads = _heads()
+    run = Run.open(FLAGS.output_dir)
+    page = FLAGS.html or (None if FLAGS.png else PAGE)
+    for flag, path in (("html", page), ("png", FLAGS.png)):
+        if path:
+            _program.must_be_writable(flag, path)
+    if page and not FLAGS.html and os.path.exists(page):
+        raise FileExistsError(f"there is an {PAGE} already; name the new page with --html=FILE")
+    _program.load_tensorflow()
+    from t2t_repro.evaluation import attention_view
+    from t2t_repro.inference.decode import Translator
+
+    preset = PRESETS.get(FLAGS.preset or "", Preset(sentence or "", (), ""))
+    translator = Translator.from_run(FLAGS.output_dir, average_checkpoints=FLAGS.average_checkpoints)
+    shown = attention_view.attend(translator, preset.sentence, FLAGS.target)
+    own = tuple(head for head in preset.heads if head <= run.hparams.num_heads)  # a smaller model has not all of them
+    word = FLAGS.word or (preset.word if FLAGS.view == "encoder" else "")
+    focus = attention_view.Focus(FLAGS.view, FLAGS.layer, heads or own, word)
+    if page:
+        attention_view.write_page(shown, focus, page, f"{run.problem.name}, {run.hparams.name}")
+    if FLAGS.png:
+        attention_view.write_figure(shown, focus, FLAGS.png)
+    print(shown.target)
+    _program.report(f"wrote {' and '.join(path for path in (page, FLAGS.png) if path)}")
+
+
+def _heads() -> tuple[int, ...]:
+    try:
+        return tuple(int(head) for head in FLAGS.heads)
+    except ValueError:
+        raise _program.UsageError(f"--heads takes numbers, as --heads=5,6, got {','.join(FLAGS.heads)!r}") from None
+
+
+def main() -> int:
+    return _program.run("t2t-attention", __doc__ or "", FLAGS, show, ("output_dir",), files=("[SENTENCE]",))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

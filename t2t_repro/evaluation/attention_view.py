@@ -1,0 +1,288 @@
+"""What a trained model looks at (Figures 3 to 5): the attention weights of one sentence, as a page and as a figure.
+
+Shapes: N layers, H heads, L target length, M source length.
+
+    shown = attend(t2t_repro.load("RUN"), "The Law will never be perfect .")
+    write_page(shown, Focus(), "attention.html")
+"""
+
+from __future__ import annotations
+
+import base64
+import colorsys
+import contextlib
+import html
+import importlib.resources
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from t2t_repro.data.vocabulary import END
+from t2t_repro.files import written_whole
+from t2t_repro.inference.decode import Translator
+from t2t_repro.model.attention import MultiHeadAttention
+
+MOST_TOKENS = 128  # of either side: a page of the base model then has 6 MB
+START_WORD, END_WORD = "<start>", "<end>"
+VIEWS = ("encoder", "memory", "decoder")
+
+
+@dataclass(frozen=True)
+class View:
+    """One kind of attention: `weights` [N, H, left, right], float32, of each word on the left over those on the right.
+
+    A word is a piece of the vocabulary with the space before it, if any.
+    """
+
+    name: str
+    left: list[str]
+    right: list[str]
+    weights: np.ndarray
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The weights with which a model reads `source` and writes `target`, in the three views of `VIEWS`."""
+
+    source: str
+    target: str
+    views: dict[str, View]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Layers and heads."""
+        return self.views["encoder"].weights.shape[:2]
+
+
+@dataclass(frozen=True)
+class Focus:
+    """What is looked at first. Layers and heads count from 1; without a layer it is the last but one, as in Figure 3.
+
+    `word`, a word on the left, is shown alone; "" shows all.
+    """
+
+    view: str = "encoder"
+    layer: int | None = None
+    heads: tuple[int, ...] = ()
+    word: str = ""
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A `Focus` that fits an `Attention`; layers, heads and words count from 0 here."""
+
+    view: View
+    layer: int
+    heads: list[int]
+    words: list[int]  # places on the left, [] for all
+
+
+def attend(translator: Translator, source: str, target: str | None = None) -> Attention:
+    """The weights of a model that reads `source` and writes `target`, or else its own translation.
+
+    Raises ValueError for an empty source and for one of more than `MOST_TOKENS` tokens on either side.
+    """
+    if not source.strip():
+        raise ValueError("there is no sentence to look at; give some text")
+    source_ids = _encode(translator, source, "sentence")
+    if target is None:
+        (target,) = translator.translate([source])
+    target_ids = _encode(translator, target, "translation")
+    with _watched(translator.model.encoder_layers, "self_attention") as encoder:
+        with _watched(translator.model.decoder_layers, "self_attention") as decoder:
+            with _watched(translator.model.decoder_layers, "memory_attention") as memory:
+                translator.model({"inputs": source_ids, "targets": target_ids})
+    read, written = _words(translator, source_ids), _words(translator, target_ids)
+    sides = {"encoder": (read, read), "memory": (written, read), "decoder": (written, [START_WORD, *written[:-1]])}
+    weights = {"encoder": encoder, "memory": memory, "decoder": decoder}
+    views = {name: View(name, *sides[name], np.concatenate(weights[name])) for name in VIEWS}
+    return Attention(source, target, views)
+
+
+@contextlib.contextmanager
+def _watched(layers: Sequence[Any], name: str) -> Iterator[list[np.ndarray]]:
+    """Collects the weights [1, H, L, M] of each layer's attention of that name, in order."""
+    seen: list[np.ndarray] = []
+    parts: list[MultiHeadAttention] = [getattr(layer, name) for layer in layers]
+    try:
+        for part in parts:
+            part.on_weights = lambda weights: seen.append(np.asarray(weights, np.float32))
+        yield seen
+    finally:
+        for part in parts:
+            part.on_weights = None
+
+
+def _encode(translator: Translator, text: str, what: str) -> np.ndarray:
+    (ids,) = translator.vocabulary.encode([text])
+    if len(ids) > MOST_TOKENS:
+        raise ValueError(f"the {what} has {len(ids)} tokens; at most {MOST_TOKENS} can be shown: give a shorter one")
+    return np.array([ids], np.int32)
+
+
+def _words(translator: Translator, ids: np.ndarray) -> list[str]:
+    """Each token as text; one that is part of a character is U+FFFD."""
+    tokens = ids[0].tolist()
+    texts = translator.vocabulary.decode([[token] for token in tokens])
+    return [END_WORD if token == END else text for token, text in zip(tokens, texts, strict=True)]
+
+
+# What is looked at first.
+
+
+def _resolve(attention: Attention, focus: Focus) -> _Shown:
+    """Raises ValueError where `focus` names what is not there."""
+    if focus.view not in VIEWS:
+        raise ValueError(f"the view must be one of {', '.join(VIEWS)}, got {focus.view!r}")
+    layers, heads = attention.size
+    layer = max(layers - 1, 1) if focus.layer is None else focus.layer
+    if not 1 <= layer <= layers:
+        raise ValueError(f"there is no layer {layer}: this model has layers 1 to {layers}")
+    for head in focus.heads:
+        if not 1 <= head <= heads:
+            raise ValueError(f"there is no head {head}: this model has heads 1 to {heads}")
+    view = attention.views[focus.view]
+    chosen = sorted({head - 1 for head in focus.heads} or range(heads))
+    return _Shown(view, layer - 1, chosen, _places(view.left, focus.word) if focus.word else [])
+
+
+def _places(pieces: list[str], word: str) -> list[int]:
+    """The places of the pieces that spell `word` where it first stands as a word of its own."""
+    words: list[tuple[str, list[int]]] = []
+    for place, piece in enumerate(pieces):
+        if not words or piece.startswith(" ") or piece == END_WORD:
+            words.append(("", []))
+        text, places = words[-1]
+        words[-1] = (text + piece, [*places, place])
+    for bare in (str.strip, lambda text: text.strip(" .,;:!?\"'()")):
+        for text, places in words:
+            if bare(text) == word:
+                return places
+    raise ValueError(
+        f"no word {word!r} on the left of this view; there are: {' '.join(text.strip() for text, _ in words)}"
+    )
+
+
+_ON_WHITE, _ON_BLACK = (0.44, 0.68), (0.70, 0.80)  # lightness and saturation of colours
+
+
+def _colours(heads: int, lightness: float, saturation: float) -> list[str]:
+    """A colour for each head, "#rrggbb": hues around the circle, yellow and green darker, as they look lighter."""
+    colours = []
+    for head in range(heads):
+        hue = (0.6 + head / heads) % 1
+        seen = lightness - 0.09 * math.exp(-(((hue - 0.28) / 0.17) ** 2))
+        rgb = colorsys.hls_to_rgb(hue, seen, saturation)
+        colours.append("#" + "".join(f"{round(255 * part):02x}" for part in rgb))
+    return colours
+
+
+# The page.
+
+_TITLES = {
+    "encoder": ("Encoder", "a word of the sentence", "what it looks at", "The encoder reading the sentence."),
+    "memory": (
+        "Encoder–decoder",
+        "the word being written",
+        "words of the sentence",
+        "The decoder looking at the sentence while it writes each word.",
+    ),
+    "decoder": (
+        "Decoder",
+        "the word being written",
+        "words written before",
+        "The decoder looking back at what it has written.",
+    ),
+}
+
+
+def write_page(attention: Attention, focus: Focus, path: str, about: str = "") -> None:
+    """Writes one HTML file that needs nothing else, with all views, layers and heads, and opens at `focus`.
+
+    `about` says where the weights come from. Raises ValueError where `focus` names what is not there.
+    """
+    page = _page(attention, _resolve(attention, focus), about)
+    with written_whole(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        file.write(page)
+
+
+def _page(attention: Attention, shown: _Shown, about: str) -> str:
+    layers, heads = attention.size
+    data = {
+        "sentence": attention.source,
+        "target": attention.target,
+        "about": about,
+        "layers": layers,
+        "heads": heads,
+        "specials": [START_WORD, END_WORD],
+        "colours": {"light": _colours(heads, *_ON_WHITE), "dark": _colours(heads, *_ON_BLACK)},
+        "views": [_packed(view) for view in attention.views.values()],
+        "start": {
+            "view": VIEWS.index(shown.view.name),
+            "layer": shown.layer,
+            "heads": shown.heads,
+            "words": shown.words,
+        },
+    }
+    filled = {
+        # "<" would let a sentence end the script that holds it
+        "DATA": json.dumps(data, ensure_ascii=False).replace("<", "\\u003c"),
+        "TITLE": html.escape(f"Attention: {attention.source}"),
+    }
+    template = importlib.resources.files(__package__).joinpath("attention_view.html").read_text("utf-8")
+    return re.sub(r"\{\{(DATA|TITLE)\}\}", lambda found: filled[found[1]], template)
+
+
+def _packed(view: View) -> dict[str, Any]:
+    """A view as JSON; its weights as 65,536ths of one, little-endian, in base64."""
+    title, left_is, right_is, note = _TITLES[view.name]
+    whole = np.rint(view.weights * 65535).astype("<u2")
+    return {
+        "name": view.name,
+        "title": title,
+        "left_is": left_is,
+        "right_is": right_is,
+        "note": note,
+        "left": view.left,
+        "right": view.right,
+        "weights": base64.b64encode(whole.tobytes()).decode("ascii"),
+    }
+
+
+# The figure.
+
+
+def write_figure(attention: Attention, focus: Focus, path: str) -> None:
+    """Writes a PNG in the form of Figures 3 to 5: the words twice, and lines as dark as the weights, coloured by head.
+
+    Needs matplotlib. Raises ModuleNotFoundError without it, ValueError where `focus` names what is not there.
+    """
+    shown = _resolve(attention, focus)
+    from matplotlib.collections import LineCollection
+    from matplotlib.figure import Figure
+
+    left, right = shown.view.left, shown.view.right
+    figure = Figure(figsize=(0.3 * max(len(left), len(right)), 2.0), dpi=200)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(-0.5, max(len(left), len(right)) - 0.5), ylim=(0, 1))
+    axes.axis("off")
+    for words, y, side in ((left, 1.04, "bottom"), (right, -0.04, "top")):
+        for x, word in enumerate(words):
+            faint = words is left and shown.words and x not in shown.words
+            style = {"alpha": 0.35 if faint else 1, "fontsize": 9, "parse_math": False}
+            axes.text(x, y, word.strip() or "␣", rotation=90, ha="center", va=side, **style)
+    every_colour = _colours(attention.size[1], *_ON_WHITE)
+    for place, head in enumerate(shown.heads):
+        weights = shown.view.weights[shown.layer, head]
+        pairs = [(i, j) for i in (shown.words or range(len(left))) for j in range(len(right)) if weights[i, j] > 0.005]
+        aside = (place - (len(shown.heads) - 1) / 2) * min(0.08, 0.5 / len(shown.heads))  # the heads side by side
+        segments = [[(i + aside, 1.0), (j + aside, 0.0)] for i, j in pairs]
+        style = {"colors": every_colour[head], "linewidths": 1.6, "capstyle": "round", "clip_on": False}
+        axes.add_collection(LineCollection(segments, alpha=[float(weights[pair]) for pair in pairs], **style))
+    with written_whole(path) as temporary:
+        figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1)
