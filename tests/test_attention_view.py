@@ -8,6 +8,7 @@ import os
 import re
 from dataclasses import replace
 
+import matplotlib.image
 import numpy as np
 import pytest
 from small import SMALL
@@ -199,14 +200,13 @@ def test_every_head_has_its_own_colour(count):
 
 
 def test_figure_draws_each_head_in_its_colour(tmp_path):
-    image = pytest.importorskip("matplotlib.image")
     path = tmp_path / "figure.png"
     colours = attention_view._colours(4, *attention_view._ON_WHITE)
     attention = made_up("The $Law$ , its application")  # "$" is no mathematics here
     attention.views["encoder"].weights[:] = np.eye(6)  # every line upright, at full strength
     for head in (1, 3):
         attention_view.write_figure(attention, Focus(heads=(head,), word="its"), str(path))
-        pixels = (image.imread(path)[..., :3] * 255).round().astype(int).reshape(-1, 3)
+        pixels = (matplotlib.image.imread(path)[..., :3] * 255).round().astype(int).reshape(-1, 3)
         found = {f"#{r:02x}{g:02x}{b:02x}" for r, g, b in np.unique(pixels, axis=0)}
         assert colours[head - 1] in found and not found & {c for c in colours if c != colours[head - 1]}
 
@@ -228,7 +228,6 @@ def test_program(program, trained: Run, tmp_path, monkeypatch):
         "t2t-attention: there is an attention.html already; name the new page with --html=FILE\n",
     )
 
-    pytest.importorskip("matplotlib")
     files = ["--preset=4", "--html=attention.html", "--png=figure.png"]
     code, _, err = program("t2t-attention", f"--output_dir={trained.directory}", *files)
     assert (code, err) == (0, "wrote attention.html and figure.png\n")

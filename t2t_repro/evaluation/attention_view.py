@@ -260,7 +260,7 @@ def _packed(view: View) -> dict[str, Any]:
 def write_figure(attention: Attention, focus: Focus, path: str) -> None:
     """Writes a PNG in the form of Figures 3 to 5: the words twice, and lines as dark as the weights, coloured by head.
 
-    Needs matplotlib. Raises ModuleNotFoundError without it, ValueError where `focus` names what is not there.
+    Raises ValueError where `focus` names what is not there.
     """
     shown = _resolve(attention, focus)
     from matplotlib.collections import LineCollection
