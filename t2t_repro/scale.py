@@ -41,7 +41,7 @@ class Scale:
 
 SCALES = {
     # minutes on a CPU core; base is then N 3, d_model 128, d_ff 512, h 8, d_k 16
-    "tiny": Scale(width=4, depth=2, batch_tokens=2_048, train_steps=1_400, warmup_steps=700),
+    "tiny": Scale(width=4, depth=2, batch_tokens=2_048, train_steps=1_200, warmup_steps=600),
 }
 
 

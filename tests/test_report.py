@@ -108,9 +108,9 @@ def test_unfinished_and_unscored_runs_say_so(tmp_path, make_run):
     make_run("c_n2@tiny")
     make_run("c_n4@tiny", step=0)
     rows = table(read(tmp_path)[0], 3)
-    assert row(rows, "base")["status"] == "unfinished: 300 of 1,400"
+    assert row(rows, "base")["status"] == "unfinished: 300 of 1,200"
     assert row(rows, "c_n2")["status"] == "not scored on validation"
-    assert row(rows, "c_n4")["status"] == "unfinished: 0 of 1,400"
+    assert row(rows, "c_n4")["status"] == "unfinished: 0 of 1,200"
 
 
 def test_two_conditions_are_two_tables(tmp_path, make_run):
