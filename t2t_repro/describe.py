@@ -83,7 +83,7 @@ def _corpora(problem: Problem, split: str) -> str:
     corpora = problem.corpora(split)
     if corpora:
         return "; ".join(map(_corpus, corpora))
-    if problem.takes_files and not any(isinstance(corpus, Trees) and corpus.sections for corpus in problem.train):
+    if not problem.train:
         return f"your files: {problem.flags(split)}"
     return "held out from train" if split == "validation" else "none"
 

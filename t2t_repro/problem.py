@@ -37,13 +37,13 @@ class Trees:
     sections: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        """`sections 02-21 of FOLDER`, `FILE`; what the user has still to give is named by its flag."""
+        """`sections 02-21 of FOLDER`, or `FILE`."""
         if not self.sections:
-            return self.path or "the files of --train_trees"
+            return self.path or "your files"
         names = [f"{section:02d}" for section in self.sections]
         joined = self.sections == tuple(range(self.sections[0], self.sections[-1] + 1)) and len(names) > 1
         listed = f"{names[0]}-{names[-1]}" if joined else ", ".join(names)
-        return f"section{'s' * (len(names) > 1)} {listed} of {self.path or 'the folder of --raw_dir'}"
+        return f"section{'s' * (len(names) > 1)} {listed} of {self.path or 'your folder, --raw_dir'}"
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Problem:
         if bool(source) != bool(target):
             given, missing = ("source", "target") if source else ("target", "source")
             raise ValueError(f"--{split}_{given} is given without --{split}_{missing}; give both")
-        return (TextFiles(source, target),) if source and target else ()
+        return (TextFiles(source, target),) if source and target else self.corpora(split)
 
     def _given_trees(self, split: str, left: dict[str, Any]) -> tuple[Corpus, ...]:
         """The same for trees: what is declared, with its path where that is given; else files alone."""
@@ -165,8 +165,8 @@ class Problem:
     def _wanted(self) -> str:
         """`give --train_source and --train_target`, as an error says it."""
         wanted = ["--raw_dir, the folder of the treebank"] if self.takes_raw_dir else []
-        if not self.train or Trees() in self.train:
-            wanted.append(self.flags("train"))
+        unnamed = [split for split in SPLITS if Trees() in self.corpora(split)]
+        wanted += map(self.flags, unnamed if self.train else ["train"])
         return f"give {', and '.join(wanted)}"
 
     @property

@@ -106,8 +106,8 @@ def test_trees_as_text():
 
 def test_described_by_the_registry(program):
     code, out, _ = program("t2t-registry", "--problem=parse_wsj_semisupervised")
-    assert code == 0 and "sections 02-21 of the folder of --raw_dir; the files of" in out
-    assert "section 23 of the folder of --raw_dir" in out and "metric           f1" in out
+    assert code == 0 and "sections 02-21 of your folder, --raw_dir; your files" in out
+    assert "section 23 of your folder, --raw_dir" in out and "metric           f1" in out
     assert "your files: --validation_trees" in program("t2t-registry", "--problem=parse_files").out
 
 
@@ -413,11 +413,6 @@ def test_from_bracketed_files_to_f1(program, one_cpu, treebank, tmp_path, monkey
         (expected.f1, expected.recall, expected.complete_match)
     )
     assert scores["repaired"] == pytest.approx(100 * int(err.split()[1]) / 8) and scores["loss"] > 0
-
-
-def test_well_formed_is_for_parsing(program, trained):
-    code, _, err = program("t2t-decoder", f"--output_dir={trained.directory}", "--well_formed")
-    assert code == 2 and "--well_formed is for parsing, and " in err
 
 
 # Real treebanks.

@@ -587,6 +587,11 @@ def _wait_for(text, descriptor):
         seen += os.read(descriptor, 1)
 
 
+def test_well_formed_is_for_parsing(program, run):
+    message = "t2t-decoder: --well_formed is for parsing, and 'RUN' is no run of that (see t2t-decoder --help)\n"
+    assert program("t2t-decoder", "--output_dir=RUN", "--well_formed") == (2, "", message)
+
+
 def test_eval(program, stand_in, run):
     calls = []
 
