@@ -68,7 +68,16 @@ setup(
         "tensorflow-text>=2.21.1,<2.22",  # 2.21.0 cannot be imported
     ],
     extras_require={
-        "test": ["build>=1.6", "hypothesis>=6.100", "mypy>=2.4", "pytest>=8.2", "ruff>=0.17.5"],
+        "figures": ["matplotlib>=3.11"],  # of t2t-attention --png
+        "test": [
+            "build>=1.6",
+            "hypothesis>=6.100",
+            "matplotlib>=3.11",
+            "mypy>=2.4",
+            "pytest>=8.2",
+            "ruff>=0.17.5",
+            "selenium>=4.51",  # drives the chromium of the system, where there is one
+        ],
         "benchmark": ["torch>=2.13"],
     },
 )

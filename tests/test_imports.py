@@ -15,7 +15,7 @@ from conftest import CHECKOUT
 # Where each part of the package lies in the checkout. A part is a folder, or one module of the package's root.
 FOLDERS = {"problems": "problems", "hparams": "hparams", "bin": "bin"}
 FOLDERS |= {part: f"t2t_repro/{part}" for part in ("data", "model", "training", "inference", "evaluation")}
-ROOT_MODULES = ("config", "files", "problem", "registry", "run", "describe")
+ROOT_MODULES = ("config", "files", "problem", "registry", "run", "describe", "scaffold")
 
 CORE = {"config", "files", "problem", "registry", "run"}
 MAY_IMPORT = {
@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "registry": {"config", "problem"},
     "run": {"config", "files", "problem", "registry"},
     "describe": {"config", "problem", "registry"},
+    "scaffold": {"problem", "registry"},
     "problems": {"problem", "registry"},
     "hparams": {"config", "registry"},
     "data": CORE,
@@ -32,7 +33,7 @@ MAY_IMPORT = {
     "training": CORE | {"data", "model"},
     "inference": CORE | {"data", "model", "training"},
     "evaluation": CORE | {"data", "model", "training", "inference"},
-    "bin": CORE | {"describe", "data", "training", "inference", "evaluation"},
+    "bin": CORE | {"describe", "scaffold", "data", "training", "inference", "evaluation"},
     "__init__": {"config", "problem", "hparams", "registry", "inference"},
 }
 # Parts whose import brings nothing but the standard library (and absl, for the programs).
@@ -152,8 +153,11 @@ def test_light_parts_import_heavy_ones_only_inside_functions(part):
 def test_every_dependency_is_declared():
     used = {root(each) for part in MAY_IMPORT for each in imports(part)} - {"t2t_repro", *sys.stdlib_module_names}
     call = next(node for node in ast.walk(ast.parse((CHECKOUT / "setup.py").read_text())) if _is_setup(node))
-    requires = ast.literal_eval(next(word.value for word in call.keywords if word.arg == "install_requires"))
+    words = {word.arg: word.value for word in call.keywords}
+    requires = ast.literal_eval(words["install_requires"]) + ast.literal_eval(words["extras_require"])["figures"]
     declared = {re.match(r"[\w-]+", requirement)[0] for requirement in requires}
+    at_once = {root(each) for part in MAY_IMPORT for each in imports(part) if each.top}
+    assert "matplotlib" not in at_once  # which may be missing
     assert {INSTALLED_AS.get(name, name) for name in used} <= declared
 
 
