@@ -58,7 +58,7 @@ setup(
         "filelock>=3.16",
         "importlib_resources>=6.4",  # tensorflow-datasets imports it and does not say so
         "keras>=3.13.2",  # earlier ones have published vulnerabilities
-        "matplotlib>=3.9",  # t2t-report's curves: the plotting library of the field
+        "matplotlib>=3.11",  # the curves of t2t-report, the figures of t2t-attention
         "numpy>=2.0",
         "protobuf>=6.31.1",
         "regex>=2024.11.6",  # Unicode's properties, by which Moses tokenizes
@@ -72,7 +72,14 @@ setup(
     ],
     extras_require={
         "beam": ["apache-beam>=2.77"],
-        "test": ["build>=1.6", "hypothesis>=6.100", "mypy>=2.4", "pytest>=8.2", "ruff>=0.17.5"],
+        "test": [
+            "build>=1.6",
+            "hypothesis>=6.100",
+            "mypy>=2.4",
+            "pytest>=8.2",
+            "ruff>=0.17.5",
+            "selenium>=4.51",  # drives the chromium of the system, where there is one
+        ],
         "benchmark": ["torch>=2.13"],
     },
 )

@@ -4,6 +4,10 @@
   t2t-registry --problem=P     one problem: its fields, its text
   t2t-registry --hparams=H     one set: its fields, their source, its exact size
   t2t-registry --diff=H1,H2    the fields in which two sets differ
+  t2t-registry --new_problem=NAME DIR
+                               makes DIR with a problem to start yours from
+  eval "$(t2t-registry --completion=bash)"
+                               lets Tab complete flags and names in bash
 
 The exact size is for --vocab_size, else the problem's, else the paper's 37,000.
 """
@@ -17,23 +21,36 @@ from absl import flags
 
 from t2t_repro import describe, scale
 from t2t_repro.registry import HPARAMS, PROBLEMS
+from t2t_repro.scaffold import new_problem
 
-from . import _program
+from . import _completion, _program
 
 FLAGS = flags.FlagValues()
 _program.problem_flags(FLAGS, files=False)
 _program.hparams_flags(FLAGS)
 flags.DEFINE_list("diff", None, "two sets, as H1,H2: shows the fields in which they differ", flag_values=FLAGS)
+flags.DEFINE_string("new_problem", None, "name of a new problem, to be made in DIR", flag_values=FLAGS)
+flags.DEFINE_enum("completion", None, ["bash"], "prints the completion of this shell", flag_values=FLAGS)
 
 PAPER_VOCAB_SIZE = 37_000  # English-German, section 5.1
 
 
-def show() -> None:
+def show(directory: str | None = None) -> None:
+    if directory is not None and not FLAGS.new_problem:
+        raise _program.UsageError(f"unexpected argument {directory!r}; flags are written --name=value")
+    if FLAGS.new_problem and directory is None:
+        raise _program.UsageError("--new_problem needs a directory: --new_problem=NAME DIR")
     if FLAGS.override and not FLAGS.hparams:
         raise _program.UsageError("--override needs --hparams: it replaces fields of that set")
     if FLAGS.diff is not None and (len(FLAGS.diff) != 2 or FLAGS.problem or FLAGS.hparams):
         raise _program.UsageError("--diff takes two sets, as --diff=base,big, and stands alone")
     _program.import_users_code(FLAGS)
+    if directory is not None:
+        print("\n".join(new_problem(FLAGS.new_problem, directory)))
+        return
+    if FLAGS.completion:
+        print(_completion.bash(), end="")
+        return
     texts = []
     vocab_size = FLAGS.vocab_size or PAPER_VOCAB_SIZE
     if FLAGS.problem:
@@ -49,7 +66,7 @@ def show() -> None:
 
 
 def main() -> int:
-    return _program.run("t2t-registry", __doc__ or "", FLAGS, show)
+    return _program.run("t2t-registry", __doc__ or "", FLAGS, show, files=("[DIR]",))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from conftest import CHECKOUT
 # Where each part of the package lies in the checkout. A part is a folder, or one module of the package's root.
 FOLDERS = {"problems": "problems", "hparams": "hparams", "bin": "bin"}
 FOLDERS |= {part: f"t2t_repro/{part}" for part in ("data", "model", "training", "inference", "evaluation")}
-ROOT_MODULES = ("config", "files", "problem", "registry", "run", "describe", "cost", "scale")
+ROOT_MODULES = ("config", "files", "problem", "registry", "run", "describe", "cost", "scale", "scaffold")
 
 CORE = {"config", "files", "problem", "registry", "run"}
 MAY_IMPORT = {
@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "describe": {"config", "problem", "registry"},
     "cost": {"config"},
     "scale": {"config", "registry"},
+    "scaffold": {"problem", "registry"},
     "problems": {"problem", "registry"},
     "hparams": {"config", "registry"},
     "data": CORE,
@@ -34,7 +35,7 @@ MAY_IMPORT = {
     "training": CORE | {"cost", "data", "model"},
     "inference": CORE | {"data", "model", "training"},
     "evaluation": CORE | {"data", "model", "training", "inference"},
-    "bin": CORE | {"describe", "cost", "scale", "data", "training", "inference", "evaluation"},
+    "bin": CORE | {"describe", "scaffold", "cost", "scale", "data", "training", "inference", "evaluation"},
     "__init__": {"config", "problem", "hparams", "registry", "scale", "inference"},
 }
 # Parts whose import brings nothing but the standard library (and absl, for the programs).
@@ -158,6 +159,8 @@ def test_every_dependency_is_declared():
     words = {word.arg: word.value for word in call.keywords}
     requires = ast.literal_eval(words["install_requires"]) + ast.literal_eval(words["extras_require"])["beam"]
     declared = {re.match(r"[\w-]+", requirement)[0] for requirement in requires}
+    at_once = {root(each) for part in MAY_IMPORT for each in imports(part) if each.top}
+    assert "matplotlib" not in at_once  # which may be missing
     assert {INSTALLED_AS.get(name, name) for name in used} <= declared
 
 

@@ -26,10 +26,7 @@ from t2t_repro.problem import Problem
 from t2t_repro.registry import HPARAMS
 from t2t_repro.run import Run
 
-PROGRAMS = (
-    *("t2t-registry", "t2t-datagen", "t2t-trainer", "t2t-decoder", "t2t-eval", "t2t-bleu", "t2t-avg-checkpoints"),
-    *("t2t-ablate", "t2t-report"),
-)
+PROGRAMS = sorted(file.stem.replace("_", "-") for file in (CHECKOUT / "bin").glob("t2t_*.py"))
 HEAVY = {
     "tensorflow",
     "keras",
@@ -116,6 +113,7 @@ def test_version(program, name):
         ("t2t-trainer", ["--train_steps=0"], "flag --train_steps=0: 0 is not a positive integer"),
         ("t2t-trainer", ["--problem"], "Missing value for flag --problem"),
         ("t2t-registry", ["--diff=base"], "--diff takes two sets, as --diff=base,big, and stands alone"),
+        ("t2t-registry", ["--new_problem=mine"], "--new_problem needs a directory: --new_problem=NAME DIR"),
         ("t2t-registry", ["--override=d_k=3"], "--override needs --hparams: it replaces fields of that set"),
     ],
 )

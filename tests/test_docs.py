@@ -1,0 +1,172 @@
+"""What README and docs tell to type: every flag and name is real, and the tutorial runs to the letter."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from conftest import CHECKOUT
+
+from t2t_repro.bin import _program
+from t2t_repro.registry import HPARAMS, PROBLEMS
+
+PAGES = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
+FLAGS = {
+    file.stem.replace("_", "-"): importlib.import_module(f"t2t_repro.bin.{file.stem}").FLAGS
+    for file in (CHECKOUT / "bin").glob("t2t_*.py")
+}
+OTHERS = {"--help", "--version", "--logdir", "--hparams_set", "--model"}  # of all, of tensorboard, of tensor2tensor
+# Declared by a page itself, or not by this project alone.
+ELSEWHERE = {"translate_numbers", "translate_ende_wmt14", "translate_enfr_wmt14"}
+
+
+class Block(NamedTuple):
+    page: str
+    test: str  # of `<!-- test: ... -->` before it
+    language: str
+    text: str
+
+
+def blocks() -> list[Block]:
+    found = []
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        for match in re.finditer(r"(?:<!-- test: ([\w ]+) -->\n)?^```(\w+)\n(.*?)^```$", text, re.M | re.S):
+            found.append(Block(str(page.relative_to(CHECKOUT)), match[1] or "", match[2], match[3]))
+    return found
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Every call of a program of ours in a block of `sh`: where, and its words."""
+    for block in blocks():
+        if block.language == "sh":
+            for line in block.text.replace("\\\n", " ").splitlines():
+                for part in re.split(r"&&|\||;|\$\(", line):
+                    words = shlex.split(part.partition(" > ")[0].replace('"', " "), comments=True)
+                    if words and Path(words[0]).name in FLAGS:
+                        yield block.page, [Path(words[0]).name, *words[1:]]
+
+
+EVERY_COMMAND = list(commands())
+
+
+@pytest.mark.parametrize(("page", "words"), EVERY_COMMAND, ids=lambda value: " ".join(value[:3]) if value else "")
+def test_every_command_is_one(page, words):
+    values = FLAGS[words[0]]
+    given = [word.removeprefix("--").partition("=") for word in words[1:] if word.startswith("--")]
+    unknown = [name for name, _, _ in given if name not in values]
+    assert not unknown, page
+    for name, equals, text in given:
+        assert bool(equals) != values[name].boolean, f"{page}: --{name}"
+        values[name].parser.parse(text or "true")
+        if name == "problem":
+            assert text in {*PROBLEMS, *ELSEWHERE}, page
+        for set_name in {"hparams": [text], "diff": text.split(",")}.get(name, []):
+            assert set_name in HPARAMS, page
+    HPARAMS["base"].override([text for name, _, text in given if name == "override"])
+
+
+def test_pages_have_commands():
+    assert len(EVERY_COMMAND) > 25 and {words[0] for _, words in EVERY_COMMAND} >= {"t2t-trainer", "t2t-eval"}
+
+
+def test_flags_in_prose_are_real():
+    known = {f"--{name}" for flags in FLAGS.values() for name in flags} | OTHERS
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.M | re.S)
+        spans = [span for span in re.findall(r"`([^`]+)`", text) if not span.startswith((".", "pip", "git", "python"))]
+        assert set(re.findall(r"(?<![\w-])--[a-z]\w*", " ".join(spans))) <= known, page
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
+            assert target.startswith("https://") or (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_every_program_and_page_is_in_the_readme():
+    readme = PAGES[0].read_text("utf-8")
+    assert not [name for name in FLAGS if f"`{name}`" not in readme]
+    assert not [page.name for page in PAGES[2:] if f"(docs/{page.name})" not in readme]
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_help_fits_the_terminal(name):
+    module = importlib.import_module(f"t2t_repro.bin.{name.replace('-', '_')}")
+    text = _program._help(name, module.__doc__ or "", module.FLAGS, ())
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_an_installed_package_by_the_page(tmp_path):
+    """The entry points and the module that docs/adding_a_problem.md gives, installed as pip would."""
+    toml, module = (block.text for block in blocks() if block.test == "entry point")
+    points = re.sub(r'"', "", toml.replace('project.entry-points."', "").replace('"]', "]"))
+    information = tmp_path / "sagas-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: sagas\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(points)
+    (tmp_path / "sagas").mkdir()
+    (tmp_path / "sagas" / "__init__.py").write_text("")
+    (tmp_path / "sagas" / "problem.py").write_text(module)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{CHECKOUT}"}
+    command = [sys.executable, "-m", "t2t_repro.bin.t2t_registry", "--problem=translate_enis_sagas", "--hparams=sagas"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "sagas/train.en.gz and sagas/train.is.gz" in done.stdout and "Changes of base: P_drop 0.3." in done.stdout
+
+
+# To the letter.
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """`shell(block)` runs a block in an empty folder, with the programs on the PATH, and gives its output."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in FLAGS:
+        module = f"t2t_repro.bin.{name.replace('-', '_')}"
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+        (programs / name).chmod(0o755)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "PATH": f"{programs}:{os.environ['PATH']}"}
+
+    def run(block: Block) -> str:
+        command = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}[block.language]
+        done = subprocess.run(
+            [*command, block.text], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    run.folder = folder
+    return run
+
+
+@pytest.mark.slow
+def test_the_tutorial_to_the_letter(shell):
+    (corpus,) = PROBLEMS["translate_ende_cldr"].train
+    pairs = list(itertools.islice(corpus.function(), 3_000))
+    for side, language in enumerate(("en", "de")):
+        (shell.folder / f"train.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs), "utf-8")
+    outputs = [shell(block) for block in blocks() if block.test == "tutorial"]
+    assert len(outputs) == 8
+    assert "dropout" in outputs[2] and "BLEU" in outputs[3]
+    assert (shell.folder / "out.de").read_text("utf-8").count("\n") == 3_000
+    assert (shell.folder / "attention.html").stat().st_size > 20_000
+    assert outputs[-1].startswith("[")
+
+
+@pytest.mark.slow
+def test_adding_a_problem_to_the_letter(shell):
+    outputs = [shell(block) for block in blocks() if block.test == "adding"]
+    assert "Problem translate_numbers" in outputs[1]
