@@ -190,7 +190,6 @@ def problem_flags(values: flags.FlagValues, files: bool = True) -> None:
         for name in _TREES:
             meaning = f"your own {name.partition('_')[0]} trees, for a parsing problem; may be .gz, and repeated"
             flags.DEFINE_multi_string(name, [], meaning, flag_values=values)
-        flags.DEFINE_string("raw_dir", None, "folder of the Penn Treebank, for parse_wsj", flag_values=values)
 
 
 def hparams_flags(values: flags.FlagValues) -> None:
