@@ -233,7 +233,7 @@ def check_decoding(hparams: HParams, values: flags.FlagValues) -> HParams:
 
 def report(line: str) -> None:
     """Says what a program is about; standard output is for results."""
-    print(line, file=sys.stderr, flush=True)
+    print(f"{line}\n", end="", file=sys.stderr, flush=True)  # in one piece, whatever other threads say
 
 
 def keep_scores(output_dir: str, scores: dict[str, Any]) -> None:
