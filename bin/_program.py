@@ -276,7 +276,7 @@ def chosen_problem(values: flags.FlagValues) -> Problem:
                 _must_open(f"{split}_target", corpus.target)
             elif isinstance(corpus, Trees) and corpus.path and not corpus.sections:
                 _must_open(f"{split}_trees", corpus.path)
-    changes = {name: values[name].value for name in ("vocab_size", "sample") if values[name].value}
+    changes: dict[str, Any] = {name: values[name].value for name in ("vocab_size", "sample") if values[name].value}
     return dataclasses.replace(problem, **changes)
 
 

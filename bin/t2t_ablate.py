@@ -53,8 +53,8 @@ def ablate() -> None:
     cores = len(os.sched_getaffinity(0))
     if FLAGS.jobs > cores:
         raise _program.UsageError(f"--jobs={FLAGS.jobs} is more than the {cores} cores there are")
-    for flag in ("data_dir", "output_dir"):
-        _program.must_be_directory(flag, FLAGS[flag].value)
+    _program.must_be_directory("data_dir", FLAGS.data_dir)
+    _program.must_be_directory("output_dir", FLAGS.output_dir)
     handed_on = [FLAGS[flag].serialize() for flag in FLAGS if FLAGS[flag].present and flag not in OWN]
     handed_on = [argument for text in handed_on for argument in text.split("\n")]
     of_data = [argument for argument in handed_on if argument[2:].partition("=")[0] in _program.DATA_FLAGS]

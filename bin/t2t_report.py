@@ -8,7 +8,6 @@ A figure stands under the data that it was measured on; what was not run or not 
 
 from __future__ import annotations
 
-import os
 import sys
 
 from absl import flags
@@ -27,17 +26,15 @@ def write(directory: str) -> None:
     from t2t_repro.evaluation import report, report_page
 
     forms = dict(zip(FORMS, (report_page.markdown, report_page.as_json, report_page.page), strict=True))
-    for flag in FORMS:
-        if FLAGS[flag].value:
-            _program.must_be_writable(flag, FLAGS[flag].value)
+    paths = {flag: str(FLAGS[flag].value) for flag in FORMS if FLAGS[flag].value}
+    for flag, path in paths.items():
+        _program.must_be_writable(flag, path)
     outcomes, unreadable = report.collect(directory)
     tables = report.tables(outcomes)
-    for flag, form in forms.items():
-        path = FLAGS[flag].value
-        if path:
-            with written_whole(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-                file.write(form(tables, unreadable))
-            _program.report(f"written: {os.path.abspath(path)}")
+    for flag, path in paths.items():
+        with written_whole(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+            file.write(forms[flag](tables, unreadable))
+        _program.report(f"wrote {path}")
     print(report_page.text(tables, unreadable))
 
 

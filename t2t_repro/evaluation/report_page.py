@@ -119,9 +119,9 @@ def _svg(draw: Callable[[Any], None]) -> str:
 def _draw_curves(axes: Any, curves: dict[str, list[tuple[int, float]]]) -> None:
     import matplotlib
 
-    colours = matplotlib.colormaps["tab20"].colors
+    colours = matplotlib.colormaps["tab20"]
     for number, (name, points) in enumerate(curves.items()):
-        axes.plot(*zip(*points, strict=True), label=name, color=colours[number % 20], linewidth=1.4)
+        axes.plot(*zip(*points, strict=True), label=name, color=colours(number % 20), linewidth=1.4)
     axes.set(xlabel="updates", ylabel="validation perplexity", yscale="log")
     lowest = min(value for points in curves.values() for _, value in points)
     ticks = [tick for tick in (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100, 200, 500, 1000) if tick >= 0.8 * lowest]
