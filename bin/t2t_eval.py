@@ -1,4 +1,5 @@
-"""t2t-eval: scores a trained run: BLEU with its signature, chrF, loss, perplexity.
+"""t2t-eval: scores a trained run: BLEU with its signature and chrF, or bracket F1
+of a parsing run; loss, perplexity.
 
   t2t-eval --output_dir=RUN --split=test
 

@@ -5,6 +5,7 @@
     DATA/translate_ende_cldr/dataset.json                       written last: where it is, all is
 
 A problem of trees keeps those that it is scored against as well, `clean`, one a line: validation.trees and test.trees.
+
 Killed at any moment, the same call goes on after the last part that was whole (`progress.json` and the piles keep the
 account) and ends with the same bytes. Nothing depends on the number of processes or on the clock. Text is read as a
 stream and never held: 40 million pairs need the memory of the vocabulary's sample, then that of one shard.
