@@ -56,7 +56,8 @@ setup(
         "tensorflow-text>=2.21.1,<2.22",  # 2.21.0 cannot be imported
     ],
     extras_require={
-        "beam": ["apache-beam>=2.77"],
+        # Beam wants protobuf below 7, and the messages that sentencepiece 0.2.3 carries refuse it
+        "beam": ["apache-beam>=2.77", "sentencepiece<0.2.3"],
         "test": ["build>=1.6", "hypothesis>=6.100", "mypy>=2.4", "pytest>=8.2", "ruff>=0.17.5"],
         "benchmark": ["torch>=2.13"],
     },
