@@ -71,7 +71,8 @@ setup(
         "tensorflow-text>=2.21.1,<2.22",  # 2.21.0 cannot be imported
     ],
     extras_require={
-        "beam": ["apache-beam>=2.77"],
+        # Beam wants protobuf below 7, and the messages that sentencepiece 0.2.3 carries refuse it
+        "beam": ["apache-beam>=2.77", "sentencepiece<0.2.3"],
         "test": [
             "build>=1.6",
             "hypothesis>=6.100",

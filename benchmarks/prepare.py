@@ -63,9 +63,9 @@ def write_text(folder: str, number: int, source: str | None, target: str | None)
 
 def prepare_once(source: str, target: str, vocab_size: int, processes: int) -> None:
     """In a process of its own: prepares, and prints the seconds of each phase as JSON."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    import tensorflow  # noqa: F401  (its import is not what is measured)
+    from t2t_repro.bin import _program
 
+    _program.load_tensorflow()  # its import is not what is measured
     from t2t_repro.data import prepare as module
     from t2t_repro.problem import Generated, Problem, TextFiles
 

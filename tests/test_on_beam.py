@@ -43,5 +43,6 @@ def test_the_same_as_without_it(problem: Problem, tmp_path: Path, monkeypatch: p
 def test_without_beam_installed(problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     monkeypatch.delitem(sys.modules, "t2t_repro.data.on_beam", raising=False)
+    monkeypatch.delattr("t2t_repro.data.on_beam", raising=False)
     with pytest.raises(ValueError, match=r"Apache Beam cannot be imported \(.*\); pip install 't2t_repro\[beam\]'"):
         prepare(problem, str(tmp_path / "data"), silent, beam=[])
