@@ -281,7 +281,7 @@ def write_figure(attention: Attention, focus: Focus, path: str) -> None:
     axes.axis("off")
     for words, y, side in ((left, 1.04, "bottom"), (right, -0.04, "top")):
         for x, word in enumerate(words):
-            faint = words is left and shown.words and x not in shown.words
+            faint = side == "bottom" and shown.words and x not in shown.words
             style = {"alpha": 0.35 if faint else 1, "fontsize": 9, "parse_math": False}
             axes.text(x, y, word.strip() or "␣", rotation=90, ha="center", va=side, **style)
     every_colour = _colours(attention.size[1], _ON_WHITE)
