@@ -83,7 +83,8 @@ class Page:
         return np.array(pixels, np.uint8).reshape(height, width, 4)
 
     def errors(self) -> list[str]:
-        return [entry["message"] for entry in self.browser.get_log("browser")]
+        """What went wrong, a breach of the page's own security policy too."""
+        return [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
 @pytest.fixture
