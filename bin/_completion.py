@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 
 from t2t_repro.registry import HPARAMS, PROBLEMS
@@ -35,7 +36,7 @@ def bash() -> str:
     """The script: every program with its flags, every flag that takes one of a list with that list."""
     programs: dict[str, list[str]] = {}
     values = {"problem": list(PROBLEMS), "hparams": list(HPARAMS)}
-    for module in pkgutil.iter_modules(importlib.import_module("t2t_repro.bin").__path__):
+    for module in pkgutil.iter_modules([os.path.dirname(__file__)]):
         if not module.name.startswith("t2t_"):
             continue
         flags = importlib.import_module(f"t2t_repro.bin.{module.name}").FLAGS

@@ -83,7 +83,8 @@ class Page:
         return np.array(pixels, np.uint8).reshape(height, width, 4)
 
     def errors(self) -> list[str]:
-        return [entry["message"] for entry in self.browser.get_log("browser")]
+        """What went wrong, a breach of the page's own security policy too."""
+        return [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
 @pytest.fixture
@@ -193,7 +194,7 @@ def test_keys_alone(opened):
     page.press("ENTER")
     assert page.texts("#left .chosen[aria-pressed=true]") == ["Law"]
     page.press("ARROW_RIGHT")
-    assert page.texts("#right .chosen") == ["The"]
+    assert page.texts("#right .chosen") == ["Law"]
     page.press("END")
     assert page.texts("#right .chosen") == [END_WORD]
     page.press("ESCAPE")

@@ -193,7 +193,7 @@ def test_focus_on_what_is_not_there(tmp_path, focus, message):
 @pytest.mark.parametrize("count", [1, 4, 8, 16, 32])
 def test_every_head_has_its_own_colour(count):
     for background in (attention_view._ON_WHITE, attention_view._ON_BLACK):
-        colours = attention_view._colours(count, *background)
+        colours = attention_view._colours(count, background)
         assert len(set(colours)) == count and all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours)
 
 
@@ -202,7 +202,7 @@ def test_every_head_has_its_own_colour(count):
 
 def test_figure_draws_each_head_in_its_colour(tmp_path):
     path = tmp_path / "figure.png"
-    colours = attention_view._colours(4, *attention_view._ON_WHITE)
+    colours = attention_view._colours(4, attention_view._ON_WHITE)
     attention = made_up("The $Law$ , its application")  # "$" is no mathematics here
     attention.views["encoder"].weights[:] = np.eye(6)  # every line upright, at full strength
     for head in (1, 3):

@@ -14,7 +14,6 @@ import contextlib
 import html
 import importlib.resources
 import json
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -168,18 +167,27 @@ def _places(pieces: list[str], word: str) -> list[int]:
     )
 
 
-_ON_WHITE, _ON_BLACK = (0.44, 0.68), (0.70, 0.80)  # lightness and saturation of colours
+_ON_WHITE, _ON_BLACK = 0.155, 0.38  # luminance of colours: white text on the first has a contrast above 4.5
 
 
-def _colours(heads: int, lightness: float, saturation: float) -> list[str]:
-    """A colour for each head, "#rrggbb": hues around the circle, yellow and green darker, as they look lighter."""
+def _colours(heads: int, luminance: float) -> list[str]:
+    """A colour for each head, "#rrggbb": hues around the circle, all of one luminance, so that no head looks weaker."""
     colours = []
     for head in range(heads):
         hue = (0.6 + head / heads) % 1
-        seen = lightness - 0.09 * math.exp(-(((hue - 0.28) / 0.17) ** 2))
-        rgb = colorsys.hls_to_rgb(hue, seen, saturation)
+        low, high = 0.0, 1.0
+        for _ in range(20):
+            lightness = (low + high) / 2
+            rgb = colorsys.hls_to_rgb(hue, lightness, 0.75)
+            low, high = (low, lightness) if _luminance(rgb) > luminance else (lightness, high)
         colours.append("#" + "".join(f"{round(255 * part):02x}" for part in rgb))
     return colours
+
+
+def _luminance(rgb: tuple[float, float, float]) -> float:
+    """The relative luminance of a colour of sRGB, as WCAG 2 defines it."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in rgb]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 # The page.
@@ -220,7 +228,7 @@ def _page(attention: Attention, shown: _Shown, about: str) -> str:
         "layers": layers,
         "heads": heads,
         "specials": [START_WORD, END_WORD],
-        "colours": {"light": _colours(heads, *_ON_WHITE), "dark": _colours(heads, *_ON_BLACK)},
+        "colours": {"light": _colours(heads, _ON_WHITE), "dark": _colours(heads, _ON_BLACK)},
         "views": [_packed(view) for view in attention.views.values()],
         "start": {
             "view": VIEWS.index(shown.view.name),
@@ -273,10 +281,10 @@ def write_figure(attention: Attention, focus: Focus, path: str) -> None:
     axes.axis("off")
     for words, y, side in ((left, 1.04, "bottom"), (right, -0.04, "top")):
         for x, word in enumerate(words):
-            faint = words is left and shown.words and x not in shown.words
+            faint = side == "bottom" and shown.words and x not in shown.words
             style = {"alpha": 0.35 if faint else 1, "fontsize": 9, "parse_math": False}
             axes.text(x, y, word.strip() or "␣", rotation=90, ha="center", va=side, **style)
-    every_colour = _colours(attention.size[1], *_ON_WHITE)
+    every_colour = _colours(attention.size[1], _ON_WHITE)
     for place, head in enumerate(shown.heads):
         weights = shown.view.weights[shown.layer, head]
         pairs = [(i, j) for i in (shown.words or range(len(left))) for j in range(len(right)) if weights[i, j] > 0.005]
