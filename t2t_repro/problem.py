@@ -58,7 +58,7 @@ class Wmt:
     """One split of a WMT data set that tensorflow-datasets knows where to download, such as `wmt14_translate/de-en`.
 
     tensorflow-datasets says which archives and files it is, and what their SHA-256 is. `lines` are the numbers of lines
-    that its corpora, under the names they have there, are known to have; the text is refused where one has another.
+    that its corpora, under the names they have there, are known to have; preparation says where one has another.
     `raw_dir` is a folder where the archives lie already, under their own names; what is not there is downloaded.
     """
 

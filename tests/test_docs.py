@@ -26,7 +26,7 @@ FLAGS = {
 }
 OTHERS = {"--help", "--version", "--logdir", "--hparams_set", "--model"}  # of all, of tensorboard, of tensor2tensor
 # Declared by a page itself, or not by this project alone.
-ELSEWHERE = {"translate_numbers", "translate_ende_wmt14", "translate_enfr_wmt14"}
+ELSEWHERE = {"translate_numbers"}
 
 
 class Block(NamedTuple):

@@ -236,20 +236,21 @@ def test_a_download_that_fails(raw: Path, server: list[str], tmp_path: Path):
         Originals(str(tmp_path / "downloads"), silent).of(problem("de").test[0])
 
 
-def test_a_corpus_of_another_number_of_lines(raw: Path, tmp_path: Path):
+def test_a_corpus_of_another_number_of_lines_is_told_and_recorded(raw: Path, tmp_path: Path):
     from t2t_repro.data.prepare import prepare
+
+    said: list[str] = []
 
     asked = problem("de", raw)
     lines = (("commoncrawl", 121),)
     asked = dataclasses.replace(asked, train=(dataclasses.replace(asked.train[0], lines=lines),))
-    with pytest.raises(
-        ValueError, match=r"commoncrawl\.de-en\.de have 120 lines, but commoncrawl is known to have 121; rem"
-    ):
-        prepare(asked, str(tmp_path / "data"), silent)
+    record = prepare(asked, str(tmp_path / "data"), said.append).record
+    assert "commoncrawl has 120 lines, and was known to have 121: see dataset.json" in said
+    assert {"name": "commoncrawl", "lines_known": 121, "lines": 120} in record["corpora"]["train"]
 
 
 def test_only_downloads_take_a_raw_dir():
-    with pytest.raises(ValueError, match="problem 'translate_ende_cldr' downloads nothing and takes no --raw_dir"):
+    with pytest.raises(ValueError, match="problem 'translate_ende_cldr' has no originals and takes no --raw_dir"):
         PROBLEMS["translate_ende_cldr"].with_raw_dir("R")
     assert Wmt("wmt14_translate/de-en", "test", "en", "de").raw_dir is None
 
