@@ -213,7 +213,7 @@ class _Preparation:
         self.report("text: " + ", ".join(f"{number:,} {split} pairs" for split, number in pairs.items()))
 
     def _compare_lines(self, text: Original, lines: int) -> None:
-        """Says where a corpus has not the lines it is known to have. That is no error: its archive has the right hash."""
+        """Says where a corpus has not the lines it is known to have. No error: its archive has the right hash."""
         if text.lines and lines != text.lines:
             self.report(f"{text.name} has {lines:,} lines, and was known to have {text.lines:,}: see dataset.json")
 
