@@ -44,7 +44,8 @@ def bash() -> str:
         programs[module.name.replace("_", "-")] = [*forms, "--help", "--version"]
         for name in flags:
             choices = getattr(flags[name].parser, "enum_values", None)
-            values |= {name: choices} if choices else {}
+            if choices:  # of every program that has the flag: some take fewer
+                values[name] = list(dict.fromkeys([*values.get(name, []), *choices]))
     return _SCRIPT % {
         "programs": "\n".join(f'    {name}) flags="{" ".join(flags)}" ;;' for name, flags in programs.items()),
         "values": "\n".join(f'    --{name}) values="{" ".join(names)}" ;;' for name, names in values.items()),

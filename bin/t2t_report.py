@@ -1,9 +1,10 @@
 """t2t-report: sets trained runs beside the paper's Tables 2, 3 and 4.
 
-  t2t-report DIRECTORY                          every run in it or below, on the terminal
-  t2t-report DIRECTORY --html=F --markdown=F --json=F   the same with every column, in files
+  t2t-report DIRECTORY           every run in it or below, on the terminal
+  t2t-report DIRECTORY --html=F  the same with every column, in a file
 
-A figure stands under the data that it was measured on; what was not run or not scored says so.
+--markdown and --json write files too. A figure stands under the data that it
+was measured on; what was not run or not scored says so.
 """
 
 from __future__ import annotations

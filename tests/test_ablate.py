@@ -11,7 +11,8 @@ import time
 
 import pytest
 from conftest import CHECKOUT
-from small import test_pairs, train_pairs, validation_pairs
+from small import test_pairs as pairs_of_test
+from small import train_pairs, validation_pairs
 
 from t2t_repro.bin import _jobs, _program, t2t_ablate
 from t2t_repro.evaluation import report
@@ -32,7 +33,7 @@ def test_rows():
 def texts(tmp_path):
     """Flags that name small files."""
     flags = []
-    for split, pairs in (("train", train_pairs), ("validation", validation_pairs), ("test", test_pairs)):
+    for split, pairs in (("train", train_pairs), ("validation", validation_pairs), ("test", pairs_of_test)):
         for side, lines in zip(("source", "target"), zip(*pairs(), strict=True), strict=True):
             path = tmp_path / f"{split}.{side}"
             path.write_text("".join(f"{line}\n" for line in lines), "utf-8")

@@ -24,7 +24,8 @@ FLAGS = {
     file.stem.replace("_", "-"): importlib.import_module(f"t2t_repro.bin.{file.stem}").FLAGS
     for file in (CHECKOUT / "bin").glob("t2t_*.py")
 }
-OTHERS = {"--help", "--version", "--logdir", "--hparams_set", "--model"}  # of all, of tensorboard, of tensor2tensor
+# of all, of tensorboard, of tensor2tensor, of Beam
+OTHERS = {"--help", "--version", "--logdir", "--hparams_set", "--model", "--runner"}
 # Declared by a page itself, or not by this project alone.
 ELSEWHERE = {"translate_numbers"}
 

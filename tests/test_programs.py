@@ -218,7 +218,7 @@ def test_reader_gone_is_quiet():
         (
             "t2t-datagen",
             ["--problem=translate_ende_cldr", "--data_dir=D", "--raw_dir=."],
-            "problem 'translate_ende_cldr' downloads nothing and takes no --raw_dir",
+            "problem 'translate_ende_cldr' has no originals and takes no --raw_dir",
         ),
         (
             "t2t-trainer",

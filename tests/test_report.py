@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -177,7 +178,7 @@ def test_files(tmp_path, make_run, program):
     paths = {form: str(tmp_path / f"report.{form}") for form in ("markdown", "json", "html")}
     result = program("t2t-report", str(tmp_path / "runs"), *(f"--{form}={path}" for form, path in paths.items()))
     assert result.code == 0 and "c_n2" in result.out
-    texts = {form: open(path, encoding="utf-8").read() for form, path in paths.items()}
+    texts = {form: Path(path).read_text("utf-8") for form, path in paths.items()}
     [third] = [each for each in json.loads(texts["json"])["tables"] if each["title"].startswith("Table 3")]
     assert row(report.Table("", "", (), third["rows"]), "c_n2")["bleu"] == 18.5
     assert "| c\\_n2 |" in texts["markdown"] or "| c_n2 |" in texts["markdown"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import select
 import shutil
 import subprocess
 import sys
@@ -86,7 +87,10 @@ def completion(program, tmp_path):
     ("words", "expected"),
     [
         (["t2t-trainer", "--prob"], ["--problem="]),
-        (["t2t-trainer", "--problem", "=", "translate_en"], ["translate_ende_cldr", "translate_enfr_cldr"]),
+        (
+            ["t2t-trainer", "--problem", "=", "translate_en"],
+            ["translate_ende_cldr", "translate_ende_wmt14", "translate_enfr_cldr", "translate_enfr_wmt14"],
+        ),
         (["/usr/bin/t2t-eval", "--split", "="], ["train", "validation", "test"]),
         (["t2t-decoder", "--decode_i"], ["--decode_interactive"]),
         (["t2t-bleu", "compl"], ["completion.sh"]),
@@ -114,10 +118,11 @@ def test_completion_by_the_tab_key(completion):
         os.close(terminal)
         try:
             os.write(keyboard, f"source {completion}\n".encode())
-            os.write(keyboard, b"t2t-datagen --prob\ttranslate_ende\t --veri\t \n")
+            os.write(keyboard, b"t2t-datagen --prob\ttranslate_ende_c\t --veri\t \n")
             seen, end = b"", time.monotonic() + 60
             while b"--problem=translate_ende_cldr --verify" not in seen and time.monotonic() < end:
-                seen += os.read(keyboard, 1024)
+                if select.select([keyboard], [], [], 1)[0]:  # a read would wait for ever where nothing is said
+                    seen += os.read(keyboard, 1024)
             assert b"t2t-datagen --problem=translate_ende_cldr --verify" in seen, seen
         finally:
             shell.kill()
