@@ -257,9 +257,3 @@ def test_program_says_what_is_wrong(program, trained: Run, tmp_path, monkeypatch
     given = [f"--output_dir={trained.directory}", "--target=3", *arguments]
     assert program("t2t-attention", *given) == (code, "", f"t2t-attention: {message}\n")
     assert not list(tmp_path.iterdir())
-
-
-def test_program_without_matplotlib(program, trained: Run, tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    result = program("t2t-attention", f"--output_dir={trained.directory}", "a", f"--png={tmp_path}/a.png")
-    assert result == (1, "", "t2t-attention: --png needs matplotlib: pip install matplotlib\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -12,6 +13,7 @@ from small import train_pairs
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.evaluation.evaluate import evaluate, table
 from t2t_repro.inference.decode import Translator
+from t2t_repro.run import Run
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,20 @@ def test_bleu_and_chrf_are_sacrebleus(scored):
     assert scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(seen["translations"], references).score)
     assert "case:mixed" in scores["bleu_signature"] and "tok:13a" in scores["bleu_signature"]
     assert f"version:{sacrebleu.__version__}" in scores["bleu_signature"]
+    assert "paper_bleu" not in scores  # the problem says no language
+
+
+def test_the_papers_bleu_and_the_interval(trained, data):
+    """The paper's BLEU is had where the target is a language that Moses' tokenizer knows."""
+    problem = dataclasses.replace(trained.problem, target_language="de")
+    run = dataclasses.replace(trained, problem=problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "open", lambda directory: run)
+        patch.setattr(Translator, "translate", lambda self, texts, *_: [dict(pairs_of_test())[text] for text in texts])
+        scores = evaluate(trained.directory)
+    assert scores["paper_bleu"] == pytest.approx(100) and "tok:moses-de-compounds" in scores["paper_bleu_signature"]
+    assert scores["bleu_interval"] == pytest.approx(0)  # however it is resampled, all is right
+    assert "paper's BLEU" in table(scores)
 
 
 def test_perplexity_is_of_the_mean_log_probability(scored, trained):
@@ -61,7 +77,7 @@ def test_the_table(scored):
     scores, _ = scored
     lines = table(scores).split("\n")
     assert lines[0] == "problem     animals, test (8 sentences)"
-    assert f"BLEU        {scores['bleu']:.2f}  ({scores['bleu_signature']})" in lines
+    assert f"BLEU        {scores['bleu']:.2f} +- {scores['bleu_interval']:.2f}  ({scores['bleu_signature']})" in lines
     assert "search      beam 2, alpha 0.5" in lines
     assert "weights     ckpt-8" in lines
 

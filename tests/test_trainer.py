@@ -16,11 +16,14 @@ import tensorflow as tf
 from filelock import FileLock
 from small import PART_TOKENS, PROBLEM, TINY, silent
 
-from t2t_repro.data import batching
+from t2t_repro.cost import training_flops
+from t2t_repro.data import batching, pipeline
 from t2t_repro.run import Run
 from t2t_repro.training import trainer
 from t2t_repro.training.checkpoints import paths
 from t2t_repro.training.trainer import Interrupted, train
+
+SPENT = "spent/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +60,22 @@ def test_a_run_directory(trained):
     assert [os.path.basename(path) for path in paths(trained)] == ["ckpt-4", "ckpt-8"]
     run = Run.open(trained.directory)
     assert (run.hparams, run.seed, run.precision) == (TINY, 1, "float32")
+
+
+def test_run_json_says_what_was_trained_on_and_spent(trained, data):
+    """Tokens and operations are counted anew here, over the same updates."""
+    training = trained.training
+    sizes = {"pairs": 300, "vocab_size": PROBLEM.vocab_size}
+    assert training["data"] == {split: f"small.{split}_pairs" for split in ("train", "validation", "test")} | sizes
+    assert training["step"] == 8 and training["replicas"] == 1 and training["paper_flops"] is None
+    shards = [os.path.join(data, PROBLEM.name, "train-00000-of-00001.tfrecord")]
+    tokens = flops = 0.0
+    for element in pipeline.training_batches(shards, TINY.batch_tokens, 1, 0, epochs=None).take(8):
+        for target, size in zip(element["targets"].numpy(), element["sizes"].numpy().tolist(), strict=True):
+            tokens += np.count_nonzero(target)
+            flops += training_flops(TINY, PROBLEM.vocab_size, *size, np.count_nonzero(target))
+    assert training["target_tokens"] == tokens and training["flops"] == pytest.approx(flops)
+    assert training["seconds"] > 0 and " of " in training["device"]
 
 
 def test_metrics(trained):
@@ -108,6 +127,8 @@ def test_stopped_and_continued_is_uninterrupted(trained, data, tmp_path, monkeyp
     assert f"continuing {output_dir} at step 5" in said
     uninterrupted, continued = values(trained, 8), values(run, 8)
     assert uninterrupted.keys() == continued.keys()
+    tokens, flops, seconds = continued.pop(SPENT)
+    assert [tokens, flops] == pytest.approx(uninterrupted.pop(SPENT)[:2].tolist()) and seconds > 0
     for name, array in continued.items():
         np.testing.assert_array_equal(array, uninterrupted[name], err_msg=name)
     assert continued["position/.ATTRIBUTES/VARIABLE_VALUE"].tolist()[0] >= 1

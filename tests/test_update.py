@@ -174,13 +174,13 @@ def test_a_gradient_that_is_not_finite_is_skipped(trained, poison):
     trainer.variables[0].assign(broken)
     before, state = trainer.weights(), [v.numpy() for v in trainer.optimizer.variables]
     scalars = tf.constant(1, tf.int32), tf.constant(1e-3, tf.float32)
-    assert trainer.update(element, *scalars).numpy()[5] == 1
+    assert trainer.update(element, *scalars).numpy()[6] == 1
     for one, other in zip(before, trainer.weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     for one, variable in zip(state, trainer.optimizer.variables, strict=True):
         np.testing.assert_array_equal(one, variable.numpy())
     trainer.variables[0].assign(healthy)
-    assert trainer.update(element, *scalars).numpy()[5] == 0
+    assert trainer.update(element, *scalars).numpy()[6] == 0
     assert np.abs(trainer.weights()[0] - healthy).max() > 1e-5
 
 
