@@ -88,11 +88,11 @@ class Table:
     columns: tuple[Column, ...]
     rows: list[dict[str, Any]]
     note: str = ""
-    outcomes: list[Outcome] = field(default_factory=list)
+    curves: list[Outcome] = field(default_factory=list)  # whose validation perplexity belongs beside it
 
     @property
     def caption(self) -> str:
-        return f"On {self.condition}. {self.note}".strip() if self.outcomes else "No run."
+        return f"On {self.condition}. {self.note}".strip() if self.condition else "No run."
 
     def cells(self, wide: bool) -> list[list[str]]:
         """The heading and every row as text; "-" is what was not measured or not printed."""
@@ -141,13 +141,13 @@ def tables(outcomes: Sequence[Outcome]) -> list[Table]:
     return made + [_others(others)] * bool(others)
 
 
-_WIDE = (
+_REST = (
+    Column("status", "status"),
     Column("tokens", "target tokens", "{:,.0f}", wide=True),
     Column("flops", "FLOPs counted", "{:.2e}", wide=True),
     Column("seconds", "seconds", "{:,.0f}", wide=True),
     Column("seed", "seed", wide=True),
     Column("hardware", "hardware", wide=True),
-    Column("status", "status"),
 )
 
 
@@ -173,7 +173,7 @@ def _table3(records: list[Record], outcomes: list[Outcome]) -> Table:
         Column("difference", "differs", "{:+.2f}"),
         Column("delta", "to base", "{:+.2f}"),
         Column("printed_delta", "paper", "{:+.1f}"),
-        *_WIDE,
+        *_REST,
     )
     return Table("Table 3: validation set, one checkpoint", _condition(outcomes), columns, rows, _note(rows), outcomes)
 
@@ -190,10 +190,10 @@ def _table2(records: list[Record], outcomes: list[Outcome]) -> Table:
         Column("difference", "differs", "{:+.2f}"),
         Column("paper_flops", "cost", "{:.1e}"),
         Column("printed_flops", "paper", "{:.1e}"),
-        *_WIDE,
+        *_REST,
     )
     note = f"{_note(rows)} Cost is training time x devices x the paper's sustained rate, for GPUs that have one there."
-    return Table("Table 2: test set, averaged checkpoints", _condition(outcomes), columns, rows, note.strip(), outcomes)
+    return Table("Table 2: test set, averaged checkpoints", _condition(outcomes), columns, rows, note.strip())
 
 
 def _table4(records: list[Record], outcomes: list[Outcome]) -> Table:
@@ -205,9 +205,9 @@ def _table4(records: list[Record], outcomes: list[Outcome]) -> Table:
         Column("f1", "F1", "{:.2f}"),
         Column("printed_f1", "paper", "{:.1f}"),
         Column("difference", "differs", "{:+.2f}"),
-        *_WIDE,
+        *_REST,
     )
-    return Table("Table 4: test set, bracket F1", _condition(outcomes), columns, rows, "", outcomes)
+    return Table("Table 4: test set, bracket F1", _condition(outcomes), columns, rows)
 
 
 def _others(outcomes: list[Outcome]) -> Table:
@@ -231,7 +231,7 @@ def _others(outcomes: list[Outcome]) -> Table:
         Column("f1", "F1", "{:.2f}"),
         Column("perplexity", "PPL", "{:.2f}"),
         Column("parameters", "parameters", "{:,}", wide=True),
-        *_WIDE,
+        *_REST,
         Column("condition", "data"),
     )
     return Table("Other sets", "each row on its own data", columns, rows, _note(rows), outcomes)
@@ -263,7 +263,8 @@ def _row(record: Record, outcome: Outcome | None, split: str, checkpoints: int |
     row["recipe"] = "the paper's" if "paper_bleu" in score else "sacreBLEU 13a" if "bleu" in score else None
     metric = "f1" if record.f1 else "bleu"
     ours, theirs = row[metric], row[f"printed_{metric}"]
-    row["difference"] = None if ours is None or theirs is None else ours - theirs
+    comparable = None not in (ours, theirs) and outcome.run.problem.name in PAPER_DATA  # not with other text
+    row["difference"] = ours - theirs if comparable else None
     row["status"] = _status(outcome, score, split, row["difference"])
     return row
 

@@ -30,15 +30,9 @@ def text(tables: Sequence[Table], unreadable: Sequence[str]) -> str:
     """For a terminal: the columns that fit, one line a row."""
     parts = []
     for table in tables:
-        cells = table.cells(wide=False)
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = [table.title, *textwrap.wrap(table.caption, WIDTH), ""]
-        for row in cells:
-            texts = [
-                _aligned(cell, width, column) for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            lines.append("  ".join(texts).rstrip())
-        parts.append("\n".join(lines))
+        columns = map(_aligned, zip(*table.cells(wide=False), strict=True))
+        rows = ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
+        parts.append("\n".join([table.title, *textwrap.wrap(table.caption, WIDTH), "", *rows]))
     return "\n\n".join(parts + [f"Not readable: {line}" for line in unreadable])
 
 
@@ -79,7 +73,7 @@ def page(tables: Sequence[Table], unreadable: Sequence[str]) -> str:
 
 def plots(table: Table) -> list[str]:
     """The pictures that a table has something for, each an SVG element."""
-    curves = {outcome.run.hparams.name: _curve(outcome) for outcome in table.outcomes}
+    curves = {_name(outcome): _curve(outcome) for outcome in table.curves}
     curves = {name: points for name, points in curves.items() if len(points) > 1}
     pictures = []
     if curves:
@@ -92,6 +86,11 @@ def plots(table: Table) -> list[str]:
     if differences:
         pictures.append(_svg(lambda axes: _draw_differences(axes, differences)))
     return pictures
+
+
+def _name(outcome: Outcome) -> str:
+    """The set, and the seed where it is another than the first."""
+    return outcome.run.hparams.name + (f", seed {outcome.run.seed}" if outcome.run.seed != 1 else "")
 
 
 def _curve(outcome: Outcome) -> list[tuple[int, float]]:
@@ -133,18 +132,21 @@ def _draw_curves(axes: Any, curves: dict[str, list[tuple[int, float]]]) -> None:
 
 def _draw_differences(axes: Any, differences: list[tuple[str, float, float]]) -> None:
     """Each row's difference from base in BLEU: what the paper prints against what was measured."""
-    bounds = [min(min(x, y) for _, x, y in differences) - 0.3, max(max(x, y) for _, x, y in differences) + 0.3]
-    axes.plot(bounds, bounds, color="#bbb", linewidth=1, zorder=0)
+    axes.axline((0, 0), slope=1, color="#bbb", linewidth=1, zorder=0)  # measured as printed
     axes.axhline(0, color="#ddd", linewidth=1, zorder=0)
     axes.axvline(0, color="#ddd", linewidth=1, zorder=0)
     for name, printed, measured in differences:
         axes.plot(printed, measured, "o", color="#2b6cb0", markersize=4)
         axes.annotate(name, (printed, measured), xytext=(4, 3), textcoords="offset points", fontsize=8)
+    lowest, highest = min(y for _, _, y in differences), max(y for _, _, y in differences)
     axes.set(xlabel="BLEU over base, printed by the paper", ylabel="BLEU over base, measured")
+    axes.set_ylim(lowest - 0.6, highest + 0.6)
 
 
-def _aligned(cell: str, width: int, column: int) -> str:
-    return f"{cell:<{width}}" if column == 0 or not _is_number(cell) else f"{cell:>{width}}"
+def _aligned(column: Sequence[str]) -> list[str]:
+    """The cells of a column made equally wide: numbers to the right, and the heading with them."""
+    width, numbers = max(map(len, column)), all(map(_is_number, column[1:]))
+    return [f"{cell:>{width}}" if numbers else f"{cell:<{width}}" for cell in column]
 
 
 def _is_number(cell: str) -> bool:
