@@ -17,25 +17,25 @@ import contextlib
 import itertools
 import math
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from t2t_repro.data.account import PROGRESS, Account
 from t2t_repro.data.counts import SplitCounts, irregular, is_empty
-from t2t_repro.data.dataset import DATASET, FORMAT, VOCABULARY, Dataset, files_of, intact, made_of
+from t2t_repro.data.dataset import DATASET, FORMAT, VOCABULARY, Dataset, made_of
 from t2t_repro.data.held_out import HeldOut, source_hash
 from t2t_repro.data.linearise import pair
 from t2t_repro.data.lock import locked
 from t2t_repro.data.originals import Original, Originals
 from t2t_repro.data.piles import Chunk, Piles
-from t2t_repro.data.shards import SHARD_NAME, example, shard_names, write_shard
+from t2t_repro.data.shards import example, shard_names, write_shard
 from t2t_repro.data.sources import evenly, read_pairs
-from t2t_repro.data.treebank import TREES_NAME, read_corpora, write_trees
+from t2t_repro.data.treebank import read_corpora, write_trees
 from t2t_repro.data.trees import Tree
 from t2t_repro.data.vocabulary import Vocabulary, learn
-from t2t_repro.files import read_json, sha256, write_json
+from t2t_repro.files import sha256, write_json
 from t2t_repro.problem import SPLITS, Pair, Problem, Wmt
 from t2t_repro.run import versions
 
@@ -47,11 +47,8 @@ PROCESSES_FROM = 20  # chunks: fewer are encoded sooner than processes are start
 REPORT_SECONDS = 60
 LEARN_PAIRS = 2_000_000  # the vocabulary is learnt from so many at most, spread evenly over the text: about 2 GB
 
-_PROGRESS = "progress.json"
 _PILES = "piles"
 _DOWNLOADS = "downloads"  # of all problems of a data directory
-_OURS = re.compile(rf"{SHARD_NAME.pattern}|{TREES_NAME.pattern}")
-_LEFTOVER = re.compile(rf"({_OURS.pattern}|vocabulary\.model|dataset\.json|progress\.json)\.tmp-\d+")
 
 
 def prepare(
@@ -85,7 +82,7 @@ def prepare(
     dataset = Dataset.open(directory, verify=verify)
     dataset.must_be_of(problem, verify=verify)
     with contextlib.suppress(OSError):  # not there, as a rule, or the folder is read-only
-        os.remove(os.path.join(directory, _PROGRESS))
+        os.remove(os.path.join(directory, PROGRESS))
     return dataset
 
 
@@ -100,7 +97,7 @@ def _make(preparation: _Preparation) -> None:
 
 
 class _Preparation:
-    """One preparation, from whatever an earlier one left behind. `progress` is what progress.json says."""
+    """One preparation, from whatever an earlier one left behind: `progress` says what."""
 
     def __init__(
         self,
@@ -121,68 +118,29 @@ class _Preparation:
         self.beam = beam
         self.texts: dict[str, list[Original]] = {}
         self.vocabulary = self._path(VOCABULARY)
-        self.progress = self._resumed()
+        self.progress = Account(directory, parts)
 
     def run(self) -> None:
-        self._clean()
+        self.progress.clean()
         downloaded = Originals(self.downloads, self.report)
         self.texts = {split: self._texts(split, downloaded) for split in SPLITS}
         if "pairs" not in self.progress:
             self._read_all()
-        if not self._has_vocabulary():
+        if not self.progress.has_vocabulary():
             self._learn()
         vocabulary = Vocabulary(self.vocabulary)
-        if "train" not in self._done or (self.progress["held_out"] and "validation" not in self._done):
+        done = self.progress.splits
+        if "train" not in done or (self.progress["held_out"] and "validation" not in done):
             self._write_train()
         for split in ("validation", "test"):
-            if self.problem.corpora(split) and split not in self._done:
+            if self.problem.corpora(split) and split not in self.progress.splits:
                 self._write_split(split, vocabulary)
         record = {"format": FORMAT} | self.parts | {"problem": self.problem.to_dict()}
         record["corpora"] = self.progress["corpora"]
         record["vocabulary"] = {"kind": vocabulary.kind, "size": vocabulary.size} | self.progress["vocabulary"]
-        record["splits"] = {split: self._done[split] for split in SPLITS if split in self._done}
+        done = self.progress.splits
+        record["splits"] = {split: done[split] for split in SPLITS if split in done}
         write_json(self._path(DATASET), record | {"versions": versions()})
-
-    @property
-    def _done(self) -> dict[str, Any]:
-        """What dataset.json will say of each split that is written."""
-        return self.progress["splits"]  # type: ignore[no-any-return]
-
-    # What an earlier preparation left behind
-
-    def _resumed(self) -> dict[str, Any]:
-        """The account of an earlier preparation of the same text, what is no longer whole left out; or a new one."""
-        try:
-            progress = read_json(self._path(_PROGRESS))
-            if progress["parts"] == self.parts:
-                splits = progress["splits"].items()
-                progress["splits"] = {split: record for split, record in splits if self._is_whole(files_of(record))}
-                progress["shuffled"] = [shard for shard in progress["shuffled"] if self._is_whole([shard])]
-                return progress
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-            pass  # none, or a damaged one: begin anew
-        return {"parts": self.parts, "splits": {}, "shuffled": []}
-
-    def _is_whole(self, files: list[dict[str, Any]]) -> bool:
-        return all(intact(self._path(file["name"]), file) for file in files)
-
-    def _has_vocabulary(self) -> bool:
-        recorded = self.progress.get("vocabulary")
-        if not recorded or not os.path.isfile(self.vocabulary):
-            return False
-        return bool(sha256(self.vocabulary) == recorded["sha256"])
-
-    def _clean(self) -> None:
-        """Removes what was half written, and files that are not in the account."""
-        known = {file["name"] for record in self._done.values() for file in files_of(record)}
-        known |= {shard["name"] for shard in self.progress["shuffled"]}
-        for name in os.listdir(self.directory):
-            if _LEFTOVER.fullmatch(name) or (_OURS.fullmatch(name) and name not in known):
-                os.remove(self._path(name))
-
-    def _save(self, **news: Any) -> None:
-        self.progress.update(news)
-        write_json(self._path(_PROGRESS), self.progress)
 
     # The phases
 
@@ -209,7 +167,7 @@ class _Preparation:
                 known = {"lines_known": text.lines} if text.lines else {}
                 corpora.setdefault(split, []).append(named | known | {"lines": lines})
         self.progress["pairs"] = pairs
-        self._save(corpora=corpora, held_out=[] if self.problem.validation else self._choose_held_out())
+        self.progress.save(corpora=corpora, held_out=[] if self.problem.validation else self._choose_held_out())
         self.report("text: " + ", ".join(f"{number:,} {split} pairs" for split, number in pairs.items()))
 
     def _compare_lines(self, text: Original, lines: int) -> None:
@@ -228,9 +186,9 @@ class _Preparation:
         """Learns the vocabulary, from training text alone. What was encoded with another one goes."""
         kind, size = self.problem.vocab_kind, self.problem.vocab_size
         sentences = learn(_Anew(self._training_sentences), self.vocabulary, kind, size)
-        self._done.clear()
+        self.progress.splits.clear()
         shutil.rmtree(self._path(_PILES), ignore_errors=True)
-        self._save(vocabulary={"sha256": sha256(self.vocabulary), "sentences": sentences}, shuffled=[])
+        self.progress.save(vocabulary={"sha256": sha256(self.vocabulary), "sentences": sentences}, shuffled=[])
         self.report(f"vocabulary: {size:,} pieces ({kind}) learnt from {sentences:,} sentences")
 
     def _write_train(self) -> None:
@@ -252,7 +210,7 @@ class _Preparation:
         if held_out:
             records["validation"] = held.record() | {"held_out_of": "train", "shards": shards[piles.num_shards :]}
             records["validation"] |= self._write_trees("validation", self._held_out_trees(held_out))
-        self._save(splits=self._done | records, shuffled=[])
+        self.progress.save(splits=self.progress.splits | records, shuffled=[])
         piles.remove()
         self.report(f"train: {counts.summary(self.problem.max_length)}")
         if held_out:
@@ -310,7 +268,7 @@ class _Preparation:
         for index, name in enumerate(names):
             if name not in shuffled:
                 shuffled[name] = write_shard(self._path(name), piles.shard(index))
-                self._save(shuffled=list(shuffled.values()))
+                self.progress.save(shuffled=list(shuffled.values()))
         return [shuffled[name] for name in names]
 
     def _write_split(self, split: str, vocabulary: Vocabulary) -> None:
@@ -330,7 +288,7 @@ class _Preparation:
         shards = [write_shard(self._path(name), itertools.islice(remaining, PAIRS_PER_SHARD)) for name in names]
         self._must_be_as_read(split, counts.read + sum(1 for _ in remaining))
         trees = self._write_trees(split, read_corpora(self.problem.corpora(split)))
-        self._save(splits=self._done | {split: counts.record() | {"shards": shards} | trees})
+        self.progress.save(splits=self.progress.splits | {split: counts.record() | {"shards": shards} | trees})
         self.report(f"{split}: {counts.summary(self.problem.max_length)}")
 
     def _write_trees(self, split: str, trees: Iterable[Tree]) -> dict[str, Any]:
