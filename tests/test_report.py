@@ -154,7 +154,7 @@ def test_sets_that_the_paper_does_not_have_stand_apart(tmp_path, make_run):
     others = read(tmp_path)[0][-1]
     assert others.title == "Other sets"
     assert (others.rows[0]["bleu"], others.rows[0]["scored"]) == (38.0, "test, mean of 10")
-    assert "29,000 training pairs" in others.rows[0]["condition"]
+    assert "29,000 training pairs" in others.caption and "sacreBLEU 13a" in others.caption
 
 
 def test_a_damaged_run_is_named_and_the_others_are_reported(tmp_path, make_run):
