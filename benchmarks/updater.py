@@ -41,7 +41,7 @@ def compiled_update(
 
     def update(element: Any) -> float:
         sums = compiled(element, tf.constant(next(steps)), tf.constant(shapes.LEARNING_RATE))
-        smoothed, _, _, tokens, _, skipped = sums.numpy().tolist()
+        smoothed, _, _, tokens, _, _, skipped = sums.numpy().tolist()
         return float("nan") if skipped else smoothed / tokens
 
     return update
