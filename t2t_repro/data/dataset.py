@@ -117,7 +117,7 @@ class Dataset:
         vocabulary = self.record["vocabulary"]
         if not os.path.isfile(self.vocabulary):
             raise ValueError(f"{self.vocabulary} is missing; {again}")
-        if verify and sha256(self.vocabulary) != vocabulary["sha256"]:
+        if sha256(self.vocabulary) != vocabulary["sha256"]:  # always: with another one, every id is another word
             raise ValueError(f"{self.vocabulary} is damaged (its SHA-256 differs); {again}")
         for file in (file for split in self.record["splits"].values() for file in files_of(split)):
             path = os.path.join(self.directory, file["name"])
@@ -192,6 +192,7 @@ def _check_form(record: dict[str, Any]) -> None:
     """Raises KeyError, TypeError, AttributeError or ValueError unless `record` has the form that prepare() gives it."""
     problem = Problem(**record["problem"])
     str.lower(record["vocabulary"]["sha256"])
+    int.bit_length(record["vocabulary"]["size"])
     for sources in record["sources"].values():
         _short(sources)
     if "train" not in record["splits"] or not record["splits"].keys() <= set(SPLITS):
@@ -199,6 +200,8 @@ def _check_form(record: dict[str, Any]) -> None:
     for name, split in record["splits"].items():
         if ("trees" in split) != (problem.metric == "f1" and name != "train"):
             raise ValueError(f"{name} has {'' if 'trees' in split else 'no '}trees")
+        if not split["shards"] or not int.bit_length(split["pairs"]):
+            raise ValueError(f"{name} has nothing in it")
         for file in files_of(split):
             if not SHARD_NAME.fullmatch(file["name"]) and file["name"] != f"{name}.trees":
                 raise ValueError(f"a file is named {file['name']!r}")
