@@ -125,11 +125,15 @@ class Run:
     def _check_training(self) -> None:
         """Raises KeyError, TypeError, AttributeError or ValueError unless "training" has the form that `note` gave."""
         training = self.training
-        numbers = ("step", "target_tokens", "flops", "seconds", "replicas")
-        for name in (name for name in numbers if name in training):
-            float(training[name])
-        if "data" in training:
-            int(training["data"]["pairs"]), int(training["data"]["vocab_size"])
+        if "device" in training and "replicas" not in training:
+            raise KeyError("replicas")
+        data = training.get("data", {"pairs": 0, "vocab_size": 0})
+        numbers = {name: data[name] for name in ("pairs", "vocab_size")}
+        numbers |= {name: training.get(name, 0) for name in ("step", "target_tokens", "flops", "seconds", "replicas")}
+        numbers |= {"paper_flops": training.get("paper_flops") or 0}
+        for name, value in numbers.items():
+            if not isinstance(value, int | float):
+                raise TypeError(f"{name} must be a number, got {value!r}")
 
     def note(self, values: dict[str, Any]) -> None:
         """Keeps `values` in run.json, under "training"."""

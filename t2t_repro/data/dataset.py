@@ -51,11 +51,12 @@ class Dataset:
             )
         try:
             _check_form(record)
+            dataset = cls(os.path.abspath(directory), record)
+            dataset.condition()
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(
                 f"{path} is damaged ({type(error).__name__}: {error}); remove it to prepare again"
             ) from None
-        dataset = cls(os.path.abspath(directory), record)
         dataset._check_files(verify)
         return dataset
 
@@ -178,7 +179,7 @@ def _short_names(sources: Iterable[dict[str, Any]]) -> str:
     names = []
     for source in sources:
         for side in _sides(source):
-            first = str(next(iter(side.values())))
+            first = str(next(iter(side.values()), ""))
             names.append(os.path.basename(first) if "path" in side else first)
     return ", ".join(names)
 

@@ -125,9 +125,19 @@ def read(directory: str) -> Outcome:
     training = run.training
     scores = list(objects(run.scores)) if os.path.exists(run.scores) else []
     for number, score in enumerate(scores, start=1):
-        if not (score.keys() >= {"split", "step"} and isinstance(score.get("checkpoints"), list)):
+        if not _is_scoring(score):
             raise ValueError(f"{run.scores} is damaged: line {number} is no scoring by t2t-eval or t2t-trainer")
     return Outcome(run, training.get("data", {}).get("vocab_size"), training, scores)
+
+
+def _is_scoring(score: dict[str, Any]) -> bool:
+    """Whether it has the form that `keep_scores` is given."""
+    numbers = [score.get(name, 0) for name in ("bleu", "paper_bleu", "bleu_interval", "chrf", "f1", "perplexity")]
+    return (
+        isinstance(score.get("split"), str)
+        and isinstance(score.get("checkpoints"), list)
+        and all(isinstance(number, int | float) for number in (score.get("step"), *numbers))
+    )
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
