@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import errno
 import importlib
 import io
 import math
@@ -159,6 +160,8 @@ def _users_to_mend(error: Exception) -> bool:
 def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         message = f"{error.filename}: {error.strerror}"
+    elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+        message = f"standard output: {error.strerror}"  # whatever else is written is named by who writes it
     else:
         message = str(error.args[0]) if isinstance(error, KeyError) else str(error)
     return " ".join([message, *(f"({note})" for note in getattr(error, "__notes__", []))])
@@ -337,11 +340,13 @@ def must_be_writable(flag: str, path: str) -> None:
         raise IsADirectoryError(f"--{flag}: {path!r} is a directory; give a file")
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"--{flag}: no directory {folder!r}; make it first")
-    if not os.access(folder, os.W_OK):
+    if not os.access(folder, os.W_OK, effective_ids=True):
         raise PermissionError(f"--{flag}: may not write in {folder!r}")
 
 
 def _must_open(what: str, path: str) -> None:
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # opening a pipe would wait
+        raise ValueError(f"{what} {path!r} is not a regular file, and text is read more than once; write it to a file")
     try:
         with open(path, "rb"):
             pass

@@ -49,13 +49,14 @@ class Checkpoints:
         self._fingerprint = tf.Variable(run.fingerprint, dtype=tf.int64, trainable=False)
         self._saved = tf.train.Checkpoint(**state, run=self._fingerprint)
         self._run, self._keep, self._report = run, keep, report
-        members = [member for part in state.values() for member in _members(part)]
-        self._num_variables = len(members)
-        self._bytes = sum(int(np.prod(member.shape)) * tf.as_dtype(member.dtype).size for member in members)
+        self._members = [member for part in state.values() for member in _members(part)]
+        self._num_variables = len(self._members)
+        self._bytes = sum(int(np.prod(each.shape)) * tf.as_dtype(each.dtype).size for each in self._members)
 
     def save(self, step: int) -> str:
         """Writes the checkpoint of `step` and removes the oldest beyond `keep`. Raises OSError where there is no room
-        for it; then all is as it was before."""
+        for it, and ValueError where a number in it is not finite; then all is as it was before."""
+        self._must_be_finite(step)
         self.must_have_room()
         path = os.path.join(self._run.checkpoints, f"ckpt-{step}")
         before = [each for each in paths(self._run) if each != path]
@@ -68,6 +69,15 @@ class Checkpoints:
         finally:
             _remove_unfinished(self._run)
         return path
+
+    def _must_be_finite(self, step: int) -> None:
+        for member in self._members:
+            value = tf.convert_to_tensor(member)
+            if value.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(value)):
+                raise ValueError(
+                    f"step {step:,} is not saved: a variable of shape {list(value.shape)} holds numbers that are not "
+                    "finite; the checkpoints before it are whole"
+                )
 
     def must_have_room(self) -> None:
         """Raises OSError where the disk has no room for one more checkpoint."""
@@ -221,10 +231,12 @@ def load_weights(run: Run, model: tf.Module, average: int = 1) -> list[str]:
     if not chosen:
         raise FileNotFoundError(f"{run.directory!r} has no checkpoint yet; train it first (t2t-trainer)")
     variables = [weight.value for weight in model.weights]
+    fingerprints = set()
     for path in chosen:
         with _named(path):
             _must_fit(path, variables)
-    if len({_fingerprint(path) for path in chosen} - {None}) > 1:
+            fingerprints.add(_fingerprint(path))
+    if len(fingerprints - {None}) > 1:
         names = ", ".join(map(os.path.basename, chosen))
         raise ValueError(f"{names} in {run.checkpoints!r} are checkpoints of different runs; keep those of one")
     sums = [np.zeros(variable.shape, np.float64) for variable in variables]
