@@ -18,7 +18,7 @@ def read(path: str | None) -> list[str]:
     """
     if path is None and sys.stdin is None:
         raise ValueError("standard input is closed; give --decode_from_file")
-    lines = []
+    lines: list[str] = []
     with open(path, "rb") if path else contextlib.nullcontext(sys.stdin.buffer) as stream:
         while line := stream.readline(MAX_LINE_BYTES + 1):
             where = f"{path or 'standard input'}, line {len(lines) + 1}"
