@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
+from t2t_repro.data.sources import MAX_LINE_BYTES
 from t2t_repro.files import written_whole
 
 
@@ -12,19 +14,22 @@ def read(path: str | None) -> list[str]:
     """The lines of a file, or of standard input where `path` is None. Raises ValueError for invalid UTF-8.
 
     Only a newline ends a line: U+2028 or a carriage return belong to the text (`str.splitlines` would cut there).
+    More than MAX_LINE_BYTES in a line are an error too: input without newlines does not fill the memory.
     """
-    if path:
-        with open(path, "rb") as file:
-            data = file.read()
-    else:
-        data = sys.stdin.buffer.read()
-    lines = []
-    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n") if data else [], start=1):
-        try:
-            lines.append(line.decode("utf-8"))
-        except UnicodeDecodeError as error:
-            where = f"{path or 'standard input'}, line {number}"
-            raise ValueError(f"{where}: not UTF-8 at byte {error.start + 1} of the line; convert the text") from None
+    if path is None and sys.stdin is None:
+        raise ValueError("standard input is closed; give --decode_from_file")
+    lines: list[str] = []
+    with open(path, "rb") if path else contextlib.nullcontext(sys.stdin.buffer) as stream:
+        while line := stream.readline(MAX_LINE_BYTES + 1):
+            where = f"{path or 'standard input'}, line {len(lines) + 1}"
+            if len(line) > MAX_LINE_BYTES:
+                raise ValueError(f"{where}: longer than {MAX_LINE_BYTES:,} bytes; expected one sentence a line")
+            try:
+                lines.append(line.removesuffix(b"\n").decode("utf-8"))
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{where}: not UTF-8 at byte {error.start + 1} of the line; convert the text"
+                ) from None
     return lines
 
 
@@ -35,8 +40,14 @@ def write(lines: Iterable[str], path: str | None) -> None:
         with written_whole(path) as temporary, open(temporary, "wb") as file:
             file.write(data)
     else:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
+        try:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, "standard output") from None
 
 
 def scored(sentences: Sequence[Sequence[tuple[str, float]]], n: int) -> list[str]:

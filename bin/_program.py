@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import errno
 import importlib
+import io
+import math
 import os
 import re
 import sys
@@ -69,6 +72,12 @@ def run(
     other exception is a defect and passes with its traceback; T2T_REPRO_TRACEBACK=1 lets all of them pass.
     """
     arguments = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
+    if sys.stderr is None:  # closed; print would take standard output in its place
+        sys.stderr = open(os.devnull, "w")
+    if sys.stdout is None:
+        return _fail(name, "standard output is closed; give it somewhere to go, such as > /dev/null", 1)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a letter that a terminal lacks ends no program
     try:
         if any(argument in _HELP for argument in arguments):
             print(_help(name, doc, values, required))
@@ -76,7 +85,7 @@ def run(
             print(f"{name} {__version__}")
         else:
             body(*_parse(values, required, files))
-        sys.stdout.flush()
+        _flush()
         return 0
     except (UsageError, flags.Error) as error:
         return _fail(name, f"{_usage_message(error, values)} (see {name} --help)", 2)
@@ -85,12 +94,29 @@ def run(
     except KeyboardInterrupt:
         return _fail(name, "interrupted", 130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that Python's last flush finds somewhere to write
+        _abandon_output()
         return 141
+    except MemoryError as error:
+        return _fail(name, f"not enough memory ({error or 'no more is to be had'}); give smaller sizes", 1)
     except (ValueError, KeyError, OSError) as error:
         if os.environ.get("T2T_REPRO_TRACEBACK") == "1" or not _users_to_mend(error):
             raise
         return _fail(name, _message(error), 1)
+
+
+def _flush() -> None:
+    """Writes out what was printed. A disk that is full shows here."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from None
+
+
+def _abandon_output() -> None:
+    """So that Python's last flush finds somewhere to write."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _parse(values: flags.FlagValues, required: Sequence[str], files: Sequence[str]) -> list[str]:
@@ -134,12 +160,18 @@ def _users_to_mend(error: Exception) -> bool:
 def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         message = f"{error.filename}: {error.strerror}"
+    elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+        message = f"standard output: {error.strerror}"  # whatever else is written is named by who writes it
     else:
         message = str(error.args[0]) if isinstance(error, KeyError) else str(error)
     return " ".join([message, *(f"({note})" for note in getattr(error, "__notes__", []))])
 
 
 def _fail(name: str, message: str, code: int) -> int:
+    try:
+        sys.stdout.flush()  # what it printed before it failed
+    except (AttributeError, OSError):
+        _abandon_output()
     print(f"{name}: {' '.join(message.split(chr(10)))}", file=sys.stderr)
     return code
 
@@ -208,6 +240,9 @@ def training_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string("output_dir", None, "the run: checkpoints, vocabulary, metrics", flag_values=values)
     flags.DEFINE_enum("precision", "auto", ["auto", "float32", "bfloat16"], "of matrix products", flag_values=values)
     flags.DEFINE_float("checkpoint_minutes", 10.0, "between two checkpoints", lower_bound=0, flag_values=values)
+    flags.register_validator(
+        "checkpoint_minutes", math.isfinite, "expected a finite number of minutes", flag_values=values
+    )
     for name, default, lowest, meaning in (
         ("checkpoint_steps", 0, 0, "updates between two checkpoints, in place of minutes"),
         ("train_steps", None, 1, "updates in all, in place of the set's"),
@@ -289,7 +324,11 @@ def chosen_hparams(values: flags.FlagValues) -> HParams:
 
 
 def must_be_directory(flag: str, path: str) -> None:
-    """Raises ValueError where `path`, the value of `--flag`, is there and no directory."""
+    """Raises ValueError where `path`, the value of `--flag`, is there and no directory, or can be none of ours."""
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:  # TensorFlow can open none of its files
+        raise ValueError(f"--{flag}: the name {path!r} is not UTF-8; give a directory whose name is") from None
     if os.path.exists(path) and not os.path.isdir(path):
         raise ValueError(f"--{flag}: {path!r} is a file; give a directory")
 
@@ -301,11 +340,13 @@ def must_be_writable(flag: str, path: str) -> None:
         raise IsADirectoryError(f"--{flag}: {path!r} is a directory; give a file")
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"--{flag}: no directory {folder!r}; make it first")
-    if not os.access(folder, os.W_OK):
+    if not os.access(folder, os.W_OK, effective_ids=True):
         raise PermissionError(f"--{flag}: may not write in {folder!r}")
 
 
 def _must_open(what: str, path: str) -> None:
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # opening a pipe would wait
+        raise ValueError(f"{what} {path!r} is not a regular file, and text is read more than once; write it to a file")
     try:
         with open(path, "rb"):
             pass

@@ -37,6 +37,8 @@ def write(directory: str) -> None:
             file.write(forms[flag](tables, unreadable))
         _program.report(f"wrote {path}")
     print(report_page.text(tables, unreadable))
+    if unreadable:
+        raise ValueError(f"{len(unreadable)} of the runs in {directory!r} cannot be read: see the end of the report")
 
 
 def main() -> int:

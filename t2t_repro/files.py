@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -12,22 +13,32 @@ from typing import Any
 
 @contextlib.contextmanager
 def written_whole(path: str) -> Iterator[str]:
-    """Gives a temporary path to write to; what was written is named `path` at the end, or vanishes on an error."""
+    """Gives a temporary path to write to; what was written is named `path` at the end, or vanishes on an error.
+
+    Raises OSError that names `path`, which Python's own for a full disk does not.
+    """
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
         yield temporary
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
+        if os.path.isdir(path):  # which `replace` would tell of the temporary name
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # not there, or not to be removed
             os.remove(temporary)
+        if isinstance(error, OSError) and error.errno and error.filename in (None, temporary):
+            raise OSError(error.errno, error.strerror, path) from None
         raise
 
 
 def write_json(path: str, value: Any) -> None:
-    """Writes `value` as indented JSON, whole or not at all."""
-    with written_whole(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+    """Writes `value` as indented JSON, whole or not at all. A file name that is no Unicode is escaped, as JSON can."""
+    with (
+        written_whole(path) as temporary,
+        open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file,
+    ):
         json.dump(value, file, indent=2, ensure_ascii=False, allow_nan=False)
         file.write("\n")
 
@@ -42,6 +53,20 @@ def read_json(path: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{path} is damaged: expected a JSON object, got {type(value).__name__}")
     return value
+
+
+def append_line(path: str, line: str) -> None:
+    """Adds a line to a file of lines. A last one that was cut off, by a kill or a full disk, is taken away first."""
+    try:
+        with open(path, "ab+") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    file.seek(0)
+                    file.truncate(file.read().rfind(b"\n") + 1)
+            file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
+    except OSError as error:  # of a full disk, Python does not say where
+        raise OSError(error.errno, error.strerror, path) from None
 
 
 def sha256(path: str) -> str:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t2t_repro.config import HParams
-from t2t_repro.files import read_json, sha256, write_json, written_whole
+from t2t_repro.files import append_line, read_json, sha256, write_json, written_whole
 from t2t_repro.problem import Problem
 
 FORMAT = 1
@@ -84,7 +84,8 @@ class Run:
                 precision=str(record["precision"]),
                 vocabulary_sha256=str(record["vocabulary_sha256"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+            run._check_training()
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is damaged: {'no ' if isinstance(error, KeyError) else ''}{error}") from None
         if not os.path.isfile(run.vocabulary):
             raise FileNotFoundError(f"{run.vocabulary} is missing; the run cannot be read without its vocabulary")
@@ -121,14 +122,26 @@ class Run:
         """What `note` has kept: how far the training has come, on what data and device, at what cost."""
         return dict(read_json(self._path).get("training", {}))
 
+    def _check_training(self) -> None:
+        """Raises KeyError, TypeError, AttributeError or ValueError unless "training" has the form that `note` gave."""
+        training = self.training
+        if "device" in training and "replicas" not in training:
+            raise KeyError("replicas")
+        data = training.get("data", {"pairs": 0, "vocab_size": 0})
+        numbers = {name: data[name] for name in ("pairs", "vocab_size")}
+        numbers |= {name: training.get(name, 0) for name in ("step", "target_tokens", "flops", "seconds", "replicas")}
+        numbers |= {"paper_flops": training.get("paper_flops") or 0}
+        for name, value in numbers.items():
+            if not isinstance(value, int | float):
+                raise TypeError(f"{name} must be a number, got {value!r}")
+
     def note(self, values: dict[str, Any]) -> None:
         """Keeps `values` in run.json, under "training"."""
         write_json(self._path, read_json(self._path) | {"training": self.training | values})
 
     def keep_scores(self, scores: dict[str, Any]) -> None:
         """Adds what a scoring found to scores.jsonl."""
-        with open(self.scores, "a", encoding="utf-8") as file:
-            file.write(json.dumps(scores, ensure_ascii=False) + "\n")
+        append_line(self.scores, json.dumps(scores, ensure_ascii=False))
 
     @property
     def _path(self) -> str:

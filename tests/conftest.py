@@ -22,6 +22,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-page", action="store_true", help="writes the table of docs/reliability.md anew")
+
+
 def pytest_collection_finish() -> None:
     """Two replicas on any machine: TensorFlow splits the CPU in two, which must be said before its first operation."""
     if "tensorflow" in sys.modules:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from faults import files_up_to
 from small import SMALL, random_model
 
 from t2t_repro.problem import Problem
@@ -99,6 +101,81 @@ def test_all_state_comes_back(run):
     for ours, theirs in zip((*other["optimizer"].first, *other["optimizer"].second), moments, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert (int(other["step"]), other["position"].numpy().tolist()) == (7, [1, 3])
+
+
+def test_what_is_not_finite_is_never_saved(run, weights):
+    model = small()
+    model.trainable_weights[0].assign(np.full(model.trainable_weights[0].shape, np.inf))
+    with pytest.raises(
+        ValueError, match=r"step 40 is not saved: a variable of shape \[.*\] holds numbers that are not"
+    ):
+        Checkpoints(run, {"model": model, "step": tf.Variable(0)}, keep=5).save(40)
+    assert names(paths(run)) == ["ckpt-10", "ckpt-20", "ckpt-30"]
+
+
+def test_a_damaged_newest_is_put_aside_and_the_one_before_is_used(run):
+    state, said = state_of(small()), []
+    checkpoints = Checkpoints(run, state, keep=5)
+    for step in STEPS:
+        state["step"].assign(step)
+        checkpoints.save(step)
+    for step, size in ((20, 300), (30, 0)):
+        os.truncate(os.path.join(run.checkpoints, f"ckpt-{step}.data-00000-of-00001"), size)
+    again = state_of(small(seed=2))
+    assert Checkpoints(run, again, keep=5, report=said.append).restore_newest()
+    assert int(again["step"]) == 10 and names(paths(run)) == ["ckpt-10"]
+    assert [line.partition("ckpt-")[2] for line in said] == [
+        f"{step} is damaged (it is cut off): put aside as damaged-ckpt-{step}, ckpt-10 is used" for step in (30, 20)
+    ]
+    assert sum(name.startswith("damaged-ckpt-30.") for name in os.listdir(run.checkpoints)) == 2
+    Checkpoints(run, again, keep=5).save(30)
+    assert names(paths(run)) == ["ckpt-10", "ckpt-30"]
+
+
+def test_what_a_killed_trainer_left_half_written_goes(run, weights):
+    for name in (
+        "ckpt-40.data-00000-of-00001",
+        "ckpt-40.index",
+        "checkpoint.tmp-7",
+        "notes.txt",
+        "damaged-ckpt-5.index",
+    ):
+        with open(os.path.join(run.checkpoints, name), "w") as file:
+            file.write("half")
+    os.makedirs(os.path.join(run.checkpoints, "ckpt-50_temp"))
+    Checkpoints(run, state_of(small()), keep=5)
+    left = {name for name in os.listdir(run.checkpoints) if not name.startswith(("ckpt-10", "ckpt-20", "ckpt-30"))}
+    assert left == {"checkpoint", "notes.txt", "damaged-ckpt-5.index"}
+
+
+def test_killed_between_the_first_checkpoint_and_the_list_of_it(run):
+    """It never came to count: the next start begins, and does not ask for a list that never was."""
+    Checkpoints(run, state_of(small()), keep=5).save(10)
+    os.remove(os.path.join(run.checkpoints, "checkpoint"))
+    assert not Checkpoints(run, state_of(small()), keep=5).restore_newest()
+    assert os.listdir(run.checkpoints) == []
+
+
+def test_the_list_is_as_tensorflow_reads_it(run, weights):
+    assert os.path.basename(tf.train.latest_checkpoint(run.checkpoints)) == "ckpt-30"
+
+
+def test_no_room_for_a_checkpoint(run, weights, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(9, 9, 1_000_000))
+    with pytest.raises(OSError, match=r"no room for a checkpoint in '.*': it takes 1\.\d MB, and 1\.0 MB are free"):
+        Checkpoints(run, {"model": small(), "step": tf.Variable(0)}, keep=5).save(40)
+    assert names(paths(run)) == ["ckpt-10", "ckpt-20", "ckpt-30"]
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_others(run, weights):
+    checkpoints = Checkpoints(run, {"model": small(), "step": tf.Variable(0)}, keep=5)
+    before = sorted(os.listdir(run.checkpoints))
+    with (
+        files_up_to(2_000),
+        pytest.raises(OSError, match="cannot write .*ckpt-40: File too large; the checkpoints bef"),
+    ):
+        checkpoints.save(40)
+    assert sorted(os.listdir(run.checkpoints)) == before
 
 
 def test_nothing_to_restore(run):

@@ -51,11 +51,12 @@ class Dataset:
             )
         try:
             _check_form(record)
+            dataset = cls(os.path.abspath(directory), record)
+            dataset.condition()
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(
                 f"{path} is damaged ({type(error).__name__}: {error}); remove it to prepare again"
             ) from None
-        dataset = cls(os.path.abspath(directory), record)
         dataset._check_files(verify)
         return dataset
 
@@ -117,7 +118,7 @@ class Dataset:
         vocabulary = self.record["vocabulary"]
         if not os.path.isfile(self.vocabulary):
             raise ValueError(f"{self.vocabulary} is missing; {again}")
-        if verify and sha256(self.vocabulary) != vocabulary["sha256"]:
+        if sha256(self.vocabulary) != vocabulary["sha256"]:  # always: with another one, every id is another word
             raise ValueError(f"{self.vocabulary} is damaged (its SHA-256 differs); {again}")
         for file in (file for split in self.record["splits"].values() for file in files_of(split)):
             path = os.path.join(self.directory, file["name"])
@@ -178,7 +179,7 @@ def _short_names(sources: Iterable[dict[str, Any]]) -> str:
     names = []
     for source in sources:
         for side in _sides(source):
-            first = str(next(iter(side.values())))
+            first = str(next(iter(side.values()), ""))
             names.append(os.path.basename(first) if "path" in side else first)
     return ", ".join(names)
 
@@ -192,6 +193,7 @@ def _check_form(record: dict[str, Any]) -> None:
     """Raises KeyError, TypeError, AttributeError or ValueError unless `record` has the form that prepare() gives it."""
     problem = Problem(**record["problem"])
     str.lower(record["vocabulary"]["sha256"])
+    int.bit_length(record["vocabulary"]["size"])
     for sources in record["sources"].values():
         _short(sources)
     if "train" not in record["splits"] or not record["splits"].keys() <= set(SPLITS):
@@ -199,6 +201,8 @@ def _check_form(record: dict[str, Any]) -> None:
     for name, split in record["splits"].items():
         if ("trees" in split) != (problem.metric == "f1" and name != "train"):
             raise ValueError(f"{name} has {'' if 'trees' in split else 'no '}trees")
+        if not split["shards"] or not int.bit_length(split["pairs"]):
+            raise ValueError(f"{name} has nothing in it")
         for file in files_of(split):
             if not SHARD_NAME.fullmatch(file["name"]) and file["name"] != f"{name}.trees":
                 raise ValueError(f"a file is named {file['name']!r}")

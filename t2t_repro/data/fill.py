@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -36,10 +38,15 @@ class Fill:
 def fill_by_width(shards: Sequence[str], batch_tokens: int) -> list[Fill]:
     """The parts of one epoch as training reads them: one `Fill` for each of BOUNDS, by the width of the longer side,
     and one for what is wider."""
-    from t2t_repro.data.pipeline import training_batches
+    from t2t_repro.data.pipeline import damage_named, training_batches
 
+    with damage_named(os.path.dirname(shards[0])):
+        return _fills(training_batches(shards, batch_tokens, seed=1, epoch=0))
+
+
+def _fills(elements: Iterable[dict[str, Any]]) -> list[Fill]:
     fills = [Fill() for _ in range(len(BOUNDS) + 1)]
-    for element in training_batches(shards, batch_tokens, seed=1, epoch=0):
+    for element in elements:
         sides = [element[side].numpy() for side in ("inputs", "targets")]
         for index, (pairs, *widths) in enumerate(element["sizes"].numpy().tolist()):
             if pairs:

@@ -6,7 +6,9 @@ sees what an uninterrupted one would have seen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -71,12 +73,25 @@ def _planned_epoch(
     return _records(tf.gather(list(shards), order), READERS).batch(WINDOW).enumerate().flat_map(window_batches)
 
 
+@contextlib.contextmanager
+def damage_named(directory: str) -> Iterator[None]:
+    """While shards in `directory` are read: one that is damaged, or gone, is a ValueError."""
+    try:
+        yield
+    except (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.InvalidArgumentError) as error:
+        reason = error.message.partition("\n")[0].rpartition("}} ")[2].partition(" [Op:")[0]
+        raise ValueError(
+            f"a shard in {directory!r} is damaged ({reason}); t2t-datagen --verify names it, and how to make it anew"
+        ) from None
+
+
 def evaluation_batches(shards: Sequence[str], batch_tokens: int) -> tf.data.Dataset:
     """Every pair once, in the order of the shards: "inputs" [B, M] and "targets" [B, L], int32.
 
     A batch holds similar lengths and at most `batch_tokens` positions a side (one pair alone may be longer).
     """
-    pairs = _parse(next(iter(_records(list(shards), 1).batch(2**31 - 1))))
+    with damage_named(os.path.dirname(shards[0])):
+        pairs = _parse(next(iter(_records(list(shards), 1).batch(2**31 - 1))))
     lengths = tf.stack([pairs[side].row_lengths() for side in ("inputs", "targets")], axis=1).numpy()
     cut = batching.plan(lengths, max(batch_tokens, int(lengths.max())), np.random.default_rng(0))
 

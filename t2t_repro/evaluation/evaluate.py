@@ -42,6 +42,11 @@ def evaluate(
     """
     run = Run.open(output_dir)
     dataset = Dataset.open(os.path.join(data_dir or run.data_dir, run.problem.name))
+    if dataset.record["vocabulary"]["sha256"] != run.vocabulary_sha256:
+        raise ValueError(
+            f"{dataset.directory!r} was prepared with another vocabulary than {output_dir!r} was trained with; give "
+            "the --data_dir that it was trained on"
+        )
     shards = dataset.shards(split)
     translator = Translator.from_run(output_dir, average_checkpoints)
     if run.problem.metric == "f1":

@@ -123,8 +123,21 @@ def read(directory: str) -> Outcome:
     """The run in `directory`. Raises FileNotFoundError where there is none and ValueError where it is damaged."""
     run = Run.open(directory)
     training = run.training
-    scores = list(_lines(run.scores)) if os.path.exists(run.scores) else []
+    scores = list(objects(run.scores)) if os.path.exists(run.scores) else []
+    for number, score in enumerate(scores, start=1):
+        if not _is_scoring(score):
+            raise ValueError(f"{run.scores} is damaged: line {number} is no scoring by t2t-eval or t2t-trainer")
     return Outcome(run, training.get("data", {}).get("vocab_size"), training, scores)
+
+
+def _is_scoring(score: dict[str, Any]) -> bool:
+    """Whether it has the form that `keep_scores` is given."""
+    numbers = [score.get(name, 0) for name in ("bleu", "paper_bleu", "bleu_interval", "chrf", "f1", "perplexity")]
+    return (
+        isinstance(score.get("split"), str)
+        and isinstance(score.get("checkpoints"), list)
+        and all(isinstance(number, int | float) for number in (score.get("step"), *numbers))
+    )
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
@@ -335,11 +348,15 @@ def _runs(directory: str, depth: int) -> Iterator[str]:
             yield from _runs(folder, depth - 1)
 
 
-def _lines(path: str) -> Iterator[dict[str, Any]]:
-    """The objects of a file of JSON lines. Raises ValueError, naming the line, for another."""
-    with open(path, encoding="utf-8") as file:
+def objects(path: str) -> Iterator[dict[str, Any]]:
+    """The objects of a file of JSON lines. Raises ValueError, naming the line, for another.
+
+    A last line that a kill or a full disk has cut off is left out, as if it had never begun.
+    """
+    with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             try:
                 yield dict(json.loads(line))
-            except (ValueError, TypeError):
-                raise ValueError(f"{path} is damaged: line {number} is no JSON object") from None
+            except (ValueError, TypeError, RecursionError):
+                if line.endswith(b"\n"):
+                    raise ValueError(f"{path} is damaged: line {number} is no JSON object") from None

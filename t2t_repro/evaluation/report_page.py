@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from t2t_repro.evaluation.report import Outcome, Table
+from t2t_repro.evaluation.report import Outcome, Table, objects
 
 WIDTH = 80
 
@@ -97,9 +97,8 @@ def _curve(outcome: Outcome) -> list[tuple[int, float]]:
     """Validation perplexity by step, as metrics.jsonl has it."""
     if not os.path.exists(outcome.run.metrics):
         return []
-    with open(outcome.run.metrics, encoding="utf-8") as file:
-        values = [json.loads(line) for line in file if '"validation_perplexity"' in line and line.endswith("\n")]
-    return [(value["step"], value["validation_perplexity"]) for value in values]
+    values = [value for value in objects(outcome.run.metrics) if "validation_perplexity" in value]
+    return [(int(value.get("step", 0)), float(value["validation_perplexity"])) for value in values]
 
 
 def _svg(draw: Callable[[Any], None]) -> str:

@@ -134,6 +134,10 @@ def export(output_dir: str, export_dir: str, average_checkpoints: int = 1) -> st
         numbers = [int(name) for name in os.listdir(export_dir) if re.fullmatch(r"\d+", name)]
         path = os.path.join(export_dir, str(max(numbers, default=0) + 1))
         os.rename(temporary, path)
+    except tf.errors.OpError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        reason = error.message.partition("\n")[0].rpartition("; ")[2].partition(" [Op:")[0]
+        raise OSError(f"cannot write to {export_dir!r}: {reason}") from None
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

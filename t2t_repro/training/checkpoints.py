@@ -1,72 +1,224 @@
-"""Checkpoints of a run: saved whole, restored in full or not at all, averaged (section 6.1)."""
+"""Checkpoints of a run: saved whole, restored in full or not at all, averaged (section 6.1).
+
+    RUN/checkpoints/ckpt-500.index, ckpt-500.data-00000-of-00001     one checkpoint, in TensorFlow's form
+    RUN/checkpoints/checkpoint                                       names those that are whole, oldest first
+
+A checkpoint is written beside the others, then named in the list, then the oldest goes. So a trainer that is killed at
+any moment leaves every checkpoint of the list whole; what the list does not name was half written, and is removed.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from t2t_repro.files import written_whole
 from t2t_repro.run import Run
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the name of every variable in a checkpoint
+_LIST = "checkpoint"
+_LISTED = re.compile(r'(all_)?model_checkpoint_paths?: "(ckpt-\d+)"')  # a line of the list
+_FILE = re.compile(r"(ckpt-\d+)\.(?:index|data-\d{5}-of-\d{5})")  # of a checkpoint
+_UNFINISHED = re.compile(r"ckpt-\d+_temp|ckpt-\d+\..*tempstate\d*|checkpoint\.tmp.*")
+_DAMAGE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)  # what reading a damaged checkpoint raises
 
 
 class Checkpoints:
-    """The checkpoints of one run in training. `state` maps names to what is saved: model, optimizer, position."""
+    """The checkpoints of one run in training. `state` maps names to what is saved: model, optimizer, position.
 
-    def __init__(self, run: Run, state: Mapping[str, Any], keep: int):
-        paths(run)  # raises where their list is damaged
+    To be made by one process at a time: it removes what an earlier one has left half written. `report` is told in one
+    line of a checkpoint that is damaged. Raises ValueError where there are files and no list of them.
+    """
+
+    def __init__(
+        self, run: Run, state: Mapping[str, Any], keep: int, report: Callable[[str], None] = lambda line: None
+    ):
+        _remove_unfinished(run)  # raises where their list is damaged
         self._checkpoint = tf.train.Checkpoint(**state)
         # in every checkpoint of a run, so that none of another run is taken for its own; carried on from the first one,
         # as a later version may count other fields to a run
         self._fingerprint = tf.Variable(run.fingerprint, dtype=tf.int64, trainable=False)
-        saved = tf.train.Checkpoint(**state, run=self._fingerprint)
-        self._manager = tf.train.CheckpointManager(saved, run.checkpoints, max_to_keep=keep)
-        self._run = run
-        self._num_variables = sum(len(_variables(part)) for part in state.values())
+        self._saved = tf.train.Checkpoint(**state, run=self._fingerprint)
+        self._run, self._keep, self._report = run, keep, report
+        self._members = [member for part in state.values() for member in _members(part)]
+        self._num_variables = len(self._members)
+        self._bytes = sum(int(np.prod(each.shape)) * tf.as_dtype(each.dtype).size for each in self._members)
 
     def save(self, step: int) -> str:
-        path = self._manager.save(checkpoint_number=step)
-        if path is None:
-            raise OSError(f"could not write a checkpoint to {self._run.checkpoints!r}")
-        return str(path)
+        """Writes the checkpoint of `step` and removes the oldest beyond `keep`. Raises OSError where there is no room
+        for it, and ValueError where a number in it is not finite; then all is as it was before."""
+        self._must_be_finite(step)
+        self.must_have_room()
+        path = os.path.join(self._run.checkpoints, f"ckpt-{step}")
+        before = [each for each in paths(self._run) if each != path]
+        try:
+            self._saved.write(path)
+            _write_list(self._run, [*before, path][-self._keep :])
+        except tf.errors.OpError as error:
+            reason = error.message.strip().split("\n")[0].rpartition("; ")[2].partition(" [Op:")[0]
+            raise OSError(f"cannot write {path}: {reason}; the checkpoints before it are whole") from None
+        finally:
+            _remove_unfinished(self._run)
+        return path
+
+    def _must_be_finite(self, step: int) -> None:
+        for member in self._members:
+            value = tf.convert_to_tensor(member)
+            if value.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(value)):
+                raise ValueError(
+                    f"step {step:,} is not saved: a variable of shape {list(value.shape)} holds numbers that are not "
+                    "finite; the checkpoints before it are whole"
+                )
+
+    def must_have_room(self) -> None:
+        """Raises OSError where the disk has no room for one more checkpoint."""
+        needed, free = self._bytes + (1 << 20), shutil.disk_usage(self._run.checkpoints).free
+        if free < needed:
+            raise OSError(
+                f"no room for a checkpoint in {self._run.checkpoints!r}: it takes {needed / 1e6:,.1f} MB, and "
+                f"{free / 1e6:,.1f} MB are free ({os.strerror(errno.ENOSPC)}); make room, and start again"
+            )
 
     def restore_newest(self) -> bool:
-        """Restores the newest checkpoint, all of it; False where there is none yet."""
-        if not paths(self._run):
+        """Restores the newest checkpoint that is whole, all of it; False where there is none yet.
+
+        A damaged one is named, and put aside under another name. Raises ValueError where all are damaged, or one has
+        not the variables of this run.
+        """
+        there = paths(self._run)
+        whole = self._without_damaged(there)
+        if not whole:
             return False
-        newest = paths(self._run)[-1]
+        newest = whole[-1]
         found = _count(newest)
         if found != self._num_variables:
             raise ValueError(
                 f"{newest} holds {found} variables where this run has {self._num_variables}: damaged, or the work of "
                 "t2t-avg-checkpoints, which cannot be trained on"
             )
-        status = self._checkpoint.restore(newest)
+        status = self._checkpoint.read(newest)
         status.expect_partial()  # the run's fingerprint, which is carried on below
         status.assert_existing_objects_matched()
         self._fingerprint.assign(_fingerprint(newest) or self._fingerprint)
         return True
 
+    def _without_damaged(self, there: list[str]) -> list[str]:
+        """Those that are left when the newest ones that are damaged are put aside."""
+        damaged: list[tuple[str, str]] = []
+        for path in reversed(there):
+            reason = damage(path)
+            if not reason:
+                break
+            damaged.append((path, reason))
+        if damaged and len(damaged) == len(there):
+            raise ValueError(
+                f"every checkpoint in {self._run.checkpoints!r} is damaged, the newest too ({damaged[0][1]}); restore "
+                "one from a copy, or give another --output_dir to start anew"
+            )
+        whole = there[: len(there) - len(damaged)]
+        for path, reason in damaged:
+            self._report(
+                f"{path} is damaged ({reason}): put aside as damaged-{os.path.basename(path)}, "
+                f"{os.path.basename(whole[-1])} is used"
+            )
+        if damaged:
+            _write_list(self._run, whole)
+        for path, _ in damaged:
+            for name in _files(self._run, os.path.basename(path)):
+                folder = self._run.checkpoints
+                os.replace(os.path.join(folder, name), os.path.join(folder, f"damaged-{name}"))
+        return whole
+
 
 def paths(run: Run) -> list[str]:
-    """The run's checkpoints, oldest first. Raises ValueError where there are files and no index of them."""
+    """The run's checkpoints, oldest first. Raises ValueError where there are files and no list of them."""
     try:
-        state = tf.train.get_checkpoint_state(run.checkpoints)
-    except ValueError:  # an empty list
-        state = None
-    if state is not None:
-        return [str(path) for path in state.all_model_checkpoint_paths]
-    if os.path.isdir(run.checkpoints) and any(name.endswith(".index") for name in os.listdir(run.checkpoints)):
+        with open(os.path.join(run.checkpoints, _LIST), encoding="utf-8") as file:
+            lines = [_LISTED.fullmatch(line) for line in file.read().splitlines() if "timestamp" not in line]
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    names = [line[2] for line in lines if line and line[1]]
+    newest = [line[2] for line in lines if line and not line[1]]
+    if all(lines) and names and newest == names[-1:]:  # else it is cut off, or something else
+        return [os.path.join(run.checkpoints, name) for name in names]
+    if _files(run):
         raise ValueError(
             f"{run.checkpoints!r} holds checkpoints, but its file 'checkpoint', which lists them, is missing or "
             "damaged; restore that file from a copy, or move the folder away to start anew"
         )
     return []
+
+
+def damage(path: str) -> str:
+    """Why a checkpoint cannot be read; "" where every byte of it is as it was written, by its checksums."""
+    try:
+        reader = tf.train.load_checkpoint(path)
+        for name in reader.get_variable_to_shape_map():
+            reader.get_tensor(name)
+    except _DAMAGE as error:
+        return _reason(error)
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    """What TensorFlow says is wrong with a checkpoint, in a few words."""
+    message = str(error).partition("\n")[0]
+    for theirs, ours in (
+        ("No such file", "a file of it is missing"),
+        ("Failed to find any", "a file of it is missing"),
+        ("Is a directory", "a file of it is a directory"),
+        ("Checksum does not match", "a checksum differs"),
+        ("checksum mismatch", "a checksum differs"),
+        ("Read less bytes", "it is cut off"),
+        ("too short", "it is cut off"),
+        ("bad magic number", "it is cut off"),
+    ):
+        if theirs in message:
+            return ours
+    return message
+
+
+def _files(run: Run, name: str = "") -> list[str]:
+    """The names of the files of the checkpoint `name`, or of all, listed or not."""
+    if not os.path.isdir(run.checkpoints):
+        return []
+    matches = filter(None, map(_FILE.fullmatch, sorted(os.listdir(run.checkpoints))))
+    return [match[0] for match in matches if name in ("", match[1])]
+
+
+def _write_list(run: Run, whole: list[str]) -> None:
+    names = [os.path.basename(path) for path in whole]
+    lines = [f'model_checkpoint_path: "{names[-1]}"', *(f'all_model_checkpoint_paths: "{name}"' for name in names)]
+    path = os.path.join(run.checkpoints, _LIST)
+    with written_whole(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+
+
+def _remove_unfinished(run: Run) -> None:
+    """Removes what no list names: a trainer was killed while it wrote or removed a checkpoint."""
+    there = set(_files(run))
+    first = len({_FILE.fullmatch(name)[1] for name in there}) == 1 and "step" not in run.training
+    if first and not os.path.exists(os.path.join(run.checkpoints, _LIST)):
+        listed = set()  # killed before the list of the very first one
+    else:
+        listed = {os.path.basename(path) for path in paths(run)}
+    if os.path.isdir(run.checkpoints):
+        for name in os.listdir(run.checkpoints):
+            path = os.path.join(run.checkpoints, name)
+            file = _FILE.fullmatch(name)
+            if _UNFINISHED.fullmatch(name) and os.path.isdir(path):
+                shutil.rmtree(path)
+            elif _UNFINISHED.fullmatch(name) or (file and file[1] not in listed):
+                os.remove(path)
 
 
 def load_weights(run: Run, model: tf.Module, average: int = 1) -> list[str]:
@@ -78,15 +230,19 @@ def load_weights(run: Run, model: tf.Module, average: int = 1) -> list[str]:
     chosen = paths(run)[-average:]
     if not chosen:
         raise FileNotFoundError(f"{run.directory!r} has no checkpoint yet; train it first (t2t-trainer)")
-    variables = _variables(model)
+    variables = [weight.value for weight in model.weights]
+    fingerprints = set()
     for path in chosen:
-        _must_fit(path, variables)
-    if len({_fingerprint(path) for path in chosen} - {None}) > 1:
+        with _named(path):
+            _must_fit(path, variables)
+            fingerprints.add(_fingerprint(path))
+    if len(fingerprints - {None}) > 1:
         names = ", ".join(map(os.path.basename, chosen))
         raise ValueError(f"{names} in {run.checkpoints!r} are checkpoints of different runs; keep those of one")
     sums = [np.zeros(variable.shape, np.float64) for variable in variables]
     for path in chosen:
-        status = tf.train.Checkpoint(model=model).restore(path)
+        with _named(path):
+            status = tf.train.Checkpoint(model=model).read(path)
         status.expect_partial()
         status.assert_existing_objects_matched()
         for total, variable in zip(sums, variables, strict=True):
@@ -96,12 +252,22 @@ def load_weights(run: Run, model: tf.Module, average: int = 1) -> list[str]:
     return chosen
 
 
-def _variables(part: Any) -> list[tf.Variable]:
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """A checkpoint that cannot be read is a ValueError that names it."""
+    try:
+        yield
+    except (tf.errors.OpError, LookupError, RuntimeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({_reason(error)}); the same t2t-trainer command goes on from the one before it"
+        ) from None
+
+
+def _members(part: Any) -> list[Any]:
+    """The variables of a part of what is saved, as it holds them: Keras' or TensorFlow's own."""
     if isinstance(part, tf.Variable):
         return [part]
-    return [
-        getattr(weight, "value", weight) for weight in (part.weights if hasattr(part, "weights") else part.variables)
-    ]
+    return list(part.weights if hasattr(part, "weights") else part.variables)
 
 
 def _must_fit(path: str, variables: list[tf.Variable]) -> None:

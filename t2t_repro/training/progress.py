@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import shutil
@@ -12,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from t2t_repro.files import append_line
 from t2t_repro.run import Run
 
 
@@ -28,7 +30,6 @@ class Progress:
         self._run, self._report, self._seconds = run, report, seconds
         self.spent = np.array(spent, np.float64)
         self._counted = time.monotonic()
-        self._metrics = open(run.metrics, "a", encoding="utf-8")  # noqa: SIM115 (closed in close)
         self._events = tf.summary.create_file_writer(run.directory)
         self._started = self._last = time.monotonic()
         self._first_step: int | None = None
@@ -45,17 +46,20 @@ class Progress:
 
     def write(self, step: int, values: dict[str, float], line: str) -> None:
         """Records `values` and shows `line`."""
-        self._metrics.write(json.dumps({"step": step} | values, allow_nan=True) + "\n")
-        self._metrics.flush()
-        with self._events.as_default(step=step):
-            for name, value in values.items():
-                tf.summary.scalar(name, value)
-        self._events.flush()
+        append_line(self._run.metrics, json.dumps({"step": step} | values, allow_nan=True))
+        try:
+            with self._events.as_default(step=step):
+                for name, value in values.items():
+                    tf.summary.scalar(name, value)
+            self._events.flush()
+        except tf.errors.OpError as error:
+            reason = error.message.partition("\n")[0].rpartition("; ")[2]
+            raise OSError(f"cannot write events to {self._run.directory!r}: {reason}") from None
         self._report(line)
 
     def close(self) -> None:
-        self._metrics.close()
-        self._events.close()
+        with contextlib.suppress(tf.errors.OpError):  # on a full disk; what it would write, metrics.jsonl has too
+            self._events.close()
 
     def flush(self, step: int, rate: float) -> None:
         """Reports the updates since the last time, `step` being the newest, where there are any."""

@@ -108,13 +108,14 @@ class _Training:
         self.spent = tf.Variable([0, 0, 0], dtype=tf.float64, trainable=False)  # what `Progress` counts
         state = {"model": self.model, "optimizer": self.optimizer}
         state |= {"step": self.step, "position": self.position, "spent": self.spent}
-        self.checkpoints = Checkpoints(run, state, keep=max(hparams.average_checkpoints, 5))
+        self.checkpoints = Checkpoints(run, state, keep=max(hparams.average_checkpoints, 5), report=report)
         self.evaluate = make_evaluator(self.model, hparams.label_smoothing)
 
     def run(self, caught: list[int]) -> None:
         if self.checkpoints.restore_newest():
             self.report(f"continuing {self.settings.directory} at step {int(self.step):,}")
         self.report(self._headline())
+        self.checkpoints.must_have_room()
         progress = Progress(self.settings, self.report, self.spent.numpy())
         try:
             self._run(progress, caught)
@@ -126,7 +127,8 @@ class _Training:
         step, data = int(self.step), self._elements()
         update, elements = self.updater.compiled(data.element_spec), iter(data)
         while step < total and not caught:
-            element = next(elements)
+            with pipeline.damage_named(self.dataset.directory):
+                element = next(elements)
             step += 1
             rate = learning_rate(step, self.settings.hparams)
             sums = update(element, tf.constant(step, tf.int32), tf.constant(rate, tf.float32))

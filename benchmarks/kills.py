@@ -1,0 +1,209 @@
+"""Kills a training again and again, and shows that nothing is lost.
+
+    python -m benchmarks.kills --kills=50 --seed=1706
+
+A small translator is prepared and trained by `t2t_repro.training.trainer.train`, with a checkpoint every third update
+and two kept, so that it writes and removes files most of the time. Once it runs in peace; then it is started and killed
+with SIGKILL, started and killed, in another folder. A kill comes after a random number of changes to the folder, and a
+random few thousandths of a second later, so that preparation, training and the writing of checkpoints are all met;
+whenever a start comes to its end, another folder is begun. At the end vocabulary, shards, dataset.json and all that the
+last checkpoint holds (weights, moments, step, position) must equal those of the run in peace, to the bit.
+
+TensorFlow is imported once: each start is a fork of this process, which never runs an operation itself. Exit code 1,
+and what differs, where anything does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+
+STEPS, EVERY, PAIRS = 30, 3, 1_500
+TEXT = ("train.en", "train.de")
+RESULT = "result.json"  # what a start that came to its end leaves: SHA-256 of each file and each variable
+POLL = 0.001  # seconds
+LATE = 0.003  # seconds, at most, between a change and its kill: the writing of a checkpoint takes not much longer
+
+
+def write_text(folder: str, seed: int) -> None:
+    """Two files of made-up sentences, line n of one spelling line n of the other backwards."""
+    rng = random.Random(seed)
+    words = ["".join(rng.choices("abcdefghijklmnop", k=rng.randint(2, 7))) for _ in range(300)]
+    lines = [" ".join(rng.choices(words, k=rng.randint(2, 12))) for _ in range(PAIRS)]
+    for name, turned in zip(TEXT, (False, True), strict=True):
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.writelines(f"{line[::-1] if turned else line}\n" for line in lines)
+
+
+def train_to_the_end(top: str, folder: str) -> None:
+    """What is killed: the preparation and the whole training, then the account of both."""
+    import tensorflow as tf
+
+    from t2t_repro import hparams
+    from t2t_repro.data import prepare
+    from t2t_repro.registry import PROBLEMS
+    from t2t_repro.training.trainer import train
+
+    tf.config.experimental.enable_op_determinism()
+    prepare.PAIRS_PER_SHARD, prepare.ENCODE_PAIRS = 400, 200  # several of each
+    source, target = (os.path.join(top, name) for name in TEXT)
+    problem = PROBLEMS["translate_files"].with_files(train_source=source, train_target=target)
+    problem = dataclasses.replace(problem, vocab_size=400, max_length=100)
+    small = dataclasses.replace(
+        hparams("tiny"), num_layers=1, d_model=16, d_ff=32, num_heads=2, d_k=8, d_v=8, batch_tokens=1_000
+    )
+    small = dataclasses.replace(small, train_steps=STEPS, warmup_steps=10, average_checkpoints=2)
+    data, output = os.path.join(folder, "data"), os.path.join(folder, "run")
+    options = {"seed": 1, "precision": "float32", "checkpoint_steps": EVERY, "report": lambda line: None}
+    run = train(problem, small, data, output, **options)
+    result = files(os.path.join(data, problem.name)) | variables(run)
+    with open(os.path.join(folder, RESULT + ".new"), "w", encoding="utf-8") as file:
+        json.dump(result, file)
+    os.replace(file.name, os.path.join(folder, RESULT))
+
+
+def files(folder: str) -> dict[str, str]:
+    """The SHA-256 of what is prepared."""
+    from t2t_repro.files import sha256
+
+    return {name: sha256(os.path.join(folder, name)) for name in sorted(os.listdir(folder)) if name != ".lock"}
+
+
+def variables(run) -> dict[str, str]:  # type: ignore[no-untyped-def]
+    """The SHA-256 of each variable of the newest checkpoint, but for the time that was spent; and the checkpoints."""
+    import tensorflow as tf
+
+    from t2t_repro.training.checkpoints import paths
+
+    reader = tf.train.load_checkpoint(paths(run)[-1])
+    names = [name for name in reader.get_variable_to_shape_map() if not name.startswith(("spent", "_CHECK"))]
+    found = {name: hashlib.sha256(reader.get_tensor(name).tobytes()).hexdigest() for name in sorted(names)}
+    return found | {"checkpoints": " ".join(sorted(os.listdir(run.checkpoints)))}
+
+
+def start(top: str, folder: str) -> int:
+    """The number of a new process that prepares and trains in `folder`."""
+    os.makedirs(folder, exist_ok=True)
+    child = os.fork()
+    if not child:
+        try:
+            train_to_the_end(top, folder)
+            os._exit(0)
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            os._exit(1)
+    return child
+
+
+def look(folder: str) -> tuple[tuple[str, int], ...]:
+    """The names and sizes of all files below `folder`."""
+    found = []
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                found.append((os.path.join(place, name), os.path.getsize(os.path.join(place, name))))
+            except FileNotFoundError:
+                found.append((name, -1))
+    return tuple(sorted(found))
+
+
+def watch(child: int, folder: str, changes: float) -> tuple[int, int | None]:
+    """Waits for so many changes to `folder`: how many there were, and the exit code where the process has ended."""
+    seen, before = 0, look(folder)
+    while seen < changes:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return seen, os.waitstatus_to_exitcode(status)
+        time.sleep(POLL)
+        now = look(folder)
+        seen, before = seen + (now != before), now
+    return seen, None
+
+
+def moment(folder: str) -> str:
+    """What was going on in `folder` when its process was killed."""
+    if not os.path.exists(os.path.join(folder, "data/translate_files/dataset.json")):
+        return "preparation"
+    names = [name for place, folders, names in os.walk(os.path.join(folder, "run")) for name in (*folders, *names)]
+    if any("_temp" in name or "tempstate" in name or ".tmp-" in name for name in names):
+        return "writing a checkpoint"
+    indices = [name.removesuffix(".index") for name in names if name.endswith(".index")]
+    try:
+        with open(os.path.join(folder, "run/checkpoints/checkpoint"), encoding="utf-8") as file:
+            listed = file.read()
+    except FileNotFoundError:
+        listed = ""
+    return "writing a checkpoint" if any(f'"{name}"' not in listed for name in indices) else "training"
+
+
+def result(folder: str) -> dict[str, str]:
+    with open(os.path.join(folder, RESULT), encoding="utf-8") as file:
+        return json.load(file)  # type: ignore[no-any-return]
+
+
+def compare(expected: dict[str, str], folder: str) -> None:
+    """Exits where the run in `folder` did not come to the same."""
+    found = result(folder)
+    different = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    if different:
+        sys.exit(f"{folder}: {len(different)} of {len(expected)} differ: {', '.join(different)}")
+
+
+def loop(top: str, kills: int, rng: random.Random) -> collections.Counter[str]:
+    """Kills so often; gives what was going on at each. Exits where a start fails, or ends otherwise than in peace."""
+    whole = os.path.join(top, "whole")
+    changes, code = watch(start(top, whole), whole, float("inf"))
+    if code:
+        sys.exit(f"the run in peace ended with exit code {code}")
+    expected, moments, folders = result(whole), collections.Counter[str](), 0
+    print(f"in peace: {changes} changes seen, {len(expected)} files and variables", flush=True)
+    while moments.total() < kills:
+        folder = os.path.join(top, f"killed{folders}")
+        child = start(top, folder)
+        seen, code = watch(child, folder, rng.randint(1, max(changes // 3, 1)))
+        if code is None:
+            time.sleep(rng.uniform(0, LATE))
+            os.kill(child, signal.SIGKILL)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code == -signal.SIGKILL:
+            moments[what := moment(folder)] += 1
+            print(f"kill {moments.total()} of {kills}: after {seen} changes, {what}", flush=True)
+        elif code:
+            sys.exit(f"{folder}: a start ended with exit code {code}")
+        else:
+            compare(expected, folder)
+            folders += 1
+    last = os.path.join(top, f"killed{folders}")
+    if watch(start(top, last), last, float("inf"))[1]:
+        sys.exit(f"{last}: the last start failed")
+    compare(expected, last)
+    print(f"{folders + 1} trainings came to the end, each as the one in peace", flush=True)
+    return moments
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1706, help="of the text and of the moments")
+    arguments = parser.parse_args()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a GPU is not forked
+    import tensorflow  # noqa: F401  (once, for every start)
+
+    with tempfile.TemporaryDirectory() as top:
+        write_text(top, arguments.seed)
+        moments = loop(top, arguments.kills, random.Random(arguments.seed))
+    print(f"{arguments.kills} kills: " + ", ".join(f"{number} in {what}" for what, number in sorted(moments.items())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+"""Two hundred examples of each target of `fuzz.py`, always the same; `python -m tests.fuzz` draws others for hours."""
+
+from __future__ import annotations
+
+import pytest
+from fuzz import TARGETS, fuzz
+
+EXAMPLES = {"runs": 60, "checkpoints": 100, "lists": 100}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "batch")) for name in TARGETS])
+def test_nothing_drawn_breaks_it(name):
+    fuzz(name, EXAMPLES.get(name, 200) if name != "batch" else 20)

@@ -1,0 +1,237 @@
+"""Every fault of `fault_cases.py` is tried on the real programs, and docs/reliability.md holds what happened.
+
+A fault passes where the program ends by itself, with the right exit code and one line on standard error that says what
+is wrong; where nothing was printed as a result; and where every file is as it was, with none half written beside it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import io
+import itertools
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import small
+import tensorflow as tf
+from conftest import CHECKOUT, Result
+from fault_cases import AREAS, FAULTS, FRESH
+from faults import DATA, RUN, TRAIN, Fault
+
+from t2t_repro.bin import _program, t2t_trainer
+from t2t_repro.data.prepare import prepare
+from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.run import Run
+from t2t_repro.training import trainer
+
+PAGE = CHECKOUT / "docs/reliability.md"
+START, END = "<!-- the table: written by the tests -->\n", "<!-- the end of the table -->\n"
+HANGS = 300  # seconds
+ACCOUNTS = re.compile(r"(.*/)?(\.lock|progress\.json)|data|data/(translate|parse)_files")  # may be left by a failure
+AREA_OF = {fault: area for area in AREAS for fault in area.faults}
+
+
+def key(fault: Fault) -> tuple[str, str]:
+    return AREA_OF[fault].title, fault.what
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of text, its prepared data and a run of a model with checkpoints 2 and 4, under the name "here".
+
+    What is in "here" is copied to "text", "data" and "run", to start each fault from.
+    """
+    top = tmp_path_factory.mktemp("world")
+    here = top / "here"
+    here.mkdir()
+    for side, name in enumerate(("train.en", "train.de")):
+        lines = [f"{pair[side]}\n" for pair in itertools.islice(small.train_pairs(), 60)]
+        (here / name).write_text("".join(lines), "utf-8")
+    shutil.copytree(here, top / "text")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        patch.setattr(sys, "argv", list(TRAIN))
+        patch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"]))
+        _program._parse(t2t_trainer.FLAGS, (), ())
+        problem, hparams = t2t_trainer.chosen()
+        dataset = prepare(problem, DATA, small.silent)
+        shutil.copytree(here, top / "data")
+        vocabulary = Vocabulary(dataset.vocabulary)
+        run = Run(RUN, problem, hparams, DATA, 1, "float32", vocabulary.sha256).start(dataset.vocabulary)
+        run.note({"data": dataset.condition()})
+        training = trainer._Training(run, dataset, vocabulary.size, 10, 0, small.silent)
+        for step in (2, 4):
+            training.step.assign(step)
+            training.checkpoints.save(step)
+            training._note(step)
+    shutil.copytree(here, top / "run")
+    return top
+
+
+@pytest.fixture
+def here(world: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder in which a fault is tried: always the same one, as prepared data knows where its text lies."""
+    folder = world / "here"
+    _empty(folder)
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    yield folder
+    os.chmod(folder, 0o755)
+
+
+def _empty(folder: Path) -> None:
+    for each in folder.rglob("*"):
+        if each.is_dir() and not each.is_symlink():
+            each.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Of everything below: what it is, and what is in it."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name, mode = str(path.relative_to(folder)), path.lstat().st_mode
+        kind = stat.filemode(mode)[0]
+        found[name] = kind + (hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(mode) else "")
+    return found
+
+
+@contextmanager
+def no_hang() -> Iterator[None]:
+    def late(*_: object) -> None:
+        raise TimeoutError(f"it still ran after {HANGS} seconds")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(HANGS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def attempt(world, here, monkeypatch, capfd, tmp_path):
+    """`attempt(fault)`: arranges it, runs the program, and gives what that left behind, the folder named nowhere."""
+
+    def call(fault: Fault) -> Result:
+        if fault.needs:
+            shutil.copytree(world / fault.needs, here, dirs_exist_ok=True)
+        fault.arrange()
+        before = contents(here)
+        capfd.readouterr()
+        with fault.around(), no_hang():
+            code = in_a_shell(fault.command) if isinstance(fault.command, str) else in_this_process(fault)
+        os.chmod(here, 0o755)
+        out, err = capfd.readouterr()
+        after = contents(here)
+        lost = [name for name in before if after.get(name) != before[name]]
+        left = [name for name in after if name not in before and not _may_be_left(name, fault)]
+        assert not lost and not left, (lost, left, err)
+        return Result(code, out, err.replace(f"{here}/", "").replace(str(here), "."))
+
+    def in_this_process(fault: Fault) -> int:
+        monkeypatch.setattr(sys, "argv", list(fault.command))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(fault.stdin), encoding="utf-8"))
+        return importlib.import_module(f"t2t_repro.bin.{fault.program.replace('-', '_')}").main()
+
+    def in_a_shell(line: str) -> int:
+        programs = tmp_path / "programs"
+        programs.mkdir()
+        for name in ("t2t-registry", "t2t-decoder"):
+            module = f"t2t_repro.bin.{name.replace('-', '_')}"
+            (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+            (programs / name).chmod(0o755)
+        environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "PATH": f"{programs}:{os.environ['PATH']}"}
+        return subprocess.run(["bash", "-c", line], env=environment, timeout=HANGS, check=False).returncode
+
+    return call
+
+
+def _may_be_left(name: str, fault: Fault) -> bool:
+    return bool(ACCOUNTS.fullmatch(name)) or any(re.fullmatch(pattern, name) for pattern in fault.leaves)
+
+
+def row(fault: Fault, said: str) -> str:
+    """A row of the table, the fault being met with what the program said."""
+    shown = f"`{said}`".replace("|", "\\|") if said else "nothing: whoever reads has gone"
+    return f"| {fault.what} | `{fault.program}` | {fault.code} | {shown} |"
+
+
+def written() -> dict[tuple[str, str], str]:
+    """The rows of the page, by area and fault."""
+    table = PAGE.read_text("utf-8").partition(START)[2].partition(END)[0]
+    found, title = {}, ""
+    for line in table.splitlines():
+        if line.startswith("### "):
+            title = line.removeprefix("### ")
+        elif line.startswith("| ") and not line.startswith(("| what", "| ---")):
+            found[title, line.split(" | ")[0].removeprefix("| ")] = line
+    return found
+
+
+OUTCOMES: dict[tuple[str, str], str] = {}  # of this session: rows
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, id=f"{AREA_OF[fault].title}: {fault.what}", marks=[pytest.mark.slow] * fault.slow)
+        for fault in FAULTS
+    ],
+)
+def test_a_fault(fault, attempt, request):
+    code, out, err = attempt(fault)
+    *before, said = err.rstrip("\n").split("\n")
+    assert (code, out) == (fault.code, "" if fault.program != "t2t-report" else out), err
+    assert fault.says in said and (said.startswith(f"{fault.program}: ") or not fault.says), err
+    assert "Traceback" not in err and not any(line.startswith(f"{fault.program}: ") for line in before), err
+    OUTCOMES[key(fault)] = row(fault, said.removeprefix(f"{fault.program}: "))
+    if not request.config.getoption("--write-page"):
+        assert written().get(key(fault)) == OUTCOMES[key(fault)], "docs/reliability.md tells it otherwise"
+
+
+def test_the_page_has_every_fault_and_no_other(request):
+    """With --write-page it is written here, of what happened above."""
+    if request.config.getoption("--write-page"):
+        before, _, rest = PAGE.read_text("utf-8").partition(START)
+        PAGE.write_text(before + START + _table() + END + rest.partition(END)[2], "utf-8")
+    assert list(written()) == [key(fault) for fault in FAULTS]
+    assert len(FAULTS) >= 60 and all(fault.code for fault in FAULTS)
+    for fault, line in zip(FAULTS, written().values(), strict=True):
+        assert line.startswith(f"| {fault.what} | `{fault.program}` | {fault.code} | ") and fault.says in line, fault
+
+
+def _table() -> str:
+    lines = []
+    for area in AREAS:
+        lines += [
+            f"### {area.title}",
+            "",
+            "| what is wrong | program | exit code | what it says |",
+            "| --- | --- | --- | --- |",
+        ]
+        lines += [OUTCOMES.get(key(fault)) or written()[key(fault)] for fault in area.faults]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def test_a_name_that_is_not_utf8_can_be_read_from(here, world, program):
+    """Text may lie under any name; the account of it keeps the name's bytes."""
+    shutil.copytree(world / "text", here, dirs_exist_ok=True)
+    name = os.fsdecode(b"caf\xe9.en")
+    os.rename("train.en", name)
+    arguments = [f"--train_source={name}" if each.startswith("--train_source") else each for each in FRESH[1:]]
+    assert program("t2t-datagen", *arguments).code == 0
+    assert program("t2t-datagen", *arguments).code == 0  # and finds it again
