@@ -16,6 +16,7 @@ from absl import flags
 from t2t_repro.config import HParams
 from t2t_repro.problem import SPLITS, Problem
 from t2t_repro.run import Run
+from t2t_repro.training.cluster import Cluster
 
 from . import _program
 
@@ -49,6 +50,7 @@ def chosen() -> tuple[Problem, HParams]:
 
 def train_and_score() -> None:
     problem, hparams = chosen()
+    cluster = Cluster.from_environment()
     _program.load_tensorflow()
     from t2t_repro.data.dataset import Dataset
     from t2t_repro.evaluation.evaluate import evaluate, table
@@ -59,6 +61,8 @@ def train_and_score() -> None:
         train(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, **options)
     except Interrupted as stopped:
         raise _program.Stopped(str(stopped), stopped.signal) from None
+    if not cluster.is_chief:
+        return  # it has the run, and scores it
     dataset = Dataset.open(os.path.join(FLAGS.data_dir, problem.name))
     # the test set with averaged checkpoints as Table 2, the validation set with the last one as Table 3
     split = FLAGS.split if dataset.has("test") else "validation"

@@ -27,7 +27,7 @@ class Checkpoints:
         saved = tf.train.Checkpoint(**state, run=self._fingerprint)
         self._manager = tf.train.CheckpointManager(saved, run.checkpoints, max_to_keep=keep)
         self._run = run
-        self._num_variables = sum(len(_variables(part)) for part in state.values())
+        self._num_variables = sum(len(variables_of(part)) for part in state.values())
 
     def save(self, step: int) -> str:
         path = self._manager.save(checkpoint_number=step)
@@ -78,7 +78,7 @@ def load_weights(run: Run, model: tf.Module, average: int = 1) -> list[str]:
     chosen = paths(run)[-average:]
     if not chosen:
         raise FileNotFoundError(f"{run.directory!r} has no checkpoint yet; train it first (t2t-trainer)")
-    variables = _variables(model)
+    variables = variables_of(model)
     for path in chosen:
         _must_fit(path, variables)
     if len({_fingerprint(path) for path in chosen} - {None}) > 1:
@@ -96,12 +96,12 @@ def load_weights(run: Run, model: tf.Module, average: int = 1) -> list[str]:
     return chosen
 
 
-def _variables(part: Any) -> list[tf.Variable]:
+def variables_of(part: Any) -> list[tf.Variable]:
+    """Of what is saved under one name: a model, an optimizer, or a variable itself."""
     if isinstance(part, tf.Variable):
         return [part]
-    return [
-        getattr(weight, "value", weight) for weight in (part.weights if hasattr(part, "weights") else part.variables)
-    ]
+    found = part.weights if hasattr(part, "weights") else part.variables
+    return [variable if isinstance(variable, tf.Variable) else variable.value for variable in found]
 
 
 def _must_fit(path: str, variables: list[tf.Variable]) -> None:
