@@ -62,7 +62,8 @@ def train_and_score() -> None:
     except Interrupted as stopped:
         raise _program.Stopped(str(stopped), stopped.signal) from None
     if not cluster.is_chief:
-        return  # it has the run, and scores it
+        _program.report("done; the chief has the run, and scores it")
+        return
     dataset = Dataset.open(os.path.join(FLAGS.data_dir, problem.name))
     # the test set with averaged checkpoints as Table 2, the validation set with the last one as Table 3
     split = FLAGS.split if dataset.has("test") else "validation"

@@ -85,7 +85,7 @@ def facts(run: Run, dataset: Dataset) -> dict[str, Any]:
     found |= {"SHA-256 of the vocabulary": run.vocabulary_sha256}
     found |= {"SHA-256 of the training text": hashlib.sha256(shards.encode("ascii")).hexdigest()}
     found |= {"number of devices": max(len(tf.config.list_physical_devices("GPU")), 1)}
-    return found | {f"version of {package}": version for package, version in versions().items()}
+    return found | {f"version of {package}": versions()[package] for package in ("t2t_repro", "tensorflow", "keras")}
 
 
 def share(cluster: Cluster, strategy: tf.distribute.Strategy, variables: Sequence[tf.Variable]) -> None:
