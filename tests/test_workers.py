@@ -28,7 +28,7 @@ from t2t_repro.training.checkpoints import paths
 pytestmark = pytest.mark.slow
 
 MACHINE = Path(__file__).with_name("machine.py")
-PATIENCE = 400  # seconds for what takes ten: a process that hangs fails the test and does not hang it
+PATIENCE = 1200  # seconds for what takes ten: a process that hangs fails the test and does not hang it
 
 
 class Ended(NamedTuple):

@@ -196,17 +196,8 @@ class Meeting:
         self._report(f"waiting for {self.cluster.name(0)}, {self._seconds:.0f} s at most")
         while (left := self._deadline - time.monotonic()) > 0:
             try:
-                connection = socket.create_connection(
-                    (host.strip("[]"), int(port)), timeout=min(left, GREETING_SECONDS)
-                )
-                peer = _Connection(connection)
-                try:
-                    peer.write({"worker": self.cluster.index, "cluster": self.cluster.addresses})
-                    answer = peer.read(min(left, GREETING_SECONDS))
-                except BaseException:
-                    peer.close()
-                    raise
-            except (OSError, ValueError):  # nobody there yet, or somebody else: a training that is still to end
+                peer, answer = self._knock(host.strip("[]"), int(port), min(left, GREETING_SECONDS))
+            except (OSError, ValueError):  # nobody there yet, or a training of before that is still to end
                 time.sleep(min(left, 0.5))
                 continue
             self._others[0] = peer

@@ -100,9 +100,8 @@ def share(cluster: Cluster, strategy: tf.distribute.Strategy, variables: Sequenc
 
     @tf.function
     def assign() -> None:
-        values = strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(chiefs), axis=None)
-        for variable, value in zip(variables, values, strict=True):
-            variable.assign(value)
+        for variable, value in zip(variables, strategy.run(chiefs), strict=True):
+            variable.assign(strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None))
 
     assign()
 
@@ -123,7 +122,7 @@ class StopTogether:
         if self._cluster.size == 1:
             return bool(self._caught)
         before = self._sums
-        self._sums = self._sum(tf.constant([number in self._caught for number in _SIGNALS], tf.float32))
+        self._sums = self._sum(tf.constant([float(number in self._caught) for number in _SIGNALS]))
         if before is not None:
             asked = [number for number, count in zip(_SIGNALS, before.numpy(), strict=True) if count]
             self._agreed = int(next(iter(asked), 0))
