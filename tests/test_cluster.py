@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 
 import pytest
+from conftest import CHECKOUT
 
 from t2t_repro.training.cluster import Cluster, Meeting
 
@@ -241,3 +246,16 @@ def test_a_port_that_is_taken():
     with socket.create_server(("", port)):
         (chief,) = at_once(part(machines[0]))
     assert chief.startswith(f"cannot listen on port {port} as TF_CONFIG has it (Address already in use)")
+
+
+def test_what_takes_too_long_is_ended():
+    """Even what lets no other thread run, as TensorFlow's connecting: a lock of the interpreter held in C."""
+    program = (
+        "import ctypes; from t2t_repro.training.cluster import ended_after\n"
+        "with ended_after(60, 'not said'): pass\n"
+        "with ended_after(0.2, 'it took too long'): ctypes.PyDLL(None).sleep(60)\n"
+    )
+    started, environment = time.monotonic(), {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "t2t-trainer: it took too long\n")
+    assert time.monotonic() - started < 40

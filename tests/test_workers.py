@@ -1,6 +1,6 @@
 """Two machines train as one: here two processes on this one, which TensorFlow connects over the loopback.
 
-They are started as a user would start them, by the same command with another TF_CONFIG each; all these tests are slow.
+They are started as a user would start them, by the same command with another TF_CONFIG each; those tests are slow.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,9 +24,9 @@ from small import PROBLEM
 from test_cluster import free_ports
 
 from t2t_repro.run import Run
+from t2t_repro.training import workers
 from t2t_repro.training.checkpoints import paths
-
-pytestmark = pytest.mark.slow
+from t2t_repro.training.cluster import Cluster
 
 MACHINE = Path(__file__).with_name("machine.py")
 PATIENCE = 1200  # seconds for what takes ten: a process that hangs fails the test and does not hang it
@@ -41,8 +42,8 @@ class Ended(NamedTuple):
 
 def start(data: str, output_dir: str, steps: int, ports: list[int], index: int = 0, **environment: str):
     """The same command on every machine; alone where there is one port."""
-    workers = [f"localhost:{port}" for port in ports]
-    config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+    addresses = [f"localhost:{port}" for port in ports]
+    config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
     command = [sys.executable, str(MACHINE), f"--problem={PROBLEM.name}", "--hparams=smallest", "--precision=float32"]
     command += [f"--data_dir={data}", f"--output_dir={output_dir}", f"--train_steps={steps}", "--checkpoint_steps=20"]
     own = {"TF_CONFIG": json.dumps(config), "PYTHONPATH": f"{CHECKOUT}:{MACHINE.parent}", **environment}
@@ -94,6 +95,7 @@ def wait_for_checkpoint(output_dir: str, machines: list[subprocess.Popen], steps
     raise AssertionError([ended.err for ended in end(*machines)])
 
 
+@pytest.mark.slow
 def test_two_machines_of_two_devices_train_as_one_of_one(data, tmp_path):
     """Five updates of the same pairs; sums in another order round otherwise. Only the chief writes, and scores."""
     alone, together = str(tmp_path / "ALONE"), str(tmp_path / "TOGETHER")
@@ -112,6 +114,7 @@ def test_two_machines_of_two_devices_train_as_one_of_one(data, tmp_path):
     assert len(list(Path(together).glob("events.out.*"))) == 1
 
 
+@pytest.mark.slow
 def test_stopped_and_killed_and_continued_is_uninterrupted(data, tmp_path):
     """A signal to one machine stops both after the same update, saved; one is killed in mid-run, and the other stops;
     at the end they have, to the bit, what two that nobody disturbed have.
@@ -148,6 +151,7 @@ def test_stopped_and_killed_and_continued_is_uninterrupted(data, tmp_path):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 def test_one_that_does_not_come(data, tmp_path):
     output_dir = tmp_path / "RUN"
     (chief,) = end(start(data, str(output_dir), 5, free_ports(2), T2T_REPRO_START_SECONDS="2"))
@@ -159,6 +163,7 @@ def test_one_that_does_not_come(data, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_worker_without_the_data(data, tmp_path):
     """The chief prepares; another machine, whose --data_dir is not the chief's, says what to do, and both end."""
     ports = free_ports(2)
@@ -170,3 +175,52 @@ def test_a_worker_without_the_data(data, tmp_path):
     assert last_line(worker).startswith(f"t2t-trainer: {message}give a --data_dir that all machines share")
     assert message in last_line(chief) and "stopped: " in last_line(chief)
     assert not (tmp_path / "elsewhere").exists() and not (tmp_path / "OTHER").exists()
+
+
+def test_a_lost_machine_is_named():
+    """From the texts of TensorFlow 2.21, which names tasks."""
+    cluster = Cluster(("a:1", "b:2", "c:3"), (("chief", 0), ("worker", 0), ("worker", 1)), index=1)
+    for text, name in [
+        ("tasks are unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:1\n", "worker 1 (c:3)"),
+        ("Socket closed\n from remote target /job:chief/replica:0/task:0 while calling", "the chief (a:1)"),
+        ("Error reported from /job:worker/task:0: /job:chief/task:0", "the chief (a:1)"),
+        ("Socket closed", "another machine"),
+    ]:
+        with pytest.raises(ConnectionError, match=f"^{re.escape(name)} is gone; what was saved last is whole"):
+            with workers.noticed(cluster):
+                raise tf.errors.UnavailableError(None, None, text)
+
+
+def test_other_errors_are_no_lost_machine():
+    two = Cluster(("a:1", "b:2"), (("worker", 0), ("worker", 1)))
+    for cluster, error in [(two, tf.errors.InvalidArgumentError), (Cluster(), tf.errors.UnavailableError)]:
+        with pytest.raises(error, match="shapes differ"), workers.noticed(cluster):
+            raise error(None, None, "shapes differ")
+
+
+def test_another_machine_only_reads_the_data(data, tmp_path):
+    assert workers.prepared(PROBLEM, data).shards("train")
+    with pytest.raises(FileNotFoundError, match="no prepared data in '.*/animals', and the chief alone prepares; give"):
+        workers.prepared(PROBLEM, str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="holds other data: its vocab_size is 330, not 331"):
+        workers.prepared(replace(PROBLEM, vocab_size=331), data)
+
+
+def test_what_must_be_the_same(trained, data):
+    """The set and the text; not the length of a file's path, nor how the run is stored."""
+    facts = workers.facts(trained, workers.prepared(PROBLEM, data))
+    assert (facts["problem"], facts["d_model"], facts["seed"], facts["precision"]) == ("animals", 16, 1, "float32")
+    assert facts["SHA-256 of the vocabulary"] == trained.vocabulary_sha256
+    elsewhere = replace(trained, directory="elsewhere", data_dir="there")
+    assert workers.facts(elsewhere, workers.prepared(PROBLEM, data)) == facts
+    longer = replace(trained, hparams=replace(trained.hparams, train_steps=9))
+    assert workers.facts(longer, workers.prepared(PROBLEM, data)) != facts
+
+
+def test_one_machine_alone_stops_at_once():
+    caught: list[int] = []
+    stop = workers.StopTogether(Cluster(), tf.distribute.get_strategy(), caught)
+    assert not stop() and stop.signal == 0
+    caught.append(signal.SIGTERM)
+    assert stop() and stop.signal == signal.SIGTERM

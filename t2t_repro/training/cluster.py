@@ -10,14 +10,23 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 START_SECONDS = 300.0  # for all to come; T2T_REPRO_START_SECONDS in the environment replaces it
 GREETING_SECONDS = 10.0  # for what is sent at once: after it, a connection is not one of ours
 LINE_BYTES = 1 << 20
+
+_GUARD = """
+import os, select, sys
+if not select.select([0], [], [], float(sys.argv[1]))[0]:
+    os.write(2, sys.argv[2].encode() + b"\\n")
+    os.kill(int(sys.argv[3]), 9)
+"""
 
 _EXPECTED = (
     'expected {"cluster": {"worker": ["host1:port", "host2:port"]}, "task": {"type": "worker", "index": 0}}, '
@@ -245,6 +254,20 @@ class Meeting:
             with contextlib.suppress(OSError):
                 peer.close()
         self._others = {}
+
+
+@contextlib.contextmanager
+def ended_after(seconds: float, line: str) -> Iterator[None]:
+    """What takes longer than `seconds` ends the process by SIGKILL, with `line` on stderr.
+
+    It is a process of its own that waits, for what holds Python's lock lets no thread of this one speak.
+    """
+    command = [sys.executable, "-S", "-c", _GUARD, str(seconds), f"t2t-trainer: {line}", str(os.getpid())]
+    guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        yield
+    finally:
+        guard.communicate()  # the end of its input ends it
 
 
 def _start_seconds() -> float:

@@ -7,8 +7,6 @@ import hashlib
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,18 +16,11 @@ import tensorflow as tf
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run, versions
-from t2t_repro.training.cluster import Cluster
+from t2t_repro.training.cluster import Cluster, ended_after
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 JOIN_SECONDS = 120  # for TensorFlow to connect machines that have just met
 
-# TensorFlow connects with Python's lock held, so that no thread of this process can say that it takes too long.
-_GUARD = """
-import os, select, sys
-if not select.select([0], [], [], float(sys.argv[1]))[0]:
-    os.write(2, sys.argv[2].encode() + b"\\n")
-    os.kill(int(sys.argv[3]), 9)
-"""
 _LOST = (  # what a collective ends with when a machine is gone, or was started again
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -46,22 +37,13 @@ def strategy(cluster: Cluster) -> tf.distribute.Strategy:
     """
     if cluster.size == 1:
         return tf.distribute.MirroredStrategy()
-    with _ended_after(JOIN_SECONDS, f"TensorFlow did not connect the {cluster.size} machines within {JOIN_SECONDS} s"):
+    late = f"TensorFlow did not connect the {cluster.size} machines within {JOIN_SECONDS} s; start all again"
+    with ended_after(JOIN_SECONDS, late):
         joined = tf.distribute.MultiWorkerMirroredStrategy()
     if threading.current_thread() is threading.main_thread():
         for number in _SIGNALS:  # TensorFlow has put its own in the place of SIGTERM's
             signal.signal(number, signal.getsignal(number))
     return joined
-
-
-@contextlib.contextmanager
-def _ended_after(seconds: float, line: str) -> Iterator[None]:
-    command = [sys.executable, "-S", "-c", _GUARD, str(seconds), f"t2t-trainer: {line}; start all again"]
-    guard = subprocess.Popen([*command, str(os.getpid())], stdin=subprocess.PIPE, start_new_session=True)
-    try:
-        yield
-    finally:
-        guard.communicate()  # the end of its input ends it
 
 
 def prepared(problem: Problem, data_dir: str) -> Dataset:
