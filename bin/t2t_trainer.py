@@ -16,7 +16,6 @@ from absl import flags
 from t2t_repro.config import HParams
 from t2t_repro.problem import SPLITS, Problem
 from t2t_repro.run import Run
-from t2t_repro.training.cluster import Cluster
 
 from . import _program
 
@@ -49,6 +48,8 @@ def chosen() -> tuple[Problem, HParams]:
 
 
 def train_and_score() -> None:
+    from t2t_repro.training.cluster import Cluster
+
     problem, hparams = chosen()
     cluster = Cluster.from_environment()
     _program.load_tensorflow()
