@@ -1,4 +1,5 @@
-"""t2t-trainer as one machine of a test: of the problem of `small`, in small parts, on as many CPUs as REPLICAS says."""
+"""t2t-trainer as one machine of a test: of the problem of `small`, in parts of so many tokens as PART says, on as many
+CPUs as REPLICAS says."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def main() -> int:
         return tuple(f"{worker}/device:CPU:{index}" for index in range(replicas)), "CPU"
 
     CollectiveAllReduceExtended._initialize_local_devices = local_devices
-    batching.PART_TOKENS = PART_TOKENS
+    batching.PART_TOKENS = int(os.environ.get("PART", PART_TOKENS))
     PROBLEMS.register(PROBLEM)
     HPARAMS.register(replace(TINY, name="smallest"))
     return t2t_trainer.main()

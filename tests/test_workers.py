@@ -97,13 +97,15 @@ def wait_for_checkpoint(output_dir: str, machines: list[subprocess.Popen], steps
 
 @pytest.mark.slow
 def test_two_machines_of_two_devices_train_as_one_of_one(data, tmp_path):
-    """Five updates of the same pairs; sums in another order round otherwise. Only the chief writes, and scores."""
+    """Five updates of the same pairs, in four parts, each with its own dropout wherever it is computed; sums in another
+    order round otherwise. Only the chief writes, and scores.
+    """
     alone, together = str(tmp_path / "ALONE"), str(tmp_path / "TOGETHER")
-    machines = two(data, together, 5, REPLICAS="2")
+    machines = two(data, together, 5, REPLICAS="2", PART="500")
     chief, worker = end(*machines)
     assert (chief.code, worker.code) == (0, 0), chief.err + worker.err
     assert "4 replicas" in chief.err and "BLEU" in chief.out and not worker.out
-    (one,) = end(start(data, alone, 5, free_ports(1)))
+    (one,) = end(start(data, alone, 5, free_ports(1), PART="500"))
     assert one.code == 0, one.err
     assert Run.open(together).training["replicas"] == 4 and Run.open(alone).training["replicas"] == 1
     for name, expected in weights(alone, 5).items():
