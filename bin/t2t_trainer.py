@@ -48,7 +48,10 @@ def chosen() -> tuple[Problem, HParams]:
 
 
 def train_and_score() -> None:
+    from t2t_repro.training.cluster import Cluster
+
     problem, hparams = chosen()
+    cluster = Cluster.from_environment()
     _program.load_tensorflow()
     from t2t_repro.data.dataset import Dataset
     from t2t_repro.evaluation.evaluate import evaluate, table
@@ -59,6 +62,9 @@ def train_and_score() -> None:
         train(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, **options)
     except Interrupted as stopped:
         raise _program.Stopped(str(stopped), stopped.signal) from None
+    if not cluster.is_chief:
+        _program.report("done; the chief has the run, and scores it")
+        return
     dataset = Dataset.open(os.path.join(FLAGS.data_dir, problem.name))
     # the test set with averaged checkpoints as Table 2, the validation set with the last one as Table 3
     split = FLAGS.split if dataset.has("test") else "validation"

@@ -89,6 +89,15 @@ def test_skipping_is_dropping(shards, skip, replicas):
     assert same(elements(shards, replicas=replicas, skip=skip), whole[skip * replicas :])
 
 
+@pytest.mark.parametrize("skip", [0, 3])
+@pytest.mark.parametrize("machine", [0, 1])
+def test_a_machine_has_its_devices_share_of_every_update(shards, machine, skip):
+    """Two machines of two devices: together they have what one of four has."""
+    whole = [element for index, element in enumerate(first_epoch(shards, 4)) if index % 4 // 2 == machine]
+    found = elements(shards, replicas=4, local=range(2 * machine, 2 * machine + 2), skip=skip)
+    assert same(found, whole[2 * skip :])
+
+
 def test_skipping_all(shards):
     assert elements(shards, skip=len(first_epoch(shards))) == []
 

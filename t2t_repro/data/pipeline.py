@@ -27,30 +27,33 @@ def training_batches(
     epoch: int,
     *,
     replicas: int = 1,
+    local: range | None = None,
     skip: int = 0,
     epochs: int | None = 1,
 ) -> tf.data.Dataset:
     """Updates from number `skip` of `epoch` on, for so many `epochs` (None: without end) and `replicas` devices: the
-    first update's element for each device, then the second update's, and so on.
+    first update's element for each device, then the second update's, and so on. Where several machines share the
+    devices, `local` of them (None: all) are this one's, and get theirs of the same updates.
 
     An element is that device's share of an update: "inputs" [A, B, M] and "targets" [A, B, L], int32, hold its A parts,
     and "sizes" [A, 3] the true (B, M, L) of each; beyond it all is zero. The last of them may be empty. "position" [2],
     int64, is where the next update begins: its epoch, and its number in that epoch.
     """
     last = 2**62 if epochs is None else epoch + epochs
+    local = range(replicas) if local is None else local
 
     def one(number: tf.Tensor) -> tf.data.Dataset:
-        done = tf.where(number == epoch, tf.constant(skip * replicas, tf.int64), 0)
-        planned = _planned_epoch(shards, batch_tokens, seed, number, replicas)
-        return planned.enumerate().skip(done).map(lambda index, parts: (number, index // replicas + 1, *parts))
+        done = tf.where(number == epoch, tf.constant(skip * len(local), tf.int64), 0)
+        planned = _planned_epoch(shards, batch_tokens, seed, number, replicas, local)
+        return planned.enumerate().skip(done).map(lambda index, parts: (number, index // len(local) + 1, *parts))
 
     dataset = tf.data.Dataset.range(epoch, last).flat_map(one)  # one graph for all epochs: no pause between two
     dataset = dataset.map(_assemble, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    return dataset.prefetch(PREFETCH * replicas)
+    return dataset.prefetch(PREFETCH * len(local))
 
 
 def _planned_epoch(
-    shards: Sequence[str], batch_tokens: int, seed: int, epoch: tf.Tensor, replicas: int
+    shards: Sequence[str], batch_tokens: int, seed: int, epoch: tf.Tensor, replicas: int, local: range
 ) -> tf.data.Dataset:
     """One epoch's elements before they are put together: the pairs of a window, their order, the spans of the parts."""
     parts = batching.num_parts(batch_tokens)
@@ -63,7 +66,7 @@ def _planned_epoch(
         lengths = tf.stack([pairs[side].row_lengths() for side in ("inputs", "targets")], axis=1)
 
         def planned(number: np.ndarray, epoch: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return _plan_window(lengths, batch_tokens, parts, replicas, (seed, int(epoch), int(number)))
+            return _plan_window(lengths, batch_tokens, parts, replicas, local, (seed, int(epoch), int(number)))
 
         rows, spans = tf.numpy_function(planned, [number, epoch, lengths], (tf.int64, tf.int64), stateful=False)
         rows, spans = tf.ensure_shape(rows, (None,)), tf.ensure_shape(spans, (None, None, 2))
@@ -115,12 +118,13 @@ def _parse(records: tf.Tensor) -> dict[str, tf.RaggedTensor]:
 
 
 def _plan_window(
-    lengths: np.ndarray, batch_tokens: int, parts: int, replicas: int, seeds: tuple[int, int, int]
+    lengths: np.ndarray, batch_tokens: int, parts: int, replicas: int, local: range, seeds: tuple[int, int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The order of a window's pairs, and the spans into it of each device's parts: [updates * replicas, A, 2]."""
+    """The order of a window's pairs, and the spans into it of each local device's parts: [updates * devices, A, 2]."""
     rng = np.random.default_rng(seeds)
     cut = batching.plan(lengths, batch_tokens // parts, rng)
-    shares = [batching.shares(spans, parts, replicas) for spans in batching.updates(cut.starts, parts, rng)]
+    updates = batching.updates(cut.starts, parts, rng)
+    shares = [batching.shares(spans, parts, replicas)[local.start : local.stop] for spans in updates]
     return cut.order.astype(np.int64), np.concatenate(shares).astype(np.int64)
 
 

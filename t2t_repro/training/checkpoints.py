@@ -49,7 +49,7 @@ class Checkpoints:
         self._fingerprint = tf.Variable(run.fingerprint, dtype=tf.int64, trainable=False)
         self._saved = tf.train.Checkpoint(**state, run=self._fingerprint)
         self._run, self._keep, self._report = run, keep, report
-        self._members = [member for part in state.values() for member in _members(part)]
+        self._members = [member for part in state.values() for member in variables_of(part)]
         self._num_variables = len(self._members)
         self._bytes = sum(int(np.prod(each.shape)) * tf.as_dtype(each.dtype).size for each in self._members)
 
@@ -230,7 +230,7 @@ def load_weights(run: Run, model: tf.Module, average: int = 1) -> list[str]:
     chosen = paths(run)[-average:]
     if not chosen:
         raise FileNotFoundError(f"{run.directory!r} has no checkpoint yet; train it first (t2t-trainer)")
-    variables = [weight.value for weight in model.weights]
+    variables = variables_of(model)
     fingerprints = set()
     for path in chosen:
         with _named(path):
@@ -263,11 +263,12 @@ def _named(path: str) -> Iterator[None]:
         ) from None
 
 
-def _members(part: Any) -> list[Any]:
-    """The variables of a part of what is saved, as it holds them: Keras' or TensorFlow's own."""
+def variables_of(part: Any) -> list[tf.Variable]:
+    """Of what is saved under one name: a model, an optimizer, or a variable itself."""
     if isinstance(part, tf.Variable):
         return [part]
-    return list(part.weights if hasattr(part, "weights") else part.variables)
+    found = part.weights if hasattr(part, "weights") else part.variables
+    return [variable if isinstance(variable, tf.Variable) else variable.value for variable in found]
 
 
 def _must_fit(path: str, variables: list[tf.Variable]) -> None:

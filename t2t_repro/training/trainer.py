@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -21,9 +21,10 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
-from t2t_repro.training import devices
+from t2t_repro.training import devices, workers
 from t2t_repro.training import precision as precisions
-from t2t_repro.training.checkpoints import Checkpoints
+from t2t_repro.training.checkpoints import Checkpoints, variables_of
+from t2t_repro.training.cluster import Cluster, Meeting
 from t2t_repro.training.optimizer import Adam
 from t2t_repro.training.progress import Progress, safe_exp, stderr_line
 from t2t_repro.training.schedule import learning_rate
@@ -57,28 +58,41 @@ def train(
     A checkpoint is written every `checkpoint_minutes`, or every `checkpoint_steps` updates where that is above 0, and
     at the end. Raises ValueError where `output_dir` holds another run, and `Interrupted` after SIGINT or SIGTERM, when
     the update in progress is finished and saved.
+
+    On each of several machines that TF_CONFIG names, the same call is that machine's part. The chief alone prepares
+    and writes. Raises ConnectionError where another machine does not come, differs, or is gone.
     """
     if not 0 <= seed < 2**18:
         raise ValueError(f"seed must be at least 0 and below {2**18}, got {seed}")
-    dataset = prepare(problem, data_dir, report)
-    vocabulary = Vocabulary(dataset.vocabulary)
-    if problem.max_length > hparams.batch_tokens:
-        raise ValueError(
-            f"batch_tokens {hparams.batch_tokens} cannot hold a sentence of max_length {problem.max_length} tokens"
+    cluster = Cluster.from_environment()
+    with Meeting(cluster, report) as meeting:
+        dataset = prepare(problem, data_dir, report) if cluster.is_chief else None
+        meeting.after_chief()
+        dataset = dataset or workers.prepared(problem, data_dir)
+        vocabulary = Vocabulary(dataset.vocabulary)
+        if problem.max_length > hparams.batch_tokens:
+            raise ValueError(
+                f"batch_tokens {hparams.batch_tokens} cannot hold a sentence of max_length {problem.max_length} tokens"
+            )
+        run = Run(
+            directory=output_dir,
+            problem=problem,
+            hparams=hparams,
+            data_dir=data_dir,
+            seed=seed,
+            precision=precisions.resolve(precision),
+            vocabulary_sha256=vocabulary.sha256,
         )
-    run = Run(
-        directory=output_dir,
-        problem=problem,
-        hparams=hparams,
-        data_dir=data_dir,
-        seed=seed,
-        precision=precisions.resolve(precision),
-        vocabulary_sha256=vocabulary.sha256,
-    )
-    run.start(dataset.vocabulary)
-    run.note({"data": dataset.condition()})
-    with _only_trainer(run), _signals() as caught:
-        _Training(run, dataset, vocabulary.size, checkpoint_minutes, checkpoint_steps, report).run(caught)
+        if cluster.is_chief:
+            run.start(dataset.vocabulary)
+            run.note({"data": dataset.condition()})
+        with _only_trainer(run) if cluster.is_chief else nullcontext():
+            meeting.agree(workers.facts(run, dataset))
+            with _signals() as caught, workers.noticed(cluster):
+                training = _Training(
+                    run, cluster, dataset, vocabulary.size, checkpoint_minutes, checkpoint_steps, report
+                )
+                training.run(caught)
     return run
 
 
@@ -88,16 +102,17 @@ class _Training:
     def __init__(
         self,
         run: Run,
+        cluster: Cluster,
         dataset: Dataset,
         vocab_size: int,
         checkpoint_minutes: float,
         checkpoint_steps: int,
         report: Callable[[str], None],
     ):
-        self.settings, self.dataset, self.report = run, dataset, report
+        self.settings, self.cluster, self.dataset, self.report = run, cluster, dataset, report
         self.checkpoint_minutes, self.checkpoint_steps = checkpoint_minutes, checkpoint_steps
         hparams = run.hparams
-        self.strategy = tf.distribute.MirroredStrategy()
+        self.strategy = workers.strategy(cluster)
         with self.strategy.scope():
             keras.utils.set_random_seed(run.seed)
             self.model = Transformer(vocab_size, hparams, dtype=precisions.POLICIES[run.precision])
@@ -108,30 +123,48 @@ class _Training:
         self.spent = tf.Variable([0, 0, 0], dtype=tf.float64, trainable=False)  # what `Progress` counts
         state = {"model": self.model, "optimizer": self.optimizer}
         state |= {"step": self.step, "position": self.position, "spent": self.spent}
-        self.checkpoints = Checkpoints(run, state, keep=max(hparams.average_checkpoints, 5), report=report)
+        self.variables = [variable for part in state.values() for variable in variables_of(part)]
+        keep = max(hparams.average_checkpoints, 5)
+        self.checkpoints = Checkpoints(run, state, keep, report) if cluster.is_chief else None
         self.evaluate = make_evaluator(self.model, hparams.label_smoothing)
 
     def run(self, caught: list[int]) -> None:
-        if self.checkpoints.restore_newest():
+        if self.checkpoints and self.checkpoints.restore_newest():
             self.report(f"continuing {self.settings.directory} at step {int(self.step):,}")
+        workers.share(self.cluster, self.strategy, [self.step])
+        if self.step > 0:  # else they are the chief's already, as TensorFlow made them
+            workers.share(self.cluster, self.strategy, self.variables)
         self.report(self._headline())
-        self.checkpoints.must_have_room()
-        progress = Progress(self.settings, self.report, self.spent.numpy())
-        try:
-            self._run(progress, caught)
-        finally:
-            progress.close()
+        stop = workers.StopTogether(self.cluster, self.strategy, caught)
+        if self.checkpoints:
+            self.checkpoints.must_have_room()
+            progress = Progress(self.settings, self.report, self.spent.numpy())
+            try:
+                self._keep(progress, stop)
+            finally:
+                progress.close()
+        else:
+            for _ in self._updates(stop):
+                pass
+        if stop.signal:
+            raise Interrupted(stop.signal)
 
-    def _run(self, progress: Progress, caught: list[int]) -> None:
-        total, saved_at, saved_step = self.settings.hparams.train_steps, time.monotonic(), int(self.step)
+    def _updates(self, stop: workers.StopTogether) -> Iterator[tuple[int, float, Any, tf.Tensor]]:
+        """Makes the updates that are left: of each its step, learning rate, element of the data, and sums."""
         step, data = int(self.step), self._elements()
         update, elements = self.updater.compiled(data.element_spec), iter(data)
-        while step < total and not caught:
+        while step < self.settings.hparams.train_steps and not stop():
             with pipeline.damage_named(self.dataset.directory):
                 element = next(elements)
             step += 1
             rate = learning_rate(step, self.settings.hparams)
-            sums = update(element, tf.constant(step, tf.int32), tf.constant(rate, tf.float32))
+            yield step, rate, element, update(element, tf.constant(step, tf.int32), tf.constant(rate, tf.float32))
+
+    def _keep(self, progress: Progress, stop: workers.StopTogether) -> None:
+        """Makes the updates, reports them, and saves what they come to."""
+        total, saved_at, step = self.settings.hparams.train_steps, time.monotonic(), int(self.step)
+        saved_step = step
+        for step, rate, element, sums in self._updates(stop):
             progress.update(step, sums, rate)
             due = (
                 step % self.checkpoint_steps == 0
@@ -144,22 +177,28 @@ class _Training:
                 saved_at, saved_step = time.monotonic(), step
         if step > saved_step:
             progress.flush(step, rate)
-            self._save(step, element, progress, evaluate=not caught)
-        if caught:
-            raise Interrupted(caught[0])
+            self._save(step, element, progress, evaluate=not stop.signal)
 
     def _elements(self) -> Any:
         """Distributed elements from the saved position on, without end."""
-        data = pipeline.training_batches(
-            self.dataset.shards("train"),
-            self.settings.hparams.batch_tokens,
-            self.settings.seed,
-            int(self.position[0]),
-            replicas=self.strategy.num_replicas_in_sync,
-            skip=int(self.position[1]),
-            epochs=None,
-        )
-        return self.strategy.distribute_datasets_from_function(lambda _: data)
+
+        def here(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            replicas = context.num_replicas_in_sync
+            each, machine = replicas // context.num_input_pipelines, context.input_pipeline_id
+            data = pipeline.training_batches(
+                self.dataset.shards("train"),
+                self.settings.hparams.batch_tokens,
+                self.settings.seed,
+                int(self.position[0]),
+                replicas=replicas,
+                local=range(machine * each, (machine + 1) * each),
+                skip=int(self.position[1]),
+                epochs=None,
+            )
+            # said to be endless, or several machines would ask each other before each element whether there is one
+            return data.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+
+        return self.strategy.distribute_datasets_from_function(here)
 
     def _save(self, step: int, element: Any, progress: Progress, evaluate: bool = True) -> None:
         self.step.assign(step)

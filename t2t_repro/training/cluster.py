@@ -1,0 +1,321 @@
+"""Which machines train together, and their meeting before TensorFlow connects them.
+
+TensorFlow's own connecting waits for a missing machine without end, deaf to Ctrl-C, and would train machines together
+that were started with different commands. So they meet first, at the chief's address, and settle what must be the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+START_SECONDS = 300.0  # for all to come; T2T_REPRO_START_SECONDS in the environment replaces it
+GREETING_SECONDS = 10.0  # for what is sent at once: after it, a connection is not one of ours
+LINE_BYTES = 1 << 20
+
+_GUARD = """
+import os, select, sys
+if not select.select([0], [], [], float(sys.argv[1]))[0]:
+    os.write(2, sys.argv[2].encode() + b"\\n")
+    os.kill(int(sys.argv[3]), 9)
+"""
+
+_EXPECTED = (
+    'expected {"cluster": {"worker": ["host1:port", "host2:port"]}, "task": {"type": "worker", "index": 0}}, '
+    "with another index on each machine"
+)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The machines of one training, the chief first, and which of them this is. One alone has no addresses.
+
+    `tasks` are TensorFlow's names for them: ("chief", 0), ("worker", 0).
+    """
+
+    addresses: tuple[str, ...] = ()
+    tasks: tuple[tuple[str, int], ...] = ()
+    index: int = 0
+
+    @classmethod
+    def from_environment(cls) -> Cluster:
+        """As TF_CONFIG says; one machine alone where it says nothing. Raises ValueError for what it cannot mean."""
+        text = os.environ.get("TF_CONFIG", "")
+        if not text.strip():
+            return cls()
+        try:
+            return cls._of(json.loads(text))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            what = f"no {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"TF_CONFIG cannot be used ({what}); {_EXPECTED}") from None
+
+    @classmethod
+    def _of(cls, config: dict[str, Any]) -> Cluster:
+        jobs = config.get("cluster", {})
+        for job in jobs:
+            if job not in ("chief", "worker"):
+                raise ValueError(f"{job!r} is neither chief nor worker, which train")
+        tasks = [(job, number) for job in ("chief", "worker") for number in range(len(jobs.get(job, ())))]
+        addresses = [jobs[job][number] for job, number in tasks]
+        for address in addresses:
+            host, _, port = str(address).rpartition(":")
+            if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+                raise ValueError(f"{address!r} is no host:port")
+        if len(addresses) < 2:
+            return cls()
+        if len(set(addresses)) < len(addresses) or ("chief", 1) in tasks:
+            raise ValueError("two machines have one address, or two are the chief")
+        task = (config["task"]["type"], int(config["task"]["index"]))
+        if task not in tasks:
+            raise ValueError(f"there is no {task[0]} {task[1]}")
+        return cls(tuple(addresses), tuple(tasks), tasks.index(task))
+
+    @property
+    def size(self) -> int:
+        return max(len(self.addresses), 1)
+
+    @property
+    def is_chief(self) -> bool:
+        """The chief alone prepares, writes and scores."""
+        return self.index == 0
+
+    def name(self, index: int) -> str:
+        """How a line speaks of a machine: `the chief (host1:2222)`, `worker 1 (host2:2222)`."""
+        return f"{f'worker {self.tasks[index][1]}' if index else 'the chief'} ({self.addresses[index]})"
+
+
+class Meeting:
+    """To be entered before anything is written. The chief waits there for all others, and they for it; whatever ends
+    one of them before `agree` has returned, ends all, each with that one's reason. A cluster of one meets nobody.
+
+    Raises ConnectionError where somebody does not come in time, or is gone, or has failed.
+    """
+
+    def __init__(self, cluster: Cluster, report: Callable[[str], None], seconds: float | None = None):
+        self.cluster, self._report = cluster, report
+        self._seconds = _start_seconds() if seconds is None else seconds
+        self._others: dict[int, _Connection] = {}
+
+    def __enter__(self) -> Meeting:
+        if self.cluster.size > 1:
+            self._deadline = time.monotonic() + self._seconds
+            try:
+                self._gather() if self.cluster.is_chief else self._come()
+            except BaseException as error:
+                self.__exit__(type(error), error, None)
+                raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
+        if kind is not None:
+            reason = str(error) if isinstance(error, ValueError | OSError) else kind.__name__
+            self._tell({"error": reason or kind.__name__})
+        self._close()
+
+    def after_chief(self) -> None:
+        """Returns when the chief has come to this call too: at once on the chief itself. It may take its time."""
+        if self.cluster.is_chief:
+            self._tell({"ready": True})
+        else:
+            self._hear("ready", None)
+
+    def agree(self, facts: Mapping[str, Any]) -> None:
+        """Raises ValueError, naming the first difference, unless `facts`, JSON, are the same everywhere. It is the end
+        of the meeting: all return at about the same time, and the chief's port is free for TensorFlow.
+        """
+        if self.cluster.is_chief:
+            self._tell({"facts": facts})
+            for index in sorted(self._others):
+                self._hear("same", self._seconds, index)
+            self._tell({"go": True})
+        else:
+            theirs = self._hear("facts", None)
+            mine = json.loads(json.dumps(facts))
+            for name in sorted(mine.keys() | theirs.keys()):
+                if mine.get(name) != theirs.get(name):
+                    raise ValueError(
+                        f"{name} is {mine.get(name)!r} on {self.cluster.name(self.cluster.index)} and "
+                        f"{theirs.get(name)!r} on the chief; start all by one command, on the same data"
+                    )
+            self._tell({"same": True})
+            self._hear("go", None)
+        self._close()
+
+    def _gather(self) -> None:
+        port = int(self.cluster.addresses[0].rpartition(":")[2])
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        try:
+            listener = socket.create_server(("", port), family=family, dualstack_ipv6=both)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise ConnectionError(
+                f"cannot listen on port {port} as TF_CONFIG has it ({reason}); is another trainer at work here?"
+            ) from None
+        self._report(f"waiting for {self._names(self._missing())}, {self._seconds:.0f} s at most")
+        with listener:
+            while missing := self._missing():
+                listener.settimeout(max(self._deadline - time.monotonic(), 0.01))
+                try:
+                    connection, _ = listener.accept()
+                except TimeoutError:
+                    raise ConnectionError(
+                        f"{self._names(missing)} did not come within {self._seconds:.0f} s; "
+                        "start the same command there, or correct TF_CONFIG"
+                    ) from None
+                self._greet(connection)
+
+    def _missing(self) -> set[int]:
+        """Who is still to come; one that came and was killed is to come again."""
+        for index in [index for index, peer in self._others.items() if peer.is_closed()]:
+            self._others.pop(index).close()
+        return set(range(1, self.cluster.size)) - self._others.keys()
+
+    def _greet(self, connection: socket.socket) -> None:
+        """Takes in a worker. A stranger is let go; a worker that comes again was started again."""
+        peer = _Connection(connection)
+        try:
+            hello = peer.read(min(GREETING_SECONDS, max(self._deadline - time.monotonic(), 0.01)))
+            index, addresses = int(hello["worker"]), tuple(hello["cluster"])
+        except (OSError, ValueError, KeyError, TypeError):
+            peer.close()
+            return
+        if addresses != self.cluster.addresses or not 0 < index < self.cluster.size:
+            reason = f"TF_CONFIG names {list(addresses)} on a worker and {list(self.cluster.addresses)} on the chief"
+            with contextlib.suppress(OSError):
+                peer.write({"error": reason})
+            peer.close()
+            raise ValueError(f"{reason}; give all the same cluster")
+        with contextlib.suppress(OSError):
+            peer.write({"welcome": True})
+        if index in self._others:
+            self._others.pop(index).close()
+        self._others[index] = peer
+
+    def _come(self) -> None:
+        host, _, port = self.cluster.addresses[0].rpartition(":")
+        self._report(f"waiting for {self.cluster.name(0)}, {self._seconds:.0f} s at most")
+        while (left := self._deadline - time.monotonic()) > 0:
+            try:
+                peer, answer = self._knock(host.strip("[]"), int(port), min(left, GREETING_SECONDS))
+            except (OSError, ValueError):  # nobody there yet, or a training of before that is still to end
+                time.sleep(min(left, 0.5))
+                continue
+            self._others[0] = peer
+            if "error" in answer:
+                raise ConnectionError(f"{self.cluster.name(0)} stopped: {answer['error']}")
+            return
+        raise ConnectionError(
+            f"{self.cluster.name(0)} was not to be reached within {self._seconds:.0f} s; "
+            "start the same command there, or correct TF_CONFIG"
+        )
+
+    def _knock(self, host: str, port: int, seconds: float) -> tuple[_Connection, dict[str, Any]]:
+        peer = _Connection(socket.create_connection((host, port), seconds))
+        try:
+            peer.write({"worker": self.cluster.index, "cluster": self.cluster.addresses})
+            return peer, peer.read(seconds)
+        except BaseException:
+            peer.close()
+            raise
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        """To all; one that is gone shows when it is listened to."""
+        for peer in self._others.values():
+            with contextlib.suppress(OSError):
+                peer.write(message)
+
+    def _hear(self, key: str, seconds: float | None, index: int = 0) -> Any:
+        """What the other says under `key`; waits for `seconds`, or as long as it lives."""
+        name = self.cluster.name(index)
+        try:
+            message = self._others[index].read(seconds)
+        except TimeoutError:
+            raise ConnectionError(f"{name} said nothing for {seconds:.0f} s; stopped") from None
+        except (OSError, ValueError):
+            raise ConnectionError(f"{name} is gone; see what it said, and start all again") from None
+        if key not in message:
+            raise ConnectionError(f"{name} stopped: {message.get('error', 'it is of another version')}")
+        return message[key]
+
+    def _names(self, indices: set[int]) -> str:
+        return ", ".join(map(self.cluster.name, sorted(indices)))
+
+    def _close(self) -> None:
+        for peer in self._others.values():
+            with contextlib.suppress(OSError):
+                peer.close()
+        self._others = {}
+
+
+@contextlib.contextmanager
+def ended_after(seconds: float, line: str) -> Iterator[None]:
+    """What takes longer than `seconds` ends the process by SIGKILL, with `line` on stderr.
+
+    It is a process of its own that waits, for what holds Python's lock lets no thread of this one speak.
+    """
+    command = [sys.executable, "-S", "-c", _GUARD, str(seconds), f"t2t-trainer: {line}", str(os.getpid())]
+    guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        yield
+    finally:
+        guard.communicate()  # the end of its input ends it
+
+
+def _start_seconds() -> float:
+    text = os.environ.get("T2T_REPRO_START_SECONDS", "")
+    try:
+        seconds = float(text or START_SECONDS)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise ValueError(f"T2T_REPRO_START_SECONDS: {text!r} is no number of seconds above 0, such as 300")
+    return seconds
+
+
+class _Connection:
+    """Messages over a socket: JSON objects, one a line."""
+
+    def __init__(self, connected: socket.socket):
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a machine that vanishes is noticed in 45 s
+        for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+            if hasattr(socket, option):
+                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        self._socket, self._lines = connected, connected.makefile("rb")
+
+    def write(self, message: Mapping[str, Any]) -> None:
+        self._socket.settimeout(GREETING_SECONDS)
+        self._socket.sendall(json.dumps(message).encode("utf-8") + b"\n")
+
+    def read(self, seconds: float | None) -> dict[str, Any]:
+        """Raises OSError where nothing comes, and ValueError where something else does."""
+        self._socket.settimeout(seconds)
+        line = self._lines.readline(LINE_BYTES)
+        if not line:
+            raise ConnectionError("closed by the other side")
+        message = json.loads(line)
+        if not isinstance(message, dict):
+            raise ValueError("not a message")
+        return message
+
+    def is_closed(self) -> bool:
+        """By the other side, which has not been asked for anything yet."""
+        self._socket.settimeout(0)
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
