@@ -36,23 +36,31 @@ class Fill:
 def fill_by_width(shards: Sequence[str], batch_tokens: int) -> list[Fill]:
     """The parts of one epoch as training reads them: one `Fill` for each of BOUNDS, by the width of the longer side,
     and one for what is wider."""
-    from t2t_repro.data.pipeline import training_batches
+    from t2t_repro.data.pipeline import windows
 
     fills = [Fill() for _ in range(len(BOUNDS) + 1)]
-    for element in training_batches(shards, batch_tokens, seed=1, epoch=0):
-        sides = [element[side].numpy() for side in ("inputs", "targets")]
-        for index, (pairs, *widths) in enumerate(element["sizes"].numpy().tolist()):
-            if pairs:
-                longer = int(np.argmax(widths))
-                real = int(np.count_nonzero(sides[longer][index]))
-                fills[int(np.searchsorted(BOUNDS, widths[longer]))].add(pairs, widths[longer], real)
+    for window in windows(shards, batch_tokens, seed=1, epoch=0):
+        add_parts(fills, *window.parts())
     return fills
+
+
+def add_parts(fills: list[Fill], sizes: np.ndarray, tokens: np.ndarray) -> None:
+    """Adds parts of (B, M, L) `sizes` [..., 3] with so many real `tokens` [..., 2] to those of their width."""
+    for (pairs, *widths), real in zip(sizes.reshape(-1, 3).tolist(), tokens.reshape(-1, 2).tolist(), strict=True):
+        if pairs:
+            longer = int(np.argmax(widths))
+            fills[int(np.searchsorted(BOUNDS, widths[longer]))].add(pairs, widths[longer], real[longer])
 
 
 def table(shards: Sequence[str], batch_tokens: int) -> str:
     """How full the batches of `batch_tokens` a side are, as text: a row for each range of widths, one for all."""
+    return show(fill_by_width(shards, batch_tokens), batch_tokens)
+
+
+def show(fills: Sequence[Fill], batch_tokens: int) -> str:
+    """The table of `fills`, one for each of BOUNDS and one for what is wider."""
     part_tokens = batch_tokens // batching.num_parts(batch_tokens)
-    fills, total = fill_by_width(shards, batch_tokens), Fill()
+    total = Fill()
     for each in fills:
         for name, value in vars(each).items():
             setattr(total, name, getattr(total, name) + value)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -21,15 +21,23 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
-from t2t_repro.training import devices
+from t2t_repro.training import devices, machine
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.checkpoints import Checkpoints
+from t2t_repro.training.guard import Guard
 from t2t_repro.training.optimizer import Adam
 from t2t_repro.training.progress import Progress, safe_exp, stderr_line
 from t2t_repro.training.schedule import learning_rate
 from t2t_repro.training.update import Updater, make_evaluator
 
 EVALUATION_TOKENS = 2_048  # positions a side of a batch whose logits are held whole
+
+
+class Sample(NamedTuple):
+    """What a model in training makes of a few sentences."""
+
+    scores: dict[str, float]  # by name, as "sample_BLEU"
+    translations: list[tuple[str, str, str]]  # source, reference, ours
 
 
 class Interrupted(Exception):  # noqa: N818 (not an error: the run was asked to stop, and has saved)
@@ -51,21 +59,20 @@ def train(
     checkpoint_minutes: float = 10.0,
     checkpoint_steps: int = 0,
     report: Callable[[str], None] = stderr_line,
+    sampler: Callable[[Transformer, Run, Dataset], Callable[[], Sample]] | None = None,
 ) -> Run:
     """Prepares the data where it is not there, and trains to `hparams.train_steps` updates, continuing what is there.
 
     A checkpoint is written every `checkpoint_minutes`, or every `checkpoint_steps` updates where that is above 0, and
-    at the end. Raises ValueError where `output_dir` holds another run, and `Interrupted` after SIGINT or SIGTERM, when
-    the update in progress is finished and saved.
+    at the end. What a `sampler`, made for the model, then gives of its translations is shown beside the validation
+    loss: scores by name, and (source, reference, ours) of some sentences.
+
+    Raises ValueError where `output_dir` holds another run, `Diverged` where the training comes to nothing, and
+    `Interrupted` after SIGINT or SIGTERM, when the update in progress is finished and saved.
     """
-    if not 0 <= seed < 2**18:
-        raise ValueError(f"seed must be at least 0 and below {2**18}, got {seed}")
+    must_go_together(problem, hparams, seed)
     dataset = prepare(problem, data_dir, report)
     vocabulary = Vocabulary(dataset.vocabulary)
-    if problem.max_length > hparams.batch_tokens:
-        raise ValueError(
-            f"batch_tokens {hparams.batch_tokens} cannot hold a sentence of max_length {problem.max_length} tokens"
-        )
     run = Run(
         directory=output_dir,
         problem=problem,
@@ -77,9 +84,24 @@ def train(
     )
     run.start(dataset.vocabulary)
     run.note({"data": dataset.condition()})
-    with _only_trainer(run), _signals() as caught:
-        _Training(run, dataset, vocabulary.size, checkpoint_minutes, checkpoint_steps, report).run(caught)
+    with only_trainer(run), _signals() as caught:
+        _Training(run, dataset, vocabulary.size, checkpoint_minutes, checkpoint_steps, report, sampler).run(caught)
     return run
+
+
+def must_go_together(problem: Problem, hparams: HParams, seed: int) -> None:
+    """Raises ValueError for a seed out of range, and a batch that not every sentence fits in."""
+    if not 0 <= seed < 2**18:
+        raise ValueError(f"seed must be at least 0 and below {2**18}, got {seed}")
+    if problem.max_length > hparams.batch_tokens:
+        raise ValueError(
+            f"batch_tokens {hparams.batch_tokens} cannot hold a sentence of max_length {problem.max_length} tokens"
+        )
+
+
+def checkpoints_kept(hparams: HParams) -> int:
+    """How many checkpoints a run keeps: enough to average, and five at least."""
+    return max(hparams.average_checkpoints, 5)
 
 
 class _Training:
@@ -93,6 +115,7 @@ class _Training:
         checkpoint_minutes: float,
         checkpoint_steps: int,
         report: Callable[[str], None],
+        sampler: Callable[[Transformer, Run, Dataset], Callable[[], Sample]] | None,
     ):
         self.settings, self.dataset, self.report = run, dataset, report
         self.checkpoint_minutes, self.checkpoint_steps = checkpoint_minutes, checkpoint_steps
@@ -108,14 +131,18 @@ class _Training:
         self.spent = tf.Variable([0, 0, 0], dtype=tf.float64, trainable=False)  # what `Progress` counts
         state = {"model": self.model, "optimizer": self.optimizer}
         state |= {"step": self.step, "position": self.position, "spent": self.spent}
-        self.checkpoints = Checkpoints(run, state, keep=max(hparams.average_checkpoints, 5))
+        self.checkpoints = Checkpoints(run, state, keep=checkpoints_kept(hparams))
         self.evaluate = make_evaluator(self.model, hparams.label_smoothing)
+        self.sample = sampler(self.model, run, dataset) if sampler and dataset.has("validation") else None
 
     def run(self, caught: list[int]) -> None:
         if self.checkpoints.restore_newest():
             self.report(f"continuing {self.settings.directory} at step {int(self.step):,}")
         self.report(self._headline())
-        progress = Progress(self.settings, self.report, self.spent.numpy())
+        rate = machine.matrix_rate(self.settings.precision, self.strategy.num_replicas_in_sync)
+        self.report(f"% is the share of the rate of matrix products here, {rate / 1e9:,.0f} GFLOP/s")
+        guard = Guard(self.settings, self.dataset, self.report)
+        progress = Progress(self.settings, self.report, self.spent.numpy(), matrix_rate=rate, watch=guard)
         try:
             self._run(progress, caught)
         finally:
@@ -130,7 +157,7 @@ class _Training:
             step += 1
             rate = learning_rate(step, self.settings.hparams)
             sums = update(element, tf.constant(step, tf.int32), tf.constant(rate, tf.float32))
-            progress.update(step, sums, rate)
+            progress.update(step, sums, rate, self._position(element))
             due = (
                 step % self.checkpoint_steps == 0
                 if self.checkpoint_steps
@@ -139,6 +166,7 @@ class _Training:
             if due and step < total:
                 progress.flush(step, rate)
                 self._save(step, element, progress)
+                progress.resume()
                 saved_at, saved_step = time.monotonic(), step
         if step > saved_step:
             progress.flush(step, rate)
@@ -159,9 +187,13 @@ class _Training:
         )
         return self.strategy.distribute_datasets_from_function(lambda _: data)
 
+    def _position(self, element: Any) -> tf.Tensor:
+        """Where in the data the update after that of `element` begins."""
+        return self.strategy.experimental_local_results(element["position"])[0]
+
     def _save(self, step: int, element: Any, progress: Progress, evaluate: bool = True) -> None:
         self.step.assign(step)
-        self.position.assign(self.strategy.experimental_local_results(element["position"])[0])
+        self.position.assign(self._position(element))
         self.spent.assign(progress.spent)
         self.checkpoints.save(step)
         self._note(step)
@@ -170,12 +202,15 @@ class _Training:
         smoothed, plain, correct, tokens = self._validation_sums()
         values = {"validation_loss": smoothed / tokens, "validation_perplexity": safe_exp(plain / tokens)}
         values |= {"validation_accuracy": correct / tokens}
+        sample = self.sample() if self.sample else Sample({}, [])
+        scores = "".join(f", {name.replace('_', ' ')} {score:.1f}" for name, score in sample.scores.items())
         progress.write(
             step,
-            values,
+            values | sample.scores,
             f"checkpoint at step {step:,}: validation ppl {values['validation_perplexity']:.2f}, "
-            f"accuracy {values['validation_accuracy']:.1%}, {self.spent.numpy()[1]:.1e} FLOPs spent",
+            f"acc {values['validation_accuracy']:.1%}{scores}",
         )
+        progress.show(step, sample.translations)
 
     def _note(self, step: int) -> None:
         """Keeps in run.json what the training has come to and cost, by count and, where it can be said, by time."""
@@ -202,7 +237,7 @@ class _Training:
 
 
 @contextmanager
-def _only_trainer(run: Run) -> Iterator[None]:
+def only_trainer(run: Run) -> Iterator[None]:
     """Two trainers in one directory would delete each other's checkpoints."""
     lock = FileLock(f"{run.directory}/.lock")
     try:
