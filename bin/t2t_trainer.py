@@ -50,19 +50,18 @@ def chosen() -> tuple[Problem, HParams]:
     return problem, hparams
 
 
-def dry_run(problem: Problem, hparams: HParams) -> None:
+def foretell(problem: Problem, hparams: HParams) -> None:
     _program.go_on_in_a_child()
     _program.load_tensorflow()
-    from t2t_repro.training import preflight
+    from t2t_repro.training.preflight import dry_run
 
-    options = {name: FLAGS[name].value for name in OPTIONS}
-    preflight.dry_run(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, **options)
+    dry_run(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, **{name: FLAGS[name].value for name in OPTIONS})
 
 
 def train_and_score() -> None:
     problem, hparams = chosen()
     if FLAGS.dry_run:
-        dry_run(problem, hparams)
+        foretell(problem, hparams)
         return
     _program.load_tensorflow()
     from t2t_repro.data.dataset import Dataset

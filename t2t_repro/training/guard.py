@@ -100,8 +100,8 @@ class Guard:
 
     def _warn(self, step: int, what: str) -> None:
         self._report(
-            f"warning, step {step:,}: {what}; see that line n of the targets translates line n of the sources "
-            f"(t2t-datagen --verify), and try a {self._other_rate()}"
+            f"warning, step {step:,}: {what}; see that line n of the targets translates line n of the sources, "
+            f"and try a {self._other_rate()}"
         )
 
     def _stop(self, step: int, position: tf.Tensor, what: str) -> None:

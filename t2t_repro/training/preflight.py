@@ -50,12 +50,17 @@ class Forecast:
     steps_per_epoch: float
     tokens_per_second: float  # real target tokens
     seconds_per_update: float
-    startup_seconds: float  # model and graph
+    startup_seconds: float  # of the graph
     evaluation_seconds: float  # of one
     seconds: float  # all of these, to the end
     peak_bytes: int  # of the fullest GPU, or of the process
     disk_bytes: int  # of the checkpoints that are kept, and one more while it is written
     flops: float  # of all steps, from the first
+
+
+def say(line: str) -> None:
+    """Prints a line at once: what follows it may take long, or the process with it."""
+    print(line, flush=True)
 
 
 def dry_run(
@@ -68,7 +73,7 @@ def dry_run(
     precision: str = "auto",
     checkpoint_minutes: float = 10.0,
     checkpoint_steps: int = 0,
-    show: Callable[[str], None] = print,
+    show: Callable[[str], None] = say,
 ) -> Forecast:
     """Foretells what `train` with the same arguments would do, and shows it in lines of at most 80 columns.
 
@@ -147,7 +152,6 @@ class _Flight:
 
     def measure(self) -> None:
         run = self.run
-        start = time.perf_counter()
         with self.strategy.scope():
             keras.utils.set_random_seed(run.seed)
             self.model = Transformer(self.vocab_size, run.hparams, dtype=precisions.POLICIES[run.precision])
@@ -157,8 +161,7 @@ class _Flight:
         spec = self._distributed(chosen[:1]).element_spec
         self.update = updater.compiled(spec)
         self.at = "on a part of middling size"
-        self._seconds(chosen[0])  # makes the graph
-        self.startup = time.perf_counter() - start
+        self.startup = self._seconds(chosen[0])  # makes the graph
         self.matrix_rate = machine.matrix_rate(run.precision, self.replicas)
         self._measure_updates(chosen)
         self._measure_worst()
@@ -189,6 +192,7 @@ class _Flight:
             self.besides = self._seconds(nothing)
         seconds = flops = 0.0
         started = time.perf_counter()
+        self.startup -= self._seconds(chosen[0])
         for number, spans in enumerate(chosen):
             if number >= LEAST_TIMED and time.perf_counter() - started > TIMED_SECONDS:
                 break

@@ -72,12 +72,12 @@ class Progress:
     def show(self, step: int, translations: Sequence[tuple[str, str, str]]) -> None:
         """Shows source, reference and our own translation of some sentences."""
         names = ("source", "reference", "ours")
-        rows = [[text.replace("|", "\\|").replace("\n", " ") for text in texts] for texts in translations]
-        table = [list(names), ["---"] * 3, *rows]
+        rows = [[text.replace("\n", " ") for text in texts] for texts in translations]
+        table = [list(names), ["---"] * 3, *([text.replace("|", "\\|") for text in row] for row in rows)]
         with self._events.as_default(step=step):
             tf.summary.text("samples", "\n".join(f"| {' | '.join(row)} |" for row in table))  # TensorBoard's Markdown
         self._events.flush()
-        for texts in translations:
+        for texts in rows:
             for name, text in zip(names, texts, strict=True):
                 self._report(f"{DETAIL}{name:<11}{text}")
 
