@@ -16,11 +16,13 @@ from filelock import FileLock
 from small import PART_TOKENS, PROBLEM, TINY
 from test_programs import in_a_process
 
+from t2t_repro.cost import training_flops
 from t2t_repro.data import batching, pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.registry import HPARAMS
 from t2t_repro.run import Run
-from t2t_repro.training import preflight
+from t2t_repro.training import flight, preflight
+from t2t_repro.training.flight import Flight
 from t2t_repro.training.preflight import dry_run
 
 
@@ -45,8 +47,8 @@ def flown(data, tmp_path_factory):
         patch.setattr(batching, "PART_TOKENS", PART_TOKENS)
         one_cpu = functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"])
         patch.setattr(tf.distribute, "MirroredStrategy", one_cpu)
-        patch.setattr(preflight, "TIMED_SECONDS", 0.2)
-        patch.setattr(preflight.machine, "matrix_rate", lambda precision, devices: 1e12)
+        patch.setattr(flight, "TIMED_SECONDS", 0.2)
+        patch.setattr(flight.machine, "matrix_rate", lambda precision, devices: 1e12)
         forecast = dry_run(PROBLEM, TINY, data, folder, precision="float32", checkpoint_steps=4, show=lines.append)
     return forecast, lines, folder, before
 
@@ -62,7 +64,7 @@ def test_counts_are_those_of_the_training(flown, trained):
     epoch = list(trained_elements(trained))
     assert (forecast.steps, forecast.steps_per_epoch) == (8, len(epoch))
     flops = sum(
-        preflight.training_flops(TINY, PROBLEM.vocab_size, *size, np.count_nonzero(target))
+        training_flops(TINY, PROBLEM.vocab_size, *size, np.count_nonzero(target))
         for element in epoch
         for target, size in zip(element["targets"], element["sizes"].tolist(), strict=True)
     )
@@ -103,14 +105,14 @@ def test_a_run_that_is_there_is_left_as_it_is(trained, data, tmp_path, monkeypat
     before = files(folder)
     flights = []
 
-    def stop(flight):
-        flights.append(flight)
+    def stop(self):
+        flights.append(self)
         raise Stop
 
-    monkeypatch.setattr(preflight._Flight, "measure", stop)
+    monkeypatch.setattr(Flight, "measure", stop)
     with pytest.raises(Stop):
         dry_run(PROBLEM, TINY, data, folder, precision="float32", show=lambda line: None)
-    assert files(folder) == before and flights[0]._steps() == 0
+    assert files(folder) == before and flights[0].steps() == 0
     with pytest.raises(ValueError, match="RUN' holds another run: its seed is 1, not 2"):
         dry_run(PROBLEM, TINY, data, folder, seed=2, precision="float32")
 
@@ -123,18 +125,18 @@ def test_the_worst_is_the_longest_that_may_come(data, monkeypatch):
     """Where the window is a part of the data, a part full of its longest pairs; else the longest that is there."""
     dataset = Dataset.open(os.path.join(data, PROBLEM.name))
     run = Run("", PROBLEM, replace(TINY, train_steps=100), data, 1, "float32", "")
-    whole = preflight._Flight(run, dataset, PROBLEM.vocab_size)
+    whole = Flight(run, dataset, PROBLEM.vocab_size)
     batch, source, target = whole._worst()
     assert whole.share == 1 and [batch, source, target] in whole.sizes.reshape(-1, 3).tolist()
     monkeypatch.setattr(pipeline, "WINDOW", 100)
-    sampled = preflight._Flight(run, dataset, PROBLEM.vocab_size)
+    sampled = Flight(run, dataset, PROBLEM.vocab_size)
     longest = [dataset.record["splits"]["train"]["length"][side]["max"] for side in ("inputs", "targets")]
     assert sampled.share == pytest.approx(1 / 3)
     assert sampled._worst() == (1_000 // max(longest), *longest)
 
 
 def test_ranks_are_spread_wherever_they_end():
-    assert list(preflight._ranks(7)) == [1 / 2, 1 / 4, 3 / 4, 1 / 8, 5 / 8, 3 / 8, 7 / 8]
+    assert list(flight._ranks(7)) == [1 / 2, 1 / 4, 3 / 4, 1 / 8, 5 / 8, 3 / 8, 7 / 8]
 
 
 def test_the_papers_figures_stand_beside_its_own_sets_alone():
@@ -163,11 +165,11 @@ def test_a_run_that_another_trainer_is_at(trained, data, tmp_path):
 
 
 def test_out_of_memory(data, tmp_path, monkeypatch):
-    def full(flight):
-        flight.at = "on 2 parts of 12 x 256 x 256 (pairs, source, target)"
+    def full(self):
+        self.at = "on 2 parts of 12 x 256 x 256 (pairs, source, target)"
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 
-    monkeypatch.setattr(preflight._Flight, "measure", full)
+    monkeypatch.setattr(Flight, "measure", full)
     with pytest.raises(ValueError, match="does not fit: out of memory on 2 parts of 12 x 256 x 256 .*; take a smaller"):
         dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), show=lambda line: None)
 
@@ -176,9 +178,9 @@ def test_too_little_disk(data, flown, tmp_path, monkeypatch):
     forecast, _, _, _ = flown
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: usage(10**9, 0, forecast.disk_bytes - 1))
-    monkeypatch.setattr(preflight._Flight, "measure", lambda flight: None)
-    monkeypatch.setattr(preflight._Flight, "forecast", lambda flight, *_: forecast)
-    monkeypatch.setattr(preflight._Flight, "outcome", lambda flight, forecast: iter(()))
+    monkeypatch.setattr(Flight, "measure", lambda self: None)
+    monkeypatch.setattr(preflight, "_forecast", lambda *_: forecast)
+    monkeypatch.setattr(preflight, "_outcome", lambda *_: iter(()))
     with pytest.raises(ValueError, match=f"does not fit: checkpoints take .* MiB are free in {str(tmp_path)!r}; give "):
         dry_run(PROBLEM, TINY, data, str(tmp_path / "not" / "there"), show=lambda line: None)
 
@@ -201,6 +203,17 @@ def test_what_the_kernel_does_without_a_word_is_told(child, code, error):
     done = in_a_process("-c", source)
     assert (done.returncode, done.stdout) == (code, "done" if code == 0 else "")
     assert done.stderr.startswith(error) and done.stderr.count("\n") == bool(error)
+
+
+@pytest.mark.slow
+def test_on_two_replicas(flown, data, tmp_path, monkeypatch):
+    """Both CPUs of these tests, one part each: the same updates of the same cost."""
+    monkeypatch.undo()
+    monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)
+    lines: list[str] = []
+    forecast = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), precision="float32", show=lines.append)
+    assert (forecast.steps_per_epoch, forecast.flops) == (flown[0].steps_per_epoch, pytest.approx(flown[0].flops))
+    assert any(line.startswith("devices     2 x ") and line.endswith("2 parts, 1 a device") for line in lines)
 
 
 @pytest.mark.slow
