@@ -36,7 +36,7 @@ def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
     hparams = dataclasses.replace(hparams, train_steps=arguments.steps)
     where = (problem, hparams, arguments.data_dir, output_dir)
     if arguments.kind == "forecast":
-        forecast = dry_run(*where, precision=arguments.precision, show=_say)
+        forecast = dry_run(*where, precision=arguments.precision, sampler=Sampler, show=_say)
         updating = forecast.startup_seconds + forecast.steps * forecast.seconds_per_update
         return {"seconds": updating, "peak_bytes": forecast.peak_bytes}
     # no checkpoint but the last: what comes between two is no time of updates

@@ -53,9 +53,11 @@ def chosen() -> tuple[Problem, HParams]:
 def foretell(problem: Problem, hparams: HParams) -> None:
     _program.go_on_in_a_child()
     _program.load_tensorflow()
+    from t2t_repro.evaluation.samples import Sampler
     from t2t_repro.training.preflight import dry_run
 
-    dry_run(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, **{name: FLAGS[name].value for name in OPTIONS})
+    options = {name: FLAGS[name].value for name in OPTIONS}
+    dry_run(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, sampler=Sampler, **options)
 
 
 def train_and_score() -> None:

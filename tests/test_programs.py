@@ -449,7 +449,8 @@ def test_dry_run_trains_nothing(program, training, stand_in, monkeypatch):
     child, ((problem, hparams, data_dir, output_dir), named) = calls
     assert child == "a child" and training.calls == [] and os.listdir() == []
     assert (problem.name, hparams.train_steps, data_dir, output_dir) == ("translate_ende_cldr", 7, "DATA", "RUN")
-    assert named == {"seed": 3, "precision": "auto", "checkpoint_minutes": 10, "checkpoint_steps": 5}
+    options = {"seed": 3, "precision": "auto", "checkpoint_minutes": 10, "checkpoint_steps": 5}
+    assert named == options | {"sampler": "the sampler"}
 
 
 def test_trainer_refuses_before_anything_heavy(program, training, run):
@@ -472,7 +473,7 @@ def test_trainer_refuses_before_anything_heavy(program, training, run):
     [
         ("data/prepare.py", "prepare", ["problem", "data_dir", "report", "verify"]),
         ("training/trainer.py", "train", [*TRAINED, "sampler", *t2t_trainer.OPTIONS]),
-        ("training/preflight.py", "dry_run", [*TRAINED, *t2t_trainer.OPTIONS]),
+        ("training/preflight.py", "dry_run", [*TRAINED, "sampler", *t2t_trainer.OPTIONS]),
         ("inference/decode.py", "from_run", ["cls", "output_dir", "average_checkpoints"]),
         ("inference/decode.py", "n_best", ["self", "texts", "n", "beam_size", "alpha", "report"]),
         ("evaluation/evaluate.py", "evaluate", ["output_dir", *t2t_eval.OPTIONS]),

@@ -37,7 +37,7 @@ class Sampler:
         self._f1 = run.problem.metric == "f1"
         extra = LINEARISED * LONGEST if self._f1 else EXTRA_LENGTH
         hparams = dataclasses.replace(run.hparams, extra_length=min(run.hparams.extra_length, extra))
-        self._translator = Translator(model, Vocabulary(run.vocabulary), hparams)
+        self._translator = Translator(model, Vocabulary(dataset.vocabulary), hparams)
         if self._f1:
             self._golds = _chosen([gold for gold in read_trees(dataset.trees("validation")) if _short(gold)])
         else:

@@ -22,7 +22,7 @@ from t2t_repro.training import devices, machine
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.flight import Flight
 from t2t_repro.training.progress import clock
-from t2t_repro.training.trainer import checkpoints_kept, must_go_together, only_trainer
+from t2t_repro.training.trainer import MakeSampler, checkpoints_kept, must_go_together, only_trainer
 
 SMALLER = "take a smaller set, --precision=bfloat16, or --override=batch_tokens=2048"
 GIB = 2**30
@@ -37,7 +37,8 @@ class Forecast:
     tokens_per_second: float  # real target tokens
     seconds_per_update: float
     startup_seconds: float  # of the graph
-    evaluation_seconds: float  # of one
+    sampling_seconds: float  # of the graph that decodes samples
+    evaluation_seconds: float  # of one, its samples included
     seconds: float  # all of these, to the end
     peak_bytes: int  # of the fullest GPU, or of the process
     disk_bytes: int  # of the checkpoints that are kept, and one more while it is written
@@ -60,6 +61,7 @@ def dry_run(
     checkpoint_minutes: float = 10.0,
     checkpoint_steps: int = 0,
     show: Callable[[str], None] = say,
+    sampler: MakeSampler | None = None,
 ) -> Forecast:
     """Foretells what `train` with the same arguments would do, and shows it in lines of at most 80 columns.
 
@@ -73,7 +75,7 @@ def dry_run(
     run = Run(output_dir, problem, hparams, data_dir, seed, precisions.resolve(precision), vocabulary.sha256)
     run.can_start()
     _must_be_free(run)
-    flight = Flight(run, dataset, vocabulary.size)
+    flight = Flight(run, dataset, vocabulary.size, sampler)
     for line in _plan(flight):
         show(line)
     try:
@@ -129,8 +131,9 @@ def _forecast(flight: Flight, checkpoint_minutes: float, checkpoint_steps: int) 
         tokens_per_second=float(flight.tokens[..., 1].sum()) / flight.updates / per_update,
         seconds_per_update=per_update,
         startup_seconds=flight.startup,
+        sampling_seconds=flight.sampling,
         evaluation_seconds=flight.evaluation,
-        seconds=(updating + evaluations * flight.evaluation) if steps else 0.0,
+        seconds=(updating + flight.sampling + evaluations * flight.evaluation) if steps else 0.0,
         peak_bytes=flight.peak,
         disk_bytes=max((checkpoints_kept(h) + 1) * checkpoint - _bytes_in(flight.run.checkpoints), 0),
         flops=flops * h.train_steps,

@@ -40,6 +40,9 @@ class Sample(NamedTuple):
     translations: list[tuple[str, str, str]]  # source, reference, ours
 
 
+MakeSampler = Callable[[Transformer, Run, Dataset], Callable[[], Sample]]
+
+
 class Interrupted(Exception):  # noqa: N818 (not an error: the run was asked to stop, and has saved)
     """A signal ended the training after a checkpoint. `signal` is its number."""
 
@@ -59,7 +62,7 @@ def train(
     checkpoint_minutes: float = 10.0,
     checkpoint_steps: int = 0,
     report: Callable[[str], None] = stderr_line,
-    sampler: Callable[[Transformer, Run, Dataset], Callable[[], Sample]] | None = None,
+    sampler: MakeSampler | None = None,
 ) -> Run:
     """Prepares the data where it is not there, and trains to `hparams.train_steps` updates, continuing what is there.
 
@@ -115,7 +118,7 @@ class _Training:
         checkpoint_minutes: float,
         checkpoint_steps: int,
         report: Callable[[str], None],
-        sampler: Callable[[Transformer, Run, Dataset], Callable[[], Sample]] | None,
+        sampler: MakeSampler | None,
     ):
         self.settings, self.dataset, self.report = run, dataset, report
         self.checkpoint_minutes, self.checkpoint_steps = checkpoint_minutes, checkpoint_steps
