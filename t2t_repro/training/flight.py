@@ -70,10 +70,8 @@ class Flight:
         self.startup = self._seconds(chosen[0])  # makes the graph
         self.matrix_rate = machine.matrix_rate(run.precision, self.replicas)
         self._measure_updates(chosen)
-        elements = iter(
-            self._training_batches()
-        )  # from now on it reads ahead, and holds what training holds of the data
-        next(elements)
+        elements = iter(self._training_batches())
+        next(elements)  # from now on it reads ahead, and holds what training holds of the data
         self._measure_worst()
         self._measure_evaluation()
         self.peak = machine.peak_bytes()
