@@ -14,6 +14,7 @@ import io
 import math
 import os
 import re
+import signal
 import sys
 import tempfile
 import textwrap
@@ -272,9 +273,13 @@ def report(line: str) -> None:
 
 
 def keep_scores(output_dir: str, scores: dict[str, Any]) -> None:
-    """Adds a scoring to the run's scores.jsonl; a run that cannot be written to is scored none the less."""
+    """Adds a scoring to the run's scores.jsonl and to its curves in TensorBoard; a run that cannot be written to is
+    scored none the less."""
+    from t2t_repro.training.progress import write_scores
+
     try:
         Run.open(output_dir).keep_scores(scores)
+        write_scores(output_dir, scores)
     except OSError as error:
         report(f"t2t_repro: the scores are shown and not kept: {_message(error)}")
 
@@ -352,6 +357,29 @@ def _must_open(what: str, path: str) -> None:
             pass
     except OSError as error:
         raise ValueError(f"cannot read {what} {path!r}: {error.strerror}; give a UTF-8 text file") from None
+
+
+def go_on_in_a_child() -> None:
+    """Goes on in a process of its own, while this one waits and ends as that does. So it is told what the kernel does
+    without a word, killing a process whose memory it has not. To be called before TensorFlow is loaded.
+
+    Raises ValueError where the child was killed.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if not child:
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the child too, which says so
+    _, status = os.waitpid(child, 0)
+    signal.signal(signal.SIGINT, before)
+    code = os.waitstatus_to_exitcode(status)
+    if code in (-signal.SIGKILL, -signal.SIGABRT):
+        raise ValueError(
+            f"does not fit: it was ended by {signal.Signals(-code).name}, as happens where memory runs out; take a "
+            "smaller set, --precision=bfloat16, or --override=batch_tokens=2048"
+        )
+    sys.exit(128 - code if code < 0 else code)
 
 
 def load_tensorflow() -> None:

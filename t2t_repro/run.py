@@ -6,6 +6,7 @@
     RUN/checkpoints/      weights, optimizer state and position in the data
     RUN/metrics.jsonl     one line a report; RUN/events.out.* is the same for TensorBoard
     RUN/scores.jsonl      one line a scoring
+    RUN/stopped-STEP.json where a training came to nothing: the step and the pairs it was at
 
 The user's own code and text are not needed once there is a run.
 """
@@ -103,12 +104,7 @@ class Run:
         A run may be continued to another number of steps, and decoded otherwise. Raises ValueError where the directory
         holds another run.
         """
-        if os.path.exists(self.directory) and not os.path.isdir(self.directory):
-            raise ValueError(f"--output_dir: {self.directory!r} is a file; give a directory")
-        if Run.exists(self.directory):
-            Run.open(self.directory).must_equal(self)
-        elif os.path.isdir(self.checkpoints) and os.listdir(self.checkpoints):
-            raise ValueError(f"{self.directory!r} holds checkpoints without a run.json; give another --output_dir")
+        self.can_start()
         os.makedirs(self.checkpoints, exist_ok=True)
         if not os.path.exists(self.vocabulary) or sha256(self.vocabulary) != self.vocabulary_sha256:
             with written_whole(self.vocabulary) as temporary:
@@ -116,6 +112,15 @@ class Run:
         training = self.training if Run.exists(self.directory) else {}
         write_json(self._path, self._record() | {"training": training})
         return self
+
+    def can_start(self) -> None:
+        """Raises ValueError where the directory holds anything but this very run; writes nothing."""
+        if os.path.exists(self.directory) and not os.path.isdir(self.directory):
+            raise ValueError(f"--output_dir: {self.directory!r} is a file; give a directory")
+        if Run.exists(self.directory):
+            Run.open(self.directory).must_equal(self)
+        elif os.path.isdir(self.checkpoints) and os.listdir(self.checkpoints):
+            raise ValueError(f"{self.directory!r} holds checkpoints without a run.json; give another --output_dir")
 
     @property
     def training(self) -> dict[str, Any]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from benchmarks import batches, gemm, prepare, train
+from benchmarks import batches, dry_run, gemm, prepare, train
 from benchmarks.shapes import SHAPES, update_flops
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-PROGRAMS = ("batches", "environments", "gemm", "kills", "pipeline", "prepare", "train")
+PROGRAMS = ("batches", "dry_run", "environments", "gemm", "kills", "pipeline", "prepare", "train")
 
 
 def test_help_names_the_command_and_imports_nothing_heavy() -> None:
@@ -133,3 +134,24 @@ def test_text_of_any_size_has_no_line_twice(tmp_path: Path) -> None:
     assert Path(target).read_text().splitlines()[-1] == "2 eins"
     made = list(prepare.made_up(3))
     assert made == list(prepare.made_up(3)) and all(len(text.split()) > 3 for pair in made for text in pair)
+
+
+def test_what_was_foretold_stands_over_what_was_taken() -> None:
+    row = dry_run.row({"seconds": 55.0, "peak_bytes": 3 * 2**30}, {"seconds": 50.0, "peak_bytes": 2 * 2**30})
+    assert row == "| 1.10 | 1.50 | 50.0 s | 2.00 GiB |"
+
+
+def test_both_are_measured_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forecast first, each with a run directory that is not there yet; what they say is their last line."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> SimpleNamespace:
+        commands.append(command)
+        return SimpleNamespace(stdout='chatter\n{"seconds": 2.0, "peak_bytes": 4}\n')
+
+    monkeypatch.setattr(dry_run.subprocess, "run", run)
+    given = ["--problem=p", "--hparams=h", "--data_dir=d", "--steps=3"]
+    assert [dry_run.in_a_process(kind, given) for kind in dry_run.KINDS] == [{"seconds": 2.0, "peak_bytes": 4}] * 2
+    for command, kind in zip(commands, ("forecast", "training"), strict=True):
+        arguments = dry_run.parser().parse_args(command[3:])
+        assert (arguments.kind, arguments.steps) == (kind, 3) and not Path(arguments.output_dir).exists()

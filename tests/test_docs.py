@@ -160,8 +160,8 @@ def test_the_tutorial_to_the_letter(shell):
     for side, language in enumerate(("en", "de")):
         (shell.folder / f"train.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs), "utf-8")
     outputs = [shell(block) for block in blocks() if block.test == "tutorial"]
-    assert len(outputs) == 8
-    assert "dropout" in outputs[2] and "BLEU" in outputs[3]
+    assert len(outputs) == 9
+    assert "dropout" in outputs[2] and "memory  " in outputs[3] and "BLEU" in outputs[4]
     assert (shell.folder / "out.de").read_text("utf-8").count("\n") == 3_000
     assert (shell.folder / "attention.html").stat().st_size > 20_000
     assert outputs[-1].startswith("[")

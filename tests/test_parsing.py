@@ -392,6 +392,9 @@ def test_from_bracketed_files_to_f1(program, one_cpu, treebank, tmp_path, monkey
     assert rows["problem"] == "parse_wsj, test (8 sentences)" and "BLEU" not in rows
     assert all(0 <= float(rows[name].split("%")[0].split()[0]) <= 100 for name in ("F1", "recall", "repaired"))
     assert Run.open("RUN").problem.metric == "f1"
+    evaluated = [json.loads(line) for line in Path("RUN/metrics.jsonl").read_text().splitlines() if "sample" in line]
+    assert [each["step"] for each in evaluated] == [2, 4] and all(0 <= each["sample_F1"] <= 100 for each in evaluated)
+    assert "sample F1" in err and "source" not in err  # the sentences themselves are for a terminal alone
 
     gold = list(read_trees("DATA/parse_wsj/test.trees"))
     Path("words").write_text("".join(" ".join(tree.words()) + "\n" for tree in gold) + "\n")

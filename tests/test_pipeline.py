@@ -159,3 +159,40 @@ def test_evaluation_takes_a_pair_longer_than_its_batch(shards, pairs):
     """Nothing is left out of a score."""
     batches = list(pipeline.evaluation_batches(shards, 4).as_numpy_iterator())
     assert sum(len(batch["inputs"]) for batch in batches) == PAIRS
+
+
+# What is known of batches before they are made.
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_windows_are_what_training_is_given(shards, replicas):
+    made = first_epoch(shards, replicas)
+    planned = [window.parts() for window in pipeline.windows(shards, BUDGET, 1, 0, replicas)]
+    assert len(planned) == 3
+    np.testing.assert_array_equal(np.concatenate([sizes for sizes, _ in planned]), [each["sizes"] for each in made])
+    real = [
+        [[np.count_nonzero(each[side][part]) for side in ("inputs", "targets")] for part in range(len(each["sizes"]))]
+        for each in made
+    ]
+    np.testing.assert_array_equal(np.concatenate([tokens for _, tokens in planned]), real)
+
+
+def test_elements_of_chosen_parts(shards):
+    """The second update's parts and then none at all, as training would be given them."""
+    window = next(pipeline.windows(shards, BUDGET, 1, 0))
+    one, none = window.elements(np.stack([window.spans[1], 0 * window.spans[1]])).as_numpy_iterator()
+    for side in ("inputs", "targets", "sizes"):
+        np.testing.assert_array_equal(one[side], first_epoch(shards)[1][side])
+    assert not none["sizes"].any() and none["inputs"].size == 0
+
+
+def test_pairs_of_an_update_and_where_they_lie(shards, pairs):
+    """Of the first window, of the last one, and of another epoch: record n of shard k is pair 80 k + n."""
+    for epoch, number in ((0, 0), (0, len(first_epoch(shards)) - 1), (1, 2)):
+        made = elements(shards, epoch=epoch)[number]
+        found = pipeline.pairs_of_update(shards, BUDGET, 1, epoch, number)
+        assert [(tuple(each.inputs), tuple(each.targets)) for each in found] == sum(parts_of(made), [])
+        for each in found:
+            assert (tuple(each.inputs), tuple(each.targets)) == pairs[80 * shards.index(each.shard) + each.record]
+    with pytest.raises(ValueError, match=r"epoch 0 has \d+ updates, and no number 999"):
+        pipeline.pairs_of_update(shards, BUDGET, 1, 0, 999)

@@ -38,6 +38,7 @@ HEAVY = {
     "sacremoses",
     "babel",
 }
+TRAINED = ("problem", "hparams", "data_dir", "output_dir")
 TRAIN = ("--hparams=base", "--data_dir=DATA", "--output_dir=RUN")
 
 
@@ -401,6 +402,7 @@ def training(stand_in, monkeypatch):
     state = SimpleNamespace(calls=[], kept=[], signal=0, splits={"train": {}, "validation": {}, "test": {}})
     stand_in("training.trainer", train=train, Interrupted=Interrupted)
     stand_in("evaluation.evaluate", evaluate=evaluate, table=lambda scores: f"scores on {scores['split']}")
+    stand_in("evaluation.samples", Sampler="the sampler")
     dataset = SimpleNamespace(open=lambda directory: SimpleNamespace(has=lambda split: split in state.splits))
     stand_in("data.dataset", Dataset=dataset)
     monkeypatch.setattr(_program, "keep_scores", lambda *arguments: state.kept.append(arguments))
@@ -416,6 +418,7 @@ def test_trainer_trains_then_scores(program, training):
     assert (hparams.train_steps, hparams.d_k, hparams.dropout) == (7, 32, 0.2)
     assert named["seed"] == 3 and named["precision"] == "auto"
     assert named["checkpoint_steps"] == 5 and named["checkpoint_minutes"] == 10
+    assert named["sampler"] == "the sampler"
     scored = {"split": "test", "average_checkpoints": 5}  # as Table 2
     assert training.calls[1] == ("RUN", scored) and training.kept == [("RUN", scored)]
 
@@ -434,6 +437,20 @@ def test_trainer_stopped_by_a_signal(program, training):
     training.signal = 15
     result = program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN)
     assert result == (143, "", "t2t-trainer: stopped; the same command continues\n")
+
+
+def test_dry_run_trains_nothing(program, training, stand_in, monkeypatch):
+    """In a process of its own, with what the training would be given."""
+    calls = []
+    stand_in("training.preflight", dry_run=lambda *positional, **named: calls.append((positional, named)))
+    monkeypatch.setattr(_program, "go_on_in_a_child", lambda: calls.append("a child"))
+    options = ["--dry_run", "--train_steps=7", "--seed=3", "--checkpoint_steps=5"]
+    assert program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, *options) == (0, "", "")
+    child, ((problem, hparams, data_dir, output_dir), named) = calls
+    assert child == "a child" and training.calls == [] and os.listdir() == []
+    assert (problem.name, hparams.train_steps, data_dir, output_dir) == ("translate_ende_cldr", 7, "DATA", "RUN")
+    options = {"seed": 3, "precision": "auto", "checkpoint_minutes": 10, "checkpoint_steps": 5}
+    assert named == options | {"sampler": "the sampler"}
 
 
 def test_trainer_refuses_before_anything_heavy(program, training, run):
@@ -455,7 +472,8 @@ def test_trainer_refuses_before_anything_heavy(program, training, run):
     ("module", "function", "arguments"),
     [
         ("data/prepare.py", "prepare", ["problem", "data_dir", "report", "verify"]),
-        ("training/trainer.py", "train", ["problem", "hparams", "data_dir", "output_dir", *t2t_trainer.OPTIONS]),
+        ("training/trainer.py", "train", [*TRAINED, "sampler", *t2t_trainer.OPTIONS]),
+        ("training/preflight.py", "dry_run", [*TRAINED, "sampler", *t2t_trainer.OPTIONS]),
         ("inference/decode.py", "from_run", ["cls", "output_dir", "average_checkpoints"]),
         ("inference/decode.py", "n_best", ["self", "texts", "n", "beam_size", "alpha", "report"]),
         ("evaluation/evaluate.py", "evaluate", ["output_dir", *t2t_eval.OPTIONS]),
@@ -595,16 +613,18 @@ def test_eval(program, stand_in, run):
 
     def evaluate(output_dir, **named):
         calls.append((output_dir, named))
-        return {"bleu": 27.3, "problem": "größer"}
+        return scores
 
+    scores = {"bleu": 27.3, "problem": "größer", "split": "validation", "step": 8, "checkpoints": ["ckpt-8"]}
     stand_in("evaluation.evaluate", evaluate=evaluate, table=lambda scores: f"BLEU {scores['bleu']}")
     options = ["--split=validation", "--average_checkpoints=5", "--beam_size=1"]
     assert program("t2t-eval", "--output_dir=RUN", *options) == (0, "BLEU 27.3\n", "")
     named = {"split": "validation", "average_checkpoints": 5, "beam_size": 1, "alpha": None, "data_dir": None}
     assert calls == [("RUN", named)]
-    assert json.loads(program("t2t-eval", "--output_dir=RUN", "--json").out) == {"bleu": 27.3, "problem": "größer"}
+    assert json.loads(program("t2t-eval", "--output_dir=RUN", "--json").out) == scores
     with open("RUN/scores.jsonl", encoding="utf-8") as file:
-        assert [json.loads(line) for line in file] == [{"bleu": 27.3, "problem": "größer"}] * 2
+        assert [json.loads(line) for line in file] == [scores] * 2
+    assert len([name for name in os.listdir("RUN") if name.startswith("events.out.tfevents.")]) == 2
 
 
 def test_eval_of_a_damaged_run(program, run):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -38,28 +37,32 @@ class Fill:
 def fill_by_width(shards: Sequence[str], batch_tokens: int) -> list[Fill]:
     """The parts of one epoch as training reads them: one `Fill` for each of BOUNDS, by the width of the longer side,
     and one for what is wider."""
-    from t2t_repro.data.pipeline import damage_named, training_batches
+    from t2t_repro.data.pipeline import damage_named, windows
 
-    with damage_named(os.path.dirname(shards[0])):
-        return _fills(training_batches(shards, batch_tokens, seed=1, epoch=0))
-
-
-def _fills(elements: Iterable[dict[str, Any]]) -> list[Fill]:
     fills = [Fill() for _ in range(len(BOUNDS) + 1)]
-    for element in elements:
-        sides = [element[side].numpy() for side in ("inputs", "targets")]
-        for index, (pairs, *widths) in enumerate(element["sizes"].numpy().tolist()):
-            if pairs:
-                longer = int(np.argmax(widths))
-                real = int(np.count_nonzero(sides[longer][index]))
-                fills[int(np.searchsorted(BOUNDS, widths[longer]))].add(pairs, widths[longer], real)
+    with damage_named(os.path.dirname(shards[0])):
+        for window in windows(shards, batch_tokens, seed=1, epoch=0):
+            add_parts(fills, *window.parts())
     return fills
+
+
+def add_parts(fills: list[Fill], sizes: np.ndarray, tokens: np.ndarray) -> None:
+    """Adds parts of (B, M, L) `sizes` [..., 3] with so many real `tokens` [..., 2] to those of their width."""
+    for (pairs, *widths), real in zip(sizes.reshape(-1, 3).tolist(), tokens.reshape(-1, 2).tolist(), strict=True):
+        if pairs:
+            longer = int(np.argmax(widths))
+            fills[int(np.searchsorted(BOUNDS, widths[longer]))].add(pairs, widths[longer], real[longer])
 
 
 def table(shards: Sequence[str], batch_tokens: int) -> str:
     """How full the batches of `batch_tokens` a side are, as text: a row for each range of widths, one for all."""
+    return show(fill_by_width(shards, batch_tokens), batch_tokens)
+
+
+def show(fills: Sequence[Fill], batch_tokens: int) -> str:
+    """The table of `fills`, one for each of BOUNDS and one for what is wider."""
     part_tokens = batch_tokens // batching.num_parts(batch_tokens)
-    fills, total = fill_by_width(shards, batch_tokens), Fill()
+    total = Fill()
     for each in fills:
         for name, value in vars(each).items():
             setattr(total, name, getattr(total, name) + value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -59,11 +60,11 @@ def _planned_epoch(
     parts = batching.num_parts(batch_tokens)
 
     def shuffled(epoch: np.ndarray) -> np.ndarray:
-        return np.random.default_rng([seed, int(epoch)]).permutation(len(shards))
+        return _shard_order(len(shards), seed, int(epoch))
 
     def window_batches(number: tf.Tensor, records: tf.Tensor) -> tf.data.Dataset:
         pairs = _parse(records)
-        lengths = tf.stack([pairs[side].row_lengths() for side in ("inputs", "targets")], axis=1)
+        lengths = _lengths(pairs)
 
         def planned(number: np.ndarray, epoch: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return _plan_window(lengths, batch_tokens, parts, replicas, local, (seed, int(epoch), int(number)))
@@ -95,7 +96,7 @@ def evaluation_batches(shards: Sequence[str], batch_tokens: int) -> tf.data.Data
     """
     with damage_named(os.path.dirname(shards[0])):
         pairs = _parse(next(iter(_records(list(shards), 1).batch(2**31 - 1))))
-    lengths = tf.stack([pairs[side].row_lengths() for side in ("inputs", "targets")], axis=1).numpy()
+    lengths = _lengths(pairs).numpy()
     cut = batching.plan(lengths, max(batch_tokens, int(lengths.max())), np.random.default_rng(0))
 
     def batch(span: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -103,6 +104,90 @@ def evaluation_batches(shards: Sequence[str], batch_tokens: int) -> tf.data.Data
         return {side: tf.gather(pairs[side], rows).to_tensor() for side in pairs}
 
     return tf.data.Dataset.from_tensor_slices(np.stack([cut.starts[:-1], cut.starts[1:]], axis=1)).map(batch)
+
+
+class Window(NamedTuple):
+    """Pairs that are put into batches together, and how: `training_batches` before anything is padded."""
+
+    pairs: dict[str, tf.RaggedTensor]  # "inputs" and "targets": int32 ids [N, (length)]
+    lengths: np.ndarray  # [N, 2]: of source and target
+    rows: np.ndarray  # [N]: the order of the pairs
+    spans: np.ndarray  # [updates * replicas, A, 2]: from where to where in that order each part goes
+
+    def parts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of each part, (B, M, L) and the real tokens of both sides: [updates * replicas, A, 3] and [..., 2].
+
+        An empty part has zeros.
+        """
+        lengths, spans = self.lengths[self.rows], self.spans.reshape(-1, 2)
+        filled = np.flatnonzero(spans[:, 0] < spans[:, 1])
+        filled = filled[np.argsort(spans[filled, 0])]
+        starts = spans[filled, 0]  # each part ends where the next one begins
+        sizes, tokens = np.zeros((len(spans), 3), np.int64), np.zeros((len(spans), 2), np.int64)
+        sizes[filled, 0] = spans[filled, 1] - starts
+        sizes[filled, 1:] = np.maximum.reduceat(lengths, starts)
+        tokens[filled] = np.add.reduceat(lengths, starts)
+        return sizes.reshape(*self.spans.shape[:2], 3), tokens.reshape(self.spans.shape)
+
+    def elements(self, spans: np.ndarray) -> tf.data.Dataset:
+        """Elements as of `training_batches`, of any parts [K, A, 2] of this window; each position is (0, 0)."""
+        nowhere = tf.zeros([], tf.int64)
+
+        def assembled(span: tf.Tensor) -> dict[str, tf.Tensor]:
+            return _assemble(nowhere, nowhere, self.pairs, tf.constant(self.rows), tf.ensure_shape(span, (None, 2)))
+
+        dataset = tf.data.Dataset.from_generator(lambda: spans, output_signature=tf.TensorSpec((None, 2), tf.int64))
+        return dataset.map(assembled)
+
+
+def windows(shards: Sequence[str], batch_tokens: int, seed: int, epoch: int, replicas: int = 1) -> Iterator[Window]:
+    """The windows of an epoch, in the order in which training comes to them."""
+    order = [shards[i] for i in _shard_order(len(shards), seed, epoch)]
+    for number, records in enumerate(_records(order, READERS).batch(WINDOW)):
+        pairs = _parse(records)
+        lengths = _lengths(pairs).numpy()
+        parts = batching.num_parts(batch_tokens)
+        plan = _plan_window(lengths, batch_tokens, parts, replicas, range(replicas), (seed, epoch, number))
+        yield Window(pairs, lengths, *plan)
+
+
+class Found(NamedTuple):
+    """A pair of the data: the number of its record, from 0, in the file that holds it, and its ids."""
+
+    shard: str
+    record: int
+    inputs: list[int]
+    targets: list[int]
+
+
+def pairs_of_update(shards: Sequence[str], batch_tokens: int, seed: int, epoch: int, number: int) -> list[Found]:
+    """The pairs of update `number`, from 0, of an epoch. Raises ValueError where the epoch has fewer."""
+    first = 0
+    for index, window in enumerate(windows(shards, batch_tokens, seed, epoch)):
+        if number - first < len(window.spans):
+            spans = window.spans[number - first]
+            rows = np.concatenate([window.rows[start:end] for start, end in spans])
+            places = _places(shards, seed, epoch).skip(index * WINDOW).take(len(window.rows))
+            where = np.array(list(places.as_numpy_iterator()))[rows]
+            ids = [tf.gather(window.pairs[side], rows).to_list() for side in ("inputs", "targets")]
+            return [Found(shards[shard], int(n), *both) for (shard, n), *both in zip(where, *ids, strict=True)]
+        first += len(window.spans)
+    raise ValueError(f"epoch {epoch} has {first:,} updates, and no number {number:,}")
+
+
+def _places(shards: Sequence[str], seed: int, epoch: int) -> tf.data.Dataset:
+    """Of each pair of an epoch in its order, (number of its shard, number in the shard): as `_records` reads them."""
+    order = tf.data.Dataset.from_tensor_slices(_shard_order(len(shards), seed, epoch).astype(np.int64))
+
+    def numbered(shard: tf.Tensor) -> tf.data.Dataset:
+        records = tf.data.TFRecordDataset(tf.gather(list(shards), shard))
+        return records.enumerate().map(lambda number, _: tf.stack([shard, number]))
+
+    return order.interleave(numbered, cycle_length=READERS, num_parallel_calls=READERS, deterministic=True)
+
+
+def _shard_order(shards: int, seed: int, epoch: int) -> np.ndarray:
+    return np.random.default_rng([seed, epoch]).permutation(shards)
 
 
 def _records(shards: Sequence[str] | tf.Tensor, readers: int) -> tf.data.Dataset:
@@ -115,6 +200,11 @@ def _parse(records: tf.Tensor) -> dict[str, tf.RaggedTensor]:
     """Serialised tf.train.Examples [N] to int32 ids [N, (length)]."""
     feature = {side: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64) for side in ("inputs", "targets")}
     return {side: tf.cast(ids, tf.int32) for side, ids in tf.io.parse_example(records, feature).items()}
+
+
+def _lengths(pairs: dict[str, tf.RaggedTensor]) -> tf.Tensor:
+    """[N, 2], int64: of source and target."""
+    return tf.stack([pairs[side].row_lengths() for side in ("inputs", "targets")], axis=1)
 
 
 def _plan_window(

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -21,16 +21,27 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
-from t2t_repro.training import devices, workers
+from t2t_repro.training import devices, machine, workers
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.checkpoints import Checkpoints, variables_of
 from t2t_repro.training.cluster import Cluster, Meeting
+from t2t_repro.training.guard import Guard
 from t2t_repro.training.optimizer import Adam
 from t2t_repro.training.progress import Progress, safe_exp, stderr_line
 from t2t_repro.training.schedule import learning_rate
 from t2t_repro.training.update import Updater, make_evaluator
 
 EVALUATION_TOKENS = 2_048  # positions a side of a batch whose logits are held whole
+
+
+class Sample(NamedTuple):
+    """What a model in training makes of a few sentences."""
+
+    scores: dict[str, float]  # by name, as "sample_BLEU"
+    translations: list[tuple[str, str, str]]  # source, reference, ours
+
+
+MakeSampler = Callable[[Transformer, Run, Dataset], Callable[[], Sample]]
 
 
 class Interrupted(Exception):  # noqa: N818 (not an error: the run was asked to stop, and has saved)
@@ -52,28 +63,28 @@ def train(
     checkpoint_minutes: float = 10.0,
     checkpoint_steps: int = 0,
     report: Callable[[str], None] = stderr_line,
+    sampler: MakeSampler | None = None,
 ) -> Run:
     """Prepares the data where it is not there, and trains to `hparams.train_steps` updates, continuing what is there.
 
     A checkpoint is written every `checkpoint_minutes`, or every `checkpoint_steps` updates where that is above 0, and
-    at the end. Raises ValueError where `output_dir` holds another run, and `Interrupted` after SIGINT or SIGTERM, when
-    the update in progress is finished and saved.
+    at the end. What a `sampler`, made for the model, then gives of its translations is shown beside the validation
+    loss: scores by name, and (source, reference, ours) of some sentences.
 
     On each of several machines that TF_CONFIG names, the same call is that machine's part. The chief alone prepares
-    and writes. Raises ConnectionError where another machine does not come, differs, or is gone.
+    and writes.
+
+    Raises ValueError where `output_dir` holds another run, `Diverged` where the training comes to nothing,
+    ConnectionError where another machine does not come, differs, or is gone, and `Interrupted` after SIGINT or SIGTERM,
+    when the update in progress is finished and saved.
     """
-    if not 0 <= seed < 2**18:
-        raise ValueError(f"seed must be at least 0 and below {2**18}, got {seed}")
+    must_go_together(problem, hparams, seed)
     cluster = Cluster.from_environment()
     with Meeting(cluster, report) as meeting:
         dataset = prepare(problem, data_dir, report) if cluster.is_chief else None
         meeting.after_chief()
         dataset = dataset or workers.prepared(problem, data_dir)
         vocabulary = Vocabulary(dataset.vocabulary)
-        if problem.max_length > hparams.batch_tokens:
-            raise ValueError(
-                f"batch_tokens {hparams.batch_tokens} cannot hold a sentence of max_length {problem.max_length} tokens"
-            )
         run = Run(
             directory=output_dir,
             problem=problem,
@@ -86,14 +97,29 @@ def train(
         if cluster.is_chief:
             run.start(dataset.vocabulary)
             run.note({"data": dataset.condition()})
-        with _only_trainer(run) if cluster.is_chief else nullcontext():
+        with only_trainer(run) if cluster.is_chief else nullcontext():
             meeting.agree(workers.facts(run, dataset))
             with _signals() as caught, workers.noticed(cluster):
                 training = _Training(
-                    run, cluster, dataset, vocabulary.size, checkpoint_minutes, checkpoint_steps, report
+                    run, cluster, dataset, vocabulary.size, checkpoint_minutes, checkpoint_steps, report, sampler
                 )
                 training.run(caught)
     return run
+
+
+def must_go_together(problem: Problem, hparams: HParams, seed: int) -> None:
+    """Raises ValueError for a seed out of range, and a batch that not every sentence fits in."""
+    if not 0 <= seed < 2**18:
+        raise ValueError(f"seed must be at least 0 and below {2**18}, got {seed}")
+    if problem.max_length > hparams.batch_tokens:
+        raise ValueError(
+            f"batch_tokens {hparams.batch_tokens} cannot hold a sentence of max_length {problem.max_length} tokens"
+        )
+
+
+def checkpoints_kept(hparams: HParams) -> int:
+    """How many checkpoints a run keeps: enough to average, and five at least."""
+    return max(hparams.average_checkpoints, 5)
 
 
 class _Training:
@@ -108,6 +134,7 @@ class _Training:
         checkpoint_minutes: float,
         checkpoint_steps: int,
         report: Callable[[str], None],
+        sampler: MakeSampler | None,
     ):
         self.settings, self.cluster, self.dataset, self.report = run, cluster, dataset, report
         self.checkpoint_minutes, self.checkpoint_steps = checkpoint_minutes, checkpoint_steps
@@ -124,9 +151,9 @@ class _Training:
         state = {"model": self.model, "optimizer": self.optimizer}
         state |= {"step": self.step, "position": self.position, "spent": self.spent}
         self.variables = [variable for part in state.values() for variable in variables_of(part)]
-        keep = max(hparams.average_checkpoints, 5)
-        self.checkpoints = Checkpoints(run, state, keep, report) if cluster.is_chief else None
+        self.checkpoints = Checkpoints(run, state, checkpoints_kept(hparams), report) if cluster.is_chief else None
         self.evaluate = make_evaluator(self.model, hparams.label_smoothing)
+        self.sample = sampler(self.model, run, dataset) if sampler and dataset.has("validation") else None
 
     def run(self, caught: list[int]) -> None:
         if self.checkpoints and self.checkpoints.restore_newest():
@@ -138,7 +165,7 @@ class _Training:
         stop = workers.StopTogether(self.cluster, self.strategy, caught)
         if self.checkpoints:
             self.checkpoints.must_have_room()
-            progress = Progress(self.settings, self.report, self.spent.numpy())
+            progress = self._progress()
             try:
                 self._keep(progress, stop)
             finally:
@@ -148,6 +175,12 @@ class _Training:
                 pass
         if stop.signal:
             raise Interrupted(stop.signal)
+
+    def _progress(self) -> Progress:
+        rate = machine.matrix_rate(self.settings.precision, self.strategy.num_replicas_in_sync)
+        self.report(f"% is the share of the rate of matrix products here, {rate / 1e9:,.0f} GFLOP/s")
+        guard = Guard(self.settings, self.dataset, self.report)
+        return Progress(self.settings, self.report, self.spent.numpy(), matrix_rate=rate, watch=guard)
 
     def _updates(self, stop: workers.StopTogether) -> Iterator[tuple[int, float, Any, tf.Tensor]]:
         """Makes the updates that are left: of each its step, learning rate, element of the data, and sums."""
@@ -165,7 +198,7 @@ class _Training:
         total, saved_at, step = self.settings.hparams.train_steps, time.monotonic(), int(self.step)
         saved_step = step
         for step, rate, element, sums in self._updates(stop):
-            progress.update(step, sums, rate)
+            progress.update(step, sums, rate, self._position(element))
             due = (
                 step % self.checkpoint_steps == 0
                 if self.checkpoint_steps
@@ -174,6 +207,7 @@ class _Training:
             if due and step < total:
                 progress.flush(step, rate)
                 self._save(step, element, progress)
+                progress.resume()
                 saved_at, saved_step = time.monotonic(), step
         if step > saved_step:
             progress.flush(step, rate)
@@ -184,14 +218,14 @@ class _Training:
 
         def here(context: tf.distribute.InputContext) -> tf.data.Dataset:
             replicas = context.num_replicas_in_sync
-            each, machine = replicas // context.num_input_pipelines, context.input_pipeline_id
+            each, index = replicas // context.num_input_pipelines, context.input_pipeline_id
             data = pipeline.training_batches(
                 self.dataset.shards("train"),
                 self.settings.hparams.batch_tokens,
                 self.settings.seed,
                 int(self.position[0]),
                 replicas=replicas,
-                local=range(machine * each, (machine + 1) * each),
+                local=range(index * each, (index + 1) * each),
                 skip=int(self.position[1]),
                 epochs=None,
             )
@@ -200,9 +234,13 @@ class _Training:
 
         return self.strategy.distribute_datasets_from_function(here)
 
+    def _position(self, element: Any) -> tf.Tensor:
+        """Where in the data the update after that of `element` begins."""
+        return self.strategy.experimental_local_results(element["position"])[0]
+
     def _save(self, step: int, element: Any, progress: Progress, evaluate: bool = True) -> None:
         self.step.assign(step)
-        self.position.assign(self.strategy.experimental_local_results(element["position"])[0])
+        self.position.assign(self._position(element))
         self.spent.assign(progress.spent)
         self.checkpoints.save(step)
         self._note(step)
@@ -211,12 +249,15 @@ class _Training:
         smoothed, plain, correct, tokens = self._validation_sums()
         values = {"validation_loss": smoothed / tokens, "validation_perplexity": safe_exp(plain / tokens)}
         values |= {"validation_accuracy": correct / tokens}
+        sample = self.sample() if self.sample else Sample({}, [])
+        scores = "".join(f", {name.replace('_', ' ')} {score:.1f}" for name, score in sample.scores.items())
         progress.write(
             step,
-            values,
+            values | sample.scores,
             f"checkpoint at step {step:,}: validation ppl {values['validation_perplexity']:.2f}, "
-            f"accuracy {values['validation_accuracy']:.1%}, {self.spent.numpy()[1]:.1e} FLOPs spent",
+            f"acc {values['validation_accuracy']:.1%}{scores}",
         )
+        progress.show(step, sample.translations)
 
     def _note(self, step: int) -> None:
         """Keeps in run.json what the training has come to and cost, by count and, where it can be said, by time."""
@@ -243,7 +284,7 @@ class _Training:
 
 
 @contextmanager
-def _only_trainer(run: Run) -> Iterator[None]:
+def only_trainer(run: Run) -> Iterator[None]:
     """Two trainers in one directory would delete each other's checkpoints."""
     lock = FileLock(f"{run.directory}/.lock")
     try:

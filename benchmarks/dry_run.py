@@ -1,0 +1,92 @@
+"""What `t2t-trainer --dry_run` foretells, over what the training then takes: time and memory.
+
+    python -m benchmarks.dry_run --problem=translate_ende_cldr --hparams=tiny --data_dir=DATA --steps=200
+
+The data is prepared (t2t-datagen). Both run in processes of their own, one after the other, as often as --rounds says;
+nothing else may run meanwhile. The time is that of the updates and of their graph, without the closing evaluation; the
+memory is the most that the process, or the fullest GPU, has held from its start to the end of the training, its
+checkpoint, evaluation and samples included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+KINDS = ("forecast", "training")
+
+
+def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
+    """Does one of KINDS in this process: seconds of the updates, and bytes."""
+    import t2t_repro
+    from t2t_repro.evaluation.samples import Sampler
+    from t2t_repro.training import machine
+    from t2t_repro.training.preflight import dry_run
+    from t2t_repro.training.trainer import train
+
+    problem = t2t_repro.problem(arguments.problem)
+    if arguments.vocab_size:
+        problem = dataclasses.replace(problem, vocab_size=arguments.vocab_size)
+    hparams = t2t_repro.hparams(arguments.hparams).override(arguments.override)
+    hparams = dataclasses.replace(hparams, train_steps=arguments.steps)
+    where = (problem, hparams, arguments.data_dir, output_dir)
+    if arguments.kind == "forecast":
+        forecast = dry_run(*where, precision=arguments.precision, sampler=Sampler, show=_say)
+        updating = forecast.startup_seconds + forecast.steps * forecast.seconds_per_update
+        return {"seconds": updating, "peak_bytes": forecast.peak_bytes}
+    # no checkpoint but the last: what comes between two is no time of updates
+    run = train(*where, precision=arguments.precision, checkpoint_minutes=1e6, sampler=Sampler, report=_say)
+    return {"seconds": run.training["seconds"], "peak_bytes": machine.peak_bytes()}
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def in_a_process(kind: str, given: list[str]) -> dict[str, float]:
+    """`measure` in a process of its own, with an empty folder for its run."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "benchmarks.dry_run", *given, f"--kind={kind}", f"--output_dir={folder}/run"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.rstrip("\n").rpartition("\n")[2])  # type: ignore[no-any-return]
+
+
+def row(forecast: dict[str, float], training: dict[str, float]) -> str:
+    """`| 1.03 | 0.98 | 61.0 s | 1.21 GiB |`: foretold over taken, of time and of memory, and what was taken."""
+    ratios = [forecast[name] / training[name] for name in ("seconds", "peak_bytes")]
+    taken = f"{training['seconds']:.1f} s | {training['peak_bytes'] / 2**30:.2f} GiB"
+    return f"| {ratios[0]:.2f} | {ratios[1]:.2f} | {taken} |"
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("problem", "hparams", "data_dir"):
+        made.add_argument(f"--{name}", required=True)
+    made.add_argument("--vocab_size", type=int, help="as the data was prepared with, where not the problem's")
+    made.add_argument("--override", action="append", default=[], metavar="NAME=VALUE", help="repeatable")
+    made.add_argument("--precision", default="auto")
+    made.add_argument("--steps", type=int, default=200, help="default: %(default)s")
+    made.add_argument("--rounds", type=int, default=1, help="default: %(default)s")
+    made.add_argument("--kind", choices=KINDS, help=argparse.SUPPRESS)
+    made.add_argument("--output_dir", help=argparse.SUPPRESS)
+    return made
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    if arguments.kind:
+        print(json.dumps(measure(arguments, arguments.output_dir)))
+        return
+    print("| time: foretold over taken | memory: the same | time | memory |\n|---|---|---|---|")
+    for _ in range(arguments.rounds):
+        found: dict[str, Any] = {kind: in_a_process(kind, sys.argv[1:]) for kind in KINDS}
+        print(row(found["forecast"], found["training"]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""`Flight`: a training taken to pieces and measured, without anything that stays of it.
+
+Time is foretold from parts that stand for all: of those that the first window of the data is cut into, evenly chosen by
+cost. A part's time goes with its FLOPs; what an update costs besides (the sum over devices, Adam) is measured alone.
+Memory is that of the largest update there can be, and of the largest batch of the validation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from t2t_repro.config import HParams
+from t2t_repro.cost import training_flops
+from t2t_repro.data import batching, pipeline
+from t2t_repro.data.dataset import Dataset
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.run import Run
+from t2t_repro.training import machine
+from t2t_repro.training import precision as precisions
+from t2t_repro.training.optimizer import Adam
+from t2t_repro.training.trainer import EVALUATION_TOKENS, MakeSampler
+from t2t_repro.training.update import Updater, make_evaluator
+
+TIMED_SECONDS = 6.0  # for the parts that are timed
+MOST_TIMED, LEAST_TIMED = 31, 3
+WORST_SECONDS = 10.0  # for the largest update; a loop that adds up parts is as full after two of them as after all
+
+
+class Flight:
+    """Model, optimizer, and the parts of the data. `at` says what is being done, for when it fails."""
+
+    def __init__(self, run: Run, dataset: Dataset, vocab_size: int, sampler: MakeSampler | None = None):
+        self.run, self.dataset, self.vocab_size, self.sampler = run, dataset, vocab_size, sampler
+        self.at = "at the start"
+        self.strategy = tf.distribute.MirroredStrategy()
+        self.replicas = self.strategy.num_replicas_in_sync
+        epoch = pipeline.windows(
+            dataset.shards("train"), run.hparams.batch_tokens, run.seed, epoch=0, replicas=self.replicas
+        )
+        self.window = next(epoch)
+        self.sizes, self.tokens = self.window.parts()  # [U R, A, 3] and [U R, A, 2]
+        self.costs = training_flops(run.hparams, vocab_size, *np.moveaxis(self.sizes, -1, 0), self.tokens[..., 1])
+        self.share = len(self.window.rows) / dataset.record["splits"]["train"]["pairs"]
+        self.updates = len(self.sizes) // self.replicas
+
+    def steps(self) -> int:
+        """Still to do."""
+        done = self.run.training.get("step", 0) if Run.exists(self.run.directory) else 0
+        return max(self.run.hparams.train_steps - done, 0)
+
+    # What is measured
+
+    def measure(self) -> None:
+        run = self.run
+        with self.strategy.scope():
+            keras.utils.set_random_seed(run.seed)
+            self.model = Transformer(self.vocab_size, run.hparams, dtype=precisions.POLICIES[run.precision])
+            optimizer = Adam([weight.value for weight in self.model.trainable_variables], run.hparams)
+            updater = Updater(self.model, optimizer, run.hparams, run.seed)
+        chosen = self._chosen()
+        spec = self._distributed(chosen[:1]).element_spec
+        self.update = updater.compiled(spec)
+        self.at = "on a part of middling size"
+        self.startup = self._seconds(chosen[0])  # makes the graph
+        self.matrix_rate = machine.matrix_rate(run.precision, self.replicas)
+        self._measure_updates(chosen)
+        elements = iter(self._training_batches())
+        next(elements)  # from now on it reads ahead, and holds what training holds of the data
+        self._measure_worst()
+        self._measure_evaluation()
+        self.peak = machine.peak_bytes()
+        del elements
+
+    def _chosen(self) -> list[np.ndarray]:
+        """For each of some ranks of cost, from the middle outwards, the parts [R, A, 2] of one element of each device:
+        one part alone in each."""
+        spans = self.window.spans.reshape(-1, 2)
+        by_cost = np.argsort(self.costs.reshape(-1), kind="stable")
+        by_cost = by_cost[self.costs.reshape(-1)[by_cost] > 0]
+        chosen = []
+        for rank in _ranks(MOST_TIMED):
+            first = min(int(rank * len(by_cost)), max(len(by_cost) - self.replicas, 0))
+            element = np.zeros((self.replicas, self.sizes.shape[1], 2), np.int64)
+            for device, part in enumerate(by_cost[first : first + self.replicas]):
+                element[device, 0] = spans[part]
+            chosen.append(element)
+        return chosen
+
+    def _measure_updates(self, chosen: list[np.ndarray]) -> None:
+        """How many seconds a FLOP takes, and an update besides."""
+        self.besides = 0.0
+        if self.sizes.shape[1] > 1:  # else a part is all of an update, and its time that of one
+            nothing = np.zeros_like(chosen[0])
+            self._seconds(nothing)
+            self.besides = self._seconds(nothing)
+        seconds = flops = 0.0
+        started = time.perf_counter()
+        self.startup -= self._seconds(chosen[0])
+        for number, spans in enumerate(chosen):
+            if number >= LEAST_TIMED and time.perf_counter() - started > TIMED_SECONDS:
+                break
+            seconds += max(self._seconds(spans) - self.besides, 0.0)
+            flops += self.done_flops
+        self.rate = flops / max(seconds, 1e-9)
+
+    def _measure_worst(self) -> None:
+        """Runs the largest update, all parts of it or, where that takes long, as many as fill the memory."""
+        parts = self.sizes.shape[1]
+        self.worst = self._worst()
+        flops = parts * self.replicas * self._cost(*self.worst)
+        self.worst_parts = parts if flops / self.rate < WORST_SECONDS else min(parts, 2)
+        self.at = f"on {self.worst_parts} parts of {' x '.join(f'{n:,}' for n in self.worst)} (pairs, source, target)"
+        batch, source, target = self.worst
+        pairs = {
+            side: tf.RaggedTensor.from_tensor(tf.ones((batch, width), tf.int32), row_splits_dtype=tf.int64)
+            for side, width in (("inputs", source), ("targets", target))
+        }
+        span = np.zeros((self.replicas, parts, 2), np.int64)
+        span[:, : self.worst_parts] = (0, batch)
+        lengths = np.tile(np.array([[source, target]]), (batch, 1))
+        window = pipeline.Window(pairs, lengths, np.arange(batch), span)
+        self.worst_seconds = self._seconds(span, window)
+
+    def _worst(self) -> tuple[int, int, int]:
+        """(B, M, L) of the part whose numbers between the layers take the most memory. Where the window is not all of
+        the data, or of the run: as many of the longest pairs as a part holds."""
+        sizes = self.sizes.reshape(-1, 3)
+        if self.share < 1 and self.steps() > self.updates:
+            longest = [self.dataset.record["splits"]["train"]["length"][side]["max"] for side in ("inputs", "targets")]
+            h = self.run.hparams
+            batch = h.batch_tokens // batching.num_parts(h.batch_tokens) // max(longest)
+            sizes = np.concatenate([sizes, [[max(batch, 1), *longest]]])
+        held = [_numbers_held(self.run.hparams, *size) for size in sizes]
+        return tuple(sizes[int(np.argmax(held))].tolist())
+
+    def _training_batches(self) -> Any:
+        """The updates as training reads them."""
+        h = self.run.hparams
+        shards = self.dataset.shards("train")
+        data = pipeline.training_batches(shards, h.batch_tokens, self.run.seed, 0, replicas=self.replicas, epochs=None)
+        return self.strategy.distribute_datasets_from_function(lambda _: data)
+
+    def _measure_evaluation(self) -> None:
+        """Evaluates the batch of the validation with the most positions, and foretells the time of all of them; decodes
+        the samples, where there is a sampler."""
+        self.evaluation = self.sampling = 0.0
+        if not self.dataset.has("validation"):
+            return
+        self.at = "in the evaluation"
+        batches = list(pipeline.evaluation_batches(self.dataset.shards("validation"), EVALUATION_TOKENS))
+        sizes = [int(tf.size(batch["targets"])) for batch in batches]
+        largest = batches[int(np.argmax(sizes))]
+        evaluate = make_evaluator(self.model, self.run.hparams.label_smoothing)
+        evaluate(largest["inputs"], largest["targets"]).numpy()  # makes the graph
+        start = time.perf_counter()
+        evaluate(largest["inputs"], largest["targets"]).numpy()
+        self.evaluation = (time.perf_counter() - start) * sum(sizes) / max(sizes)
+        if self.sampler:
+            self.at = "in the decoding of samples"
+            sample = self.sampler(self.model, self.run, self.dataset)
+            start = time.perf_counter()
+            sample()  # makes the graph
+            middle = time.perf_counter()
+            sample()
+            each = time.perf_counter() - middle
+            self.evaluation += each
+            self.sampling = max(middle - start - each, 0.0)
+
+    def _seconds(self, spans: np.ndarray, window: pipeline.Window | None = None) -> float:
+        """Of an update on the parts `spans` [R, A, 2], one element for each device, at a learning rate of 0."""
+        (element,) = self._distributed([spans], window)
+        start = time.perf_counter()
+        sums = self.update(element, tf.constant(1), tf.constant(0.0)).numpy()
+        seconds = time.perf_counter() - start
+        self.done_flops = float(sums[4])
+        return seconds
+
+    def _distributed(self, chosen: list[np.ndarray], window: pipeline.Window | None = None) -> Any:
+        data = (window or self.window).elements(np.concatenate(chosen))
+        return self.strategy.distribute_datasets_from_function(lambda _: data)
+
+    def _cost(self, batch: int, source: int, target: int) -> float:
+        return float(training_flops(self.run.hparams, self.vocab_size, batch, source, target, batch * target))
+
+
+def _numbers_held(hparams: HParams, batch: int, source: int, target: int) -> float:
+    """About how many numbers the backward pass wants of the forward one: what grows with positions, and with their
+    pairs."""
+    h = hparams
+    positions = (source + target) * (8 * h.d_model + 2 * h.d_ff)
+    scores = h.num_heads * (source * source + target * target + source * target)
+    return h.num_layers * batch * float(positions + scores)
+
+
+def _ranks(number: int) -> Iterator[float]:
+    """1/2, 1/4, 3/4, 1/8, 5/8, ...: wherever it ends, spread over the range from 0 to 1 (van der Corput)."""
+    for n in range(1, number + 1):
+        yield int(f"{n:b}"[::-1], 2) / 2 ** n.bit_length()

@@ -1,0 +1,202 @@
+"""`dry_run`: what a training will be and take, before it is begun. It trains nothing and writes nothing."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from t2t_repro.config import HParams
+from t2t_repro.data import batching, fill
+from t2t_repro.data.dataset import Dataset
+from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.problem import Problem
+from t2t_repro.registry import HPARAMS, RECORDS
+from t2t_repro.run import Run
+from t2t_repro.training import devices, machine
+from t2t_repro.training import precision as precisions
+from t2t_repro.training.flight import Flight
+from t2t_repro.training.progress import clock
+from t2t_repro.training.trainer import MakeSampler, checkpoints_kept, must_go_together, only_trainer
+
+SMALLER = "take a smaller set, --precision=bfloat16, or --override=batch_tokens=2048"
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What `dry_run` has found."""
+
+    steps: int  # still to do
+    steps_per_epoch: float
+    tokens_per_second: float  # real target tokens
+    seconds_per_update: float
+    startup_seconds: float  # of the graph
+    sampling_seconds: float  # of the graph that decodes samples
+    evaluation_seconds: float  # of one, its samples included
+    seconds: float  # all of these, to the end
+    peak_bytes: int  # of the fullest GPU, or of the process
+    disk_bytes: int  # of the checkpoints that are kept, and one more while it is written
+    flops: float  # of all steps, from the first
+
+
+def say(line: str) -> None:
+    """Prints a line at once: what follows it may take long, or the process with it."""
+    print(line, flush=True)
+
+
+def dry_run(
+    problem: Problem,
+    hparams: HParams,
+    data_dir: str,
+    output_dir: str,
+    *,
+    seed: int = 1,
+    precision: str = "auto",
+    checkpoint_minutes: float = 10.0,
+    checkpoint_steps: int = 0,
+    show: Callable[[str], None] = say,
+    sampler: MakeSampler | None = None,
+) -> Forecast:
+    """Foretells what `train` with the same arguments would do, and shows it in lines of at most 80 columns.
+
+    Raises FileNotFoundError where the data is not prepared, which may take hours and is not done here, and ValueError
+    where `train` would, or where memory or disk do not hold it.
+    """
+    dataset = Dataset.open(os.path.join(data_dir, problem.name))
+    dataset.must_be_of(problem)
+    must_go_together(problem, hparams, seed)
+    vocabulary = Vocabulary(dataset.vocabulary)
+    run = Run(output_dir, problem, hparams, data_dir, seed, precisions.resolve(precision), vocabulary.sha256)
+    run.can_start()
+    _must_be_free(run)
+    flight = Flight(run, dataset, vocabulary.size, sampler)
+    for line in _plan(flight):
+        show(line)
+    try:
+        flight.measure()
+    except tf.errors.ResourceExhaustedError as error:
+        raise ValueError(f"does not fit: out of memory {flight.at}; {SMALLER} ({error.message:.100})") from None
+    forecast = _forecast(flight, checkpoint_minutes, checkpoint_steps)
+    for line in _outcome(flight, forecast):
+        show(line)
+    free = shutil.disk_usage(_nearest(output_dir)).free
+    if forecast.disk_bytes > free:
+        raise ValueError(
+            f"does not fit: checkpoints take {_size(forecast.disk_bytes)} and {_size(free)} are free in "
+            f"{_nearest(output_dir)!r}; give another --output_dir, or keep fewer (--override=average_checkpoints=5)"
+        )
+    return forecast
+
+
+def _plan(flight: Flight) -> Iterator[str]:
+    """The lines that need no measuring."""
+    run, h = flight.run, flight.run.hparams
+    pairs = flight.dataset.record["splits"]["train"]["pairs"]
+    yield from _wrapped("problem     ", f"{run.problem.name}, {pairs:,} training pairs")
+    yield from _wrapped("set         ", f"{h.name}: {h.description}")
+    parameters = h.num_parameters(flight.vocab_size)
+    yield f"parameters  {parameters:,} with {flight.vocab_size:,} pieces{_papers(h, 'millions')}"
+    parts = batching.num_parts(h.batch_tokens)
+    update = f"an update of {parts} part{'s' * (parts > 1)}, {flight.sizes.shape[1]} a device"
+    yield from _wrapped("devices     ", f"{flight.replicas} x {devices.name()}, {run.precision}; {update}")
+    fills = [fill.Fill() for _ in range(len(fill.BOUNDS) + 1)]
+    fill.add_parts(fills, flight.sizes, flight.tokens)
+    yield ""
+    if flight.share < 1:
+        yield f"of {len(flight.window.rows):,} pairs, a random sample:"
+    yield from fill.show(fills, h.batch_tokens).splitlines()
+    yield ""
+
+
+def _forecast(flight: Flight, checkpoint_minutes: float, checkpoint_steps: int) -> Forecast:
+    h, steps = flight.run.hparams, flight.steps()
+    flops = float(flight.costs.sum()) / flight.updates
+    per_update = flight.besides + flops / flight.rate
+    updating = flight.startup + steps * per_update
+    if checkpoint_steps:
+        evaluations = math.ceil(steps / checkpoint_steps)
+    else:
+        evaluations = 1 + int(updating / 60 / max(checkpoint_minutes, 1e-9)) if checkpoint_minutes else steps
+    # weights and the two moments of Adam, float32
+    checkpoint = 3 * 4 * h.num_parameters(flight.vocab_size)
+    return Forecast(
+        steps=steps,
+        steps_per_epoch=flight.updates / flight.share,
+        tokens_per_second=float(flight.tokens[..., 1].sum()) / flight.updates / per_update,
+        seconds_per_update=per_update,
+        startup_seconds=flight.startup,
+        sampling_seconds=flight.sampling,
+        evaluation_seconds=flight.evaluation,
+        seconds=(updating + flight.sampling + evaluations * flight.evaluation) if steps else 0.0,
+        peak_bytes=flight.peak,
+        disk_bytes=max((checkpoints_kept(h) + 1) * checkpoint - _bytes_in(flight.run.checkpoints), 0),
+        flops=flops * h.train_steps,
+    )
+
+
+def _outcome(flight: Flight, forecast: Forecast) -> Iterator[str]:
+    h, total = flight.run.hparams, machine.total_bytes()
+    reached = flight.rate / flight.matrix_rate
+    some = "" if flight.share >= 1 else " (from a sample)"
+    parts = f"{flight.worst_parts} part{'s' * (flight.worst_parts > 1)}"
+    yield f"epoch       {forecast.steps_per_epoch:,.0f} updates{some}; {forecast.steps:,} to do"
+    yield (
+        f"speed       {forecast.tokens_per_second:,.0f} target tokens/s, "
+        f"{forecast.seconds_per_update:.3g} s an update, {reached:.0%} of products' rate"
+    )
+    yield (
+        f"time        {clock(forecast.seconds)} to the end, evaluation with "
+        f"{forecast.evaluation_seconds:.2g} s each time"
+    )
+    shape = " x ".join(f"{n:,}" for n in flight.worst)
+    yield f"worst       {parts} of {shape} (pairs, source, target): {flight.worst_seconds:.2g} s, and it fits"
+    yield f"memory      {_size(forecast.peak_bytes)} at most{f' of {_size(total)}' if total else ''}"
+    data = sum(file["bytes"] for split in flight.dataset.record["splits"].values() for file in split["shards"])
+    kept = f"{checkpoints_kept(h)} checkpoints and the next"
+    yield f"disk        {_size(forecast.disk_bytes)} more for {kept}; {_size(data)} of data"
+    yield f"cost        {forecast.flops:.2g} FLOPs in {h.train_steps:,} updates{_papers(h, 'flops')}"
+
+
+def _must_be_free(run: Run) -> None:
+    """Raises ValueError where a trainer is at work in the run's directory; its lock is held for that moment alone."""
+    if os.path.exists(os.path.join(run.directory, ".lock")):
+        with only_trainer(run):
+            pass
+
+
+def _papers(hparams: HParams, figure: str) -> str:
+    """What the paper prints for the set, where it is one of the paper's and altered in nothing but its length."""
+    registered, record = HPARAMS.get(hparams.name), RECORDS.get(hparams.name)
+    if registered is None or record is None or hparams.changes(registered).keys() - {"train_steps"}:
+        return ""
+    if figure == "millions":
+        return f"; the paper prints {record.millions} million" if record.millions else ""
+    return f"; Table 2: {record.flops:.1e} in {registered.train_steps:,}" if record.flops else ""
+
+
+def _wrapped(name: str, text: str) -> Iterator[str]:
+    yield from textwrap.wrap(text, 80, initial_indent=name, subsequent_indent=" " * len(name))
+
+
+def _nearest(path: str) -> str:
+    """`path`, or the nearest folder above it that is there."""
+    path = os.path.abspath(path)
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _bytes_in(directory: str) -> int:
+    if not os.path.isdir(directory):
+        return 0
+    return sum(entry.stat().st_size for entry in os.scandir(directory) if entry.is_file())
+
+
+def _size(number: float) -> str:
+    return f"{number / GIB:.2f} GiB" if number >= GIB else f"{number / 2**20:.1f} MiB"
