@@ -6,6 +6,7 @@ What lies behind a program (training, decoding, scoring) is replaced by a stand-
 from __future__ import annotations
 
 import ast
+import dataclasses
 import hashlib
 import json
 import os
@@ -641,6 +642,17 @@ def _wait_for(text, descriptor):
 def test_well_formed_is_for_parsing(program, run):
     message = "t2t-decoder: --well_formed is for parsing, and 'RUN' is no run of that (see t2t-decoder --help)\n"
     assert program("t2t-decoder", "--output_dir=RUN", "--well_formed") == (2, "", message)
+
+
+@pytest.mark.parametrize(
+    "flag", ["prefix_file=prefixes", "min_length=2", "sampling_temperature=0.5", "score_file=pairs.tsv"]
+)
+def test_what_is_for_translation(program, run, flag):
+    problem = Problem(name="parse_files", description="", vocab_size=100, metric="f1")
+    dataclasses.replace(run, directory="PARSE", problem=problem).start(run.vocabulary)
+    message = f"--{flag.partition('=')[0]} is for translation, and 'PARSE' is a run of parsing"
+    found = program("t2t-decoder", "--output_dir=PARSE", f"--{flag}")
+    assert found == (2, "", f"t2t-decoder: {message} (see t2t-decoder --help)\n")
 
 
 def test_eval(program, stand_in, run):
