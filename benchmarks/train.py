@@ -70,12 +70,12 @@ PRODUCTS = [Contestant("products", "bfloat16"), Contestant("products", "float32"
 class Worker:
     """A contestant's process, warm when made. See `benchmarks.workers.protocol`."""
 
-    def __init__(self, contestant: Contestant, python: Path, shape: Shape, file: str):
+    def __init__(self, contestant: Any, python: Path, arguments: Sequence[str]):
+        """`contestant` has the name of a module of `benchmarks.workers`, a mode, and a title, its `str`."""
         self.contestant, self.log = contestant, tempfile.TemporaryFile("w+")  # noqa: SIM115
         quiet = {"PYTHONWARNINGS": "ignore", "TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
         self.process = subprocess.Popen(
-            [python, "-m", f"benchmarks.workers.{contestant.worker}"]
-            + [f"--model={shape.name}", f"--batches={file}", f"--mode={contestant.mode}"],
+            [python, "-m", f"benchmarks.workers.{contestant.worker}"] + [*arguments, f"--mode={contestant.mode}"],
             cwd=ROOT,
             env=os.environ | quiet,
             stdin=subprocess.PIPE,
@@ -88,8 +88,9 @@ class Worker:
     def run(self, indices: Sequence[int]) -> dict[str, float]:
         return self._ask(" ".join(["go", *map(str, indices)]))
 
-    def peak_bytes(self) -> int:
-        return int(self._ask("end")["peak_bytes"])
+    def end(self) -> dict[str, float]:
+        """Its memory in bytes: "peak_bytes" in all, "imported_bytes" after its imports."""
+        return self._ask("end")
 
     def close(self) -> None:
         self.process.kill()
@@ -118,7 +119,8 @@ def measure(contestants: Sequence[Contestant], pythons: dict[str, Path], shape: 
         workers = []
         for contestant in contestants:
             try:
-                workers.append(Worker(contestant, pythons[contestant.environment], shape, file))
+                arguments = [f"--model={shape.name}", f"--batches={file}"]
+                workers.append(Worker(contestant, pythons[contestant.environment], arguments))
             except RuntimeError as error:
                 print(error, file=sys.stderr)
                 continue
@@ -132,7 +134,7 @@ def measure(contestants: Sequence[Contestant], pythons: dict[str, Path], shape: 
                 result["loss"] = answer["loss"]
             print(f"round {turn + 1} of {rounds}", file=sys.stderr)
         for worker in workers:
-            results[str(worker.contestant)]["peak_bytes"] = worker.peak_bytes()
+            results[str(worker.contestant)]["peak_bytes"] = int(worker.end()["peak_bytes"])
     return results
 
 

@@ -33,6 +33,25 @@ def read(path: str | None) -> list[str]:
     return lines
 
 
+def read_beside(path: str, lines: Sequence[str]) -> list[str]:
+    """A line for each of `lines`. Raises ValueError where there are more or fewer."""
+    found = read(path)
+    if len(found) != len(lines):
+        raise ValueError(f"{path} has {len(found):,} lines beside {len(lines):,} to translate; give one for each")
+    return found
+
+
+def pairs(path: str) -> list[tuple[str, str]]:
+    """The source and the target of each line, which a tab parts. Raises ValueError for a line without just one tab."""
+    found = []
+    for number, line in enumerate(read(path), start=1):
+        source, *targets = line.split("\t")
+        if len(targets) != 1:
+            raise ValueError(f"{path}, line {number}: expected a source, a tab and a target, got {len(targets)} tabs")
+        found.append((source, targets[0]))
+    return found
+
+
 def write(lines: Iterable[str], path: str | None) -> None:
     """Writes one line each to a file, whole or not at all, or to standard output where `path` is None."""
     data = b"".join(_one_line(line).encode("utf-8") + b"\n" for line in lines)
@@ -57,6 +76,14 @@ def scored(sentences: Sequence[Sequence[tuple[str, float]]], n: int) -> list[str
         filled = [*translations, *[("", float("-inf"))] * n][:n]
         lines += [f"{score:.4f}\t{text}" for text, score in filled]
     return lines
+
+
+def token_scores(sentences: Iterable[Sequence[tuple[str, float]]]) -> list[str]:
+    """`sum <tab> log-probabilities of the tokens`, a space between them, of each sentence."""
+    return [
+        f"{sum(log_p for _, log_p in tokens):.4f}\t{' '.join(f'{log_p:.4f}' for _, log_p in tokens)}"
+        for tokens in sentences
+    ]
 
 
 def converse(answer: Callable[[str], Iterable[str]]) -> None:

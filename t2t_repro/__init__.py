@@ -2,7 +2,7 @@
 
     problem = t2t_repro.problem("translate_ende_cldr")   # what to train on
     hparams = t2t_repro.hparams("tiny")                  # what to train
-    model = t2t_repro.load("RUN")                        # a trained run: model.translate(["..."])
+    model = t2t_repro.load("RUN")                        # a trained run, or an export: model.translate(["..."])
 
 Importing this module imports no TensorFlow; only `load` does.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
@@ -29,6 +30,7 @@ importlib.import_module("t2t_repro.problem")
 if TYPE_CHECKING:
     from t2t_repro.config import HParams
     from t2t_repro.inference.decode import Translator
+    from t2t_repro.inference.exported import ExportedModel
     from t2t_repro.problem import Problem
 
 
@@ -46,11 +48,20 @@ def hparams(name: str) -> HParams:
     return scale.chosen(name)
 
 
-def load(output_dir: str, average_checkpoints: int = 1) -> Translator:
-    """A trained run, ready to translate: the average of its newest `average_checkpoints` checkpoints.
+def load(path: str | Sequence[str], average_checkpoints: int = 1) -> Translator | ExportedModel:
+    """What has been trained, ready to translate: a run, several that decode as one, or an exported SavedModel.
 
-    Raises FileNotFoundError where `output_dir` holds no trained run.
+    A run is taken as the average of its newest `average_checkpoints` checkpoints. Any number of threads may call what
+    is returned. Raises FileNotFoundError where there is neither run nor SavedModel, and ValueError where one is
+    damaged, or several runs do not share their vocabulary.
     """
     from t2t_repro.inference.decode import Translator
+    from t2t_repro.inference.exported import ExportedModel, holds_export
 
-    return Translator.from_run(output_dir, average_checkpoints=average_checkpoints)
+    if not isinstance(path, str):
+        return Translator.from_runs(path, average_checkpoints=average_checkpoints)
+    if not holds_export(path):
+        return Translator.from_run(path, average_checkpoints=average_checkpoints)
+    if average_checkpoints != 1:
+        raise ValueError(f"{path!r} is an export, which has no checkpoints to average; load the run itself")
+    return ExportedModel(path)

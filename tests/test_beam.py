@@ -8,9 +8,12 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from reference import batch, compiled_log_p, compiled_search, hypotheses, penalty
 from small import random_ids, shared_model
 
-from t2t_repro.inference.beam import END, NEVER, PAD, beam_search, length_penalty, top_k
+from t2t_repro.inference.beam import length_penalty
+from t2t_repro.inference.search import END, PAD
+from t2t_repro.inference.top_k import top_k
 
 FEW = 6  # a vocabulary small enough to try everything: PAD, END and four words
 VOCAB = 30
@@ -23,54 +26,22 @@ def larger(dtype: str = "float32"):
     return shared_model(VOCAB, positions="learned", dtype=dtype)
 
 
-def batch(sources: list[list[int]], extra_columns: int = 0) -> np.ndarray:
-    width = max(map(len, sources)) + extra_columns
-    return np.array([ids + [PAD] * (width - len(ids)) for ids in sources], np.int32)
-
-
-IDS = tf.TensorSpec([None, None], tf.int32)
-
-
-@functools.cache
-def compiled(model):
-    """Beam search, and the full decoder's log p [B, L, V], each as one graph for all shapes."""
-    scalars = [tf.TensorSpec([], dtype) for dtype in (tf.int32, tf.float32, tf.int32)]
-
-    @tf.function(input_signature=[IDS, *scalars])
-    def search(source_BM, beam_size, alpha, extra_length):
-        return beam_search(model, source_BM, beam_size, alpha, extra_length)
-
-    @tf.function(input_signature=[IDS, IDS])
-    def log_p(source_BM, target_BL):
-        return tf.nn.log_softmax(model({"inputs": source_BM, "targets": target_BL}))
-
-    return search, log_p
-
-
 def search(model, sources, beam_size, alpha=0.6, extra_length=4, extra_columns=0):
     """For each sentence its hypotheses, best first: (ids up to END, score)."""
-    ids, scores = compiled(model)[0](batch(sources, extra_columns), beam_size, alpha, extra_length)
-    found = []
-    for some_ids, some_scores in zip(ids.numpy(), scores.numpy(), strict=True):
-        assert (np.diff(some_scores) <= 0).all()
-        whole = [(row.tolist(), float(score)) for row, score in zip(some_ids, some_scores, strict=True)]
-        whole = [(row, score) for row, score in whole if score > NEVER / 1e6]
-        for row, _ in whole:
-            assert row.count(END) == 1 and PAD not in row[: row.index(END)] and not any(row[row.index(END) + 1 :])
-        found.append([(tuple(row[: row.index(END) + 1]), score) for row, score in whole])
+    no_prefix = np.zeros([len(sources), 0], np.int32)
+    source_BM = batch(sources, extra_columns)
+    found = hypotheses(compiled_search(model)(source_BM, beam_size, alpha, extra_length, no_prefix, 0))
+    for best in found:
+        assert (np.diff([score for _, score in best]) <= 0).all()
     return found
 
 
 def log_probabilities(model, source: list[int], targets: list[tuple[int, ...]]) -> np.ndarray:
     """Of whole targets, by the full decoder."""
     target_BL = batch([list(target) for target in targets])
-    log_p_BLV = compiled(model)[1](batch([source] * len(targets)), target_BL)
+    log_p_BLV = compiled_log_p(model)(batch([source] * len(targets)), target_BL)
     chosen_BL = tf.gather(log_p_BLV, target_BL, batch_dims=2).numpy().astype(np.float64)
     return np.where(target_BL == PAD, 0, chosen_BL).sum(axis=1)
-
-
-def penalty(length: int, alpha: float) -> float:
-    return ((5 + length) / 6) ** alpha
 
 
 # Parts.
@@ -153,7 +124,7 @@ def greedy(model, source: tuple[int, ...], longest: int) -> tuple[int, ...]:
     """The likeliest token each time, by the full decoder without a cache; END after the greatest length."""
     ids: list[int] = []
     while len(ids) < longest - 1 and END not in ids:
-        log_p_BLV = compiled(model)[1](np.array([source], np.int32), np.array([[*ids, PAD]], np.int32))
+        log_p_BLV = compiled_log_p(model)(np.array([source], np.int32), np.array([[*ids, PAD]], np.int32))
         ids.append(int(log_p_BLV.numpy()[0, -1, END:].argmax()) + END)  # PAD is no word
     return tuple(ids if END in ids else [*ids, END])
 
@@ -174,12 +145,12 @@ def test_scores_are_the_full_decoders(alpha):
     """With cached keys and values, and beams that change places, every score is that of its own tokens."""
     model = larger()
     found = search(model, SOURCES, 4, alpha)
-    for source, hypotheses in zip(SOURCES, found, strict=True):
-        assert len(hypotheses) == 4
-        log_p = log_probabilities(model, source, [ids for ids, _ in hypotheses])
-        expected = log_p / [penalty(len(ids), alpha) for ids, _ in hypotheses]
-        np.testing.assert_allclose([score for _, score in hypotheses], expected, rtol=1e-4, atol=1e-5)
-        assert len({ids for ids, _ in hypotheses}) == 4
+    for source, best in zip(SOURCES, found, strict=True):
+        assert len(best) == 4
+        log_p = log_probabilities(model, source, [ids for ids, _ in best])
+        expected = log_p / [penalty(len(ids), alpha) for ids, _ in best]
+        np.testing.assert_allclose([score for _, score in best], expected, rtol=1e-4, atol=1e-5)
+        assert len({ids for ids, _ in best}) == 4
 
 
 def test_a_wider_beam_is_no_worse_here():
@@ -193,18 +164,18 @@ def test_a_sentence_is_translated_as_if_alone():
     """Other sentences, padding, and steps that only the longest ones need change nothing."""
     model = larger()
     together = search(model, SOURCES, 4, extra_columns=3)
-    for source, hypotheses in zip(SOURCES, together, strict=True):
+    for source, best in zip(SOURCES, together, strict=True):
         (alone,) = search(model, [source], 4)
-        assert [ids for ids, _ in alone] == [ids for ids, _ in hypotheses]
-        np.testing.assert_allclose([s for _, s in alone], [s for _, s in hypotheses], rtol=1e-4)
+        assert [ids for ids, _ in alone] == [ids for ids, _ in best]
+        np.testing.assert_allclose([s for _, s in alone], [s for _, s in best], rtol=1e-4)
 
 
 @pytest.mark.parametrize("extra_length", [0, 1, 9])
 def test_no_longer_than_the_source_and_so_many_more(extra_length):
     """`search` has seen that each ends in END, once."""
     found = search(larger(), SOURCES, 4, alpha=5.0, extra_length=extra_length)
-    for source, hypotheses in zip(SOURCES, found, strict=True):
-        lengths = [len(ids) for ids, _ in hypotheses]
+    for source, best in zip(SOURCES, found, strict=True):
+        lengths = [len(ids) for ids, _ in best]
         assert max(lengths) == len(source) + extra_length  # alpha 5 favours length so much
 
 

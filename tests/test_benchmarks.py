@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import batches, dry_run, gemm, prepare, train
+from benchmarks import batches, cases, decode, dry_run, gemm, prepare, train
 from benchmarks.shapes import SHAPES, update_flops
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-PROGRAMS = ("batches", "dry_run", "environments", "gemm", "kills", "pipeline", "prepare", "train")
+PROGRAMS = ("batches", "decode", "dry_run", "environments", "gemm", "kills", "pipeline", "prepare", "train")
 
 
 def test_help_names_the_command_and_imports_nothing_heavy() -> None:
@@ -114,6 +114,40 @@ def test_the_table_holds_medians_of_ratios_of_the_same_round() -> None:
     (ours,) = [line for line in lines if line.startswith("| ours bfloat16")]
     assert ours.startswith("| ours bfloat16 | 3.00 (2.00 to 4.00) | 0.50 |")
     assert "over OpenNMT-tf float32 adam" in lines[4] and "products" not in "".join(lines[5:])
+
+
+def test_the_table_of_decoding_holds_medians_of_ratios_of_the_same_round() -> None:
+    name = cases.CASES[0].name
+    results = {
+        "ours bfloat16": {"seconds": {name: [1.0, 2.0, 4.0]}, "memory": 50},
+        "CTranslate2 int8": {"seconds": {name: [1.0, 1.0, 6.0]}, "memory": 40},
+        "OpenNMT-tf float32": {"seconds": {name: [2.0, 6.0, 16.0]}, "memory": 100},
+    }
+    assert decode.table(results).splitlines() == [
+        "| case | contestant | tokens/s over CTranslate2 int8 | tokens/s over OpenNMT-tf float32 |",
+        "|---|---|---|---|",
+        f"| {name} | ours bfloat16 | 1.00 (0.50 to 1.50) | 3.00 (2.00 to 4.00) |",
+        "| memory beyond imports | ours bfloat16 | 1.25 | 0.50 |",
+    ]
+
+
+def test_sources_are_the_same_for_everyone_and_of_one_length() -> None:
+    for case in cases.CASES:
+        sources = case.sources(64)
+        assert sources == case.sources(64) and len(sources) == case.sentences
+        for ids in sources:
+            assert len(ids) == cases.SOURCE_TOKENS and ids.index(cases.END) == len(ids) - 1
+            assert cases.FIRST_WORD <= min(ids[:-1]) and max(ids) < 64
+    assert len(set(cases.pieces(64))) == 64
+
+
+def test_decode_refuses_cases_that_there_are_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["decode", "--cases=beam 5"])
+    with pytest.raises(SystemExit, match="2"):
+        decode.main()
+    assert "no case matches 'beam 5'; there are: beam 4, 64 sentences" in capsys.readouterr().err
 
 
 def test_projection_divides_the_encoding_alone_and_never_below_the_reading() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -101,3 +103,97 @@ def test_a_score_is_the_sum_of_log_probabilities(translator):
         log_p_LV = tf.nn.log_softmax(translator.model(inputs))[0].numpy()
         expected = sum(log_p_LV[place, token] for place, token in enumerate(target_ids))
         assert score == pytest.approx(expected, rel=1e-4)
+
+
+# What else can be asked for.
+
+
+def test_a_translation_begins_with_its_prefix(translator):
+    prefixes = ["3 rote", "", "ein Wort", "", "3"]
+    found = translator.n_best(TEXTS, 2, prefixes=prefixes)
+    free = translator.n_best(TEXTS, 2)
+    for prefix, hypotheses, others in zip(prefixes, found, free, strict=True):
+        assert all(text.startswith(prefix) for text, _ in hypotheses)
+        assert prefix or hypotheses == others
+    assert translator.translate(TEXTS, prefixes=prefixes) == [best[0][0] for best in found]
+    with pytest.raises(ValueError, match="there must be a prefix for each text: 1 for 5"):
+        translator.translate(TEXTS, prefixes=["3"])
+
+
+def test_a_translation_has_its_least_length(translator):
+    free, longer = translator.translate(TEXTS), translator.translate(TEXTS, min_length=30)
+    lengths = [len(ids) - 1 for ids in translator.vocabulary.encode(free)]
+    assert min(lengths) < 30  # so that it is about something
+    source_BM = tf.constant(translator.vocabulary.encode(["12"]))
+    ids = translator.search(source_BM, 1, 0.6, 4, min_length=30).ids.numpy()[0, 0].tolist()
+    assert ids.index(1) >= 30
+    assert translator.translate(["12"], beam_size=1, min_length=30) == translator.vocabulary.decode([ids])
+    assert longer != free
+    with pytest.raises(ValueError, match="min_length must be at least 0, got -1"):
+        translator.translate(TEXTS, min_length=-1)
+
+
+def test_samples_are_the_same_whatever_is_sampled_with_them(translator, monkeypatch):
+    several = translator.sample(TEXTS, 3, temperature=0.8, top_k=20, seed=5)
+    assert [len(samples) for samples in several] == [3] * len(TEXTS)
+    assert len({text for samples in several for text, _ in samples}) > len(TEXTS)
+    assert translator.sample(TEXTS[3:4], 3, temperature=0.8, top_k=20, seed=5)[0] == several[3]
+    one_each = translator.sample(TEXTS[::-1], 1, temperature=0.8, top_k=20, seed=5)[::-1]
+    for (text, log_p), samples in zip([samples[0] for samples in one_each], several, strict=True):
+        assert text == samples[0][0] and log_p == pytest.approx(samples[0][1], rel=1e-4)
+    assert translator.sample(TEXTS, 3, temperature=0.8, top_k=20, seed=6) != several
+    monkeypatch.setattr("t2t_repro.inference.decode.BATCH_TOKENS", 40)
+    in_parts = translator.sample(TEXTS, 3, temperature=0.8, top_k=20, seed=5)
+    assert [[text for text, _ in samples] for samples in in_parts] == [[text for text, _ in some] for some in several]
+
+
+def test_the_likeliest_token_alone_is_greedy(translator):
+    sampled = translator.sample(TEXTS, top_k=1)
+    best = translator.n_best(TEXTS, 1, beam_size=1, alpha=0.0)
+    assert [samples[0][0] for samples in sampled] == [hypotheses[0][0] for hypotheses in best]
+    np.testing.assert_allclose([s[0][1] for s in sampled], [h[0][1] for h in best], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n": 0}, "n must be at least 1, got 0"),
+        ({"temperature": 0.0}, "temperature must be above 0 and finite, got 0.0"),
+        ({"temperature": float("nan")}, "temperature must be above 0 and finite, got nan"),
+        ({"top_k": -1}, "top_k must be at least 0, which means all, got -1"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+    ],
+)
+def test_wrong_arguments_of_sampling(translator, arguments, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        translator.sample(TEXTS, **arguments)
+
+
+def test_scores_of_tokens(translator):
+    pairs = [("3 red cats", "3 rote Katzen"), ("old dogs", "")]
+    tokens, empty = translator.score_tokens(pairs)
+    assert "".join(piece for piece, _ in tokens) == "3▁rote▁Katzen</s>" and [piece for piece, _ in empty] == ["</s>"]
+    assert translator.score(pairs) == [pytest.approx(sum(p for _, p in each)) for each in (tokens, empty)]
+    assert all(log_p < 0 for _, log_p in tokens + empty)
+
+
+def test_threads_get_what_one_gets(translator):
+    """A translator of its own, so that the threads make its graphs too."""
+    shared = Translator(translator.model, translator.vocabulary, translator.hparams)
+    pairs = [(text, "12 große Katzen") for text in TEXTS]
+    works = [
+        lambda: shared.n_best(TEXTS, 2),
+        lambda: shared.score(pairs),
+        lambda: shared.n_best(TEXTS[::-1], 2)[::-1],
+        lambda: shared.score(pairs),
+        lambda: [shared.n_best([text], 2)[0] for text in TEXTS],
+    ]
+    with concurrent.futures.ThreadPoolExecutor(len(works)) as pool:
+        every = [future.result() for future in [pool.submit(work) for work in works * 2]]
+    best, scores = translator.n_best(TEXTS, 2), translator.score(pairs)
+    for found in every[0::5] + every[2::5] + every[4::5]:
+        assert [[text for text, _ in some] for some in found] == [[text for text, _ in some] for some in best]
+        log_p, expected = ([score for some in each for _, score in some] for each in (found, best))
+        np.testing.assert_allclose(log_p, expected, rtol=1e-4)
+    for found in every[1::5] + every[3::5]:
+        np.testing.assert_allclose(found, scores, rtol=1e-4)

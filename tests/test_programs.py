@@ -6,6 +6,7 @@ What lies behind a program (training, decoding, scoring) is replaced by a stand-
 from __future__ import annotations
 
 import ast
+import dataclasses
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ import pty
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -496,14 +498,21 @@ def translator(stand_in, run):
         calls = []
 
         @classmethod
-        def from_run(cls, output_dir, average_checkpoints):
-            cls.calls.append((output_dir, average_checkpoints))
+        def from_runs(cls, output_dirs, average_checkpoints):
+            cls.calls.append((*output_dirs, average_checkpoints))
             return cls()
 
-        def n_best(self, texts, n, beam_size, alpha, report):
-            self.calls.append((list(texts), n, beam_size, alpha))
+        def n_best(self, texts, n, beam_size, alpha, report, **further):
+            self.calls.append((list(texts), n, beam_size, alpha, *further.items()))
             every = [[(text.upper(), -0.5), (f"{text.upper()}!", -1.25)] if text else [("", 0.0)] for text in texts]
             return [translations[:n] for translations in every]
+
+        def sample(self, texts, n, report, **further):
+            self.calls.append((list(texts), n, *further.items()))
+            return [[(text[::-1], -2.5)] * n for text in texts]
+
+        def score_tokens(self, pairs):
+            return [[(source, -1.0), (target, -0.25)] for source, target in pairs]
 
     stand_in("inference.decode", Translator=Translator)
     return Translator
@@ -528,6 +537,27 @@ def test_decoder_from_file_to_file(program, translator, tmp_path):
     assert program("t2t-decoder", "--output_dir=RUN", *files, "--beam_size=2", "--alpha=0.1") == (0, "", "")
     assert (tmp_path / "out").read_text("utf-8") == "GRÖSSE\n"
     assert translator.calls[1] == (["größe"], 1, 2, 0.1)
+
+
+def test_decoder_takes_an_ensemble_a_prefix_and_a_least_length(program, translator):
+    Path("prefixes").write_text("der\n\n")
+    options = ["--output_dir=RUN", "--prefix_file=prefixes", "--min_length=3"]
+    assert program("t2t-decoder", "--output_dir=RUN", *options, stdin=b"a\nb\n") == (0, "A\nB\n", "")
+    further = (("prefixes", ["der", ""]), ("min_length", 3))
+    assert translator.calls == [("RUN", "RUN", 1), (["a", "b"], 1, None, None, *further)]
+
+
+def test_decoder_samples(program, translator):
+    options = ["--sampling_temperature=0.5", "--sampling_top_k=9", "--seed=4", "--n_best=2"]
+    assert program("t2t-decoder", "--output_dir=RUN", *options, stdin=b"ab\n").out == "-2.5000\tba\n-2.5000\tba\n"
+    assert translator.calls[1] == (["ab"], 2, ("temperature", 0.5), ("top_k", 9), ("seed", 4))
+
+
+def test_decoder_scores(program, translator):
+    Path("pairs.tsv").write_text("a\tb\n\tc\n")
+    arguments = ["--output_dir=RUN", "--score_file=pairs.tsv", "--decode_to_file=scores"]
+    assert program("t2t-decoder", *arguments) == (0, "", "")
+    assert Path("scores").read_text() == "-1.2500\t-1.0000 -0.2500\n" * 2
 
 
 def test_decoder_n_best_gives_n_lines_each(program, translator):
@@ -563,11 +593,35 @@ def test_decoder_interactive(program, translator):
         (
             ["--decode_interactive", "--decode_to_file=out"],
             2,
-            "--decode_interactive reads the keyboard: leave out the files (see t2t-decoder --help)",
+            "--decode_interactive reads the keyboard: leave out --decode_to_file (see t2t-decoder --help)",
+        ),
+        (
+            ["--sampling_temperature=1", "--beam_size=2"],
+            2,
+            "--sampling_temperature searches for nothing: leave out --beam_size (see t2t-decoder --help)",
+        ),
+        (["--sampling_temperature=0"], 1, "--sampling_temperature must be above 0 and finite, got 0.0"),
+        (
+            ["--sampling_top_k=5"],
+            2,
+            "--sampling_top_k is for sampling; give --sampling_temperature too (see t2t-decoder --help)",
+        ),
+        (
+            ["--score_file=three.tsv", "--n_best=2"],
+            2,
+            "--score_file scores what is given: leave out --n_best (see t2t-decoder --help)",
+        ),
+        (["--score_file=three.tsv"], 1, "three.tsv, line 2: expected a source, a tab and a target, got 2 tabs"),
+        (
+            ["--decode_from_file=three.tsv", "--prefix_file=one"],
+            1,
+            "one has 1 lines beside 3 to translate; give one for each",
         ),
     ],
 )
 def test_decoder_says_what_is_wrong_before_it_writes(program, translator, arguments, code, message):
+    Path("three.tsv").write_text("a\tb\na\tb\tc\na\n")
+    Path("one").write_text("der\n")
     result = program("t2t-decoder", "--output_dir=RUN", *arguments, stdin=b"ein\nzw\xe9i\n")
     assert result == (code, "", f"t2t-decoder: {message}\n")
     assert translator.calls == [] and not os.path.exists("out")
@@ -606,6 +660,17 @@ def _wait_for(text, descriptor):
 def test_well_formed_is_for_parsing(program, run):
     message = "t2t-decoder: --well_formed is for parsing, and 'RUN' is no run of that (see t2t-decoder --help)\n"
     assert program("t2t-decoder", "--output_dir=RUN", "--well_formed") == (2, "", message)
+
+
+@pytest.mark.parametrize(
+    "flag", ["prefix_file=prefixes", "min_length=2", "sampling_temperature=0.5", "score_file=pairs.tsv"]
+)
+def test_what_is_for_translation(program, run, flag):
+    problem = Problem(name="parse_files", description="", vocab_size=100, metric="f1")
+    dataclasses.replace(run, directory="PARSE", problem=problem).start(run.vocabulary)
+    message = f"--{flag.partition('=')[0]} is for translation, and 'PARSE' is a run of parsing"
+    found = program("t2t-decoder", "--output_dir=PARSE", f"--{flag}")
+    assert found == (2, "", f"t2t-decoder: {message} (see t2t-decoder --help)\n")
 
 
 def test_eval(program, stand_in, run):

@@ -15,7 +15,6 @@ Without "shipped" it is given the paper's model, the same as everyone else's, wh
 
 from __future__ import annotations
 
-import tempfile
 import types
 from collections.abc import Callable
 from typing import Any
@@ -28,9 +27,9 @@ protocol.quiet_output()
 import opennmt  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from opennmt import training  # noqa: E402
-from opennmt.models import EmbeddingsSharingLevel  # noqa: E402
 
 from benchmarks import batches, shapes  # noqa: E402
+from benchmarks.workers import opennmt_model  # noqa: E402
 
 BEGIN = 1  # <s> of its vocabularies
 
@@ -39,19 +38,7 @@ def make_model(words: set[str]) -> Any:
     if "shipped" in words:
         model = opennmt.models.get_model_from_catalog("TransformerBaseSharedEmbeddings")
     else:
-        model = opennmt.models.Transformer(
-            num_layers=shape.num_layers,
-            num_units=shape.d_model,
-            num_heads=shape.num_heads,
-            ffn_inner_dim=shape.d_ff,
-            dropout=shapes.DROPOUT,
-            attention_dropout=0.0,
-            ffn_dropout=0.0,
-            mha_bias=False,
-            share_embeddings=EmbeddingsSharingLevel.ALL,
-            pre_norm=False,
-            output_layer_bias=False,
-        )
+        model = opennmt_model.paper_model(shape)
     params = {
         "average_loss_in_time": True,
         "label_smoothing": shapes.LABEL_SMOOTHING,
@@ -59,11 +46,7 @@ def make_model(words: set[str]) -> Any:
         "optimizer_params": {"beta_1": shapes.BETAS[0], "beta_2": shapes.BETAS[1], "epsilon": shapes.EPSILON},
         "learning_rate": shapes.LEARNING_RATE,
     }
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as vocabulary:
-        # one word fewer: it adds one for what is unknown
-        vocabulary.write("\n".join(["<blank>", "<s>", "</s>", *(f"w{i}" for i in range(shape.vocab_size - 4))]))
-        vocabulary.flush()
-        model.initialize({"source_vocabulary": vocabulary.name, "target_vocabulary": vocabulary.name}, params=params)
+    opennmt_model.initialize(model, shape, params)
     model.set_jit_compile("jit" in words)
     return model
 

@@ -1,10 +1,11 @@
-"""What a contestant says to `benchmarks.train`, over its standard input and output, a line at a time.
+"""What a contestant says to `benchmarks.train` or `.decode`, over its standard input and output, a line at a time.
 
 worker:     {"ready": true}                          every update was run once, the model is warm
 conductor:  go 3 4 5                                 indices of updates
 worker:     {"seconds": 3.2, "loss": 10.4}           for all of them; the loss is the last one's, a token
 conductor:  end
-worker:     {"peak_bytes": 2893012992}               the most memory that the process has held at one time
+worker:     {"peak_bytes": 2893012992,               the most memory that the process has held at one time,
+             "imported_bytes": 512000000}            and what it held at first, with its libraries
 """
 
 from __future__ import annotations
@@ -30,6 +31,16 @@ def arguments() -> tuple[Shape, str, str]:
     return SHAPES[found.model], found.batches, found.mode
 
 
+def decoding_arguments() -> tuple[Shape, str, str]:
+    """The same for `benchmarks.decode`: shape, folder of the weights, mode."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=SHAPES, required=True)
+    parser.add_argument("--weights", required=True)
+    parser.add_argument("--mode", default="")
+    found = parser.parse_args()
+    return SHAPES[found.model], found.weights, found.mode
+
+
 def quiet_output() -> None:
     """Sends what libraries print to the standard error; call it before importing them."""
     global _answers
@@ -40,8 +51,12 @@ def quiet_output() -> None:
 _answers = sys.stdout
 
 
-def serve(update: Callable[[int], float], updates: Sequence[object]) -> None:
-    """Runs each update once, and then what it is told. `update` takes an index, and gives the loss a target token."""
+def serve(update: Callable[[int], float], updates: Sequence[object], imported_bytes: int | None = None) -> None:
+    """Runs each update once, and then what it is told. `update` takes an index, and gives the loss a target token.
+
+    `imported_bytes`: what `resident_bytes` said before there was a model.
+    """
+    imported = resident_bytes() if imported_bytes is None else imported_bytes
     for index in range(len(updates)):
         _finite(update(index))
     _say(ready=True)
@@ -53,13 +68,18 @@ def serve(update: Callable[[int], float], updates: Sequence[object]) -> None:
         for index in indices:
             loss = update(int(index))
         _say(seconds=time.perf_counter() - start, loss=_finite(loss))
-    _say(peak_bytes=peak_bytes())
+    # not `ru_maxrss`, which may be that of the parent
+    _say(peak_bytes=_bytes("VmHWM"), imported_bytes=imported)
 
 
-def peak_bytes() -> int:
-    """The most resident memory of this process since it was executed (its `ru_maxrss` may be that of its parent)."""
+def resident_bytes() -> int:
+    """The memory of this process now."""
+    return _bytes("VmRSS")
+
+
+def _bytes(what: str) -> int:
     with open("/proc/self/status", encoding="ascii") as file:
-        (line,) = [line for line in file if line.startswith("VmHWM:")]
+        (line,) = [line for line in file if line.startswith(f"{what}:")]
     return int(line.split()[1]) * 1024
 
 

@@ -113,6 +113,11 @@ class Vocabulary:
         self.kind = _kind(path, self._bytes)
         self.size: int = self._processor.get_piece_size()
 
+    @property
+    def pieces(self) -> list[str]:
+        """How sentencepiece spells each id, a space as U+2581: no two alike."""
+        return [self._processor.id_to_piece(number) for number in range(self.size)]
+
     def encode(self, texts: Sequence[str], num_threads: int | None = None) -> list[list[int]]:
         """The ids of each text, END last. Many texts at once are encoded by `num_threads` (None: on all cores),
         with the same outcome.
@@ -124,7 +129,7 @@ class Vocabulary:
             return self._processor.encode(texts, add_eos=True, num_threads=num_threads or _threads(texts))  # type: ignore[no-any-return]
         except (RuntimeError, TypeError):
             for number, text in enumerate(texts, start=1):
-                _must_be_unicode(number, text)
+                must_be_unicode(number, text)
             raise
 
     def decode(self, sequences: Iterable[Iterable[int]]) -> list[str]:
@@ -177,7 +182,7 @@ def _characters(texts: Iterable[str]) -> tuple[int, collections.Counter[str]]:
         counts.update(text)
     if any("\ud800" <= character <= "\udfff" for character in counts):
         for place, text in enumerate(texts, start=1):
-            _must_be_unicode(place, text)
+            must_be_unicode(place, text)
     if not counts:
         raise ValueError("there is no text to learn a vocabulary from; give training text that is not empty")
     return number, counts
@@ -286,7 +291,8 @@ def _kind(path: str, model: bytes) -> str:
     return kinds[0]
 
 
-def _must_be_unicode(number: int, text: object) -> None:
+def must_be_unicode(number: int, text: object) -> None:
+    """Raises ValueError where `text`, the one of that number, is no string, or has a lone surrogate."""
     if not isinstance(text, str):
         raise ValueError(f"text {number} is of type {type(text).__name__}, expected str")
     try:

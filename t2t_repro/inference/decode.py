@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -10,20 +10,33 @@ import tensorflow as tf
 from t2t_repro.config import HParams
 from t2t_repro.data import batching
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.inference.beam import NEVER, PAD, Hypotheses, beam_search
+from t2t_repro.inference.beam import beam_search
+from t2t_repro.inference.ensemble import Ensemble
+from t2t_repro.inference.sample import draws, sample
+from t2t_repro.inference.search import NEVER, PAD, Hypotheses
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import load_weights
 from t2t_repro.training.precision import POLICIES
 
-BATCH_TOKENS = 2_048  # source positions of a batch, padding included
+BATCH_TOKENS = 2_048  # source positions of a batch, padding included, for a beam of at most `BATCH_WIDTH`
+BATCH_WIDTH = 4
+_IDS, _COUNT, _NUMBER = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int32), tf.TensorSpec([])
+
+Found = list[tuple[str, float]]  # translations of a text with their scores
+Report = Callable[[str], None]
 
 
 class Translator:
-    """A model with its vocabulary. Sentences are batched by length and tokens; results keep the input's order."""
+    """A model, or several that decode as one, with their vocabulary. Sentences are batched by length and tokens;
+    results keep the input's order. Any number of threads may call it at once.
+    """
 
-    def __init__(self, model: Transformer, vocabulary: Vocabulary, hparams: HParams):
-        self.model, self.vocabulary, self.hparams = model, vocabulary, hparams
+    def __init__(self, model: Transformer | Sequence[Transformer], vocabulary: Vocabulary, hparams: HParams):
+        """`hparams` holds what is not asked for otherwise: beam size, alpha, greatest length."""
+        self.ensemble = Ensemble([model] if isinstance(model, Transformer) else model)
+        self.model = self.ensemble.models[0]
+        self.vocabulary, self.hparams = vocabulary, hparams
 
     @classmethod
     def from_run(cls, output_dir: str, average_checkpoints: int = 1) -> Translator:
@@ -31,17 +44,40 @@ class Translator:
 
         Raises FileNotFoundError where there is no run or no checkpoint, and ValueError where one is damaged.
         """
+        return cls.from_runs([output_dir], average_checkpoints)
+
+    @classmethod
+    def from_runs(cls, output_dirs: Sequence[str], average_checkpoints: int = 1) -> Translator:
+        """An ensemble of runs, that is the mean of their probabilities, decoded as the first of them says.
+
+        Raises ValueError where they do not share their vocabulary, and whatever `from_run` raises.
+        """
         if average_checkpoints < 1:
             raise ValueError(f"average_checkpoints must be at least 1, got {average_checkpoints}")
-        run = Run.open(output_dir)
-        vocabulary = Vocabulary(run.vocabulary)
-        model = Transformer(vocabulary.size, run.hparams, dtype=POLICIES[run.precision])
-        load_weights(run, model, average_checkpoints)
-        return cls(model, vocabulary, run.hparams)
+        runs = [Run.open(output_dir) for output_dir in output_dirs]
+        for run in runs[1:]:
+            if run.vocabulary_sha256 != runs[0].vocabulary_sha256:
+                raise ValueError(
+                    f"{run.directory!r} has another vocabulary than {runs[0].directory!r} (SHA-256 differs); "
+                    "runs decode together only where they were trained on the same prepared data"
+                )
+        vocabulary = Vocabulary(runs[0].vocabulary)
+        models = [Transformer(vocabulary.size, run.hparams, dtype=POLICIES[run.precision]) for run in runs]
+        for run, model in zip(runs, models, strict=True):
+            load_weights(run, model, average_checkpoints)
+        return cls(models, vocabulary, runs[0].hparams)
 
-    def translate(self, texts: Sequence[str], beam_size: int | None = None, alpha: float | None = None) -> list[str]:
-        """The best translation of each text; an empty text gives an empty one."""
-        return [best[0][0] for best in self.n_best(texts, 1, beam_size, alpha)]
+    def translate(
+        self,
+        texts: Sequence[str],
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        prefixes: Sequence[str] | None = None,
+        min_length: int = 0,
+    ) -> list[str]:
+        """The best translation of each text; an empty text gives an empty one. The rest is as for `n_best`."""
+        found = self.n_best(texts, 1, beam_size, alpha, prefixes=prefixes, min_length=min_length)
+        return [best[0][0] for best in found]
 
     def n_best(
         self,
@@ -49,12 +85,15 @@ class Translator:
         n: int,
         beam_size: int | None = None,
         alpha: float | None = None,
-        report: Callable[[str], None] | None = None,
-    ) -> list[list[tuple[str, float]]]:
+        report: Report | None = None,
+        prefixes: Sequence[str] | None = None,
+        min_length: int = 0,
+    ) -> list[Found]:
         """The n best translations of each text with their scores (log-probability over length penalty), best first.
 
-        There are fewer where the beam ends with fewer. A text of more tokens than `max_positions` is cut to them, which
-        `report` is told.
+        There are fewer where the beam ends with fewer. Each translation begins with its text's prefix, whose tokens
+        count in the score, and has at least `min_length` tokens before its end. A text of more tokens than
+        `max_positions` is cut to them, which `report` is told.
         """
         width = self.hparams.beam_size if beam_size is None else beam_size
         penalty = self.hparams.alpha if alpha is None else alpha
@@ -64,33 +103,126 @@ class Translator:
             raise ValueError(f"n_best must be at least 1 and at most the beam size {width}, got {n}")
         if not penalty >= 0:
             raise ValueError(f"alpha must be at least 0, got {penalty}")
-        results: list[list[tuple[str, float]]] = [[("", 0.0)]] * len(texts)
-        sources = self._encode(texts, report)
-        for numbers, source_BM in _batches(sources):
-            found = self.search(source_BM, width, penalty, self.hparams.extra_length)
-            for number, hypotheses in zip(numbers, self._texts(found, n), strict=True):
-                results[number] = hypotheses
-        return results
+
+        def best(sources: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor) -> Hypotheses:
+            return self.search(source_BM, width, penalty, self.hparams.extra_length, prefix_BP, min_length)
+
+        return self._decode(best, texts, n, width, report, prefixes, min_length)
+
+    def sample(
+        self,
+        texts: Sequence[str],
+        n: int = 1,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        seed: int = 1,
+        report: Report | None = None,
+        prefixes: Sequence[str] | None = None,
+        min_length: int = 0,
+    ) -> list[Found]:
+        """n translations of each text, drawn from the model's own distribution, with their log-probabilities under it.
+
+        Each token is drawn with probability proportional to p^(1 / temperature) among the `top_k` likeliest (0: all).
+        What a text is given depends on it, `seed` (at least 0) and nothing else: not on the texts beside it, and the
+        first of three samples is the same as one alone. The rest is as for `n_best`.
+        """
+        if n < 1:
+            raise ValueError(f"n must be at least 1, got {n}")
+        if not 0 < temperature < float("inf"):
+            raise ValueError(f"temperature must be above 0 and finite, got {temperature}")
+        if top_k < 0:
+            raise ValueError(f"top_k must be at least 0, which means all, got {top_k}")
+        if seed < 0:
+            raise ValueError(f"seed must be at least 0, got {seed}")
+        extra = self.hparams.extra_length
+
+        def drawn(sources: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor) -> Hypotheses:
+            longest = source_BM.shape[1] + extra + prefix_BP.shape[1] + min_length + 1
+            draws_BWL = draws(sources, n, longest, seed)
+            return self._sample(source_BM, draws_BWL, temperature, top_k, extra, prefix_BP, min_length)
+
+        return self._decode(drawn, texts, n, n, report, prefixes, min_length)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """The log-probability of each target given its source, its end included."""
+        return [sum(log_p for _, log_p in tokens) for tokens in self.score_tokens(pairs)]
+
+    def score_tokens(self, pairs: Sequence[tuple[str, str]]) -> list[Found]:
+        """Each target's tokens, the end of it last, with their log-probabilities given those before and the source.
+
+        Tokens are spelled as sentencepiece does: U+2581 for a space, `</s>` for the end.
+        """
         sources = self.vocabulary.encode([source for source, _ in pairs])
         targets = self.vocabulary.encode([target for _, target in pairs])
-        scores = [0.0] * len(pairs)
+        pieces = self.vocabulary.pieces
+        scores: list[Found] = [[] for _ in pairs]
         lengths = np.array([[len(s), len(t)] for s, t in zip(sources, targets, strict=True)]).reshape(-1, 2)
-        for numbers in _by_length(lengths):
+        for numbers in _by_length(lengths, BATCH_TOKENS):
             source_BM, target_BL = _padded([sources[i] for i in numbers]), _padded([targets[i] for i in numbers])
-            for number, score in zip(
-                numbers, self.token_log_probabilities(source_BM, target_BL).numpy().sum(axis=1), strict=True
-            ):
-                scores[number] = float(score)
+            log_p_BL = self.token_log_probabilities(source_BM, target_BL).numpy()
+            for number, log_p in zip(numbers, log_p_BL.tolist(), strict=True):
+                scores[number] = [(pieces[id], log_p[place]) for place, id in enumerate(targets[number])]
         return scores
 
-    def _encode(self, texts: Sequence[str], report: Callable[[str], None] | None) -> dict[int, list[int]]:
+    def search(
+        self,
+        source_BM: tf.Tensor,
+        beam_size: tf.Tensor,
+        alpha: tf.Tensor,
+        extra_length: tf.Tensor,
+        prefix_BP: tf.Tensor | None = None,
+        min_length: tf.Tensor | int = 0,
+    ) -> Hypotheses:
+        """`beam_search` with this model, as one graph for every beam size, batch and length."""
+        if prefix_BP is None:
+            prefix_BP = tf.zeros([tf.shape(source_BM)[0], 0], tf.int32)
+        return self._search(source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
+
+    @tf.function(input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS, _COUNT])
+    def _search(self, source_BM, beam_size, alpha, extra_length, prefix_BP, min_length):
+        return beam_search(self.ensemble.models, source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
+
+    @tf.function(input_signature=[_IDS, tf.TensorSpec([None, None, None]), _NUMBER, _COUNT, _COUNT, _IDS, _COUNT])
+    def _sample(self, source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length):
+        return sample(self.ensemble.models, source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length)
+
+    @tf.function(input_signature=[_IDS, _IDS])
+    def token_log_probabilities(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
+        """log p of each target token given those before it and the source: [B, L] float32, 0 at padding."""
+        log_p_BLV = tf.nn.log_softmax(self.ensemble.logits(source_BM, target_BL))
+        chosen_BL = tf.gather(log_p_BLV, target_BL, batch_dims=2)
+        return tf.where(target_BL != PAD, chosen_BL, 0.0)
+
+    def _decode(
+        self,
+        decode: Callable[[list[list[int]], tf.Tensor, tf.Tensor], Hypotheses],
+        texts: Sequence[str],
+        n: int,
+        width: int,
+        report: Report | None,
+        prefixes: Sequence[str] | None,
+        min_length: int,
+    ) -> list[Found]:
+        """The first n of what `decode` finds by batches of sources, sources [B, M] and prefixes [B, P]."""
+        if min_length < 0:
+            raise ValueError(f"min_length must be at least 0, got {min_length}")
+        if prefixes is not None and len(prefixes) != len(texts):
+            raise ValueError(f"there must be a prefix for each text: {len(prefixes)} for {len(texts)}")
+        results: list[Found] = [[("", 0.0)]] * len(texts)
+        sources = self._encode(texts, report)
+        begun = [ids[:-1] for ids in self.vocabulary.encode(["" for _ in texts] if prefixes is None else prefixes)]
+        for places in _batches(sources, BATCH_TOKENS * BATCH_WIDTH // max(width, BATCH_WIDTH)):
+            batch = [sources[place] for place in places]
+            found = decode(batch, _padded(batch), _padded([begun[place] for place in places]))
+            for place, hypotheses in zip(places, self._texts(found, n), strict=True):
+                results[place] = hypotheses
+        return results
+
+    def _encode(self, texts: Sequence[str], report: Report | None) -> dict[int, list[int]]:
         """Ids of each text that is not empty, by its place."""
         places = [place for place, text in enumerate(texts) if text]
         encoded = dict(zip(places, self.vocabulary.encode([texts[place] for place in places]), strict=True))
-        limit = self.hparams.max_positions
+        limit = min(model.hparams.max_positions for model in self.ensemble.models)
         for place, ids in encoded.items():
             if len(ids) > limit:
                 if report:
@@ -98,50 +230,33 @@ class Translator:
                 encoded[place] = ids[: limit - 1] + ids[-1:]
         return encoded
 
-    def _texts(self, found: Hypotheses, n: int) -> Iterator[list[tuple[str, float]]]:
+    def _texts(self, found: Hypotheses, n: int) -> Iterator[Found]:
         all_ids, all_scores = found.ids.numpy()[:, :n], found.scores.numpy()[:, :n]
         texts = iter(self.vocabulary.decode(all_ids.reshape(-1, all_ids.shape[2]).tolist()))
         for scores in all_scores:
             both = [(next(texts), float(score)) for score in scores]
             yield [(text, score) for text, score in both if score > NEVER / 1e6]
 
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None, None], tf.int32),
-            tf.TensorSpec([], tf.int32),
-            tf.TensorSpec([], tf.float32),
-            tf.TensorSpec([], tf.int32),
-        ]
-    )
-    def search(
-        self, source_BM: tf.Tensor, beam_size: tf.Tensor, alpha: tf.Tensor, extra_length: tf.Tensor
-    ) -> Hypotheses:
-        """`beam_search` with this model, as one graph for every beam size, batch and length."""
-        return beam_search(self.model, source_BM, beam_size, alpha, extra_length)
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2)
-    def token_log_probabilities(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
-        """log p of each target token given those before it and the source: [B, L] float32, 0 at padding."""
-        log_p_BLV = tf.nn.log_softmax(self.model({"inputs": source_BM, "targets": target_BL}))
-        chosen_BL = tf.gather(log_p_BLV, target_BL, batch_dims=2)
-        return tf.where(target_BL != PAD, chosen_BL, 0.0)
-
-
-def _batches(sources: dict[int, list[int]]) -> Iterator[tuple[list[int], tf.Tensor]]:
-    """Places and padded ids [B, M] of batches of similar length."""
+def _batches(sources: Mapping[int, list[int]], tokens: int) -> Iterator[list[int]]:
+    """Places of sources of similar length, as many as hold so many tokens, padding included."""
     places = list(sources)
     lengths = np.array([[len(sources[place])] * 2 for place in places]).reshape(-1, 2)
-    for numbers in _by_length(lengths):
-        yield [places[i] for i in numbers], _padded([sources[places[i]] for i in numbers])
+    for numbers in _by_length(lengths, tokens):
+        yield [places[i] for i in numbers]
 
 
-def _by_length(lengths: np.ndarray) -> Iterator[list[int]]:
+def _by_length(lengths: np.ndarray, tokens: int) -> Iterator[list[int]]:
     if not len(lengths):
         return
-    cut = batching.plan(lengths, max(BATCH_TOKENS, int(lengths.max())), np.random.default_rng(0))
+    cut = batching.plan(lengths, max(tokens, int(lengths.max())), np.random.default_rng(0))
     for start, end in zip(cut.starts[:-1], cut.starts[1:], strict=True):
         yield cut.order[start:end].tolist()
 
 
 def _padded(sequences: list[list[int]]) -> tf.Tensor:
-    return tf.ragged.constant(sequences, dtype=tf.int32).to_tensor()
+    """[B, (length)] ids as [B, longest] int32."""
+    padded = np.full((len(sequences), max(map(len, sequences), default=0)), PAD, np.int32)
+    for row, ids in enumerate(sequences):
+        padded[row, : len(ids)] = ids
+    return tf.constant(padded)

@@ -78,28 +78,38 @@ class MultiHeadAttention(Layer):
 
     def queries(self, x_BLD: Any) -> Any:
         """Q W_Q: [B, H, L, K]."""
-        return self._split_heads(linear(x_BLD, self.w_q))
+        return self.split_heads(linear(x_BLD, self.w_q), ops.shape(x_BLD)[1])
 
     def keys_values(self, memory_BMD: Any) -> tuple[Any, Any]:
         """K W_K and V W_V, in one product: [B, H, M, K] and [B, H, M, E]."""
         both = linear(memory_BMD, ops.concatenate([self.w_k, self.w_v], axis=1))
         keys, values = ops.split(both, [self.num_heads * self.d_k], axis=-1)
-        return self._split_heads(keys), self._split_heads(values)
+        length = ops.shape(memory_BMD)[1]
+        return self.split_heads(keys, length), self.split_heads(values, length)
 
     def queries_keys_values(self, x_BLD: Any) -> tuple[Any, Any, Any]:
         """Q W_Q, K W_K and V W_V of self-attention, in one product."""
+        return self.split_all_three(linear(x_BLD, self.w_qkv()), ops.shape(x_BLD)[1])
+
+    def w_qkv(self) -> Any:
+        """W_Q, W_K and W_V side by side: [D, H (2 K + E)]."""
+        return ops.concatenate([self.w_q, self.w_k, self.w_v], axis=1)
+
+    def split_all_three(self, x: Any, length: Any) -> tuple[Any, Any, Any]:
+        """The products with `w_qkv`, [B, L, ...] or [B L, ...], as queries, keys and values [B, H, L, K or E]."""
         width = self.num_heads * self.d_k
-        all_three = linear(x_BLD, ops.concatenate([self.w_q, self.w_k, self.w_v], axis=1))
-        queries, keys, values = ops.split(all_three, [width, 2 * width], axis=-1)
-        return self._split_heads(queries), self._split_heads(keys), self._split_heads(values)
+        return tuple(self.split_heads(each, length) for each in ops.split(x, [width, 2 * width], axis=-1))
 
     def output_projection(self, heads_BHLE: Any) -> Any:
         """The heads side by side, times W_O: [B, L, D]."""
-        batch, _, length, _ = ops.shape(heads_BHLE)
-        joined = ops.reshape(ops.transpose(heads_BHLE, (0, 2, 1, 3)), (batch, length, self.num_heads * self.d_v))
-        return linear(joined, self.w_o)
+        joined_BLE = self.join_heads(heads_BHLE, (-1, ops.shape(heads_BHLE)[2]))
+        return linear(joined_BLE, self.w_o)
 
-    def _split_heads(self, x: Any) -> Any:
-        batch, length, width = ops.shape(x)
-        split = ops.reshape(x, (batch, length, self.num_heads, width // self.num_heads))
+    def split_heads(self, x: Any, length: Any) -> Any:
+        """[B, L, H K] or [B L, H K] as [B, H, L, K]."""
+        split = ops.reshape(x, (-1, length, self.num_heads, x.shape[-1] // self.num_heads))
         return ops.transpose(split, (0, 2, 1, 3))
+
+    def join_heads(self, heads_BHLE: Any, shape: tuple[Any, ...] = (-1,)) -> Any:
+        """The heads side by side, [..., H E], the rest in `shape`."""
+        return ops.reshape(ops.transpose(heads_BHLE, (0, 2, 1, 3)), (*shape, self.num_heads * self.d_v))

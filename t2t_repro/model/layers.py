@@ -19,7 +19,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     flat = ops.matmul(ops.reshape(x, (-1, inner)), ops.cast(weight, x.dtype))
     if bias is not None:
         flat = flat + ops.cast(bias, x.dtype)
-    return ops.reshape(flat, (*ops.shape(x)[:-1], outer))
+    return flat if len(x.shape) == 2 else ops.reshape(flat, (*ops.shape(x)[:-1], outer))
 
 
 class _Seed(keras.random.SeedGenerator):
@@ -123,7 +123,7 @@ class LayerNorm(Layer):
         flat_ND = ops.reshape(x, (-1, self.gain.shape[0]))
         # copies, since a function with a gradient of its own takes tensors and no variables
         normal_ND = layer_norm(flat_ND, ops.copy(self.gain), ops.copy(self.bias))
-        return ops.reshape(normal_ND, ops.shape(x))
+        return normal_ND if len(x.shape) == 2 else ops.reshape(normal_ND, ops.shape(x))
 
 
 class AddNorm(Layer):

@@ -9,7 +9,7 @@ Shapes: B batch, L target length, M source length, D d_model, H heads, V vocabul
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -58,16 +58,51 @@ class DecoderLayer(Layer):
         x_BLD = self.memory_attention_norm(x_BLD, attended_BLD, seed=seed)
         return self.feed_forward_norm(x_BLD, self.feed_forward(x_BLD), seed=seed)
 
-    def step(self, x_BWD: Any, cache: Cache, memory: KeysValues, beam_bias: Any, memory_bias: Any) -> tuple[Any, Cache]:
-        """`call` for the newest position of W beams; `cache` holds the keys and values of all positions before."""
-        queries_BHWK, new_keys, new_values = self.self_attention.queries_keys_values(x_BWD)
+    def step_weights(self) -> StepWeights:
+        own, other, feed_forward = self.self_attention, self.memory_attention, self.feed_forward
+        weights = (own.w_qkv(), own.w_o, other.w_q, other.w_o)
+        weights += (feed_forward.w_1, feed_forward.b_1, feed_forward.w_2, feed_forward.b_2)
+        return StepWeights(*(ops.cast(ops.convert_to_tensor(weight), self.compute_dtype) for weight in weights))
+
+    def step(
+        self,
+        x_ND: Any,
+        width: Any,
+        weights: StepWeights,
+        cache: Cache,
+        memory: KeysValues,
+        beam_bias: Any,
+        memory_bias: Any,
+    ) -> tuple[Any, Cache]:
+        """`call` for the newest position of W beams; `cache` holds the keys and values of all positions before.
+
+        N = B W: rows are kept flat, for one sentence costs as much as there are operations, and shapes are some too.
+        """
+        queries_BHWK, new_keys, new_values = self.self_attention.split_all_three(linear(x_ND, weights.own_qkv), width)
         keys = ops.concatenate([cache[0], new_keys], axis=2)
         values = ops.concatenate([cache[1], new_values], axis=2)
         heads_BHWE, _ = attention(queries_BHWK, keys, values, beam_bias)
-        x_BWD = self.self_attention_norm(x_BWD, self.self_attention.output_projection(heads_BHWE))
-        heads_BHWE, _ = attention(self.memory_attention.queries(x_BWD), *memory, memory_bias)
-        x_BWD = self.memory_attention_norm(x_BWD, self.memory_attention.output_projection(heads_BHWE))
-        return self.feed_forward_norm(x_BWD, self.feed_forward(x_BWD)), (keys, values)
+        attended_ND = linear(self.self_attention.join_heads(heads_BHWE), weights.own_o)
+        x_ND = self.self_attention_norm(x_ND, attended_ND)
+        queries_BHWK = self.memory_attention.split_heads(linear(x_ND, weights.memory_q), width)
+        heads_BHWE, _ = attention(queries_BHWK, *memory, memory_bias)
+        attended_ND = linear(self.memory_attention.join_heads(heads_BHWE), weights.memory_o)
+        x_ND = self.memory_attention_norm(x_ND, attended_ND)
+        hidden_NF = ops.relu(linear(x_ND, weights.w_1, weights.b_1))
+        return self.feed_forward_norm(x_ND, linear(hidden_NF, weights.w_2, weights.b_2)), (keys, values)
+
+
+class StepWeights(NamedTuple):
+    """The matrices of a `DecoderLayer`, joined and in the dtype of its products: a loop makes them once, outside."""
+
+    own_qkv: Any
+    own_o: Any
+    memory_q: Any
+    memory_o: Any
+    w_1: Any
+    b_1: Any
+    w_2: Any
+    b_2: Any
 
 
 KeysValues = tuple[Any, Any]  # [B, H, M, K] and [B, H, M, E]
@@ -142,26 +177,35 @@ class Transformer(keras.Model):
             x_BLD = layer(x_BLD, memory_BMD, causal_bias, memory_bias, seed=seed)
         return x_BLD
 
+    def step_weights(self) -> tuple[Any, tuple[StepWeights, ...]]:
+        """What `step` and its `logits` need of the model's matrices: the embedding's, and each decoder layer's."""
+        embedding_VD = ops.cast(ops.convert_to_tensor(self.embedding), self.compute_dtype)
+        return embedding_VD, tuple(layer.step_weights() for layer in self.decoder_layers)
+
     def step(
         self,
         token_BW: Any,
         position: Any,
+        weights: tuple[Any, tuple[StepWeights, ...]],
         caches: tuple[Cache, ...],
         memories: tuple[KeysValues, ...],
         beam_bias: Any,
         memory_bias: Any,
     ) -> tuple[Any, tuple[Cache, ...]]:
-        """`decode` for one more position of W beams a sentence: states [B, W, D] and the grown caches.
+        """`call` for one more position of W beams a sentence: logits [B, W, V], float32, and the grown caches.
 
         The beams of a sentence share one set of keys and values: W new ones a step, [B, H, T W, K] after T steps, never
         re-ordered. `beam_bias` [B, 1, W, (T + 1) W] says which of them lie on each beam's own path.
         """
-        x_BWD = self._embed(token_BW, position, "target", beams=True)
+        embedding_VD, layer_weights = weights
+        width = ops.shape(token_BW)[1]
+        x_ND = ops.reshape(self._embed(token_BW, position, "target", beams=True), (-1, self.hparams.d_model))
         grown = []
-        for layer, cache, memory in zip(self.decoder_layers, caches, memories, strict=True):
-            x_BWD, cache = layer.step(x_BWD, cache, memory, beam_bias, memory_bias)
+        for layer, of_layer, cache, memory in zip(self.decoder_layers, layer_weights, caches, memories, strict=True):
+            x_ND, cache = layer.step(x_ND, width, of_layer, cache, memory, beam_bias, memory_bias)
             grown.append(cache)
-        return x_BWD, tuple(grown)
+        logits_NV = ops.cast(linear(x_ND, ops.transpose(embedding_VD)), "float32")
+        return ops.reshape(logits_NV, (-1, width, self.vocab_size)), tuple(grown)
 
     def memory_keys_values(self, memory_BMD: Any) -> tuple[KeysValues, ...]:
         """Keys and values of the encoder's output for every decoder layer: computed once a sentence."""

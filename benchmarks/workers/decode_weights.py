@@ -1,0 +1,48 @@
+"""The weights that our contestants and CTranslate2's share: drawn from a seed.
+
+    python -m benchmarks.workers.decode_weights --model=base --weights=FOLDER
+
+writes them as a CTranslate2 model, through this package's own export.
+"""
+
+from __future__ import annotations
+
+import os
+import types
+from dataclasses import replace
+
+import numpy as np
+
+import t2t_repro
+from benchmarks.cases import pieces
+from benchmarks.shapes import Shape
+from benchmarks.workers import protocol
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.training.precision import POLICIES
+
+
+def made_model(shape: Shape, precision: str) -> Transformer:
+    sizes = {name: getattr(shape, name) for name in ("num_layers", "d_model", "num_heads", "d_ff", "d_k")}
+    hparams = replace(t2t_repro.hparams("base"), name=shape.name, d_v=shape.d_k, **sizes)
+    model = Transformer(shape.vocab_size, hparams, dtype=POLICIES[precision])
+    rng = np.random.default_rng(1)
+    for weight in model.trainable_weights:
+        if len(weight.shape) == 2:  # gains and biases stay as they are at first
+            weight.assign(rng.normal(0.0, weight.shape[0] ** -0.5, weight.shape))
+    return model
+
+
+def main() -> None:
+    from t2t_repro.inference import ctranslate2
+
+    shape, folder, _ = protocol.decoding_arguments()
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, "vocabulary.model")
+    with open(path, "wb"):
+        pass  # nobody tokenizes here
+    vocabulary = types.SimpleNamespace(pieces=pieces(shape.vocab_size), path=path)
+    ctranslate2.write(made_model(shape, "float32"), vocabulary, os.path.join(folder, "ctranslate2"), "float32")
+
+
+if __name__ == "__main__":
+    main()

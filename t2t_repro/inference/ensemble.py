@@ -1,0 +1,65 @@
+"""Several models that decode as one: the mean of their probabilities. One model is an ensemble of one.
+
+Shapes: B sentences, M source length, L target length, W beam width, T steps done, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from t2t_repro.model.transformer import Transformer
+
+
+class Ensemble:
+    """Models of one vocabulary; their sizes and dtypes are their own."""
+
+    def __init__(self, models: Sequence[Transformer]):
+        self.models = tuple(models)
+
+    def memories(self, source_BM: tf.Tensor) -> tuple:
+        """Of each model the keys and values that its decoder looks at in the source."""
+        return tuple(model.memory_keys_values(model.encode(source_BM)) for model in self.models)
+
+    def empty_caches(self, batch: tf.Tensor) -> tuple:
+        """Of each model, for each layer, keys and values before the first step."""
+        caches = []
+        for model in self.models:
+            h, dtype = model.hparams, tf.as_dtype(model.compute_dtype)
+            keys, values = (tf.zeros([batch, h.num_heads, 0, size], dtype) for size in (h.d_k, h.d_v))
+            caches.append(((keys, values),) * h.num_layers)
+        return tuple(caches)
+
+    def weights(self) -> tuple:
+        """Of each model what `stepper` multiplies by: to be made outside of loops."""
+        return tuple(model.step_weights() for model in self.models)
+
+    def stepper(self, weights: tuple, memories: tuple, source_BM: tf.Tensor) -> Callable[..., tuple[tf.Tensor, tuple]]:
+        """`Transformer.step` of all models, for use in a loop: logits [B, W, V], float32, and the grown caches."""
+
+        def step(tokens_BW: tf.Tensor, position: tf.Tensor, caches: tuple, beam_bias: tf.Tensor):
+            # made in each step: TensorFlow 2.21 fuses a mask that comes from outside the loop wrongly (it takes the
+            # value for the loop's end), and with one layer the result was empty
+            memory_bias = self.models[0].source_bias(source_BM)
+            all_logits, grown = [], []
+            for model, *own in zip(self.models, weights, caches, memories, strict=True):
+                logits_BWV, cache = model.step(tokens_BW, position, *own, beam_bias, memory_bias)
+                all_logits.append(logits_BWV)
+                grown.append(cache)
+            return log_mean_probabilities(all_logits), tuple(grown)
+
+        return step
+
+    def logits(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
+        """[B, L, V], float32, of each target token given those before it and the source."""
+        return log_mean_probabilities([model({"inputs": source_BM, "targets": target_BL}) for model in self.models])
+
+
+def log_mean_probabilities(logits: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Logits whose softmax is the mean of the softmaxes of `logits`, all [..., V]; those of one model as they are."""
+    if len(logits) == 1:
+        return logits[0]
+    log_p = tf.stack([tf.nn.log_softmax(each) for each in logits])
+    return tf.reduce_logsumexp(log_p, axis=0) - math.log(len(logits))

@@ -1,0 +1,104 @@
+"""An exported run in use from Python: the signatures of its SavedModel, with lists in and out."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from t2t_repro.config import HParams
+from t2t_repro.data.vocabulary import must_be_unicode
+from t2t_repro.files import read_json
+
+_GRAPH, _CARD = "saved_model.pb", "model_card.json"
+
+
+class ExportedModel:
+    """What a `Translator` does, as far as the SavedModel has signatures for it. Any number of threads may call it."""
+
+    def __init__(self, path: str):
+        """`path`: the folder of a SavedModel, or one of numbered folders, of which the highest is taken.
+
+        Raises FileNotFoundError where there is none, and ValueError where it is damaged.
+        """
+        import tensorflow_text  # noqa: F401  (registers the operations of the tokenizer)
+
+        self.path = _newest_version(path)
+        try:
+            self.hparams = HParams(**read_json(os.path.join(self.path, _CARD))["hparams"])
+            self._loaded = tf.saved_model.load(self.path)  # kept, for signatures do not keep their variables
+        except (KeyError, TypeError, ValueError, OSError, tf.errors.OpError) as error:
+            raise ValueError(f"{self.path} is damaged: {str(error).splitlines()[0]}; export the run again") from None
+
+    def translate(self, texts: Sequence[str], beam_size: int | None = None, alpha: float | None = None) -> list[str]:
+        """The best translation of each text; an empty text gives an empty one."""
+        return [best[0][0] for best in self.n_best(texts, 1, beam_size, alpha)]
+
+    def n_best(
+        self, texts: Sequence[str], n: int, beam_size: int | None = None, alpha: float | None = None
+    ) -> list[list[tuple[str, float]]]:
+        """The n best translations of each text with their scores (log-probability over length penalty), best first.
+
+        There are fewer where the beam ends with fewer.
+        """
+        width = self.hparams.beam_size if beam_size is None else beam_size
+        penalty = self.hparams.alpha if alpha is None else alpha
+        if not 1 <= n <= width:
+            raise ValueError(f"n_best must be at least 1 and at most the beam size {width}, got {n}")
+        if not texts:
+            return []
+        found = self._call(
+            "translate",
+            inputs=_strings(texts),
+            beam_size=tf.constant(width, tf.int32),
+            alpha=tf.constant(penalty, tf.float32),
+            extra_length=tf.constant(self.hparams.extra_length, tf.int32),
+            n_best=tf.constant(n, tf.int32),
+        )
+        results = []
+        for lines, scores in zip(found["outputs"].numpy().tolist(), found["scores"].numpy().tolist(), strict=True):
+            both = zip(lines, scores, strict=True)
+            results.append([(line.decode("utf-8"), score) for line, score in both if score > -float("inf")])
+        return [hypotheses if text else [("", 0.0)] for text, hypotheses in zip(texts, results, strict=True)]
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """The log-probability of each target given its source, its end included."""
+        if not pairs:
+            return []
+        sources, targets = (_strings(side) for side in zip(*pairs, strict=True))
+        return self._call("score", inputs=sources, targets=targets)["log_probabilities"].numpy().tolist()
+
+    def _call(self, signature: str, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Raises ValueError where the graph finds the inputs wrong."""
+        try:
+            return self._loaded.signatures[signature](**inputs)
+        except tf.errors.InvalidArgumentError as error:
+            raise ValueError(f"{self.path} refuses this: {' '.join(error.message.split())}") from None
+
+
+def holds_export(path: str) -> bool:
+    """Whether there is a SavedModel in `path`, or in a numbered folder of it."""
+    return bool(_versions(path))
+
+
+def _newest_version(path: str) -> str:
+    versions = _versions(path)
+    if not versions:
+        raise FileNotFoundError(f"{path!r} holds no {_GRAPH}; give the folder that t2t-exporter wrote")
+    return versions[-1]
+
+
+def _versions(path: str) -> list[str]:
+    """Folders with a SavedModel: `path` itself, or the numbered ones in it, lowest first."""
+    names = os.listdir(path) if os.path.isdir(path) else []
+    numbered = sorted((name for name in names if re.fullmatch(r"\d+", name)), key=int)
+    folders = [path] if _GRAPH in names else [os.path.join(path, name) for name in numbered]
+    return [folder for folder in folders if os.path.isfile(os.path.join(folder, _GRAPH))]
+
+
+def _strings(texts: Sequence[str]) -> tf.Tensor:
+    for number, text in enumerate(texts, start=1):
+        must_be_unicode(number, text)
+    return tf.constant(list(texts), tf.string)
