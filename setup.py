@@ -23,7 +23,6 @@ PROGRAMS = (
     "report",
     "attention",
 )
-
 setup(
     name="t2t_repro",
     version=VERSION,
@@ -73,7 +72,9 @@ setup(
     extras_require={
         # Beam wants protobuf below 7, and the messages that sentencepiece 0.2.3 carries refuse it
         "beam": ["apache-beam>=2.77", "sentencepiece<0.2.3"],
+        "ctranslate2": ["ctranslate2>=4.8"],  # a second engine, whose translations must be ours
         "test": [
+            "t2t_repro[ctranslate2]",
             "build>=1.6",
             "hypothesis>=6.100",
             "mypy>=2.4",

@@ -157,10 +157,12 @@ def test_every_dependency_is_declared():
     used = {root(each) for part in MAY_IMPORT for each in imports(part)} - {"t2t_repro", *sys.stdlib_module_names}
     call = next(node for node in ast.walk(ast.parse((CHECKOUT / "setup.py").read_text())) if _is_setup(node))
     words = {word.arg: word.value for word in call.keywords}
-    requires = ast.literal_eval(words["install_requires"]) + ast.literal_eval(words["extras_require"])["beam"]
+    extras = ast.literal_eval(words["extras_require"])
+    requires = [*ast.literal_eval(words["install_requires"])]
+    requires += [*extras["beam"], *extras["ctranslate2"]]
     declared = {re.match(r"[\w-]+", requirement)[0] for requirement in requires}
     at_once = {root(each) for part in MAY_IMPORT for each in imports(part) if each.top}
-    assert "matplotlib" not in at_once  # which may be missing
+    assert not {"matplotlib", "ctranslate2"} & at_once  # which may be missing
     assert {INSTALLED_AS.get(name, name) for name in used} <= declared
 
 

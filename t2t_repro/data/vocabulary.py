@@ -113,6 +113,11 @@ class Vocabulary:
         self.kind = _kind(path, self._bytes)
         self.size: int = self._processor.get_piece_size()
 
+    @property
+    def pieces(self) -> list[str]:
+        """How sentencepiece spells each id, a space as U+2581: no two alike."""
+        return [self._processor.id_to_piece(number) for number in range(self.size)]
+
     def encode(self, texts: Sequence[str], num_threads: int | None = None) -> list[list[int]]:
         """The ids of each text, END last. Many texts at once are encoded by `num_threads` (None: on all cores),
         with the same outcome.
