@@ -13,7 +13,7 @@ from benchmarks import batches, gemm, prepare, train
 from benchmarks.shapes import SHAPES, update_flops
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-PROGRAMS = ("agree", "batches", "environments", "gemm", "pipeline", "prepare", "train")
+PROGRAMS = ("agree", "batches", "environments", "gemm", "pipeline", "prepare", "serve", "train")
 
 
 def test_help_names_the_command_and_imports_nothing_heavy() -> None:
