@@ -76,7 +76,7 @@ setup(
         "beam": ["apache-beam>=2.77", "sentencepiece<0.2.3"],
         "ctranslate2": ["ctranslate2>=4.8"],  # a second engine, whose translations must be ours
         "serve": [
-            "aiohttp>=3.14",  # the first whose connections may not be silent before their first request
+            "aiohttp>=3.14.5",  # 3.14.0 lets a connection be silent for ever before its first request
             "prometheus-client>=0.22",
         ],
         "test": [
