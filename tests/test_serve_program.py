@@ -45,13 +45,13 @@ class Served:
     def post(self, body, name="E"):
         request = urllib.request.Request(f"{self.address}v1/models/{name}:predict", json.dumps(body).encode())
         try:
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=300) as response:
                 return response.status, json.load(response)
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)
 
     def get(self, path):
-        with urllib.request.urlopen(self.address + path, timeout=60) as response:
+        with urllib.request.urlopen(self.address + path, timeout=300) as response:
             return response.read().decode()
 
     def stop(self, number):
@@ -59,7 +59,7 @@ class Served:
         return self.ended()
 
     def ended(self):
-        _, err = self.process.communicate(timeout=60)
+        _, err = self.process.communicate(timeout=300)
         return self.process.returncode, err
 
 
@@ -72,7 +72,7 @@ def exported(trained, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(exported):
-    running = Served(f"--export_dir={exported}", "--batch_ms=20")
+    running = Served(f"--export_dir={exported}", "--batch_ms=20", "--answer_seconds=300")
     yield running
     if running.process.poll() is None:  # the last test stops it
         running.process.kill()
@@ -134,13 +134,13 @@ def test_metadata_is_the_saved_models_own(served):
 
 def test_sigterm_finishes_what_is_under_way(served):
     with concurrent.futures.ThreadPoolExecutor(1) as client:
-        body = {"signature_name": "translate", "inputs": {"inputs": TEXTS * 40, "beam_size": 8, "extra_length": 200}}
+        body = {"signature_name": "translate", "inputs": {"inputs": TEXTS * 20, "beam_size": 8, "extra_length": 100}}
         answer = client.submit(served.post, body)
         while "t2t_requests_under_way 1.0" not in served.get("metrics"):
             assert not answer.done()
         code, err = served.stop(signal.SIGTERM)
         status, found = answer.result()
-    assert status == 200 and len(found["outputs"]["outputs"]) == 40 * len(TEXTS)
+    assert status == 200 and len(found["outputs"]["outputs"]) == 20 * len(TEXTS)
     assert code == 143
     assert re.fullmatch(
         r"stopping: what is under way is finished\nt2t-serve: stopped; \d+ requests were answered\n", err
