@@ -16,6 +16,7 @@ PROGRAMS = (
     "decoder",
     "eval",
     "exporter",
+    "serve",
     "evalb",
     "bleu",
     "avg_checkpoints",
@@ -44,7 +45,7 @@ setup(
     ],
     keywords="transformer attention translation tensorflow keras",
     packages=find_packages(include=["t2t_repro", "t2t_repro.*"]) + [f"t2t_repro.{folder}" for folder in INSIDE],
-    package_data={"t2t_repro.evaluation": ["*.html"]},
+    package_data={"t2t_repro.evaluation": ["*.html"], "t2t_repro.serving": ["*.html"]},
     package_dir={f"t2t_repro.{folder}": folder for folder in INSIDE},
     entry_points={
         "console_scripts": [
@@ -73,7 +74,13 @@ setup(
     extras_require={
         # Beam wants protobuf below 7, and the messages that sentencepiece 0.2.3 carries refuse it
         "beam": ["apache-beam>=2.77", "sentencepiece<0.2.3"],
+        "ctranslate2": ["ctranslate2>=4.8"],  # a second engine, whose translations must be ours
+        "serve": [
+            "aiohttp>=3.14.5",  # 3.14.0 lets a connection be silent for ever before its first request
+            "prometheus-client>=0.22",
+        ],
         "test": [
+            "t2t_repro[ctranslate2,serve]",
             "build>=1.6",
             "hypothesis>=6.100",
             "mypy>=2.4",

@@ -14,7 +14,19 @@ from benchmarks import batches, cases, decode, dry_run, gemm, prepare, train
 from benchmarks.shapes import SHAPES, update_flops
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-PROGRAMS = ("batches", "decode", "dry_run", "environments", "gemm", "kills", "pipeline", "prepare", "train")
+PROGRAMS = (
+    "agree",
+    "batches",
+    "decode",
+    "dry_run",
+    "environments",
+    "gemm",
+    "kills",
+    "pipeline",
+    "prepare",
+    "serve",
+    "train",
+)
 
 
 def test_help_names_the_command_and_imports_nothing_heavy() -> None:

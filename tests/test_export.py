@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import tensorflow as tf
 from small import PROBLEM, SMALL, random_model, train_pairs
 
 from t2t_repro.data.vocabulary import Vocabulary, learn
+from t2t_repro.evaluation.attention_view import attend
 from t2t_repro.inference.decode import Translator
 from t2t_repro.inference.export import export
+from t2t_repro.inference.parse import Parser
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import Checkpoints
 
@@ -30,6 +35,13 @@ several = model.signatures["translate"](inputs=inputs, **search)
 scores = model.signatures["score"](inputs=inputs, targets=inputs)
 none = model.signatures["serving_default"](inputs=tf.constant([], tf.string))
 odd = model.signatures["serving_default"](inputs=tf.constant([b"\\xff\\xfe 3 cats"]))
+refused = []
+for name, value in {"beam_size": 65, "alpha": -1.0, "extra_length": -1, "n_best": 4}.items():
+    try:
+        model.signatures["translate"](inputs=inputs, **{**search, name: tf.constant(value)})
+    except tf.errors.InvalidArgumentError as error:
+        refused.append(error.message.split("assertion failed: [")[1].split("]")[0])
+weights = model.signatures["attention"](inputs=inputs[:1], targets=inputs[2:3])
 assert not [name for name in sys.modules if name.startswith("t2t_repro")]
 print(json.dumps({
     "best": [text.decode() for text in best["outputs"].numpy()],
@@ -39,6 +51,11 @@ print(json.dumps({
     "tokens": scores["token_log_probabilities"].numpy().sum(axis=1).tolist(),
     "none": len(none["outputs"]),
     "odd": len(odd["outputs"]),
+    "refused": refused,
+    "pieces": [[piece.decode() for piece in weights[f"{side}_pieces"].numpy()[0]] for side in ("input", "target")],
+    "shapes": {name: weights[name].shape.as_list() for name in ("encoder", "memory", "decoder")},
+    "rows": {name: float(weights[name].numpy().sum(axis=-1).max()) for name in ("encoder", "memory", "decoder")},
+    "memory": weights["memory"].numpy().tolist(),
 }))
 """
 
@@ -71,6 +88,46 @@ def test_a_stranger_gets_what_the_run_gives(run, tmp_path):
     assert found["log_probabilities"] == pytest.approx(expected, rel=1e-4)
     assert found["tokens"] == pytest.approx(expected, rel=1e-4)
     assert (found["none"], found["odd"]) == (0, 1)
+    assert found["refused"] == [
+        "beam_size must be from 1 to 64, got",
+        "alpha must be at least 0 and finite, got",
+        "extra_length must be from 0 to 1024, got",
+        "n_best must be at least 1 and at most beam_size, got",
+    ]
+    shown = attend(translator, TEXTS[0], TEXTS[2])
+    assert found["pieces"][0] == [translator.vocabulary.pieces[id] for id in translator.vocabulary.encode(TEXTS[:1])[0]]
+    read, written = map(len, found["pieces"])
+    sizes = {"encoder": [read, read], "memory": [written, read], "decoder": [written, written]}
+    assert found["shapes"] == {name: [1, SMALL.num_layers, SMALL.num_heads, *size] for name, size in sizes.items()}
+    assert found["rows"] == pytest.approx(dict.fromkeys(sizes, 1.0), abs=1e-5)
+    np.testing.assert_allclose(found["memory"][0], shown.views["memory"].weights, atol=1e-5)
+
+
+def test_scores_are_the_same_in_turns(run, monkeypatch):
+    from t2t_repro.inference import signatures
+
+    monkeypatch.setattr(signatures, "SCORED_AT_ONCE", 40)
+    translator = Translator.from_run(run.directory)
+    pairs = [*train_pairs()][:9]
+    sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+    module = signatures.ExportedTranslator(translator)
+    found = module.signatures()["score"](np.array(sources), np.array(targets))
+    assert found["log_probabilities"].numpy() == pytest.approx(translator.score(pairs), rel=1e-5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="at most 1024 are scored, got"):
+        module.signatures()["score"](np.array(["a " * 2_000]), np.array(["a"]))
+
+
+def test_a_parser_gives_trees(run):
+    from t2t_repro.inference.signatures import ExportedTranslator
+
+    translator = Translator.from_run(run.directory)
+    sentences = ["3 red cats .", "", " f  ( x )", "12"]
+    found = ExportedTranslator(translator, parses=True).signatures()["parse"](np.array(sentences))
+    trees = [text.decode() for text in found["outputs"].numpy()]
+    parser = Parser(translator)
+    assert trees == [hypotheses[0][0] for hypotheses in parser.n_best(sentences, 1)]
+    assert trees[1] == "" and found["repairs"].numpy().sum() == parser.repairs
+    assert "parse" not in ExportedTranslator(translator).signatures()
 
 
 def test_exports_are_numbered_and_whole(run, tmp_path):
@@ -79,8 +136,29 @@ def test_exports_are_numbered_and_whole(run, tmp_path):
     assert export(run.directory, str(folder)) == str(folder / "2")
     assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
     card = json.loads((folder / "2" / "model_card.json").read_text())
-    assert card["problem"]["name"] == "animals"
-    assert card["checkpoints"] == ["ckpt-1"]
+    assert (card["format"], card["problem"]["name"]) == ("saved_model", "animals")
+    assert card["checkpoints"] == ["ckpt-1"] and card["parameters"] == SMALL.num_parameters(PROBLEM.vocab_size)
+    assert card["licence"]["code"] == "Apache-2.0" and card["scores"] == []
+
+
+def test_the_card_has_the_scores_of_these_weights(run, tmp_path):
+    scores = [
+        {"bleu": 1.0, "checkpoints": ["ckpt-0"], "perplexity": float("inf")},
+        {"bleu": 2.0, "checkpoints": ["ckpt-1"]},
+    ]
+    try:
+        for each in scores:
+            run.keep_scores(each)
+        path = export(run.directory, str(tmp_path / "exported"))
+        with open(run.scores, "a") as file:
+            file.write("{\n")
+        with pytest.raises(ValueError, match="scores.jsonl, line 3 is damaged: no JSON object"):
+            export(run.directory, str(tmp_path / "exported"))
+    finally:
+        os.remove(run.scores)
+    with open(f"{path}/model_card.json") as file:
+        card = json.load(file)
+    assert card["scores"] == scores[1:] and card["scores_of_other_checkpoints"] == [scores[0] | {"perplexity": None}]
 
 
 def test_a_failed_export_leaves_nothing(run, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from conftest import CHECKOUT
 
 # Where each part of the package lies in the checkout. A part is a folder, or one module of the package's root.
 FOLDERS = {"problems": "problems", "hparams": "hparams", "bin": "bin"}
-FOLDERS |= {part: f"t2t_repro/{part}" for part in ("data", "model", "training", "inference", "evaluation")}
+FOLDERS |= {part: f"t2t_repro/{part}" for part in ("data", "model", "training", "inference", "evaluation", "serving")}
 ROOT_MODULES = ("config", "files", "problem", "registry", "run", "describe", "cost", "scale", "scaffold")
 
 CORE = {"config", "files", "problem", "registry", "run"}
@@ -35,7 +35,8 @@ MAY_IMPORT = {
     "training": CORE | {"cost", "data", "model"},
     "inference": CORE | {"data", "model", "training"},
     "evaluation": CORE | {"data", "model", "training", "inference"},
-    "bin": CORE | {"describe", "scaffold", "cost", "scale", "data", "training", "inference", "evaluation"},
+    "serving": {"files"},  # what is exported stands on its own
+    "bin": CORE | {"describe", "scaffold", "cost", "scale", "data", "training", "inference", "evaluation", "serving"},
     "__init__": {"config", "problem", "hparams", "registry", "scale", "inference"},
 }
 # Parts whose import brings nothing but the standard library (and absl, for the programs).
@@ -46,6 +47,7 @@ INSTALLED_AS = {
     "absl": "absl-py",
     "apache_beam": "apache-beam",
     "google": "protobuf",
+    "prometheus_client": "prometheus-client",
     "tensorflow_text": "tensorflow-text",
     "tensorflow_datasets": "tensorflow-datasets",
 }
@@ -157,10 +159,12 @@ def test_every_dependency_is_declared():
     used = {root(each) for part in MAY_IMPORT for each in imports(part)} - {"t2t_repro", *sys.stdlib_module_names}
     call = next(node for node in ast.walk(ast.parse((CHECKOUT / "setup.py").read_text())) if _is_setup(node))
     words = {word.arg: word.value for word in call.keywords}
-    requires = ast.literal_eval(words["install_requires"]) + ast.literal_eval(words["extras_require"])["beam"]
+    extras = ast.literal_eval(words["extras_require"])
+    requires = [*ast.literal_eval(words["install_requires"])]
+    requires += [*extras["beam"], *extras["ctranslate2"], *extras["serve"]]
     declared = {re.match(r"[\w-]+", requirement)[0] for requirement in requires}
     at_once = {root(each) for part in MAY_IMPORT for each in imports(part) if each.top}
-    assert "matplotlib" not in at_once  # which may be missing
+    assert not {"matplotlib", "ctranslate2"} & at_once  # which may be missing
     assert {INSTALLED_AS.get(name, name) for name in used} <= declared
 
 

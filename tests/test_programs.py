@@ -115,6 +115,12 @@ def test_version(program, name):
         ("t2t-trainer", ["--train_steps=1e5"], "flag --train_steps=1e5: expected a whole number"),
         ("t2t-trainer", ["--train_steps=0"], "flag --train_steps=0: 0 is not a positive integer"),
         ("t2t-trainer", ["--problem"], "Missing value for flag --problem"),
+        ("t2t-exporter", ["--output_dir=R"], "missing --export_dir"),
+        (
+            "t2t-exporter",
+            ["--output_dir=R", "--export_dir=E", "--quantization=int8"],
+            "--quantization=int8 needs --format=ctranslate2",
+        ),
         ("t2t-registry", ["--diff=base"], "--diff takes two sets, as --diff=base,big, and stands alone"),
         ("t2t-registry", ["--new_problem=mine"], "--new_problem needs a directory: --new_problem=NAME DIR"),
         ("t2t-registry", ["--override=d_k=3"], "--override needs --hparams: it replaces fields of that set"),

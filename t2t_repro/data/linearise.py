@@ -24,7 +24,7 @@ from t2t_repro.problem import Pair
 
 OPEN, CLOSE, WORD = "o", "c", "XX"
 
-_PUNCTUATION = {  # what the Penn Treebank tags by the sign alone; ' and - are other things too, and stay XX
+PUNCTUATION = {  # what the Penn Treebank tags by the sign alone; ' and - are other things too, and stay XX
     **dict.fromkeys(".?!", "."),
     ",": ",",
     **dict.fromkeys((":", ";", "--", "...", "—", "…"), ":"),
@@ -65,7 +65,7 @@ def tag_of(word: str) -> str:
 
     EVALB leaves punctuation out by its tag, so a tree without tags could not be scored.
     """
-    return _PUNCTUATION.get(word, WORD)
+    return PUNCTUATION.get(word, WORD)
 
 
 def rebuild(symbols: str | Sequence[str], words: Sequence[str], tags: Sequence[str] | None = None) -> tuple[Tree, int]:

@@ -1,0 +1,134 @@
+"""t2t-serve under load: requests a second and the slowest of a hundred at several numbers of clients, and its memory.
+
+    t2t-exporter --output_dir=RUN --export_dir=E
+    python -m benchmarks.serve --export_dir=E --source=test_2016_flickr.en
+
+The server is a process of its own, as are the clients together; each client sends one sentence, waits for its answer
+and sends the next. Every answer is compared with what the server gave when it was asked for the same sentence alone: a
+wrong one ends the benchmark. Then --requests more are sent by 8 clients, and the server's memory is read on the way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gzip
+import itertools
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@contextlib.contextmanager
+def server(export_dir: str, flags: list[str]) -> Iterator[tuple[str, int]]:
+    """The address and process number of a t2t-serve that has begun to answer."""
+    command = [sys.executable, "-m", "t2t_repro.bin.t2t_serve", f"--export_dir={export_dir}", "--port=0", *flags]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True)
+    said = []
+    try:
+        for line in process.stderr or ():
+            if line.startswith("http"):
+                yield line.split()[0], process.pid
+                return
+            said.append(line)
+        sys.exit("".join(said) or "t2t-serve said nothing")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
+
+
+def resident(process: int) -> float:
+    """MB of memory that a process holds."""
+    status = Path(f"/proc/{process}/status").read_text("ascii")
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+async def ask(session: Any, url: str, sentence: str) -> str:
+    async with session.post(url, json={"instances": [sentence]}) as response:
+        found = await response.json()
+        if response.status != 200:
+            raise SystemExit(f"{response.status}: {found}")
+        return str(found["predictions"][0]["outputs"])
+
+
+async def load(session: Any, url: str, expected: dict[str, str], clients: int, until: Any) -> list[float]:
+    """Seconds of each request of `clients` clients, as long as `until()` says; every answer is checked."""
+    sentences = itertools.cycle(expected)
+    seconds: list[float] = []
+
+    async def client() -> None:
+        while until(len(seconds)):
+            sentence = next(sentences)
+            started = time.perf_counter()
+            if await ask(session, url, sentence) != expected[sentence]:
+                raise SystemExit(f"a wrong answer among {clients} clients to {sentence!r}")
+            seconds.append(time.perf_counter() - started)
+
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return seconds
+
+
+def row(clients: int, seconds: list[float], wall: float) -> str:
+    cuts = statistics.quantiles(seconds, n=100, method="inclusive") if len(seconds) > 1 else seconds * 99
+    return (
+        f"| {clients} | {len(seconds) / wall:.1f} | {cuts[49] * 1000:.0f} | {cuts[98] * 1000:.0f} | {len(seconds):,} |"
+    )
+
+
+async def measure(address: str, process: int, sentences: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
+    import aiohttp
+
+    url = f"{address}v1/models/{os.path.basename(os.path.abspath(arguments.export_dir))}:predict"
+    record: dict[str, Any] = {"clients": {}, "memory": []}
+    timeout, connector = aiohttp.ClientTimeout(total=600), aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+        expected = {sentence: await ask(session, url, sentence) for sentence in sentences}
+        print("| clients | requests/s | median ms | p99 ms | requests |", "|---" * 5 + "|", sep="\n")
+        for clients in map(int, arguments.clients.split(",")):
+            started = time.perf_counter()
+            end = started + arguments.seconds
+            seconds = await load(session, url, expected, clients, lambda _, end=end: time.perf_counter() < end)
+            wall = time.perf_counter() - started
+            record["clients"][clients] = {"wall": wall, "seconds": seconds}
+            print(row(clients, seconds, wall), flush=True)
+        record["memory"].append((0, resident(process)))
+        for part in range(1, 5):
+            share = arguments.requests // 4
+            await load(session, url, expected, 8, lambda done, share=share: done < share)
+            record["memory"].append((share * part, resident(process)))
+    print("memory after requests:", ", ".join(f"{count:,}: {mb:,.0f} MB" for count, mb in record["memory"]))
+    return record
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--export_dir", required=True, help="what t2t-exporter wrote")
+    parser.add_argument("--source", required=True, help="UTF-8 text, .gz read too; empty lines are left out")
+    parser.add_argument("--sentences", type=int, default=200, help="its first so many; default: %(default)s")
+    parser.add_argument("--clients", default="1,8,64", help="default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=30, help="for each number of clients; default: %(default)s")
+    parser.add_argument("--requests", type=int, default=10_000, help="for the memory; default: %(default)s")
+    parser.add_argument("--serve", action="append", default=[], metavar="FLAG", help="of t2t-serve; repeatable")
+    parser.add_argument("--json", help="a file for all that was measured")
+    arguments = parser.parse_args()
+    data = Path(arguments.source).read_bytes()
+    text = (gzip.decompress(data) if arguments.source.endswith(".gz") else data).decode("utf-8")
+    sentences = list(dict.fromkeys(line for line in text.split("\n") if line))[: arguments.sentences]
+    with server(arguments.export_dir, arguments.serve) as (address, process):
+        record = asyncio.run(measure(address, process, sentences, arguments))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

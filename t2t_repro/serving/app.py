@@ -1,0 +1,218 @@
+"""The web application: TF Serving's REST form over a `ServedModel`, a page, health and metrics.
+
+    POST /v1/models/NAME:predict                GET /v1/models/NAME, /v1/models/NAME/metadata
+    POST /v1/models/NAME/versions/N:predict     GET /v1/models/NAME/versions/N, /v1/models/NAME/versions/N/metadata
+    GET /    GET /healthz    GET /metrics
+
+Every error is a JSON object {"error": "..."}: 400 for what cannot be answered, 404 and 405 for what is not there, 408
+for a body that comes too slowly, 413 for one that is too large, 415 for a compressed one, 503 where too much is under
+way, 504 where the model takes too long, 500 for a defect, of which the client is told no more. aiohttp closes a
+connection whose head does not come within `Settings.idle_seconds`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, exposition
+
+from t2t_repro.serving import page, protocol
+from t2t_repro.serving.batching import Batcher, Overloaded
+from t2t_repro.serving.model import ServedModel, WrongInput
+
+logger = logging.getLogger("t2t_serve")
+
+_SECURITY = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a server allows."""
+
+    max_batch: int = 64  # rows that are run at once
+    batch_seconds: float = 0.005  # that the oldest request waits for others
+    max_body: int = 1 << 20  # bytes
+    max_requests: int = 256  # under way at once, bodies that are still coming included
+    max_waiting: int = 4_096  # rows that wait for the model
+    body_seconds: float = 10.0  # in which a body must have come
+    answer_seconds: float = 60.0  # in which the model must have answered
+    idle_seconds: float = 30.0  # that a connection may be silent, or take for the head of its request
+    stop_seconds: float = 60.0  # that what is under way has when the server is stopped
+    limits: protocol.Limits = field(default_factory=protocol.Limits)
+
+
+class Metrics:
+    """What /metrics shows, in the text form of Prometheus."""
+
+    def __init__(self, under_way: Callable[[], int], waiting: Callable[[], int]):
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        registry = {"registry": self.registry}
+        self.requests = Counter("t2t_requests", "Answered requests", ["path", "status"], **registry)
+        self.seconds = Histogram("t2t_predict_seconds", "From a request's head to its answer", **registry)
+        sizes = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+        self.batches = Histogram("t2t_batch_rows", "Rows that were run at once", buckets=sizes, **registry)
+        gauges = (
+            ("t2t_requests_under_way", "Predictions that have been asked for and are not answered", under_way),
+            ("t2t_waiting_rows", "Rows that wait for the model", waiting),
+        )
+        for name, meaning, value in gauges:
+            Gauge(name, meaning, **registry).set_function(value)
+
+
+class Server:
+    """The application `app` over one model under one name. `stopping` is set when it takes no more."""
+
+    def __init__(self, model: ServedModel, name: str, settings: Settings):
+        self.model, self.name, self.settings = model, name, settings
+        self.stopping = False
+        self.answered = self.under_way = 0
+        self.page = page.render(model, name)
+        self.metrics = Metrics(lambda: self.under_way, lambda: self.batcher.waiting)
+        self.app = web.Application(client_max_size=settings.max_body, middlewares=[self._guard])
+        self.app.cleanup_ctx.append(self._with_batcher)
+        self.app.add_routes(
+            [
+                web.get("/", self._page),
+                web.get("/healthz", self._health),
+                web.get("/metrics", self._metrics),
+                *self._model_routes(f"/v1/models/{name}"),
+                *self._model_routes(f"/v1/models/{name}/versions/{model.version}"),
+            ]
+        )
+
+    def _model_routes(self, path: str) -> list[web.RouteDef]:
+        return [
+            web.post(f"{path}:predict", self._predict),
+            web.get(path, self._status),
+            web.get(f"{path}/metadata", self._metadata),
+        ]
+
+    async def _with_batcher(self, _: web.Application) -> AsyncIterator[None]:
+        settings = self.settings
+        self.batcher = Batcher(
+            self.model.run,
+            settings.max_batch,
+            settings.batch_seconds,
+            settings.max_waiting,
+            self.metrics.batches.observe,
+        )
+        await self.batcher.start()
+        yield
+        await self.batcher.stop()
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Counts requests, and gives every failure its form."""
+        response = await self._answered(request, handler)
+        resource = request.match_info.route.resource
+        path = resource.canonical if resource is not None else "other"
+        self.metrics.requests.labels(path, str(response.status)).inc()
+        self.answered += 1
+        response.headers.update(_SECURITY)
+        return response
+
+    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except (protocol.BadRequest, WrongInput) as error:
+            return self._refusal(400, str(error))
+        except web.RequestPayloadError:
+            return self._refusal(400, "the body is not whole")
+        except Overloaded as error:
+            return self._refusal(503, str(error), retry=True)
+        except web.HTTPRequestEntityTooLarge:
+            return self._refusal(413, f"the body is too large; at most {self.settings.max_body:,} bytes")
+        except web.HTTPException as error:
+            allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+            return self._refusal(error.status, self._what_there_is(request, error), headers=allow)
+        except ConnectionError:
+            raise
+        except Exception:
+            logger.exception("a request failed")
+            return self._refusal(500, "the server failed; its log says why")
+
+    def _what_there_is(self, request: web.Request, error: web.HTTPException) -> str:
+        if error.status != 404 or not request.path.startswith("/v1/"):
+            return error.reason
+        return f"not found; the model here is /v1/models/{self.name}, in version {self.model.version}"
+
+    def _refusal(
+        self, status: int, message: str, retry: bool = False, headers: dict[str, str] | None = None
+    ) -> web.Response:
+        response = _json({"error": message}, status)
+        response.headers.update(headers or {})
+        if retry:
+            response.headers["Retry-After"] = "1"
+        if status in (408, 413, 415):
+            response.force_close()  # what is left of the body is not waited for
+        return response
+
+    async def _predict(self, request: web.Request) -> web.Response:
+        if self.under_way >= self.settings.max_requests:
+            raise Overloaded("too many requests at once")
+        self.under_way += 1
+        try:
+            return await self._prediction(request)
+        finally:
+            self.under_way -= 1
+
+    async def _prediction(self, request: web.Request) -> web.Response:
+        with self.metrics.seconds.time():
+            body = await self._body(request)
+            understood = protocol.parse(body, self.model.signatures, self.settings.limits)
+            try:
+                outputs = await asyncio.wait_for(self.batcher(understood), self.settings.answer_seconds)
+            except TimeoutError:
+                raise web.HTTPGatewayTimeout(reason="the model took too long; send fewer sentences") from None
+            # in a thread, as the weights of attention are megabytes of text
+            text = await asyncio.to_thread(lambda: _dumps(protocol.answer(understood, outputs)))
+            return web.Response(text=text, content_type="application/json")
+
+    async def _body(self, request: web.Request) -> bytes:
+        encoding = request.headers.get("Content-Encoding", "identity")
+        if encoding.lower() != "identity":
+            raise web.HTTPUnsupportedMediaType(reason="a compressed body is not read; send JSON as it is")
+        if (request.content_length or 0) > self.settings.max_body:
+            raise web.HTTPRequestEntityTooLarge(self.settings.max_body, request.content_length or 0)
+        try:
+            return await asyncio.wait_for(request.read(), self.settings.body_seconds)
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(reason="the body came too slowly") from None
+
+    async def _status(self, _: web.Request) -> web.Response:
+        state = "UNLOADING" if self.stopping else "AVAILABLE"
+        status = {"error_code": "OK", "error_message": ""}
+        version = {"version": str(self.model.version), "state": state, "status": status}
+        return _json({"model_version_status": [version]})
+
+    async def _metadata(self, _: web.Request) -> web.Response:
+        spec = {"name": self.name, "signature_name": "", "version": str(self.model.version)}
+        definitions = {"signature_def": {"signature_def": self.model.metadata}}
+        return _json({"model_spec": spec, "metadata": definitions})
+
+    async def _page(self, _: web.Request) -> web.Response:
+        headers = {"Content-Security-Policy": page.POLICY, "Cache-Control": "no-cache"}
+        return web.Response(text=self.page, content_type="text/html", charset="utf-8", headers=headers)
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response(text="stopping\n" if self.stopping else "ok\n", status=503 if self.stopping else 200)
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        text = exposition.generate_latest(self.metrics.registry)
+        return web.Response(body=text, headers={"Content-Type": exposition.CONTENT_TYPE_LATEST})
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    return web.json_response(value, status=status, dumps=_dumps)
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,107 @@
+"""`ServedModel`: an exported SavedModel with what its signatures take and give. It needs no run."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text  # noqa: F401  (registers the tokenizer's operations)
+from google.protobuf import json_format
+from tensorflow.core.protobuf import saved_model_pb2
+
+from t2t_repro.files import read_json
+from t2t_repro.serving.versions import newest_version
+
+DEFAULT_SIGNATURE = "serving_default"
+# Signatures whose outputs are as wide whatever other sentences are in the batch: these may be joined.
+JOINED = (DEFAULT_SIGNATURE, "translate", "parse")
+_ASSERTION = re.compile(r"assertion failed: (.*)")
+
+
+class WrongInput(ValueError):  # noqa: N818
+    """The model itself refuses what it was given."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of a signature: `dtype` is numpy's name of it, or "string"; `batched` if it has one value a row."""
+
+    name: str
+    dtype: str
+    batched: bool
+    optional: bool
+
+
+class ServedModel:
+    """The newest version in `export_dir`, loaded.
+
+    Raises FileNotFoundError where there is none, and ValueError where it is no SavedModel of `t2t-exporter`.
+    """
+
+    def __init__(self, export_dir: str):
+        self.version = newest_version(export_dir)
+        self.path = os.path.join(export_dir, str(self.version))
+        try:
+            self._model = tf.saved_model.load(self.path)
+        except (OSError, ValueError, tf.errors.OpError) as error:
+            raise ValueError(f"{self.path} cannot be loaded: {' '.join(str(error).split())}") from None
+        definitions = _definitions(self.path)
+        self._defaults = {
+            name: {key: tf.make_ndarray(value) for key, value in definition.defaults.items()}
+            for name, definition in definitions.items()
+        }
+        self.metadata: dict[str, Any] = {  # as TF Serving shows it
+            name: json_format.MessageToDict(definition, preserving_proto_field_name=True)
+            for name, definition in definitions.items()
+        }
+        self.signatures: dict[str, dict[str, Input]] = {
+            name: self._inputs(name) for name in self._model.signatures if self._takes_rows(name)
+        }
+        if DEFAULT_SIGNATURE not in self.signatures:
+            raise ValueError(f"{self.path} has no signature {DEFAULT_SIGNATURE!r}; give what t2t-exporter wrote")
+        card = os.path.join(self.path, "model_card.json")
+        self.card: dict[str, Any] = read_json(card) if os.path.exists(card) else {}
+
+    def run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs of a signature, strings as bytes. What has a default may be left out, as in TF Serving.
+
+        Raises `WrongInput` where the model refuses.
+        """
+        specs = self._specs(signature)
+        values = {**self._defaults[signature], **inputs}
+        given = {name: tf.constant(value, specs[name].dtype) for name, value in values.items()}
+        try:
+            found = self._model.signatures[signature](**given)
+        except tf.errors.InvalidArgumentError as error:
+            refused = _ASSERTION.search(error.message)
+            if refused is None:
+                raise
+            raise WrongInput(" ".join(refused[1].replace("[", " ").replace("]", " ").split())) from None
+        return {name: value.numpy() for name, value in found.items()}
+
+    def _specs(self, signature: str) -> dict[str, tf.TensorSpec]:
+        return dict(self._model.signatures[signature].structured_input_signature[1])
+
+    def _takes_rows(self, signature: str) -> bool:
+        """Whether every input is one value, or one a row, with some of the latter."""
+        ranks = {spec.shape.rank for spec in self._specs(signature).values()}
+        return ranks <= {0, 1} and 1 in ranks
+
+    def _inputs(self, signature: str) -> dict[str, Input]:
+        return {
+            name: Input(name, spec.dtype.name, spec.shape.rank == 1, name in self._defaults[signature])
+            for name, spec in self._specs(signature).items()
+        }
+
+
+def _definitions(path: str) -> dict[str, Any]:
+    """The definition of each signature, as the file has it."""
+    with open(os.path.join(path, "saved_model.pb"), "rb") as file:
+        saved = saved_model_pb2.SavedModel.FromString(file.read())
+    found = saved.meta_graphs[0].signature_def
+    return {name: definition for name, definition in found.items() if not name.startswith("__saved_model")}

@@ -1,0 +1,45 @@
+"""The page at /: a form to type into, in one file of its own, without anything from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import importlib.resources
+import re
+from typing import Any
+
+from t2t_repro.serving.model import DEFAULT_SIGNATURE, ServedModel
+
+_TEMPLATE = (importlib.resources.files(__package__ or "") / "page.html").read_text("utf-8")
+
+
+def _hash(tag: str) -> str:
+    """What a policy names the one inline script or style by."""
+    found = re.search(f"<{tag}>(.*?)</{tag}>", _TEMPLATE, re.DOTALL)
+    digest = hashlib.sha256((found[1] if found else "").encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+POLICY = (
+    f"default-src 'none'; script-src {_hash('script')}; style-src {_hash('style')}; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def render(model: ServedModel, name: str) -> str:
+    """The page for a model: what it does, as its card says, and where to send text."""
+    problem: dict[str, Any] = model.card.get("problem", {})
+    parses = problem.get("metric") == "f1"
+    values = {
+        "NAME": name,
+        "VERSION": str(model.version),
+        "TITLE": str(problem.get("name", name)),
+        "ABOUT": str(problem.get("description", "")),
+        "HINT": "Tokens of a sentence a line, a space between them" if parses else "One sentence a line",
+        "ACTION": "Parse" if parses else "Translate",
+        "SIGNATURE": "parse" if parses and "parse" in model.signatures else DEFAULT_SIGNATURE,
+        "SOURCE_LANGUAGE": str(problem.get("source_language", "")),
+        "TARGET_LANGUAGE": str(problem.get("target_language", "")),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: html.escape(values[match[1]]), _TEMPLATE)

@@ -1,0 +1,78 @@
+"""t2t_repro.inference.tree_graph: the trees of the graph are those of `linearise.rebuild`, whatever was written."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import tensorflow as tf
+from miniature import trees as miniature_trees
+
+from t2t_repro.data import linearise
+from t2t_repro.data.trees import clean, read_trees
+from t2t_repro.inference import tree_graph
+
+WORDS = ["We", ",", "``", "-LRB-", "agree", "größer", ".", "-", "o", "XX"]
+STRANGE = ["oNP", "cNP", "oS", "cS", "oVP", "cVP", "XX", "XX", "XX", "o", "c", "x", "oXX", "c(", "ö", "cXX"]
+
+
+@tf.function(input_signature=[tf.TensorSpec([], tf.string), tf.TensorSpec([None], tf.string)])
+def rebuild(symbols, words):
+    return tree_graph.rebuild(symbols, words)
+
+
+def both(symbols, words):
+    tree, repairs = rebuild(symbols, words)
+    expected, expected_repairs = linearise.rebuild(symbols, words)
+    return (tree.numpy().decode(), int(repairs)), (str(expected), expected_repairs)
+
+
+@pytest.mark.parametrize(
+    ("symbols", "words"),
+    [
+        ("oS oNP XX cNP oVP XX cVP XX cS", 3),
+        ("", 1),
+        ("", 3),
+        ("XX", 1),
+        ("XX XX oS XX cS", 3),
+        ("oS XX", 3),
+        ("oS XX cS XX cS cS", 2),
+        ("oS cS oS XX cS", 1),
+        ("oS oNP oNP XX cS", 1),
+        ("oS oNP cNP XX cS cVP", 2),
+        ("XX oS cS", 2),
+        ("oS oNP XX cVP XX cS", 2),
+        ("cS cNP", 2),
+        ("oS oNP oVP", 1),
+    ],
+)
+def test_each_kind_of_repair(symbols, words):
+    found, expected = both(symbols, WORDS[:words])
+    assert found == expected
+
+
+def test_whatever_was_written():
+    rng = random.Random(1)
+    repaired = 0
+    for _ in range(150):
+        symbols = " ".join(rng.choices(STRANGE, k=rng.randint(0, 24)))
+        words = rng.choices(WORDS, k=rng.randint(1, 8))
+        found, expected = both(symbols, words)
+        assert found == expected, (symbols, words)
+        repaired += found[1] > 0
+    assert repaired > 100
+
+
+def test_whole_trees_come_back(tmp_path):
+    (tmp_path / "trees").write_text(miniature_trees(seed=1, number=8))
+    for tree in filter(None, map(clean, read_trees(str(tmp_path / "trees")))):
+        words, symbols = linearise.pair(tree)
+        found, expected = both(symbols, words.split(" "))
+        assert found == expected and found[1] == 0
+
+
+def test_words_are_split_alike():
+    texts = ["We  agree .", " f ( x )\t", "", " ", "a\x0bb\u00a0c"]
+    assert tree_graph.split_words(tf.constant(texts)).to_list() == [
+        [word.encode() for word in linearise.split_words(text)] for text in texts
+    ]
