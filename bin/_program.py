@@ -239,7 +239,9 @@ def training_flags(values: flags.FlagValues) -> None:
     """Defines the flags of a training, but for what is trained."""
     flags.DEFINE_string("data_dir", None, "where the prepared data is, or goes", flag_values=values)
     flags.DEFINE_string("output_dir", None, "the run: checkpoints, vocabulary, metrics", flag_values=values)
-    flags.DEFINE_enum("precision", "auto", ["auto", "float32", "bfloat16"], "of matrix products", flag_values=values)
+    flags.DEFINE_enum(
+        "precision", "auto", ["auto", "float32", "bfloat16", "float16"], "of matrix products", flag_values=values
+    )
     flags.DEFINE_float("checkpoint_minutes", 10.0, "between two checkpoints", lower_bound=0, flag_values=values)
     flags.register_validator(
         "checkpoint_minutes", math.isfinite, "expected a finite number of minutes", flag_values=values

@@ -42,7 +42,7 @@ class Run:
     hparams: HParams
     data_dir: str
     seed: int
-    precision: str  # "float32" or "bfloat16": what matrix products are computed in
+    precision: str  # "float32", "bfloat16" or "float16": what matrix products are computed in
     vocabulary_sha256: str
 
     @property

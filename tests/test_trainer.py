@@ -165,7 +165,7 @@ def copy(trained, tmp_path) -> str:
         ({}, {"seed": 2}, "RUN' holds another run: its seed is 1, not 2; give another --output_dir"),
         ({"d_ff": 25}, {}, "RUN' holds another run: its d_ff is 24, not 25"),
         ({}, {"precision": "bfloat16"}, "RUN' holds another run: its precision is 'float32', not 'bfloat16'"),
-        ({}, {"precision": "half"}, "precision must be one of auto, float32, bfloat16, got 'half'"),
+        ({}, {"precision": "half"}, "precision must be one of auto, float32, bfloat16, float16, got 'half'"),
         ({}, {"seed": 2**18}, "seed must be at least 0 and below 262144, got 262144"),
         ({"batch_tokens": 59}, {}, "batch_tokens 59 cannot hold a sentence of max_length 60 tokens"),
     ],

@@ -16,7 +16,9 @@ from t2t_repro.cost import training_flops
 from t2t_repro.data import batching, pipeline
 from t2t_repro.data.shards import example, write_shard
 from t2t_repro.model.transformer import Transformer
+from t2t_repro.training import loss_scale
 from t2t_repro.training.loss import smoothed_cross_entropy
+from t2t_repro.training.loss_scale import FIRST
 from t2t_repro.training.optimizer import Adam
 from t2t_repro.training.schedule import learning_rate
 from t2t_repro.training.update import Updater, make_evaluator
@@ -52,7 +54,7 @@ def shards(tmp_path_factory) -> list[str]:
 class Trainer:
     """A model, its optimizer and the compiled update, for `replicas` devices."""
 
-    def __init__(self, shards: list[str], replicas: int, **changes: Any):
+    def __init__(self, shards: list[str], replicas: int, dtype: str = "float32", **changes: Any):
         hparams = replace(HPARAMS, **changes)
         # without TensorFlow's collectives: in one process two strategies of several devices get into each other's
         self.strategy = tf.distribute.MirroredStrategy(
@@ -60,9 +62,9 @@ class Trainer:
         )
         with self.strategy.scope():
             tf.keras.utils.set_random_seed(1)
-            self.model = Transformer(VOCAB, hparams)
+            self.model = Transformer(VOCAB, hparams, dtype=dtype)
             self.variables = [weight.value for weight in self.model.trainable_weights]
-            self.optimizer = Adam(self.variables, hparams)
+            self.optimizer = Adam(self.variables, hparams, scaled=dtype == "mixed_float16")
             self.updater = Updater(self.model, self.optimizer, hparams, seed=1)
         data = pipeline.training_batches(shards, hparams.batch_tokens, 1, 0, replicas=replicas)
         self.data = self.strategy.distribute_datasets_from_function(lambda _: data)
@@ -152,6 +154,44 @@ def test_two_replicas_equal_one(trained):
     (_, one), (_, two) = trained(1, 0.3), trained(2, 0.3)
     must_be_equal(two, one)
     assert np.abs(one.weights[0] - trained(1, 0.0)[1].weights[0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_float16_with_a_scaled_loss(trained, shards, replicas):
+    """The same updates as in float32, to half precision: the loss, and the gradient's norm without its factor."""
+    _, exact = trained(1, 0.0)
+    half = Trainer(shards, replicas, dtype="mixed_float16")
+    found = half.run()
+    assert half.optimizer.loss_scale.factor.numpy() == FIRST
+    assert half.optimizer.loss_scale.finite_updates.numpy() == UPDATES
+    np.testing.assert_allclose(found.sums, exact.sums, rtol=0.01, atol=2)
+    a, b = (np.concatenate([(x - y).ravel() for x, y in zip(o.weights, o.before, strict=True)]) for o in (found, exact))
+    assert np.vdot(a, b) > 0.95 * np.linalg.norm(a) * np.linalg.norm(b)
+
+
+def test_an_overflow_halves_the_scale(shards):
+    """A factor at which float16 overflows: updates are skipped, nothing moves, until it fits; then they are as ever."""
+    half = Trainer(shards, 1, dtype="mixed_float16")
+    half.optimizer.loss_scale.factor.assign(2.0**30)
+    before, element = half.weights(), next(iter(half.data))
+    scalars = tf.constant(1, tf.int32), tf.constant(1e-3, tf.float32)
+    skipped = [half.update(element, *scalars).numpy()[6] for _ in range(20)]
+    assert skipped[0] == 1 and skipped[-1] == 0 and skipped == sorted(skipped, reverse=True)
+    assert half.optimizer.loss_scale.factor.numpy() == 2.0 ** (30 - sum(skipped))
+    assert int(half.optimizer.updates) == 20 - sum(skipped)
+    assert np.abs(half.weights()[0] - before[0]).max() > 1e-5
+
+
+def test_the_scale_grows_again(monkeypatch):
+    monkeypatch.setattr(loss_scale, "GROWTH", 3)
+    scale, factors = loss_scale.LossScale(), []
+    for finite in (True, True, False, True, True, True, True, True, True):
+        scale.adapt(tf.constant(finite))
+        factors.append(scale.factor.numpy() / FIRST)
+    assert factors == [1, 1, 0.5, 0.5, 0.5, 1, 1, 1, 2]
+    for _ in range(40):
+        scale.adapt(tf.constant(False))
+    assert scale.factor.numpy() == 1
 
 
 def test_one_graph_for_all_shapes(trained):

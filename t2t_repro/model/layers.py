@@ -79,7 +79,8 @@ class Dropout(Layer):
             return x
         site = zlib.crc32(self.site.encode()) >> 1
         mask = keep_mask(ops.shape(x), self.rate, ops.bitwise_xor(seed, ops.convert_to_tensor([site, 0], "int32")))
-        return x * ops.where(mask, ops.cast(1 / (1 - self.rate), x.dtype), ops.cast(0, x.dtype))
+        # what the gradient keeps of this is the mask, in one byte an element; of a product it would be a factor, in two
+        return ops.where(mask, x * ops.cast(1 / (1 - self.rate), x.dtype), ops.cast(0, x.dtype))
 
 
 EPSILON = 1e-6  # of layer normalisation; the paper names none, this is tensor2tensor's

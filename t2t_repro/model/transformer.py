@@ -113,7 +113,8 @@ class Transformer(keras.Model):
     """The model of "Attention Is All You Need". Token ids are int32, 0 is padding.
 
     `hparams` gives the sizes; without them it is the base model. `dtype` is a Keras policy: "float32", or
-    "mixed_bfloat16" for products in bfloat16 with weights, softmax and normalisation statistics in float32.
+    "mixed_bfloat16" or "mixed_float16" for products in that with weights, softmax and normalisation statistics in
+    float32.
     """
 
     def __init__(self, vocab_size: int, hparams: HParams | dict[str, Any] | None = None, **kwargs: Any):

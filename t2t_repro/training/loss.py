@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-CHUNK = 2048  # tokens whose logits exist at one time
+CHUNK = 512  # tokens whose logits exist at one time
 
 
 class Loss(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from t2t_repro.config import HParams
+from t2t_repro.training.loss_scale import LossScale
 
 
 class Adam(tf.Module):
@@ -16,8 +17,11 @@ class Adam(tf.Module):
     update is a dozen passes over the weights, TensorFlow's fused kernel makes one.
     """
 
-    def __init__(self, variables: Sequence[tf.Variable], hparams: HParams):
+    loss_scale: LossScale | None  # for a model in float16: by what its gradients come multiplied
+
+    def __init__(self, variables: Sequence[tf.Variable], hparams: HParams, scaled: bool = False):
         super().__init__(name="adam")
+        self.loss_scale = LossScale() if scaled else None
         self._strategy = tf.distribute.get_strategy()  # the one it is made in: `apply` is traced outside its scope
         self.beta1, self.beta2, self.epsilon = hparams.adam_beta1, hparams.adam_beta2, hparams.adam_epsilon
         self.updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
@@ -43,6 +47,8 @@ class Adam(tf.Module):
         rate: tf.Tensor,
         count: tf.Tensor,
     ) -> None:
+        if self.loss_scale is not None:
+            gradient = gradient / self.loss_scale.factor
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=first.handle,

@@ -143,7 +143,8 @@ class _Training:
         with self.strategy.scope():
             keras.utils.set_random_seed(run.seed)
             self.model = Transformer(vocab_size, hparams, dtype=precisions.POLICIES[run.precision])
-            self.optimizer = Adam([weight.value for weight in self.model.trainable_variables], hparams)
+            weights = [weight.value for weight in self.model.trainable_variables]
+            self.optimizer = Adam(weights, hparams, scaled=run.precision == "float16")
             self.updater = Updater(self.model, self.optimizer, hparams, run.seed)
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # updates tried so far
         self.position = tf.Variable([0, 0], dtype=tf.int64, trainable=False)  # in the data: epoch, updates within it

@@ -41,13 +41,14 @@ class Updater:
 
         `element` holds a distributed element of `training_batches`; `step` int32 and `rate` float32 are scalars.
         """
-        total = tf.distribute.ReduceOp.SUM
+        total, scaling = tf.distribute.ReduceOp.SUM, self.optimizer.loss_scale
+        scale = 1.0 if scaling is None else tf.identity(scaling.factor)
         tokens = self.strategy.reduce(total, self.strategy.run(_target_tokens, args=(element,)), axis=None)
-        gradients, sums = self.strategy.run(self._replica_gradients, args=(element, step, tokens))
+        gradients, sums = self.strategy.run(self._replica_gradients, args=(element, step, tokens / scale))
         sums = self.strategy.reduce(total, sums, axis=None)
         gradients = self.strategy.extended.batch_reduce_to(total, list(zip(gradients, self.variables, strict=True)))
         local = [self.strategy.experimental_local_results(gradient)[0] for gradient in gradients]
-        norm = tf.linalg.global_norm(local)
+        norm = tf.linalg.global_norm(local) / scale
         finite = tf.math.is_finite(norm)
 
         def apply() -> tf.Tensor:
@@ -55,14 +56,16 @@ class Updater:
             return tf.constant(0.0)
 
         skipped = tf.cond(finite, apply, lambda: tf.constant(1.0))
+        if scaling is not None:
+            scaling.adapt(finite)
         return tf.concat([sums, [norm, skipped]], axis=0)
 
     def _replica_gradients(
-        self, element: Element, step: tf.Tensor, tokens: tf.Tensor
+        self, element: Element, step: tf.Tensor, divisor: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """This replica's part of the gradient, and the sums over its parts of the four numbers of `Loss` and of FLOPs.
 
-        `tokens`, float32, is how many real target tokens the whole update has.
+        `divisor`, float32, of the summed loss: how many real target tokens the whole update has, over the loss scale.
         """
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         replicas = self.strategy.num_replicas_in_sync
@@ -70,7 +73,7 @@ class Updater:
         def part(number: tf.Tensor | int) -> tuple[list[tf.Tensor], tf.Tensor]:
             # the seed of a dropout mask: (update, run and part); `Dropout` mixes in the place in the model
             seed = tf.stack([step, self.seed * 4096 + number * replicas + replica])
-            return self._part_gradients(element, number, seed, tokens)
+            return self._part_gradients(element, number, seed, divisor)
 
         if self.parts_per_replica == 1 and self.strategy.num_replicas_in_sync == 1:
             return part(0)
@@ -87,7 +90,7 @@ class Updater:
         return gradients, sums
 
     def _part_gradients(
-        self, element: Element, number: tf.Tensor | int, seed: tf.Tensor, tokens: tf.Tensor
+        self, element: Element, number: tf.Tensor | int, seed: tf.Tensor, divisor: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         batch, source_length, target_length = tf.unstack(element["sizes"][number])
         source_BM = element["inputs"][number, :batch, :source_length]
@@ -103,7 +106,7 @@ class Updater:
                 tf.boolean_mask(target_BL, real_BL),
                 self.hparams.label_smoothing,
             )
-            mean_loss = loss.smoothed / tokens
+            mean_loss = loss.smoothed / divisor
         gradients = tape.gradient(mean_loss, self.variables)
         batch, source_length, target_length = (
             tf.cast(size, tf.float32) for size in (batch, source_length, target_length)
