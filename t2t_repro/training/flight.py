@@ -61,7 +61,11 @@ class Flight:
         with self.strategy.scope():
             keras.utils.set_random_seed(run.seed)
             self.model = Transformer(self.vocab_size, run.hparams, dtype=precisions.POLICIES[run.precision])
-            optimizer = Adam([weight.value for weight in self.model.trainable_variables], run.hparams)
+            optimizer = Adam(
+                [weight.value for weight in self.model.trainable_variables],
+                run.hparams,
+                scaled=run.precision == "float16",
+            )
             updater = Updater(self.model, optimizer, run.hparams, run.seed)
         chosen = self._chosen()
         spec = self._distributed(chosen[:1]).element_spec

@@ -13,7 +13,7 @@ SIZES = {"CPU": 2_048, "GPU": 8_192}  # of square matrices: what starting a prod
 
 
 def matrix_rate(precision: str, devices: int = 1) -> float:
-    """FLOPs per second of large matrix products in float32 or bfloat16, of so many devices together."""
+    """FLOPs per second of large matrix products in that precision, of so many devices together."""
     size = SIZES["GPU" if tf.config.list_logical_devices("GPU") else "CPU"]
     a = tf.cast(tf.random.stateless_normal([size, size], seed=(0, 0)) / size**0.5, precision)
 
