@@ -6,8 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
-from t2t_repro.data.sources import MAX_LINE_BYTES
-from t2t_repro.files import written_whole
+from t2t_repro.files import MAX_LINE_BYTES, written_whole
 
 
 def read(path: str | None) -> list[str]:

@@ -34,6 +34,7 @@ from t2t_repro.data.prepare import prepare
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.run import Run
 from t2t_repro.training import trainer
+from t2t_repro.training.cluster import Cluster
 
 PAGE = CHECKOUT / "docs/reliability.md"
 START, END = "<!-- the table: written by the tests -->\n", "<!-- the end of the table -->\n"
@@ -70,7 +71,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         vocabulary = Vocabulary(dataset.vocabulary)
         run = Run(RUN, problem, hparams, DATA, 1, "float32", vocabulary.sha256).start(dataset.vocabulary)
         run.note({"data": dataset.condition()})
-        training = trainer._Training(run, dataset, vocabulary.size, 10, 0, small.silent)
+        training = trainer._Training(
+            run, Cluster.from_environment(), dataset, vocabulary.size, 10, 0, small.silent, None
+        )
         for step in (2, 4):
             training.step.assign(step)
             training.checkpoints.save(step)

@@ -23,10 +23,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-from t2t_repro.files import sha256
+from t2t_repro.files import MAX_LINE_BYTES, sha256
 from t2t_repro.problem import Corpus, Generated, Pair, TextFiles, Trees, Wmt
 
-MAX_LINE_BYTES = 1 << 20  # a sentence is a few hundred; a line beyond this is not text, and would fill the memory
 _SEGMENT = re.compile(r'\s*<seg id="\d+">(.*)</seg>\s*')
 
 

@@ -142,25 +142,23 @@ def _forecast(flight: Flight, checkpoint_minutes: float, checkpoint_steps: int) 
 
 def _outcome(flight: Flight, forecast: Forecast) -> Iterator[str]:
     h, total = flight.run.hparams, machine.total_bytes()
-    reached = flight.rate / flight.matrix_rate
     some = "" if flight.share >= 1 else " (from a sample)"
     parts = f"{flight.worst_parts} part{'s' * (flight.worst_parts > 1)}"
-    yield f"epoch       {forecast.steps_per_epoch:,.0f} updates{some}; {forecast.steps:,} to do"
-    yield (
-        f"speed       {forecast.tokens_per_second:,.0f} target tokens/s, "
-        f"{forecast.seconds_per_update:.3g} s an update, {reached:.0%} of products' rate"
-    )
-    yield (
-        f"time        {clock(forecast.seconds)} to the end, evaluation with "
-        f"{forecast.evaluation_seconds:.2g} s each time"
-    )
     shape = " x ".join(f"{n:,}" for n in flight.worst)
-    yield f"worst       {parts} of {shape} (pairs, source, target): {flight.worst_seconds:.2g} s, and it fits"
-    yield f"memory      {_size(forecast.peak_bytes)} at most{f' of {_size(total)}' if total else ''}"
     data = sum(file["bytes"] for split in flight.dataset.record["splits"].values() for file in split["shards"])
-    kept = f"{checkpoints_kept(h)} checkpoints and the next"
-    yield f"disk        {_size(forecast.disk_bytes)} more for {kept}; {_size(data)} of data"
-    yield f"cost        {forecast.flops:.2g} FLOPs in {h.train_steps:,} updates{_papers(h, 'flops')}"
+    lines = {
+        "epoch": f"{forecast.steps_per_epoch:,.0f} updates{some}; {forecast.steps:,} to do",
+        "speed": f"{forecast.tokens_per_second:,.0f} target tokens/s, {forecast.seconds_per_update:.3g} s an update, "
+        f"{flight.rate / flight.matrix_rate:.0%} of products' rate",
+        "time": f"{clock(forecast.seconds)} to the end, evaluation with {forecast.evaluation_seconds:.2g} s each time",
+        "worst": f"{parts} of {shape} (pairs, source, target): {flight.worst_seconds:.2g} s, and it fits",
+        "memory": f"{_size(forecast.peak_bytes)} at most{f' of {_size(total)}' if total else ''}",
+        "disk": f"{_size(forecast.disk_bytes)} more for {checkpoints_kept(h)} checkpoints and the next; "
+        f"{_size(data)} of data",
+        "cost": f"{forecast.flops:.2g} FLOPs in {h.train_steps:,} updates{_papers(h, 'flops')}",
+    }
+    for name, text in lines.items():
+        yield from _wrapped(f"{name:<12}", text)
 
 
 def _must_be_free(run: Run) -> None:
