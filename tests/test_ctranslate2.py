@@ -170,4 +170,6 @@ def test_a_trained_run_translates_alike(tmp_path):
     )
     assert right > 0.2  # it has learnt to translate
     assert greedy["different"] == greedy["why"]["alike"] + greedy["why"]["cut off"] <= 10
-    assert beam["different"] - beam["why"]["cut off"] <= 20
+    # measured: 78 of 1,000, of which 17 are cut off and 59 are likelier by this package's search, which goes on while a
+    # better one is possible; theirs is likelier in 2
+    assert beam["different"] <= 120 and beam["why"]["theirs"] <= 10

@@ -233,8 +233,10 @@ def test_from_the_command_line(tmp_path):
     data = [f"--data_dir={tmp_path}/data", "--problem=translate_ende_cldr"]
     command = ["-m", "t2t_repro.bin.t2t_trainer", *data, "--hparams=tiny", "--output_dir=RUN", "--dry_run"]
     unprepared = in_a_process(*command, cwd=tmp_path)
-    assert unprepared.returncode == 1 and unprepared.stderr.startswith("t2t-trainer: ")
-    assert "holds no prepared data (no dataset.json); make it with t2t-datagen" in unprepared.stderr
+    assert unprepared.returncode == 1 and "Traceback" not in unprepared.stderr
+    last = unprepared.stderr.splitlines()[-1]
+    assert last.startswith("t2t-trainer: ")
+    assert "holds no prepared data (no dataset.json); make it with t2t-datagen" in last
     assert in_a_process("-m", "t2t_repro.bin.t2t_datagen", *data).returncode == 0
     done = in_a_process(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
