@@ -44,8 +44,9 @@ MULTI30K = HPARAMS.register(
     )
 )
 
-# At twice this rate (and four layers) the encoder collapsed on CRAFT: after 1,400 updates its outputs were the same
-# for all words (mean cosine 0.9999), and the decoder wrote one tree for every sentence.
+# At about twice this rate, with four layers, the encoder collapsed on CRAFT: its outputs for the words of a sentence
+# became one vector (mean cosine 0.9999998 after 1,400 updates), and F1 was 3.6 after 3,500. These values were tried
+# only with targets that had parts of speech, and not to an end: F1 18 on the WSJ sample's dev set after 4,282 updates.
 TREEBANK = HPARAMS.register(
     replace(
         PARSING,
