@@ -1,7 +1,7 @@
 """English constituency parsing (section 6.3): the words of a sentence in, its tree out, scored by labelled brackets.
 
     We agree .                                   the source: tokens as the treebank has them, -LRB- for a bracket
-    oS oNP XX cNP oVP XX cVP XX cS               the target: (S (NP (PRP We)) (VP (VBP agree)) (. .)), linearised
+    ǀS ǀNP We ǁNP ǀVP agree ǁVP . ǁS             the target: (S (NP (PRP We)) (VP (VBP agree)) (. .)), linearised
     (S (NP (XX We)) (VP (XX agree)) (. .))       what t2t-decoder makes of it
 
 The parser neither sees parts of speech nor writes any: bracket F1 does not count them, and Vinyals et al. 2015 gained
@@ -9,7 +9,7 @@ a point by leaving them out. EVALB deletes punctuation by its tag, though, so th
 under the parser's brackets; without gold, a tree has the tags that signs tell by themselves, and XX for words.
 
 Trees are cleaned of traces, function tags and indices, in training and in what they are scored against (`trees.clean`).
-The longest of 30,805 trees at hand has 942 symbols, the mean is 64, and a symbol is one piece: hence `max_length`.
+The targets of 30,805 trees at hand have 73 pieces on average; hence `max_length`, which one of them exceeds.
 """
 
 from __future__ import annotations

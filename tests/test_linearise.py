@@ -15,8 +15,8 @@ from t2t_repro.data.trees import Tree, clean, parse, read_trees
 
 WORDS = "a b c d".split()
 symbols = st.one_of(
-    st.sampled_from(["XX", "oS", "cS", "oNP", "cNP", "oVP", "cVP"]),
-    st.sampled_from(["o", "c", "X", "XXX", "(NP", "oN P", "o(", "", "\u2047", "oTOP", "c-NONE-"]),
+    st.sampled_from(["w0", "w1", "w2", "w3", "ǀS", "ǁS", "ǀNP", "ǁNP", "ǀVP", "ǁVP"]),
+    st.sampled_from(["ǀ", "X", "XX", "(NP", "ǀN P", "ǀ(", "ǁ", "", "\u2047", "ǀTOP", "ǁ-NONE-"]),
     st.text(max_size=3),
 )
 
@@ -36,11 +36,11 @@ def brief(tree: Tree) -> str:
 
 def test_the_example():
     tree = parse("(S (NP (PRP We)) (VP (VBP agree)) (. .))")
-    assert pair(tree) == ("We agree .", "oS oNP XX cNP oVP XX cVP XX cS")
+    assert pair(tree) == ("We agree .", "ǀS ǀNP We ǁNP ǀVP agree ǁVP . ǁS")
     assert rebuild(linearise(tree), tree.words(), tree.tags()) == (tree, 0)
 
 
-@pytest.mark.parametrize("text", ["(NN a)", "(NP (NP (NN a)))", "(XX (oXX a) (c b))", "(o (o a) (c (cc b)))"])
+@pytest.mark.parametrize("text", ["(NN a)", "(NP (NP (NN a)))", "(XX (ǀXX XX) (ǁ ǀb))", "(ǀ (ǀ ǁ) (ǁ (ǁǁ b)))"])
 def test_any_label_and_any_shape(text):
     tree = parse(text)
     assert rebuild(linearise(tree), tree.words(), tree.tags()) == (tree, 0)
@@ -84,34 +84,35 @@ def test_every_tree_at_hand(corpora, name, number):
 @pytest.mark.parametrize(
     ("text", "expected", "repairs"),
     [
-        ("oS oNP XX cNP oVP XX XX XX cVP cS", "(S (NP a) (VP b c d))", 0),
-        # a symbol that is none
-        ("oS XX XX the XX XX cS (NP", "(S a b c d)", 2),
+        ("ǀS ǀNP a ǁNP ǀVP b c d ǁVP ǁS", "(S (NP a) (VP b c d))", 0),
+        # a bracket without a label, and a word that is another
+        ("ǀS a ǀ b c d ǁ ǁS", "(S a b c d)", 2),
+        ("ǀS a c XX (NP ǁS", "(S a b c d)", 3),
         # words too many and too few
-        ("oS oNP XX XX cNP oVP XX XX XX XX cVP cS", "(S (NP a b) (VP c d))", 2),
-        ("oS XX XX XX XX oNP XX cNP cS", "(S a b c d)", 2),  # one word too many, and then nothing in NP
-        ("oS oNP XX cNP oVP XX cVP cS", "(S (NP a) (VP b) c d)", 2),
-        ("oS oNP XX cNP oVP XX", "(S (NP a) (VP b c d))", 4),  # ends early: two words, two closings
+        ("ǀS ǀNP a b ǁNP ǀVP c d e f ǁVP ǁS", "(S (NP a b) (VP c d))", 2),
+        ("ǀS a b c d ǀNP e ǁNP ǁS", "(S a b c d)", 2),  # one word too many, and then nothing in NP
+        ("ǀS ǀNP a ǁNP ǀVP b ǁVP ǁS", "(S (NP a) (VP b) c d)", 2),
+        ("ǀS ǀNP a ǁNP ǀVP b", "(S (NP a) (VP b c d))", 4),  # ends early: two words, two closings
         # a closing that is missing
-        ("oS oNP XX oVP XX XX cNP XX cS", "(S (NP a (VP b c)) d)", 1),
-        ("oS oNP XX XX XX XX", "(S (NP a b c d))", 2),
+        ("ǀS ǀNP a ǀVP b c ǁNP d ǁS", "(S (NP a (VP b c)) d)", 1),
+        ("ǀS ǀNP a b c d", "(S (NP a b c d))", 2),
         # a closing of what is not open
-        ("oS oNP XX cVP oVP XX XX XX cVP cS", "(S (NP a) (VP b c d))", 1),
-        ("oS oNP XX cNP cNP oVP XX XX XX cVP cS", "(S (NP a) (VP b c d))", 1),
-        ("cS oS XX XX XX XX cS cS", "(S a b c d)", 2),
+        ("ǀS ǀNP a ǁVP ǀVP b c d ǁVP ǁS", "(S (NP a) (VP b c d))", 1),
+        ("ǀS ǀNP a ǁNP ǁNP ǀVP b c d ǁVP ǁS", "(S (NP a) (VP b c d))", 1),
+        ("ǁS ǀS a b c d ǁS ǁS", "(S a b c d)", 2),
         # the root closed too early, or opened too late
-        ("oS oNP XX XX cNP cS oVP XX XX cVP", "(S (NP a b) (VP c d))", 2),
-        ("XX XX oS XX XX cS", "(S a b c d)", 2),
-        ("oS XX XX cS oS XX XX cS", "(S a b (S c d))", 2),
+        ("ǀS ǀNP a b ǁNP ǁS ǀVP c d ǁVP", "(S (NP a b) (VP c d))", 2),
+        ("a b ǀS c d ǁS", "(S a b c d)", 2),
+        ("ǀS a b ǁS ǀS c d ǁS", "(S a b (S c d))", 2),
         # a constituent without words
-        ("oS oNP cNP XX XX XX XX oVP oVP cVP cVP cS", "(S a b c d)", 3),
-        ("oNP cNP oS XX XX XX XX cS", "(S a b c d)", 1),
+        ("ǀS ǀNP ǁNP a b c d ǀVP ǀVP ǁVP ǁVP ǁS", "(S a b c d)", 3),
+        ("ǀNP ǁNP ǀS a b c d ǁS", "(S a b c d)", 1),
         # no constituent
-        ("XX XX XX XX", "(TOP a b c d)", 1),
+        ("a b c d", "(TOP a b c d)", 1),
         ("", "(TOP a b c d)", 5),
-        ("oS cS", "(TOP a b c d)", 6),
-        ("oS", "(S a b c d)", 5),
-        ("cS", "(TOP a b c d)", 6),
+        ("ǀS ǁS", "(TOP a b c d)", 6),
+        ("ǀS", "(S a b c d)", 5),
+        ("ǁS", "(TOP a b c d)", 6),
     ],
 )
 def test_repairs(text, expected, repairs):
@@ -132,14 +133,14 @@ def test_whatever_the_symbols_are(text, number):
 
 
 @settings(deadline=None)
-@given(st.text(st.sampled_from("ocXSN ( \t\n\u00a0\u2028"), max_size=60))
+@given(st.text(st.sampled_from("ǀǁXSN ( \t\n\u00a0\u2028"), max_size=60))
 def test_whatever_the_text_is(text):
     assert well_formed(rebuild(text, WORDS)[0], WORDS)
 
 
 def test_a_hundred_thousand_random_strings():
     rng = random.Random(1)
-    known = ["XX"] * 4 + [mark + label for mark in "oc" for label in ("S", "NP", "VP", "PP")] + ["zz"]
+    known = ["w1"] * 4 + [mark + label for mark in "ǀǁ" for label in ("S", "NP", "VP", "PP")] + ["ǀ"]
     words = [f"w{place}" for place in range(12)]
     for number in range(100_000):
         given_words = words[: rng.randint(1, 12)]
@@ -153,7 +154,7 @@ def test_a_hundred_thousand_random_strings():
         assert number % 20 or parse(str(tree)) == tree
 
 
-@pytest.mark.parametrize("text", ["oA " * 50_000, "oA " * 50_000 + "cB " * 50_000, "oA oB " * 25_000 + "cA " * 50_000])
+@pytest.mark.parametrize("text", ["ǀA " * 50_000, "ǀA " * 50_000 + "ǁB " * 50_000, "ǀA ǀB " * 25_000 + "ǁA " * 50_000])
 def test_long_and_deep_takes_no_time(text):
     start = time.process_time()
     tree, _ = rebuild(text, WORDS)
@@ -189,9 +190,9 @@ def test_tags_of_signs():
     """A tree without tags can be scored by EVALB, which leaves punctuation out by its tag."""
     tags = [tag_of(word) for word in ". ? , : -- ; `` '' -LRB- the ' - $".split()]
     assert tags == [".", ".", ",", ":", ":", ":", "``", "''", "-LRB-", "XX", "XX", "XX", "XX"]
-    tree, _ = rebuild("oS XX XX cS", ["Yes", "."])
+    tree, _ = rebuild("ǀS Yes . ǁS", ["Yes", "."])
     assert str(tree) == "(S (XX Yes) (. .))"
-    assert str(rebuild("oS XX XX cS", ["Yes", "."], ["UH", "."])[0]) == "(S (UH Yes) (. .))"
+    assert str(rebuild("ǀS XX XX ǁS", ["Yes", "."], ["UH", "."])[0]) == "(S (UH Yes) (. .))"
 
 
 def test_a_symbol_is_one_piece_of_the_vocabulary(tmp_path):
@@ -199,9 +200,9 @@ def test_a_symbol_is_one_piece_of_the_vocabulary(tmp_path):
     from t2t_repro.data.vocabulary import Vocabulary, learn
 
     rng = random.Random(1)
-    tokens = {"oS", "cS", "oNP", "cNP", "oVP", "cVP", "XX", "(PP", ")PP"}
+    tokens = {"ǀS", "ǁS", "ǀNP", "ǁNP", "ǀVP", "ǁVP", "We", "(PP", ")PP"}
     lines = [" ".join(rng.choices(sorted(tokens), k=30)) for _ in range(300)]
     learn(lines, str(tmp_path / "vocabulary"), "bpe", 290, num_threads=1)
     vocabulary = Vocabulary(str(tmp_path / "vocabulary"))
-    pieces = {token: len(vocabulary.encode([f"XX {token}"])[0]) - 2 for token in tokens}  # XX and the end
+    pieces = {token: len(vocabulary.encode([f"We {token}"])[0]) - 2 for token in tokens}  # We and the end
     assert {token for token, number in pieces.items() if number == 1} == tokens - {"(PP", ")PP"}

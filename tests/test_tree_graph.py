@@ -12,8 +12,8 @@ from t2t_repro.data import linearise
 from t2t_repro.data.trees import clean, read_trees
 from t2t_repro.inference import tree_graph
 
-WORDS = ["We", ",", "``", "-LRB-", "agree", "größer", ".", "-", "o", "XX"]
-STRANGE = ["oNP", "cNP", "oS", "cS", "oVP", "cVP", "XX", "XX", "XX", "o", "c", "x", "oXX", "c(", "ö", "cXX"]
+WORDS = ["We", ",", "``", "-LRB-", "agree", "größer", ".", "-", "ǀo", "ǁ", "XX"]
+STRANGE = ["ǀNP", "ǁNP", "ǀS", "ǁS", "ǀVP", "ǁVP", *WORDS[:4], "ǀ", "ǁ", "x", "ǀXX", "ǁ(", "ö", "ǁXX"]
 
 
 @tf.function(input_signature=[tf.TensorSpec([], tf.string), tf.TensorSpec([None], tf.string)])
@@ -30,20 +30,20 @@ def both(symbols, words):
 @pytest.mark.parametrize(
     ("symbols", "words"),
     [
-        ("oS oNP XX cNP oVP XX cVP XX cS", 3),
+        ("ǀS ǀNP We ǁNP ǀVP , ǁVP `` ǁS", 3),
         ("", 1),
         ("", 3),
-        ("XX", 1),
-        ("XX XX oS XX cS", 3),
-        ("oS XX", 3),
-        ("oS XX cS XX cS cS", 2),
-        ("oS cS oS XX cS", 1),
-        ("oS oNP oNP XX cS", 1),
-        ("oS oNP cNP XX cS cVP", 2),
-        ("XX oS cS", 2),
-        ("oS oNP XX cVP XX cS", 2),
-        ("cS cNP", 2),
-        ("oS oNP oVP", 1),
+        ("We", 1),
+        ("We , ǀS `` ǁS", 3),
+        ("ǀS We", 3),
+        ("ǀS We ǁS , ǁS ǁS", 2),
+        ("ǀS ǁS ǀS We ǁS", 1),
+        ("ǀS ǀNP ǀNP We ǁS", 1),
+        ("ǀS ǀNP ǁNP We ǁS ǁVP", 2),
+        ("We ǀS ǁS", 2),
+        ("ǀS ǀNP We ǁVP , ǁS", 2),
+        ("ǁS ǁNP", 2),
+        ("ǀS ǀNP ǀVP", 1),
     ],
 )
 def test_each_kind_of_repair(symbols, words):

@@ -12,6 +12,7 @@ from t2t_repro.data import batching
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.inference.beam import beam_search
 from t2t_repro.inference.ensemble import Ensemble
+from t2t_repro.inference.given_words import GivenWords
 from t2t_repro.inference.sample import draws, sample
 from t2t_repro.inference.search import NEVER, PAD, Hypotheses
 from t2t_repro.model.transformer import Transformer
@@ -88,11 +89,13 @@ class Translator:
         report: Report | None = None,
         prefixes: Sequence[str] | None = None,
         min_length: int = 0,
+        given: Sequence[str] | None = None,
     ) -> list[Found]:
         """The n best translations of each text with their scores (log-probability over length penalty), best first.
 
         There are fewer where the beam ends with fewer. Each translation begins with its text's prefix, whose tokens
-        count in the score, and has at least `min_length` tokens before its end. A text of more tokens than
+        count in the score, and has at least `min_length` tokens before its end; or it is its text's `given` words with
+        brackets between them, and there are no prefixes and no `min_length`. A text of more tokens than
         `max_positions` is cut to them, which `report` is told.
         """
         width = self.hparams.beam_size if beam_size is None else beam_size
@@ -104,10 +107,16 @@ class Translator:
         if not penalty >= 0:
             raise ValueError(f"alpha must be at least 0, got {penalty}")
 
-        def best(sources: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor) -> Hypotheses:
-            return self.search(source_BM, width, penalty, self.hparams.extra_length, prefix_BP, min_length)
+        extra = self.hparams.extra_length
 
-        return self._decode(best, texts, n, width, report, prefixes, min_length)
+        def best(sources: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor) -> Hypotheses:
+            if given is not None:
+                return self.search_given(source_BM, width, penalty, extra, prefix_BP)
+            return self.search(source_BM, width, penalty, extra, prefix_BP, min_length)
+
+        # words are spelled as they are after a bracket: with the space before them
+        begun = prefixes if given is None else [f" {words}" for words in given]
+        return self._decode(best, texts, n, width, report, begun, min_length)
 
     def sample(
         self,
@@ -181,6 +190,15 @@ class Translator:
     @tf.function(input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS, _COUNT])
     def _search(self, source_BM, beam_size, alpha, extra_length, prefix_BP, min_length):
         return beam_search(self.ensemble.models, source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
+
+    @tf.function(input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS])
+    def search_given(self, source_BM, beam_size, alpha, extra_length, given_BG):
+        """`search` for what holds the words `given_BG`."""
+        given_words = GivenWords.of(self.vocabulary.pieces)
+        models = self.ensemble.models
+        return beam_search(
+            models, source_BM, beam_size, alpha, extra_length, given_BG=given_BG, given_words=given_words
+        )
 
     @tf.function(input_signature=[_IDS, tf.TensorSpec([None, None, None]), _NUMBER, _COUNT, _COUNT, _IDS, _COUNT])
     def _sample(self, source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length):

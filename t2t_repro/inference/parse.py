@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from t2t_repro.data.linearise import rebuild, split_words
+from t2t_repro.data.linearise import rebuild, split_words, symbol_of
 from t2t_repro.data.trees import Tree
 from t2t_repro.inference.decode import Translator
 
@@ -68,7 +68,8 @@ class Parser:
         report: Callable[[str], None] | None,
     ) -> list[list[tuple[str, float]]]:
         width = self.translator.hparams.beam_size if beam_size is None else beam_size
-        return self.translator.n_best(texts, max(n, width) if self.well_formed else n, beam_size, alpha, report)
+        wanted = max(n, width) if self.well_formed else n
+        return self.translator.n_best(texts, wanted, beam_size, alpha, report, given=[_symbols(text) for text in texts])
 
     def _trees(
         self, hypotheses: list[tuple[str, float]], words: Sequence[str], n: int, tags: Sequence[str] | None = None
@@ -82,3 +83,7 @@ class Parser:
         self.repaired += repairs > 0
         self.repairs += repairs
         return [(tree, score) for tree, _, score in rebuilt[:n]]
+
+
+def _symbols(text: str) -> str:
+    return " ".join(symbol_of(word) for word in text.split(" "))

@@ -37,6 +37,7 @@ class Sentences(NamedTuple):
     shortest: tf.Tensor  # [B] int32: so many tokens come before END
     longest: tf.Tensor  # [B] int32: tokens of a translation at most, END included
     prefix: tf.Tensor  # [B, P + 1] int32: what a translation begins with, padded with PAD
+    given: tf.Tensor  # [B, G + 1] int32: the words that it must hold, padded with PAD; see `given_words`
     draws: tf.Tensor  # [B, W, >= longest] float32 in [0, 1): what samples are drawn by, if any are
     memories: tuple  # of each model and layer [B, H, M, K] and [B, H, M, E]
 
@@ -48,6 +49,8 @@ class Beams(NamedTuple):
     log_p: tf.Tensor  # [B, W] float32
     ids: tf.Tensor  # [B, W, T] int32
     path: tf.Tensor  # [B, W, T] int32: the slot of each of those tokens' keys
+    written: tf.Tensor  # [B, W] int32: how many of the given ids are among them
+    in_bracket: tf.Tensor  # [B, W] boolean: whether the newest token is of a bracket
     finished_ids: tf.Tensor  # [B, W, T] int32
     finished_scores: tf.Tensor  # [B, W] float32
     caches: tuple  # of each model and layer [B, H, T W, K] and [B, H, T W, E]
@@ -78,20 +81,25 @@ def sentences_of(
     prefix_BP: tf.Tensor | None = None,
     min_length: tf.Tensor | int = 0,
     draws_BWL: tf.Tensor | None = None,
+    given_BG: tf.Tensor | None = None,
 ) -> Sentences:
     """A batch before its first step. A translation is at most as long as its source plus `extra_length`, ends
-    included, but never too short for its prefix, or for `min_length` tokens, and the end."""
+    included, but never too short for its prefix, for the words given, or for `min_length` tokens, and the end."""
     source_BM = tf.convert_to_tensor(source_BM)
     batch = tf.shape(source_BM)[0]
     if prefix_BP is None:
         prefix_BP = tf.zeros([batch, 0], tf.int32)
-    needed_B = tf.maximum(tf.math.count_nonzero(prefix_BP, axis=1, dtype=tf.int32), min_length) + 1
+    if given_BG is None:
+        given_BG = tf.zeros([batch, 0], tf.int32)
+    written_B = tf.math.count_nonzero(tf.concat([prefix_BP, given_BG], axis=1), axis=1, dtype=tf.int32)
+    needed_B = tf.maximum(written_B, min_length) + 1
     longest_B = tf.math.count_nonzero(source_BM != PAD, axis=1, dtype=tf.int32) + extra_length
     return Sentences(
         source=source_BM,
         shortest=tf.fill([batch], min_length),
         longest=tf.where(needed_B > 1, tf.maximum(longest_B, needed_B), longest_B),
         prefix=tf.pad(prefix_BP, [[0, 0], [0, 1]], constant_values=PAD),
+        given=tf.pad(given_BG, [[0, 0], [0, 1]], constant_values=PAD),
         draws=tf.zeros([batch, 0, 0]) if draws_BWL is None else draws_BWL,
         memories=ensemble.memories(source_BM),
     )
@@ -140,6 +148,8 @@ def first_beams(ensemble: Ensemble, log_p_BW: tf.Tensor) -> Beams:
         log_p=log_p_BW,
         ids=nothing,
         path=nothing,
+        written=tf.zeros(shape, tf.int32),
+        in_bracket=tf.zeros(shape, tf.bool),
         finished_ids=nothing,
         finished_scores=tf.fill(shape, NEVER),
         caches=ensemble.empty_caches(shape[0]),

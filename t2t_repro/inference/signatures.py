@@ -83,20 +83,30 @@ class ExportedTranslator(tf.Module):
     ) -> dict[str, tf.Tensor]:
         """[B] strings to "outputs" [B, N] and "scores" [B, N], best first; an empty string gives empty ones.
 
-        Where the beam ends with fewer than N, the rest is empty with score -inf.
+        Where the beam ends with fewer than N, the rest is empty with score -inf. A parser's outputs hold the words.
         """
         limit = self._translator.hparams.max_positions
         _must(1 <= beam_size, beam_size <= MOST_BEAMS, f"beam_size must be from 1 to {MOST_BEAMS}, got", beam_size)
         _must(1 <= n_best, n_best <= beam_size, "n_best must be at least 1 and at most beam_size, got", n_best)
         _must(0 <= alpha, alpha < float("inf"), "alpha must be at least 0 and finite, got", alpha)
         _must(0 <= extra_length, extra_length <= limit, f"extra_length must be from 0 to {limit}, got", extra_length)
+        if self._parses:
+            words = tree_graph.split_words(inputs)
+            inputs = tf.strings.reduce_join(words, axis=1, separator=" ")
+            symbols = tf.ragged.map_flat_values(tree_graph.symbols_of, words)
+            spelled = " " + tf.strings.reduce_join(symbols, axis=1, separator=" ")
+            given = self._vocabulary.encode_tensor(spelled)[:, :-1]
         # cut as t2t-decoder does: the first tokens, and the end
         tokens = self._vocabulary.encode_tensor(inputs)[:, :-1][:, : limit - 1]
         sources = tf.concat([tokens, tf.fill([tf.size(inputs), 1], END)], axis=1)
 
         def search(start: tf.Tensor, stop: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             source_BM = tf.gather(sources, order[start:stop]).to_tensor(default_value=PAD)
-            found = self._translator.search(source_BM, beam_size, alpha, extra_length)
+            if self._parses:
+                given_BG = tf.gather(given, order[start:stop]).to_tensor(default_value=PAD)
+                found = self._translator.search_given(source_BM, beam_size, alpha, extra_length, given_BG)
+            else:
+                found = self._translator.search(source_BM, beam_size, alpha, extra_length)
             ids = tf.reshape(found.ids[:, :n_best], [-1, tf.shape(found.ids)[2]])
             return tf.reshape(self._vocabulary.decode_tensor(ids), [-1, n_best]), found.scores[:, :n_best]
 
@@ -115,7 +125,7 @@ class ExportedTranslator(tf.Module):
         these are. A sentence without tokens gives an empty text.
         """
         words = tree_graph.split_words(inputs)
-        found = self._best(tf.strings.reduce_join(words, axis=1, separator=" "))
+        found = self._best(inputs)
         trees, repairs = tf.map_fn(
             lambda both: tree_graph.rebuild(*both),
             (found["outputs"], words),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from t2t_repro.data.linearise import CLOSE, OPEN, PUNCTUATION, WORD
+from t2t_repro.data.linearise import CLOSE, OPEN, PUNCTUATION, UNTOLD
 from t2t_repro.data.trees import ROOT
 
 _ALL = 1 << 30  # bytes: as many as there are
@@ -33,6 +33,11 @@ def split_words(inputs: tf.Tensor) -> tf.RaggedTensor:
     return tf.strings.split(inputs)
 
 
+def symbols_of(words: tf.Tensor) -> tf.Tensor:
+    """`linearise.symbol_of` of each word."""
+    return tf.where(_begins_with_mark(words), UNTOLD, words)
+
+
 def rebuild(symbols: tf.Tensor, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """A well-formed tree in brackets over exactly `words` [W], whatever the one string `symbols` holds, and how many
     repairs it took: the same ones as `linearise.rebuild`. No words give an empty text.
@@ -46,14 +51,16 @@ def rebuild(symbols: tf.Tensor, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]
 
 def _rebuild(symbols_S: tf.Tensor, words_W: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     leaves_W = tf.strings.join([" (", _tags(words_W), " ", words_W, ")"])
-    is_word_S = symbols_S == WORD
+    is_word_S = ~_begins_with_mark(symbols_S)
     is_open_S = tf.strings.regex_full_match(symbols_S, OPEN + _LABEL)
     is_close_S = tf.strings.regex_full_match(symbols_S, CLOSE + _LABEL)
     too_many_S = tf.cumsum(tf.cast(is_word_S, tf.int32)) > tf.size(words_W)
     known_S = is_open_S | is_close_S | (is_word_S & ~too_many_S)
+    written = tf.boolean_mask(symbols_S, is_word_S & ~too_many_S)
+    others = tf.math.count_nonzero(written != symbols_of(words_W)[: tf.size(written)], dtype=tf.int32)
     symbols, is_open, is_close = (tf.boolean_mask(each, known_S) for each in (symbols_S, is_open_S, is_close_S))
     last = tf.reduce_max(tf.concat([[-1], tf.reshape(tf.where(~is_close), [-1])], axis=0))
-    labels = tf.strings.substr(symbols, 1, _ALL)
+    labels = tf.strings.regex_replace(symbols, f"^[{OPEN}{CLOSE}]", "")
 
     def step(place: tf.Tensor, state: _State) -> tuple[tf.Tensor, _State]:
         label = labels[place]
@@ -71,7 +78,8 @@ def _rebuild(symbols_S: tf.Tensor, words_W: tf.Tensor) -> tuple[tf.Tensor, tf.Te
         return place + 1, _State(*new)
 
     nothing = tf.zeros([0], tf.string)
-    first = _State(nothing, tf.constant([""]), nothing, tf.constant(0), tf.size(symbols_S) - tf.size(symbols))
+    repairs = tf.size(symbols_S) - tf.size(symbols) + others
+    first = _State(nothing, tf.constant([""]), nothing, tf.constant(0), repairs)
     _, state = tf.while_loop(
         lambda place, _: place < tf.size(symbols),
         step,
@@ -83,6 +91,10 @@ def _rebuild(symbols_S: tf.Tensor, words_W: tf.Tensor) -> tuple[tf.Tensor, tf.Te
 
 
 _INVARIANTS = _State(*[tf.TensorShape([None])] * 3, *[tf.TensorShape([])] * 2)
+
+
+def _begins_with_mark(texts: tf.Tensor) -> tf.Tensor:
+    return tf.strings.regex_full_match(texts, f"[{OPEN}{CLOSE}](?s:.*)")
 
 
 def _close(state: _State, label: tf.Tensor, ends: tf.Tensor) -> _State:
@@ -163,7 +175,7 @@ def _add(texts: tf.Tensor, addition: tf.Tensor) -> tf.Tensor:
 
 def _tags(words_W: tf.Tensor) -> tf.Tensor:
     """The part of speech that the sign itself tells, `linearise.tag_of` of each word."""
-    signs, tags = list(PUNCTUATION), [*PUNCTUATION.values(), WORD]
+    signs, tags = list(PUNCTUATION), [*PUNCTUATION.values(), UNTOLD]
     same = words_W[:, None] == tf.constant(signs)[None]
     found = tf.where(tf.reduce_any(same, axis=1), tf.argmax(tf.cast(same, tf.int32), axis=1), len(signs))
     return tf.gather(tf.constant(tags), found)
