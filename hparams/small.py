@@ -44,8 +44,8 @@ MULTI30K = HPARAMS.register(
     )
 )
 
-# README has what it reached. Copying the words is learnt first, in a sudden drop of the loss: from 1,500 updates on with
-# the 3,401 trees of the WSJ sample, from 2,000 on with the 23,657 of CRAFT.
+# README has what it reached. Copying the words is learnt first, and suddenly: after 1,500 updates with the 3,401 trees
+# of the WSJ sample, after 2,000 with the 23,657 of CRAFT.
 TREEBANK = HPARAMS.register(
     replace(
         PARSING,
