@@ -14,8 +14,9 @@ from t2t_repro.inference.beam import beam_search
 from t2t_repro.inference.given_words import GivenWords
 from t2t_repro.inference.search import END
 
-PIECES = ["<pad>", "</s>", "<unk>", "ǀS", "▁ǀS", "▁ǁS", "▁a", "b", "▁c"]
-FIRST, OPEN, CLOSE, A, B, C = range(3, 9)
+PIECES = ["<pad>", "</s>", "<unk>", "ǀS", "▁ǀS", "▁ǁS", "▁ǀN", "▁ǁN", "▁a", "b", "▁c"]
+FIRST, OPEN, CLOSE, OPEN_N, CLOSE_N, A, B, C = range(3, 11)
+OPENINGS, INSIDE = {FIRST: CLOSE, OPEN: CLOSE, OPEN_N: CLOSE_N}, {2, B}
 GIVEN = [A, B, C]  # "ab c"
 SOURCE = [A, B, C, END]
 
@@ -36,17 +37,33 @@ def found(given: list[list[int]], beam_size: int, extra_length: int):
     return hypotheses(search(tf.constant(source_BM), tf.constant(batch(given)), beam_size, extra_length))
 
 
-def may_follow(ids: tuple[int, ...], given: list[int], longest: int) -> tuple[set[int], int]:
-    """The pieces of brackets that may follow `ids`, and the one piece else."""
-    written, in_bracket = 0, False
+def read(ids: tuple[int, ...]) -> tuple[list[int], list[int], bool]:
+    """The given ids among `ids`, the closings of what is open, and whether the newest is of an opening."""
+    words, closings, in_opening = [], [], False
     for id in ids:
-        in_bracket = id in (FIRST, OPEN, CLOSE) or (in_bracket and id in (B, 2))
-        written += not in_bracket
-    left = given[written:]
-    if left[:1] == [B] or longest - len(ids) - 1 < len(left) + 1:
-        return set(), left[0] if left else END
-    brackets = {FIRST} if not ids else {OPEN, CLOSE}
-    return brackets | ({B, 2} if in_bracket else set()), left[0] if left else END
+        in_opening = id in OPENINGS or (in_opening and id in INSIDE)
+        if id in OPENINGS:
+            closings.append(OPENINGS[id])
+        elif id in (CLOSE, CLOSE_N):
+            assert closings.pop() == id
+        elif not in_opening:
+            words.append(id)
+    return words, closings, in_opening
+
+
+def may_follow(ids: tuple[int, ...], given: list[int], longest: int) -> tuple[set[int], int | None]:
+    """The pieces of brackets that may follow `ids`, and the one piece else."""
+    words, closings, in_opening = read(ids)
+    left, places = given[len(words) :], longest - len(ids) - 1
+    if left[:1] == [B]:
+        return set(), B
+    free = INSIDE if in_opening and places > len(left) + len(closings) else set()
+    if left and (closings or not ids) and places > len(left) + len(closings) + 1:
+        free = free | ({FIRST} if not ids else {OPEN, OPEN_N})
+    closes = closings and not in_opening and (len(closings) > 1 or not left)
+    if closes:
+        free = free | {closings[-1]}
+    return free, left[0] if left else None if closes and places else END
 
 
 def everything(given: list[int], longest: int) -> dict[tuple[int, ...], float]:
@@ -61,19 +78,22 @@ def everything(given: list[int], longest: int) -> dict[tuple[int, ...], float]:
         for ids, log_p_LV in zip(rows, log_p_RLV, strict=True):
             log_p_V = log_p_LV[len(ids)].astype(np.float64)
             free, other = may_follow(ids, given, longest)
+            is_word = {0, 1, A, C} | (INSIDE - free)
+            word = sum(math.exp(log_p_V[id]) for id in is_word) if other else 0.0
+            all_free = sum(math.exp(log_p_V[id]) for id in free)
             for id in free:
-                grown[(*ids, id)] = open_now[ids] + log_p_V[id]
-            none = sum(math.exp(log_p_V[id]) for id in range(len(PIECES)) if id not in free)
-            log_p = open_now[ids] + math.log(none)
-            if other == END:
-                scores[(*ids, END)] = log_p / penalty(len(ids) + 1, 0.6)
-            else:
-                grown[(*ids, other)] = log_p
+                grown[(*ids, id)] = open_now[ids] + log_p_V[id] - math.log(word + all_free)
+            if other is not None:
+                log_p = open_now[ids] + math.log(word / (word + all_free))
+                if other == END:
+                    scores[(*ids, END)] = log_p / penalty(len(ids) + 1, 0.6)
+                else:
+                    grown[(*ids, other)] = log_p
         open_now = grown
     return scores
 
 
-@pytest.mark.parametrize(("given", "longest"), [(GIVEN, 6), ([A], 5), ([C, C], 5)])
+@pytest.mark.parametrize(("given", "longest"), [(GIVEN, 9), ([A], 7), ([C, C], 8)])
 def test_a_wide_beam_finds_everything_that_may_be_written(given, longest):
     expected = everything(given, longest)
     best = dict(found([given], 500, longest - len(SOURCE))[0])
@@ -91,8 +111,5 @@ def test_the_words_are_there_whatever_the_room(beam_size, extra_length):
     for given, best in zip(many, found(many, beam_size, extra_length), strict=True):
         ids, score = best[0]
         assert score > -1e20 and len(ids) <= max(len(SOURCE) + extra_length, len(given) + 1)
-        written, in_bracket = [], False
-        for id in ids[:-1]:
-            in_bracket = id in (FIRST, OPEN, CLOSE) or (in_bracket and id in (B, 2))
-            written += [] if in_bracket else [id]
-        assert written == given and ids[-1] == END
+        written, closings, _ = read(ids[:-1])
+        assert (written, closings, ids[-1]) == (given, [], END)

@@ -50,7 +50,7 @@ class Beams(NamedTuple):
     ids: tf.Tensor  # [B, W, T] int32
     path: tf.Tensor  # [B, W, T] int32: the slot of each of those tokens' keys
     written: tf.Tensor  # [B, W] int32: how many of the given ids are among them
-    in_bracket: tf.Tensor  # [B, W] boolean: whether the newest token is of a bracket
+    in_opening: tf.Tensor  # [B, W] boolean: whether the newest token is of an opening bracket
     finished_ids: tf.Tensor  # [B, W, T] int32
     finished_scores: tf.Tensor  # [B, W] float32
     caches: tuple  # of each model and layer [B, H, T W, K] and [B, H, T W, E]
@@ -149,7 +149,7 @@ def first_beams(ensemble: Ensemble, log_p_BW: tf.Tensor) -> Beams:
         ids=nothing,
         path=nothing,
         written=tf.zeros(shape, tf.int32),
-        in_bracket=tf.zeros(shape, tf.bool),
+        in_opening=tf.zeros(shape, tf.bool),
         finished_ids=nothing,
         finished_scores=tf.fill(shape, NEVER),
         caches=ensemble.empty_caches(shape[0]),
