@@ -1,4 +1,4 @@
-"""Beam search that writes given words, in their order, and between them brackets that match: a tree, whatever the model.
+"""Beam search that writes given words, in their order, and between them brackets that match.
 
 A linearised tree holds the words of its sentence (`data.linearise`), and a parser has nothing to choose there: it
 chooses where brackets stand.
@@ -48,8 +48,8 @@ class GivenWords(NamedTuple):
         """The k likeliest pieces of brackets that may follow, and the next piece of the words, or END after the last
         closing: log-probabilities and ids, [B, W, C]. What may not follow has the log-probability `NEVER`.
 
-        Probabilities are among what may follow; a word's is that of any word, for which one is given. A constituent holds
-        a word, only the innermost one is closed, the root after the last word, and nothing is opened that there
+        Probabilities are among what may follow; a word's is that of any word, for which one is given. A constituent
+        holds a word, only the innermost one is closed, the root after the last word, and nothing is opened that there
         would be no room to close. A label of several pieces is closed by its first, which `linearise.rebuild` mends.
         """
         width, vocab_size = tf.shape(logits_BWV)[1], logits_BWV.shape[2]
@@ -88,7 +88,7 @@ class GivenWords(NamedTuple):
         return beams._replace(written=written + tf.cast(is_word_BW, tf.int32), in_opening=in_opening)
 
     def _innermost(self, ids_BWT: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """How many constituents are open, [B, W], with which piece the innermost began, and whether nothing is in it."""
+        """[B, W]: how many constituents are open, the piece that the innermost began with, and whether it is empty."""
         kinds_BWT = tf.gather(self.kinds, tf.pad(ids_BWT, [[0, 0], [0, 0], [1, 0]]))
         is_opening_BWT = (kinds_BWT == _OPENING) | (kinds_BWT == _FIRST_OPENING)
         depths_BWT = tf.cumsum(tf.cast(is_opening_BWT, tf.int32) - tf.cast(kinds_BWT == _CLOSING, tf.int32), axis=2)
