@@ -3,7 +3,9 @@
     python -m benchmarks.prepare
 
 Prepares text of its own making, or that of two files (`--source`, `--target`), repeated to the size that is asked for,
-each size in a process of its own, and sums the memory of that process and of those that encode for it.
+each size in a process of its own, and sums the memory of that process and of those that encode for it. The
+vocabulary's sample, of `LEARN_PAIRS` pairs, is what grows with texts that are smaller than it: a smaller sample
+(`--learn_pairs`) shows what grows beside it.
 
 The projections to WMT14 are straight lines through the times of each phase. The vocabulary is learnt from no more pairs
 than `prepare` takes, though all are read for it, twice. With other numbers of cores the encoding alone is divided, and
@@ -61,7 +63,7 @@ def write_text(folder: str, number: int, source: str | None, target: str | None)
     return paths
 
 
-def prepare_once(source: str, target: str, vocab_size: int, processes: int) -> None:
+def prepare_once(source: str, target: str, vocab_size: int, processes: int, learn_pairs: int) -> None:
     """In a process of its own: prepares, and prints the seconds of each phase as JSON."""
     from t2t_repro.bin import _program
 
@@ -69,6 +71,7 @@ def prepare_once(source: str, target: str, vocab_size: int, processes: int) -> N
     from t2t_repro.data import prepare as module
     from t2t_repro.problem import Generated, Problem, TextFiles
 
+    module.LEARN_PAIRS = learn_pairs
     encode, marks = module._Preparation._encode_train, [("start", time.perf_counter())]
 
     def timed(*arguments: Any) -> None:
@@ -125,16 +128,14 @@ def memory(pid: int) -> int:
     return total
 
 
-def projection(rows: list[dict[str, Any]], pairs: int, processes: int, cores: int) -> float:
+def projection(rows: list[dict[str, Any]], pairs: int, processes: int, cores: int, learn_pairs: int) -> float:
     """Seconds for so many pairs on so many cores."""
-    from t2t_repro.data.prepare import LEARN_PAIRS
-
     sizes = [row["pairs"] for row in rows]
 
     def seconds(phase: str, number: int) -> float:
         return float(np.polyval(np.polyfit(sizes, [row[phase] for row in rows], 1), number))
 
-    learnt = min(pairs, LEARN_PAIRS)
+    learnt = min(pairs, learn_pairs)
     reading = seconds("text", pairs)
     vocabulary = seconds("vocabulary", learnt) + 2 * (reading - seconds("text", learnt))
     return (
@@ -149,18 +150,24 @@ def main() -> None:
     parser.add_argument("--target", help="its other side")
     parser.add_argument("--vocab_size", type=int, default=VOCAB_SIZE, help="default: %(default)s")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that encode; default: %(default)s")
-    parser.add_argument("--once", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--learn_pairs", type=int, help="the vocabulary's sample; default: what t2t-datagen takes")
+    parser.add_argument("--once", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.once:
         prepare_once(*arguments.once[:2], *map(int, arguments.once[2:]))
         return
+    if arguments.learn_pairs is None:
+        from t2t_repro.data.prepare import LEARN_PAIRS
+
+        arguments.learn_pairs = LEARN_PAIRS
+    how = [str(number) for number in (arguments.vocab_size, arguments.processes, arguments.learn_pairs)]
     columns = ["pairs", *(f"{part} s" for part in PARTS), "pairs/s", "peak MB"]
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for size in map(int, arguments.sizes.split(",")):
             paths = write_text(folder, size, arguments.source, arguments.target)
-            row = measured([*paths, str(arguments.vocab_size), str(arguments.processes)]) | {"pairs": size}
+            row = measured([*paths, *how]) | {"pairs": size}
             rows.append(row)
             phases = " | ".join(f"{row[part]:.1f}" for part in PARTS)
             rate = size / sum(row[part] for part in PARTS)
@@ -168,7 +175,7 @@ def main() -> None:
     print("\n| projected | cores | minutes |\n|---|---|---|")
     for name, pairs in TARGETS.items():
         for cores in CORES:
-            minutes = projection(rows, pairs, arguments.processes, cores) / 60
+            minutes = projection(rows, pairs, arguments.processes, cores, arguments.learn_pairs) / 60
             print(f"| {name}, {pairs:,} pairs | {cores} | {minutes:,.0f} |")
 
 

@@ -169,7 +169,7 @@ def test_projection_divides_the_encoding_alone_and_never_below_the_reading() -> 
     learnt = 2e6 * 20e-6 + 2 * 2e6 * 1e-6  # of four million pairs, two are learnt from and all are read, twice
     for cores, encoding in ((2, 100e-6), (16, 12.5e-6), (1600, 1e-6)):
         expected = 4e6 * 1e-6 + learnt + 4e6 * (encoding + 3e-6)
-        assert prepare.projection(rows, 4_000_000, 2, cores) == pytest.approx(expected)
+        assert prepare.projection(rows, 4_000_000, 2, cores, 2_000_000) == pytest.approx(expected)
 
 
 def test_text_of_any_size_has_no_line_twice(tmp_path: Path) -> None:
