@@ -55,8 +55,6 @@ def test_every_pair_is_in_one_shard_and_counted(piles: Piles):
     train, held = piles.counts()
     assert (train.read, train.kept, train.dropped) == (302, 298, {"empty": 1, "too_long": 1})
     assert (held.kept, held.lengths["inputs"].total()) == (2, 2)
-    piles.remove()
-    assert not os.path.exists(piles.folder)
 
 
 def test_the_same_from_any_number_of_processes(piles: Piles, tmp_path: Path):

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -487,6 +488,23 @@ def test_stopped_at_every_write_and_continued(
         last = "validation-00000-of-00001.tfrecord" if held else "train-00002-of-00003.tfrecord"
         recorded = names.index(last) + 2  # progress.json with the shard, and then with the whole of train
         assert any(line.startswith("train") for line in said) == (stop <= recorded)
+
+
+def test_stopped_before_the_piles_are_removed(text: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The account says that the training text is done; the piles still go."""
+    expected = bytes_of(prepare(text, str(tmp_path / "whole"), silent).directory)
+    data, remove = str(tmp_path / "data"), shutil.rmtree
+
+    def stopped(path: str, **_: object) -> None:
+        if any(name.startswith("train-") for name in os.listdir(os.path.dirname(path))):
+            raise Stopped
+
+    monkeypatch.setattr(shutil, "rmtree", stopped)
+    with pytest.raises(Stopped):
+        prepare(text, data, silent)
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    assert os.path.isdir(os.path.join(data, "small", "piles"))
+    assert bytes_of(prepare(text, data, silent).directory) == expected
 
 
 def test_an_account_of_other_text_is_not_continued(text: Problem, data: str, tmp_path: Path):

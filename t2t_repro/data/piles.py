@@ -16,7 +16,6 @@ import functools
 import hashlib
 import multiprocessing
 import os
-import shutil
 import signal
 import struct
 import threading
@@ -87,9 +86,6 @@ class Piles:
                 cards += _cards(pile.read(starts[index + 1] - starts[index]))
         cards.sort()
         return (serialised for _, serialised in cards)
-
-    def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def path(self, number: int) -> str:
         return os.path.join(self.folder, f"pile-{number:05d}")

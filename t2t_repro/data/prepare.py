@@ -132,6 +132,7 @@ class _Preparation:
         done = self.progress.splits
         if "train" not in done or (self.progress["held_out"] and "validation" not in done):
             self._write_train()
+        shutil.rmtree(self._path(_PILES), ignore_errors=True)  # here, for a stop before it may have left them
         for split in ("validation", "test"):
             if self.problem.corpora(split) and split not in self.progress.splits:
                 self._write_split(split, vocabulary)
@@ -211,7 +212,6 @@ class _Preparation:
             records["validation"] = held.record() | {"held_out_of": "train", "shards": shards[piles.num_shards :]}
             records["validation"] |= self._write_trees("validation", self._held_out_trees(held_out))
         self.progress.save(splits=self.progress.splits | records, shuffled=[])
-        piles.remove()
         self.report(f"train: {counts.summary(self.problem.max_length)}")
         if held_out:
             self.report(f"validation: {held.summary(self.problem.max_length)}, held out of the training text")
