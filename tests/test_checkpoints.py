@@ -14,7 +14,7 @@ from small import SMALL, random_model
 
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
-from t2t_repro.training.checkpoints import Checkpoints, load_weights, paths
+from t2t_repro.training.checkpoints import Checkpoints, damage, load_weights, paths
 from t2t_repro.training.optimizer import Adam
 
 STEPS = (10, 20, 30)
@@ -130,6 +130,15 @@ def test_a_damaged_newest_is_put_aside_and_the_one_before_is_used(run):
     assert sum(name.startswith("damaged-ckpt-30.") for name in os.listdir(run.checkpoints)) == 2
     Checkpoints(run, again, keep=5).save(30)
     assert names(paths(run)) == ["ckpt-10", "ckpt-30"]
+
+
+def test_an_index_that_gives_a_size_beyond_all_memory(run, weights):
+    """The last 48 bytes of an index: where two blocks begin, how large they are (varints), and a magic number."""
+    path = paths(run)[-1]
+    with open(path + ".index", "r+b") as index:
+        index.seek(-48, os.SEEK_END)
+        index.write(b"\0\0\0" + b"\x80" * 8 + b"\x01")  # 2^56 bytes
+    assert damage(path) == "it asks for more memory than there is"
 
 
 def test_what_a_killed_trainer_left_half_written_goes(run, weights):

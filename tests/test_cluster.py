@@ -198,6 +198,7 @@ def test_a_machine_that_vanishes():
 
     def vanish() -> None:
         with Meeting(machines[1], silent, 20) as meeting:
+            meeting.after_chief()  # before, it might be started again
             meeting._close()
 
     chief, _ = at_once(part(machines[0]), vanish)

@@ -452,11 +452,11 @@ def test_real_trees_all_the_way(corpora, tmp_path):
 
 @pytest.mark.corpora
 @pytest.mark.slow
-def test_no_tree_at_hand_is_too_long(corpora, tmp_path):
+def test_one_tree_at_hand_is_too_long(corpora, tmp_path):
     folder = corpora / "trees"
     problem = FILES.with_files(
         train_trees=[str(folder / "craft.train.mrg.gz")], validation_trees=[str(folder / "craft.dev.mrg.gz")]
     )
     dataset = prepare(problem, str(tmp_path), silent)
-    assert dataset.record["splits"]["train"]["pairs"] == 23_657
-    assert not dataset.record["splits"]["train"]["dropped"]
+    assert dataset.record["splits"]["train"]["pairs"] == 23_656
+    assert dataset.record["splits"]["train"]["dropped"] == {"too_long": 1}

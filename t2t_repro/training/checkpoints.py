@@ -166,6 +166,8 @@ def damage(path: str) -> str:
             reader.get_tensor(name)
     except _DAMAGE as error:
         return _reason(error)
+    except MemoryError:  # a damaged index may give any size
+        return "it asks for more memory than there is"
     return ""
 
 
