@@ -59,6 +59,12 @@ def test_every_row_is_a_distribution(shown):
     assert not np.triu(decoder, 1).any() and np.all(decoder[..., 0, 0] == 1)
 
 
+def test_an_empty_translation(translator):
+    views = attend(translator, SENTENCE, "").views
+    assert views["decoder"].weights.shape == (2, 2, 1, 1) and np.all(views["decoder"].weights == 1)
+    assert views["memory"].left == [END_WORD]
+
+
 def test_weights_are_a_plain_softmax(translator, shown):
     """The first layer of the encoder from its embeddings, and the last memory attention from what goes into it."""
     model = translator.model

@@ -15,6 +15,7 @@ import html
 import importlib.resources
 import json
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -95,7 +96,9 @@ def attend(translator: Translator, source: str, target: str | None = None) -> At
     with _watched(translator.model.encoder_layers, "self_attention") as encoder:
         with _watched(translator.model.decoder_layers, "self_attention") as decoder:
             with _watched(translator.model.decoder_layers, "memory_attention") as memory:
-                translator.model({"inputs": source_ids, "targets": target_ids})
+                with warnings.catch_warnings():  # Keras warns of a softmax over one token, which END may be
+                    warnings.filterwarnings("ignore", "You are using a softmax over axis", UserWarning)
+                    translator.model({"inputs": source_ids, "targets": target_ids})
     read, written = _words(translator, source_ids), _words(translator, target_ids)
     sides = {"encoder": (read, read), "memory": (written, read), "decoder": (written, [START_WORD, *written[:-1]])}
     weights = {"encoder": encoder, "memory": memory, "decoder": decoder}
