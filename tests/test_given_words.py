@@ -63,6 +63,8 @@ def may_follow(ids: tuple[int, ...], given: list[int], longest: int) -> tuple[se
     closes = closings and not in_opening and (len(closings) > 1 or not left)
     if closes:
         free = free | {closings[-1]}
+    if free and not ids:
+        return free, None
     return free, left[0] if left else None if closes and places else END
 
 
@@ -113,3 +115,11 @@ def test_the_words_are_there_whatever_the_room(beam_size, extra_length):
         assert score > -1e20 and len(ids) <= max(len(SOURCE) + extra_length, len(given) + 1)
         written, closings, _ = read(ids[:-1])
         assert (written, closings, ids[-1]) == (given, [], END)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4, 50])
+def test_where_there_is_room_it_is_one_tree(beam_size):
+    """However unlikely its brackets are: words alone would cost nothing after the first."""
+    for best in found([GIVEN, [A], [C] * 9], beam_size, 30):
+        for ids, score in best:
+            assert score < -1e20 or (ids[0] == FIRST and ids[-2] == CLOSE and read(ids[:-2])[1] == [CLOSE])

@@ -48,9 +48,10 @@ class GivenWords(NamedTuple):
         """The k likeliest pieces of brackets that may follow, and the next piece of the words, or END after the last
         closing: log-probabilities and ids, [B, W, C]. What may not follow has the log-probability `NEVER`.
 
-        Probabilities are among what may follow; a word's is that of any word, for which one is given. A constituent
-        holds a word, only the innermost one is closed, the root after the last word, and nothing is opened that there
-        would be no room to close. A label of several pieces is closed by its first, which `linearise.rebuild` mends.
+        Probabilities are among what may follow; a word's is that of any word, for which one is given. The root is
+        opened first: words alone would cost nothing, there being nothing else to follow them. A constituent holds a
+        word, only the innermost one is closed, the root after the last word, and nothing is opened that there would be
+        no room to close. A label of several pieces is closed by its first, which `linearise.rebuild` mends.
         """
         width, vocab_size = tf.shape(logits_BWV)[1], logits_BWV.shape[2]
         left_BW = tf.math.count_nonzero(sentences.given, axis=1, keepdims=True, dtype=tf.int32) - beams.written
@@ -69,7 +70,8 @@ class GivenWords(NamedTuple):
         goes_on_BWV = goes_on_BW[:, :, None] & (self.kinds == _INSIDE)
         free_BWV = (opens_BW[:, :, None] & opening_V) | (closes_BW[:, :, None] & closing_BWV) | goes_on_BWV
         is_word_BWV = (self.kinds == _WORD) | ((self.kinds == _INSIDE) & ~goes_on_BWV)
-        is_word_BWV &= ((left_BW > 0) | ends_BW)[:, :, None]
+        writes_BW = (left_BW > 0) & ((step > 0) | ~opens_BW)
+        is_word_BWV &= (writes_BW | ends_BW)[:, :, None]
 
         words_BW1 = tf.reduce_logsumexp(tf.where(is_word_BWV, logits_BWV, NEVER), axis=2, keepdims=True)
         all_BW1 = tf.reduce_logsumexp(tf.where(free_BWV | is_word_BWV, logits_BWV, NEVER), axis=2, keepdims=True)
