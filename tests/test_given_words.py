@@ -82,11 +82,10 @@ def everything(given: list[int], longest: int) -> dict[tuple[int, ...], float]:
             free, other = may_follow(ids, given, longest)
             is_word = {0, 1, A, C} | (INSIDE - free)
             word = sum(math.exp(log_p_V[id]) for id in is_word) if other else 0.0
-            all_free = sum(math.exp(log_p_V[id]) for id in free)
             for id in free:
-                grown[(*ids, id)] = open_now[ids] + log_p_V[id] - math.log(word + all_free)
+                grown[(*ids, id)] = open_now[ids] + log_p_V[id]
             if other is not None:
-                log_p = open_now[ids] + math.log(word / (word + all_free))
+                log_p = open_now[ids] + math.log(word)
                 if other == END:
                     scores[(*ids, END)] = log_p / penalty(len(ids) + 1, 0.6)
                 else:
@@ -119,7 +118,7 @@ def test_the_words_are_there_whatever_the_room(beam_size, extra_length):
 
 @pytest.mark.parametrize("beam_size", [1, 4, 50])
 def test_where_there_is_room_it_is_one_tree(beam_size):
-    """However unlikely its brackets are: words alone would cost nothing after the first."""
+    """However unlikely its brackets are."""
     for best in found([GIVEN, [A], [C] * 9], beam_size, 30):
         for ids, score in best:
             assert score < -1e20 or (ids[0] == FIRST and ids[-2] == CLOSE and read(ids[:-2])[1] == [CLOSE])

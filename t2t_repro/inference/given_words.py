@@ -48,10 +48,11 @@ class GivenWords(NamedTuple):
         """The k likeliest pieces of brackets that may follow, and the next piece of the words, or END after the last
         closing: log-probabilities and ids, [B, W, C]. What may not follow has the log-probability `NEVER`.
 
-        Probabilities are among what may follow; a word's is that of any word, for which one is given. The root is
-        opened first: words alone would cost nothing, there being nothing else to follow them. A constituent holds a
-        word, only the innermost one is closed, the root after the last word, and nothing is opened that there would be
-        no room to close. A label of several pieces is closed by its first, which `linearise.rebuild` mends.
+        Probabilities are the model's, and a word's is that of any word, for which one is given. They are not shared
+        out among what may follow: a mistake after which nothing else may follow would cost nothing. With room for
+        brackets the root is opened first. A constituent holds a word, only the innermost one is closed, the root after
+        the last word, and nothing is opened that there would be no room to close. A label of several pieces is closed
+        by its first, which `linearise.rebuild` mends.
         """
         width, vocab_size = tf.shape(logits_BWV)[1], logits_BWV.shape[2]
         left_BW = tf.math.count_nonzero(sentences.given, axis=1, keepdims=True, dtype=tf.int32) - beams.written
@@ -74,7 +75,7 @@ class GivenWords(NamedTuple):
         is_word_BWV &= (writes_BW | ends_BW)[:, :, None]
 
         words_BW1 = tf.reduce_logsumexp(tf.where(is_word_BWV, logits_BWV, NEVER), axis=2, keepdims=True)
-        all_BW1 = tf.reduce_logsumexp(tf.where(free_BWV | is_word_BWV, logits_BWV, NEVER), axis=2, keepdims=True)
+        all_BW1 = tf.reduce_logsumexp(logits_BWV, axis=2, keepdims=True)
         values, ids = top_k(tf.reshape(tf.where(free_BWV, logits_BWV, NEVER), [-1, vocab_size]), k)
         values, ids = (tf.reshape(x, [-1, width, tf.shape(x)[1]]) for x in (values, ids))
         values = tf.concat([values, words_BW1], axis=2)
