@@ -2,7 +2,8 @@
 
 Time is foretold from parts that stand for all: of those that the first window of the data is cut into, evenly chosen by
 cost. A part's time goes with its FLOPs; what an update costs besides (the sum over devices, Adam) is measured alone.
-Memory is that of the largest update there can be, and of the largest batch of the validation.
+Memory is that of the largest update there can be, and of the largest batch of the validation; and, on a CPU, what grows
+with the number of different shapes of products, of which training will meet more than are run here.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from t2t_repro.training.update import Updater, make_evaluator
 
 TIMED_SECONDS = 6.0  # for the parts that are timed
 MOST_TIMED, LEAST_TIMED = 31, 3
+LINEAR = (3 * 5, 3 * 6)  # products of B M rows and of B L rows, of each layer alike: outputs, and gradients of two kinds
+ATTENTION = 3 * 2  # of one B and two lengths
 WORST_SECONDS = 10.0  # for the largest update; a loop that adds up parts is as full after two of them as after all
 
 
@@ -46,6 +49,7 @@ class Flight:
         self.window = next(epoch)
         self.sizes, self.tokens = self.window.parts()  # [U R, A, 3] and [U R, A, 2]
         self.costs = training_flops(run.hparams, vocab_size, *np.moveaxis(self.sizes, -1, 0), self.tokens[..., 1])
+        self.run_sizes: list[tuple[int, int, int]] = []  # of the parts that were run
         self.share = len(self.window.rows) / dataset.record["splits"]["train"]["pairs"]
         self.updates = len(self.sizes) // self.replicas
 
@@ -68,22 +72,30 @@ class Flight:
             )
             updater = Updater(self.model, optimizer, run.hparams, run.seed)
         chosen = self._chosen()
-        spec = self._distributed(chosen[:1]).element_spec
+        spec = self._distributed([chosen[0][0]]).element_spec
         self.update = updater.compiled(spec)
         self.at = "on a part of middling size"
-        self.startup = self._seconds(chosen[0])  # makes the graph
+        self.startup = self._seconds(chosen[0][0])  # makes the graph
         self.matrix_rate = machine.matrix_rate(run.precision, self.replicas)
         self._measure_updates(chosen)
         elements = iter(self._training_batches())
         next(elements)  # from now on it reads ahead, and holds what training holds of the data
         self._measure_worst()
         self._measure_evaluation()
-        self.peak = machine.peak_bytes()
+        self.peak = machine.peak_bytes() + self._growth()
         del elements
 
-    def _chosen(self) -> list[np.ndarray]:
-        """For each of some ranks of cost, from the middle outwards, the parts [R, A, 2] of one element of each device:
-        one part alone in each."""
+    def _growth(self) -> int:
+        """Bytes that training will hold of shapes that were not run here."""
+        coming = self.sizes[: self.replicas * self.steps()].reshape(-1, 3)
+        here = np.array([*self.run_sizes, self.worst])
+        more = _shapes_kept(np.concatenate([here, coming])) - _shapes_kept(here)
+        return int(more * machine.bytes_per_shape(self.run.precision))
+
+    def _chosen(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each of some ranks of cost, from the middle outwards, the parts [R, A, 2] of one element of each device,
+        one part alone in each, and their sizes [R, 3]."""
+        sizes = self.sizes.reshape(-1, 3)
         spans = self.window.spans.reshape(-1, 2)
         by_cost = np.argsort(self.costs.reshape(-1), kind="stable")
         by_cost = by_cost[self.costs.reshape(-1)[by_cost] > 0]
@@ -91,26 +103,27 @@ class Flight:
         for rank in _ranks(MOST_TIMED):
             first = min(int(rank * len(by_cost)), max(len(by_cost) - self.replicas, 0))
             element = np.zeros((self.replicas, self.sizes.shape[1], 2), np.int64)
-            for device, part in enumerate(by_cost[first : first + self.replicas]):
-                element[device, 0] = spans[part]
-            chosen.append(element)
+            parts = by_cost[first : first + self.replicas]
+            element[: len(parts), 0] = spans[parts]
+            chosen.append((element, sizes[parts]))
         return chosen
 
-    def _measure_updates(self, chosen: list[np.ndarray]) -> None:
+    def _measure_updates(self, chosen: list[tuple[np.ndarray, np.ndarray]]) -> None:
         """How many seconds a FLOP takes, and an update besides."""
         self.besides = 0.0
         if self.sizes.shape[1] > 1:  # else a part is all of an update, and its time that of one
-            nothing = np.zeros_like(chosen[0])
+            nothing = np.zeros_like(chosen[0][0])
             self._seconds(nothing)
             self.besides = self._seconds(nothing)
         seconds = flops = 0.0
         started = time.perf_counter()
-        self.startup -= self._seconds(chosen[0])
-        for number, spans in enumerate(chosen):
+        self.startup -= self._seconds(chosen[0][0])
+        for number, (spans, sizes) in enumerate(chosen):
             if number >= LEAST_TIMED and time.perf_counter() - started > TIMED_SECONDS:
                 break
             seconds += max(self._seconds(spans) - self.besides, 0.0)
             flops += self.done_flops
+            self.run_sizes += map(tuple, sizes)
         self.rate = flops / max(seconds, 1e-9)
 
     def _measure_worst(self) -> None:
@@ -200,6 +213,18 @@ def _numbers_held(hparams: HParams, batch: int, source: int, target: int) -> flo
     positions = (source + target) * (8 * h.d_model + 2 * h.d_ff)
     scores = h.num_heads * (source * source + target * target + source * target)
     return h.num_layers * batch * float(positions + scores)
+
+
+def _shapes_kept(sizes_N3: np.ndarray) -> int:
+    """How many shapes of products TensorFlow keeps when it has run parts of these sizes."""
+
+    def different(*lengths_N: np.ndarray) -> int:
+        return len(np.unique(np.stack(lengths_N), axis=1).T)
+
+    batch, source, target = sizes_N3[sizes_N3[:, 0] > 0].T
+    linear = sum(each * different(batch * length) for each, length in zip(LINEAR, (source, target), strict=True))
+    attention = sum(different(batch, *pair) for pair in ((source, source), (target, target), (source, target)))
+    return min(linear, machine.SHAPES_KEPT) + min(ATTENTION * attention, machine.SHAPES_KEPT)
 
 
 def _ranks(number: int) -> Iterator[float]:

@@ -11,6 +11,9 @@ SECONDS = 0.05  # that one timing takes at least, so that starting it does not c
 TIMINGS = 3  # of which the fastest counts: whatever else the machine does makes one slower
 SIZES = {"CPU": 2_048, "GPU": 8_192}  # of square matrices: what starting a product and reading them takes is little
 
+SHAPES_KEPT = 1_024  # of each kind of product, by TensorFlow
+SHAPES_TRIED = 100
+
 
 def matrix_rate(precision: str, devices: int = 1) -> float:
     """FLOPs per second of large matrix products in that precision, of so many devices together."""
@@ -42,8 +45,33 @@ def peak_bytes() -> int:
     gpus = tf.config.list_logical_devices("GPU")
     if gpus:
         return max(tf.config.experimental.get_memory_info(gpu.name.partition("device:")[2])["peak"] for gpu in gpus)
-    with open("/proc/self/status", encoding="ascii") as file:  # `ru_maxrss` may be that of the process it came from
-        (line,) = [line for line in file if line.startswith("VmHWM:")]
+    return _status("VmHWM")  # `ru_maxrss` may be that of the process it came from
+
+
+def bytes_per_shape(precision: str) -> float:
+    """What a process goes on holding of each shape of a matrix product that it has once computed: the code that oneDNN
+    made for it, which TensorFlow keeps of the last `SHAPES_KEPT` of a kind. Nothing on a GPU."""
+    if tf.config.list_logical_devices("GPU"):
+        return 0.0
+    b = tf.ones([128, 512], precision)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 128], precision)])
+    def product(a: tf.Tensor) -> tf.Tensor:
+        return tf.matmul(a, b)[0, 0]
+
+    def held(rows: range) -> int:
+        for number in rows:
+            product(tf.ones([number, 128], precision)).numpy()
+        return _status("VmRSS")
+
+    first = held(range(1_000, 1_004))
+    return max(held(range(1_004, 1_004 + SHAPES_TRIED)) - first, 0) / SHAPES_TRIED
+
+
+def _status(name: str) -> int:
+    """Bytes, of a line of /proc/self/status."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        (line,) = [line for line in file if line.startswith(f"{name}:")]
     return int(line.split()[1]) * 1024
 
 
