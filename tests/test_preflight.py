@@ -22,7 +22,7 @@ from t2t_repro.data import batching, pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.registry import HPARAMS
 from t2t_repro.run import Run
-from t2t_repro.training import flight, preflight
+from t2t_repro.training import flight, precision, preflight
 from t2t_repro.training.flight import Flight
 from t2t_repro.training.preflight import dry_run
 
@@ -96,6 +96,23 @@ def test_time_is_put_together_from_its_parts(flown):
     assert 0 < forecast.seconds_per_update < forecast.startup_seconds and forecast.evaluation_seconds > 0.1
     assert forecast.sampling_seconds > 0
     assert forecast.tokens_per_second > 0 and 10**8 < forecast.peak_bytes < 10**11
+
+
+def test_memory_grows_with_shapes_that_are_still_to_come():
+    """Counted by hand: products of B M rows and of B L rows, and those of attention; parts without pairs count for
+    nothing, what was there before does not again, and no more is kept than TensorFlow keeps."""
+    sizes = np.array([[4, 6, 5], [4, 6, 5], [8, 3, 5], [0, 0, 0]])  # 24 and 24 rows; 20 and 40 rows
+    assert flight._shapes_kept(sizes) == 1 * 15 + 2 * 18 + 6 * (2 + 2 + 2)
+    many = np.stack([np.full(500, 1), *np.mgrid[1:501, 1:2].reshape(2, -1)], axis=1)
+    assert flight._shapes_kept(many) == 1_024 + 1_024
+
+
+@pytest.mark.skipif(precision.resolve("auto") != "bfloat16", reason="needs a processor with bfloat16")
+def test_a_shape_of_a_product_costs_memory_on_a_cpu():
+    """oneDNN's code for it, once."""
+    tried = "from t2t_repro.training import machine; print(*(machine.bytes_per_shape('bfloat16') for _ in 'ab'))"
+    first, again = map(float, in_a_process("-c", tried).stdout.split())
+    assert 2**14 < first < 2**21 and again < first / 4
 
 
 def test_what_it_shows(flown):

@@ -30,7 +30,10 @@ from t2t_repro.training.update import Updater, make_evaluator
 
 TIMED_SECONDS = 6.0  # for the parts that are timed
 MOST_TIMED, LEAST_TIMED = 31, 3
-LINEAR = (3 * 5, 3 * 6)  # products of B M rows and of B L rows, of each layer alike: outputs, and gradients of two kinds
+LINEAR = (
+    3 * 5,
+    3 * 6,
+)  # products of B M rows and of B L rows, of each layer alike: outputs, and gradients of two kinds
 ATTENTION = 3 * 2  # of one B and two lengths
 WORST_SECONDS = 10.0  # for the largest update; a loop that adds up parts is as full after two of them as after all
 
@@ -62,6 +65,7 @@ class Flight:
 
     def measure(self) -> None:
         run = self.run
+        self.bytes_per_shape = machine.bytes_per_shape(run.precision)  # before anything is freed that it could use
         with self.strategy.scope():
             keras.utils.set_random_seed(run.seed)
             self.model = Transformer(self.vocab_size, run.hparams, dtype=precisions.POLICIES[run.precision])
@@ -90,7 +94,7 @@ class Flight:
         coming = self.sizes[: self.replicas * self.steps()].reshape(-1, 3)
         here = np.array([*self.run_sizes, self.worst])
         more = _shapes_kept(np.concatenate([here, coming])) - _shapes_kept(here)
-        return int(more * machine.bytes_per_shape(self.run.precision))
+        return int(more * self.bytes_per_shape)
 
     def _chosen(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """For each of some ranks of cost, from the middle outwards, the parts [R, A, 2] of one element of each device,
