@@ -50,9 +50,9 @@ class GivenWords(NamedTuple):
 
         Probabilities are the model's, and a word's is that of any word, for which one is given. They are not shared
         out among what may follow: a mistake after which nothing else may follow would cost nothing. With room for
-        brackets the root is opened first. A constituent holds a word, only the innermost one is closed, the root after
-        the last word, and nothing is opened that there would be no room to close. A label of several pieces is closed
-        by its first, which `linearise.rebuild` mends.
+        brackets, and pieces to open one, the root is opened first. A constituent holds a word, only the innermost one
+        is closed, the root after the last word, and nothing is opened that there would be no room to close. A label of
+        several pieces is closed by its first, which `linearise.rebuild` mends.
         """
         width, vocab_size = tf.shape(logits_BWV)[1], logits_BWV.shape[2]
         left_BW = tf.math.count_nonzero(sentences.given, axis=1, keepdims=True, dtype=tf.int32) - beams.written
@@ -71,7 +71,7 @@ class GivenWords(NamedTuple):
         goes_on_BWV = goes_on_BW[:, :, None] & (self.kinds == _INSIDE)
         free_BWV = (opens_BW[:, :, None] & opening_V) | (closes_BW[:, :, None] & closing_BWV) | goes_on_BWV
         is_word_BWV = (self.kinds == _WORD) | ((self.kinds == _INSIDE) & ~goes_on_BWV)
-        writes_BW = (left_BW > 0) & ((step > 0) | ~opens_BW)
+        writes_BW = (left_BW > 0) & ((step > 0) | ~opens_BW | ~tf.reduce_any(opening_V))
         is_word_BWV &= (writes_BW | ends_BW)[:, :, None]
 
         words_BW1 = tf.reduce_logsumexp(tf.where(is_word_BWV, logits_BWV, NEVER), axis=2, keepdims=True)
