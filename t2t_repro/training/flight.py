@@ -30,10 +30,8 @@ from t2t_repro.training.update import Updater, make_evaluator
 
 TIMED_SECONDS = 6.0  # for the parts that are timed
 MOST_TIMED, LEAST_TIMED = 31, 3
-LINEAR = (
-    3 * 5,
-    3 * 6,
-)  # products of B M rows and of B L rows, of each layer alike: outputs, and gradients of two kinds
+# Products of B M rows, and of B L rows: outputs and two gradients, in each layer the same.
+LINEAR = (3 * 5, 3 * 6)
 ATTENTION = 3 * 2  # of one B and two lengths
 WORST_SECONDS = 10.0  # for the largest update; a loop that adds up parts is as full after two of them as after all
 

@@ -10,9 +10,8 @@ import tensorflow as tf
 SECONDS = 0.05  # that one timing takes at least, so that starting it does not count
 TIMINGS = 3  # of which the fastest counts: whatever else the machine does makes one slower
 SIZES = {"CPU": 2_048, "GPU": 8_192}  # of square matrices: what starting a product and reading them takes is little
-
 SHAPES_KEPT = 1_024  # of each kind of product, by TensorFlow
-SHAPES_TRIED = 100
+SHAPES_TRIED = 100  # for what one of them costs
 
 
 def matrix_rate(precision: str, devices: int = 1) -> float:
