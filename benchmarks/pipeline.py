@@ -58,16 +58,12 @@ def alone(shards: Sequence[str], batch_tokens: int) -> tuple[float, float]:
 
 def while_training(shards: Sequence[str], shape: Shape, precision: str, updates: int) -> tuple[float, float]:
     """The share of the time spent waiting for the next batch, and pairs a second, over that many warm updates."""
-    import tensorflow as tf
-
     from benchmarks.updater import compiled_update
     from t2t_repro.data.pipeline import training_batches
 
-    strategy = tf.distribute.MirroredStrategy()
     data = training_batches(shards, shape.batch_tokens, seed=1, epoch=0)
-    distributed = strategy.distribute_datasets_from_function(lambda _: data)
-    update = compiled_update(shape, precision, strategy, distributed.element_spec)
-    elements = iter(distributed)
+    update = compiled_update(shape, precision, data.element_spec)
+    elements = iter(data)
     for element in itertools.islice(elements, WARM_UP):
         update(element)
     waiting, pairs, start = 0.0, 0, time.perf_counter()

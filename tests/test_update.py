@@ -66,15 +66,15 @@ class Trainer:
             self.variables = [weight.value for weight in self.model.trainable_weights]
             self.optimizer = Adam(self.variables, hparams, scaled=dtype == "mixed_float16")
             self.updater = Updater(self.model, self.optimizer, hparams, seed=1)
-        data = pipeline.training_batches(shards, hparams.batch_tokens, 1, 0, replicas=replicas)
-        self.data = self.strategy.distribute_datasets_from_function(lambda _: data)
+        self.data = pipeline.training_batches(shards, hparams.batch_tokens, 1, 0, replicas=replicas)
         self.update = self.updater.compiled(self.data.element_spec)
 
     def run(self) -> Outcome:
-        before, sums = self.weights(), []
-        for step, element in zip(range(1, UPDATES + 1), self.data, strict=False):
+        before, sums, data = self.weights(), [], iter(self.data)
+        for step in range(1, UPDATES + 1):
+            elements = self.updater.take(data)
             rate = tf.constant(learning_rate(step, HPARAMS), tf.float32)
-            sums.append(self.update(element, tf.constant(step, tf.int32), rate).numpy())
+            sums.append(self.update(elements, tf.constant(step, tf.int32), rate).numpy())
         return Outcome(before, self.weights(), sums, self.update.experimental_get_tracing_count())
 
     def weights(self) -> list[np.ndarray]:
@@ -173,9 +173,9 @@ def test_an_overflow_halves_the_scale(shards):
     """A factor at which float16 overflows: updates are skipped, nothing moves, until it fits; then they are as ever."""
     half = Trainer(shards, 1, dtype="mixed_float16")
     half.optimizer.loss_scale.factor.assign(2.0**30)
-    before, element = half.weights(), next(iter(half.data))
+    before, elements = half.weights(), half.updater.take(iter(half.data))
     scalars = tf.constant(1, tf.int32), tf.constant(1e-3, tf.float32)
-    skipped = [half.update(element, *scalars).numpy()[6] for _ in range(20)]
+    skipped = [half.update(elements, *scalars).numpy()[6] for _ in range(20)]
     assert skipped[0] == 1 and skipped[-1] == 0 and skipped == sorted(skipped, reverse=True)
     assert half.optimizer.loss_scale.factor.numpy() == 2.0 ** (30 - sum(skipped))
     assert half.optimizer.updates.numpy() == 20 - sum(skipped)
@@ -207,20 +207,20 @@ def test_parts_of_the_paper():
 def test_a_gradient_that_is_not_finite_is_skipped(trained, poison):
     """One weight is not a number, or so large that a product overflows: nothing moves, and the sums say so."""
     trainer, _ = trained(2, 0.3)
-    element = next(iter(trainer.data))
+    elements = trainer.updater.take(iter(trainer.data))
     healthy = trainer.variables[0].numpy()
     broken = healthy.copy()
     broken[0, 0] = poison  # the embedding of padding, which every decoder starts with
     trainer.variables[0].assign(broken)
     before, state = trainer.weights(), [v.numpy() for v in trainer.optimizer.variables]
     scalars = tf.constant(1, tf.int32), tf.constant(1e-3, tf.float32)
-    assert trainer.update(element, *scalars).numpy()[6] == 1
+    assert trainer.update(elements, *scalars).numpy()[6] == 1
     for one, other in zip(before, trainer.weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     for one, variable in zip(state, trainer.optimizer.variables, strict=True):
         np.testing.assert_array_equal(one, variable.numpy())
     trainer.variables[0].assign(healthy)
-    assert trainer.update(element, *scalars).numpy()[6] == 0
+    assert trainer.update(elements, *scalars).numpy()[6] == 0
     assert np.abs(trainer.weights()[0] - healthy).max() > 1e-5
 
 

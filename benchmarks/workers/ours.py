@@ -35,7 +35,7 @@ def element(parts: list[batches.Part]) -> dict[str, tf.Tensor]:
 
 def main() -> None:
     elements = [element(parts) for parts in batches.load(path)]
-    update = compiled_update(shape, mode, tf.distribute.MirroredStrategy(), SPEC)
+    update = compiled_update(shape, mode, SPEC)
     protocol.serve(lambda index: update(elements[index]), elements)
 
 

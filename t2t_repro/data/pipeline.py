@@ -18,6 +18,7 @@ from t2t_repro.data import batching
 
 WINDOW = 200_000  # pairs sorted by length at one time
 READERS = 4  # shards read in parallel
+ASSEMBLERS = 4  # elements put together in parallel
 PREFETCH = 64  # elements ready ahead: ids only, and enough to cover the reading of the next window
 
 
@@ -49,8 +50,10 @@ def training_batches(
         return planned.enumerate().skip(done).map(lambda index, parts: (number, index // len(local) + 1, *parts))
 
     dataset = tf.data.Dataset.range(epoch, last).flat_map(one)  # one graph for all epochs: no pause between two
-    dataset = dataset.map(_assemble, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    return dataset.prefetch(PREFETCH * len(local))
+    dataset = dataset.map(_assemble, num_parallel_calls=ASSEMBLERS, deterministic=True)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # there is nothing to tune, and its thread keeps an iterator for up to a minute
+    return dataset.prefetch(PREFETCH * len(local)).with_options(options)
 
 
 def _planned_epoch(

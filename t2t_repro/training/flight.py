@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 import numpy as np
@@ -72,15 +71,15 @@ class Flight:
                 run.hparams,
                 scaled=run.precision == "float16",
             )
-            updater = Updater(self.model, optimizer, run.hparams, run.seed)
+            self.updater = Updater(self.model, optimizer, run.hparams, run.seed)
         chosen = self._chosen()
-        spec = self._distributed([chosen[0][0]]).element_spec
-        self.update = updater.compiled(spec)
+        training_data = self._training_data()
+        self.update = self.updater.compiled(training_data.element_spec)
         self.at = "on a part of middling size"
         self.startup = self._seconds(chosen[0][0])  # makes the graph
         self.matrix_rate = machine.matrix_rate(run.precision, self.replicas)
         self._measure_updates(chosen)
-        elements = iter(self._training_batches())
+        elements = iter(training_data)
         next(elements)  # from now on it reads ahead, and holds what training holds of the data
         self._measure_worst()
         self._measure_evaluation()
@@ -158,12 +157,10 @@ class Flight:
         held = [_numbers_held(self.run.hparams, *size) for size in sizes]
         return tuple(sizes[int(np.argmax(held))].tolist())
 
-    def _training_batches(self) -> Any:
+    def _training_data(self) -> tf.data.Dataset:
         """The updates as training reads them."""
-        h = self.run.hparams
-        shards = self.dataset.shards("train")
-        data = pipeline.training_batches(shards, h.batch_tokens, self.run.seed, 0, replicas=self.replicas, epochs=None)
-        return self.strategy.distribute_datasets_from_function(lambda _: data)
+        shards, tokens = self.dataset.shards("train"), self.run.hparams.batch_tokens
+        return pipeline.training_batches(shards, tokens, self.run.seed, 0, replicas=self.replicas, epochs=None)
 
     def _measure_evaluation(self) -> None:
         """Evaluates the batch of the validation with the most positions, and foretells the time of all of them; decodes
@@ -193,16 +190,12 @@ class Flight:
 
     def _seconds(self, spans: np.ndarray, window: pipeline.Window | None = None) -> float:
         """Of an update on the parts `spans` [R, A, 2], one element for each device, at a learning rate of 0."""
-        (element,) = self._distributed([spans], window)
+        elements = self.updater.take(iter((window or self.window).elements(spans)))
         start = time.perf_counter()
-        sums = self.update(element, tf.constant(1), tf.constant(0.0)).numpy()
+        sums = self.update(elements, tf.constant(1), tf.constant(0.0)).numpy()
         seconds = time.perf_counter() - start
         self.done_flops = float(sums[4])
         return seconds
-
-    def _distributed(self, chosen: list[np.ndarray], window: pipeline.Window | None = None) -> Any:
-        data = (window or self.window).elements(np.concatenate(chosen))
-        return self.strategy.distribute_datasets_from_function(lambda _: data)
 
     def _cost(self, batch: int, source: int, target: int) -> float:
         return float(training_flops(self.run.hparams, self.vocab_size, batch, source, target, batch * target))

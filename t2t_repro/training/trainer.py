@@ -183,23 +183,25 @@ class _Training:
         guard = Guard(self.settings, self.dataset, self.report)
         return Progress(self.settings, self.report, self.spent.numpy(), matrix_rate=rate, watch=guard)
 
-    def _updates(self, stop: workers.StopTogether) -> Iterator[tuple[int, float, Any, tf.Tensor]]:
-        """Makes the updates that are left: of each its step, learning rate, element of the data, and sums."""
-        step, data = int(self.step), self._elements()
+    def _updates(self, stop: workers.StopTogether) -> Iterator[tuple[int, float, tf.Tensor, tf.Tensor]]:
+        """Makes the updates that are left: of each its step, learning rate, where in the data the next one begins, and
+        sums."""
+        step, data = int(self.step), self._data()
         update, elements = self.updater.compiled(data.element_spec), iter(data)
         while step < self.settings.hparams.train_steps and not stop():
             with pipeline.damage_named(self.dataset.directory):
-                element = next(elements)
+                taken = self.updater.take(elements)
             step += 1
             rate = learning_rate(step, self.settings.hparams)
-            yield step, rate, element, update(element, tf.constant(step, tf.int32), tf.constant(rate, tf.float32))
+            sums = update(taken, tf.constant(step, tf.int32), tf.constant(rate, tf.float32))
+            yield step, rate, taken[0]["position"], sums
 
     def _keep(self, progress: Progress, stop: workers.StopTogether) -> None:
         """Makes the updates, reports them, and saves what they come to."""
         total, saved_at, step = self.settings.hparams.train_steps, time.monotonic(), int(self.step)
         saved_step = step
-        for step, rate, element, sums in self._updates(stop):
-            progress.update(step, sums, rate, self._position(element))
+        for step, rate, position, sums in self._updates(stop):
+            progress.update(step, sums, rate, position)
             due = (
                 step % self.checkpoint_steps == 0
                 if self.checkpoint_steps
@@ -207,41 +209,30 @@ class _Training:
             )
             if due and step < total:
                 progress.flush(step, rate)
-                self._save(step, element, progress)
+                self._save(step, position, progress)
                 progress.resume()
                 saved_at, saved_step = time.monotonic(), step
         if step > saved_step:
             progress.flush(step, rate)
-            self._save(step, element, progress, evaluate=not stop.signal)
+            self._save(step, position, progress, evaluate=not stop.signal)
 
-    def _elements(self) -> Any:
-        """Distributed elements from the saved position on, without end."""
+    def _data(self) -> tf.data.Dataset:
+        """This machine's elements from the saved position on, without end."""
+        epoch, skip = self.position.numpy().tolist()
+        return pipeline.training_batches(
+            self.dataset.shards("train"),
+            self.settings.hparams.batch_tokens,
+            self.settings.seed,
+            epoch,
+            replicas=self.strategy.num_replicas_in_sync,
+            local=self.updater.local,
+            skip=skip,
+            epochs=None,
+        )
 
-        def here(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            replicas = context.num_replicas_in_sync
-            each, index = replicas // context.num_input_pipelines, context.input_pipeline_id
-            data = pipeline.training_batches(
-                self.dataset.shards("train"),
-                self.settings.hparams.batch_tokens,
-                self.settings.seed,
-                int(self.position[0]),
-                replicas=replicas,
-                local=range(index * each, (index + 1) * each),
-                skip=int(self.position[1]),
-                epochs=None,
-            )
-            # said to be endless, or several machines would ask each other before each element whether there is one
-            return data.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-
-        return self.strategy.distribute_datasets_from_function(here)
-
-    def _position(self, element: Any) -> tf.Tensor:
-        """Where in the data the update after that of `element` begins."""
-        return self.strategy.experimental_local_results(element["position"])[0]
-
-    def _save(self, step: int, element: Any, progress: Progress, evaluate: bool = True) -> None:
+    def _save(self, step: int, position: tf.Tensor, progress: Progress, evaluate: bool = True) -> None:
         self.step.assign(step)
-        self.position.assign(self._position(element))
+        self.position.assign(position)
         self.spent.assign(progress.spent)
         self.checkpoints.save(step)
         self._note(step)
