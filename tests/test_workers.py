@@ -30,6 +30,7 @@ from t2t_repro.training.cluster import Cluster
 
 MACHINE = Path(__file__).with_name("machine.py")
 PATIENCE = 1200  # seconds for what takes ten: a process that hangs fails the test and does not hang it
+STEPS = 400  # of a training that is disturbed
 
 
 class Ended(NamedTuple):
@@ -116,41 +117,51 @@ def test_two_machines_of_two_devices_train_as_one_of_one(data, tmp_path):
     assert len(list(Path(together).glob("events.out.*.v2"))) == 1  # the scores have a file of their own
 
 
+@pytest.fixture(scope="module")
+def undisturbed(data, tmp_path_factory):
+    """All of the last checkpoint of two machines that nobody disturbed."""
+    output_dir = str(tmp_path_factory.mktemp("undisturbed") / "RUN")
+    assert [machine.code for machine in end(*two(data, output_dir, STEPS))] == [0, 0]
+    return weights(output_dir, STEPS)
+
+
 @pytest.mark.slow
-def test_stopped_and_killed_and_continued_is_uninterrupted(data, tmp_path):
-    """A signal to one machine stops both after the same update, saved; one is killed in mid-run, and the other stops;
+@pytest.mark.parametrize(
+    ("struck", "name", "number"), [(0, "the chief", signal.SIGINT), (1, "worker 1", signal.SIGTERM)]
+)
+def test_stopped_and_killed_and_continued_is_uninterrupted(data, tmp_path, undisturbed, struck, name, number):
+    """A signal to one machine stops both after the same update, saved; it is killed in mid-run, and the other stops;
     at the end they have, to the bit, what two that nobody disturbed have.
     """
-    steps, output_dir, undisturbed = 400, str(tmp_path / "RUN"), str(tmp_path / "UNDISTURBED")
-    machines = two(data, output_dir, steps)
+    output_dir, left = str(tmp_path / "RUN"), 1 - struck
+    machines = two(data, output_dir, STEPS)
     wait_for_checkpoint(output_dir, machines)
-    machines[1].send_signal(signal.SIGTERM)
+    machines[struck].send_signal(number)
     stopped = end(*machines)
-    assert [machine.code for machine in stopped] == [143, 143], stopped
-    line = "t2t-trainer: stopped by SIGTERM; the same command continues"
+    assert [machine.code for machine in stopped] == [128 + number] * 2, stopped
+    line = f"t2t-trainer: stopped by {number.name}; the same command continues"
     assert [last_line(machine) for machine in stopped] == [line, line]
     reached = Run.open(output_dir).training["step"]
-    assert 20 < reached < steps and paths(Run.open(output_dir))[-1].endswith(f"ckpt-{reached}")
+    assert 20 < reached < STEPS and paths(Run.open(output_dir))[-1].endswith(f"ckpt-{reached}")
 
-    machines = two(data, output_dir, steps)
+    machines = two(data, output_dir, STEPS)
     wait_for_checkpoint(output_dir, machines, reached)
-    machines[1].kill()
+    machines[struck].kill()
     killed = time.monotonic()
-    (chief, _) = end(*machines)
-    assert chief.code == 1 and time.monotonic() - killed < 60, chief.err
-    assert f"continuing {output_dir} at step {reached}" in chief.err
+    ended = end(*machines)
+    assert ended[left].code == 1 and time.monotonic() - killed < 60, ended[left].err
+    assert f"continuing {output_dir} at step {reached}" in ended[0].err
     assert re.fullmatch(
-        r"t2t-trainer: (worker 1 \(localhost:\d+\)|another machine) is gone; what was saved last is whole: "
+        rf"t2t-trainer: ({name} \(localhost:\d+\)|another machine) is gone; what was saved last is whole: "
         "start all again by the same command",
-        last_line(chief),
+        last_line(ended[left]),
     )
 
-    for directory in (output_dir, undisturbed):
-        assert [machine.code for machine in end(*two(data, directory, steps))] == [0, 0]
-    found, expected = weights(output_dir, steps), weights(undisturbed, steps)
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert [machine.code for machine in end(*two(data, output_dir, STEPS))] == [0, 0]
+    found = weights(output_dir, STEPS)
+    assert found.keys() == undisturbed.keys()
+    for variable, value in undisturbed.items():
+        np.testing.assert_array_equal(found[variable], value, err_msg=variable)
 
 
 @pytest.mark.slow
