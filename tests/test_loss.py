@@ -80,8 +80,9 @@ def compare(ours, exact, tolerance):
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("tokens", [1, 7, 8, 9, 16, 30])
 def test_fused_equals_plain_in_any_number_of_chunks(monkeypatch, tokens, label_smoothing):
-    """Chunks of 8: less than one, one, the boundary, several, the last not full."""
+    """Chunks of 8: less than one, one, the boundary, several, the last not full. Blocks of 5 words, and one of 3."""
     monkeypatch.setattr(loss_module, "CHUNK", 8)
+    monkeypatch.setattr(loss_module, "BLOCK", 5)
     case = normal(tokens, D_MODEL), normal(VOCAB, D_MODEL), targets(tokens), label_smoothing
     compare(value_and_gradients(projected_loss, *case), value_and_gradients(plainly, *case, tf.float64), 2e-6)
 

@@ -1,15 +1,17 @@
 """Cross-entropy with label smoothing (section 5.4), from the decoder's states to one number.
 
-Shapes: N target tokens, D d_model, V vocabulary, C tokens of one chunk.
+Shapes: N target tokens, D d_model, V vocabulary, C tokens of one chunk, K words of one block of the vocabulary.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
 
 CHUNK = 512  # tokens whose logits exist at one time
+BLOCK = 4_000  # words whose logits are computed at one time
 
 
 class Loss(NamedTuple):
@@ -45,50 +47,59 @@ def projected_loss(states_ND: tf.Tensor, embedding_VD: tf.Tensor, targets_N: tf.
     the backward pass are done while the chunk's logits are at hand, and no logits are kept. With p the softmax, the
     gradient with respect to the logits is p - (1 - eps) one-hot - eps / V, of which only p is dense. Sums are taken in
     float32; the logits are in the dtype of `states_ND`.
+
+    The vocabulary is cut into blocks, so that what is computed of a block is read again while a cache still has it.
     """
     eps, vocab_size = label_smoothing, embedding_VD.shape[0]
+    starts = range(0, vocab_size, BLOCK)
 
     @tf.custom_gradient
     def fused(states_ND: tf.Tensor, embedding_VD: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], object]:
         matrix_VD = tf.cast(embedding_VD, states_ND.dtype)
+        blocks_KD = [matrix_VD[start : start + BLOCK] for start in starts]
         mean_row_D = tf.linalg.matvec(embedding_VD, tf.fill([vocab_size], 1 / vocab_size), transpose_a=True)
 
-        def chunk(start: tf.Tensor, sums: tuple, d_states: tf.TensorArray, d_matrix_VD: tf.Tensor) -> tuple:
+        def chunk(start: tf.Tensor, sums: tuple, d_states: tf.TensorArray, d_blocks_KD: tuple[tf.Tensor, ...]) -> tuple:
             states_CD, targets_C = states_ND[start : start + CHUNK], targets_N[start : start + CHUNK]
             states32_CD = tf.cast(states_CD, tf.float32)
-            logits_CV = tf.matmul(states_CD, matrix_VD, transpose_b=True)
-            highest_C1 = tf.reduce_max(logits_CV, axis=-1, keepdims=True)
-            exps_CV = tf.exp(tf.cast(logits_CV - highest_C1, tf.float32))
-            total_C1 = tf.reduce_sum(exps_CV, axis=-1, keepdims=True)
-            highest_C = tf.cast(highest_C1[:, 0], tf.float32)
-            chosen_C = tf.cast(tf.gather(logits_CV, targets_C, batch_dims=1), tf.float32)
-            log_total_C = highest_C + tf.math.log(total_C1[:, 0])
+            logits_CK = [tf.matmul(states_CD, block_KD, transpose_b=True) for block_KD in blocks_KD]
+            highest_C = _over(tf.reduce_max, [tf.reduce_max(block_CK, axis=-1) for block_CK in logits_CK])
+            exps_CK = [tf.exp(tf.cast(block_CK - highest_C[:, None], tf.float32)) for block_CK in logits_CK]
+            total_C = _over(tf.reduce_sum, [tf.reduce_sum(block_CK, axis=-1) for block_CK in exps_CK])
+            chosen_C = tf.cast(_chosen(logits_CK, targets_C), tf.float32)
+            highest_C = tf.cast(highest_C, tf.float32)
+            log_total_C = highest_C + tf.math.log(total_C)
             mean_logit_C = tf.linalg.matvec(states32_CD, mean_row_D)
             sums = (
                 sums[0] + tf.reduce_sum(log_total_C - (1 - eps) * chosen_C - eps * mean_logit_C),
                 sums[1] + tf.reduce_sum(log_total_C - chosen_C),
                 sums[2] + tf.reduce_sum(tf.cast(chosen_C >= highest_C, tf.float32)),
             )
-            exps_CV = tf.cast(exps_CV, states_ND.dtype)
-            d_dense_CD = tf.cast(tf.matmul(exps_CV, matrix_VD), tf.float32) / total_C1
-            d_states_CD = d_dense_CD - (1 - eps) * tf.gather(embedding_VD, targets_C) - eps * mean_row_D
+            exps_CK = [tf.cast(block_CK, states_ND.dtype) for block_CK in exps_CK]
+            parts_CD = [tf.cast(tf.matmul(*both), tf.float32) for both in zip(exps_CK, blocks_KD, strict=True)]
+            d_states_CD = tf.add_n(parts_CD) / total_C[:, None]
+            d_states_CD -= (1 - eps) * tf.gather(embedding_VD, targets_C) + eps * mean_row_D
             d_states = d_states.write(start // CHUNK, tf.cast(d_states_CD, states_ND.dtype))
-            scaled_CD = tf.cast(states32_CD / total_C1, states_ND.dtype)
-            d_matrix_VD += tf.cast(tf.matmul(exps_CV, scaled_CD, transpose_a=True), tf.float32)
-            return start + CHUNK, sums, d_states, d_matrix_VD
+            scaled_CD = tf.cast(states32_CD / total_C[:, None], states_ND.dtype)
+            d_blocks_KD = tuple(
+                d_block_KD + tf.cast(tf.matmul(block_CK, scaled_CD, transpose_a=True), tf.float32)
+                for d_block_KD, block_CK in zip(d_blocks_KD, exps_CK, strict=True)
+            )
+            return start + CHUNK, sums, d_states, d_blocks_KD
 
         size = tf.shape(targets_N)[0]
         chunks = tf.TensorArray(
             states_ND.dtype, (size + CHUNK - 1) // CHUNK, infer_shape=False, element_shape=(None, states_ND.shape[-1])
         )
-        _, sums, d_states, d_matrix_VD = tf.while_loop(
+        zeros_KD = tuple(tf.zeros(block_KD.shape) for block_KD in blocks_KD)
+        _, sums, d_states, d_blocks_KD = tf.while_loop(
             lambda start, *_: start < size,
             chunk,
-            (tf.constant(0), (tf.constant(0.0),) * 3, chunks, tf.zeros_like(embedding_VD)),
+            (tf.constant(0), (tf.constant(0.0),) * 3, chunks, zeros_KD),
             parallel_iterations=1,
         )
         states32_ND = tf.cast(states_ND, tf.float32)
-        d_matrix_VD -= eps / vocab_size * tf.reduce_sum(states32_ND, axis=0)
+        d_matrix_VD = tf.concat(d_blocks_KD, axis=0) - eps / vocab_size * tf.reduce_sum(states32_ND, axis=0)
         d_matrix_VD = tf.tensor_scatter_nd_sub(d_matrix_VD, targets_N[:, None], (1 - eps) * states32_ND)
         d_states_ND = d_states.concat()
 
@@ -99,3 +110,18 @@ def projected_loss(states_ND: tf.Tensor, embedding_VD: tf.Tensor, targets_N: tf.
 
     smoothed, plain, correct = fused(states_ND, embedding_VD)
     return Loss(smoothed, plain, correct, tf.cast(tf.size(targets_N), tf.float32))
+
+
+def _over(reduce: Callable[..., tf.Tensor], of_blocks_C: list[tf.Tensor]) -> tf.Tensor:
+    """What `reduce` has given of each block, reduced over the blocks: [C]."""
+    return reduce(tf.stack(of_blocks_C), axis=0)
+
+
+def _chosen(logits_CK: list[tf.Tensor], targets_C: tf.Tensor) -> tf.Tensor:
+    """The logit of each target: [C]."""
+    block_C, word_C = targets_C // BLOCK, targets_C % BLOCK
+    chosen_C = tf.zeros_like(logits_CK[0][:, 0])
+    for number, block_CK in enumerate(logits_CK):
+        found_C = tf.gather(block_CK, tf.minimum(word_C, block_CK.shape[1] - 1), batch_dims=1)
+        chosen_C = tf.where(block_C == number, found_C, chosen_C)
+    return chosen_C
