@@ -23,6 +23,10 @@ KINDS = ("forecast", "training")
 
 def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
     """Does one of KINDS in this process: seconds of the updates, and bytes."""
+    from t2t_repro.training.heap import one_heap
+
+    one_heap()
+
     import t2t_repro
     from t2t_repro.evaluation.samples import Sampler
     from t2t_repro.training import machine

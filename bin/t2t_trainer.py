@@ -18,6 +18,7 @@ from absl import flags
 from t2t_repro.config import HParams
 from t2t_repro.problem import SPLITS, Problem
 from t2t_repro.run import Run
+from t2t_repro.training.heap import one_heap
 
 from . import _program
 
@@ -52,6 +53,7 @@ def chosen() -> tuple[Problem, HParams]:
 
 def foretell(problem: Problem, hparams: HParams) -> None:
     _program.go_on_in_a_child()
+    one_heap()
     _program.load_tensorflow()
     from t2t_repro.evaluation.samples import Sampler
     from t2t_repro.training.preflight import dry_run
@@ -68,6 +70,7 @@ def train_and_score() -> None:
         foretell(problem, hparams)
         return
     cluster = Cluster.from_environment()
+    one_heap()
     _program.load_tensorflow()
     from t2t_repro.data.dataset import Dataset
     from t2t_repro.evaluation.evaluate import evaluate, table

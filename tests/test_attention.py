@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from small import seed
 
-from t2t_repro.model.attention import MultiHeadAttention, attention, mask_bias
+from t2t_repro.model.attention import MultiHeadAttention, attention, attention_with_gradient, mask_bias
 
 RNG = np.random.default_rng(1)
 
@@ -70,6 +70,41 @@ def test_a_row_that_is_masked_throughout_gives_no_nan():
     assert all(np.isfinite(gradient).all() for gradient in tape.gradient(total, (q, k, v)))
 
 
+@pytest.mark.parametrize("dropping", [False, True])
+@pytest.mark.parametrize(("dtype", "scale"), [("float32", 1), ("float32", 300), ("bfloat16", 1)])
+def test_attention_with_a_gradient_of_its_own(dtype, dropping, scale):
+    """Value and gradients are those of the plain formula in float64, whatever is dropped of the weights; a row that is
+    masked throughout, too."""
+    q, k, v, upstream = scale * normal(2, 3, 5, 4), normal(2, 3, 7, 4), normal(2, 3, 7, 6), normal(2, 3, 5, 6)
+    q, k, v, upstream = (tf.cast(x, dtype) for x in (q, k, v, upstream))
+    visible = RNG.random((2, 1, 5, 7)) < 0.7
+    visible[0, 0, 2] = False
+    factors = tf.constant(2.0 * (RNG.random((2, 3, 5, 7)) < 0.5))
+
+    def exact(q, k, v):
+        scores = tf.matmul(q, k, transpose_b=True) / 2 + tf.cast(mask_bias(visible), tf.float64)
+        weights = tf.nn.softmax(scores)
+        return (weights * tf.cast(factors, tf.float64) if dropping else weights) @ v
+
+    drop = (lambda x: x * tf.cast(factors, x.dtype)) if dropping else None
+    found = value_and_gradients(
+        lambda *qkv: attention_with_gradient(*qkv, mask_bias(visible), drop), [q, k, v], upstream
+    )
+    wide = [tf.cast(x, tf.float64) for x in (q, k, v)]
+    truth = value_and_gradients(exact, wide, tf.cast(upstream, tf.float64))
+    for ours, theirs in zip(found, truth, strict=True):
+        assert ours.dtype == q.dtype
+        tolerance = 1e-5 if dtype == "float32" else 0.02
+        np.testing.assert_allclose(tf.cast(ours, tf.float64), theirs, atol=tolerance * max(1, np.abs(theirs).max()))
+
+
+def value_and_gradients(function, inputs, upstream):
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        value = function(*inputs)
+    return [value, *tape.gradient(value, inputs, output_gradients=upstream)]
+
+
 def test_weights_are_float32_in_a_narrow_dtype():
     q, k, v = (tf.cast(normal(1, 1, n, 8), tf.bfloat16) for n in (3, 300, 300))
     output, weights = attention(q, k, v, mask_bias(np.arange(300) < 299))
@@ -96,12 +131,20 @@ def by_heads(layer, x, memory, num_heads):
     return np.concatenate(heads, axis=-1) @ w["w_o"]
 
 
+def called(layer, x_BLD, memory_BMD=None, **keywords):
+    """The layer, whose rows are flat, on sentences of one length."""
+    rows = [tf.reshape(x, [-1, x.shape[2]]) for x in (x_BLD, memory_BMD) if x is not None]
+    memory_length = None if memory_BMD is None else memory_BMD.shape[1]
+    attended_ND = layer(*rows, length=x_BLD.shape[1], memory_length=memory_length, **keywords)
+    return tf.reshape(attended_ND, [*x_BLD.shape[:2], -1])
+
+
 @pytest.mark.parametrize(("num_heads", "d_k", "d_v"), [(1, 12, 12), (3, 4, 4), (4, 2, 7), (2, 9, 1)])
 def test_heads_of_any_size(num_heads, d_k, d_v):
     layer = MultiHeadAttention(12, num_heads, d_k, d_v)
     x, memory = normal(2, 4, 12), normal(2, 6, 12)
-    np.testing.assert_allclose(layer(x, memory), by_heads(layer, x, memory, num_heads), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(layer(x), by_heads(layer, x, x, num_heads), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(called(layer, x, memory), by_heads(layer, x, memory, num_heads), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(called(layer, x), by_heads(layer, x, x, num_heads), rtol=1e-4, atol=1e-5)
 
 
 def test_four_matrices_and_no_bias():
@@ -115,11 +158,11 @@ def test_dropout_falls_on_weights_and_by_site():
     """With one key its weight is 1, so an output is 0 or twice as large as without dropout."""
     x, memory = normal(50, 1, 4), normal(50, 1, 4)
     layers = [MultiHeadAttention(4, 1, 4, 4, attention_dropout=0.5, site=site) for site in ("a", "b")]
-    plain, dropped = layers[0](x, memory).numpy(), layers[0](x, memory, seed=seed(1, 2)).numpy()
+    plain, dropped = called(layers[0], x, memory).numpy(), called(layers[0], x, memory, seed=seed(1, 2)).numpy()
     kept = np.any(dropped != 0, axis=(1, 2))
     assert 10 < kept.sum() < 40
     np.testing.assert_allclose(dropped[kept], 2 * plain[kept], rtol=1e-5)
-    other = np.any(layers[1](x, memory, seed=seed(1, 2)).numpy() != 0, axis=(1, 2))
+    other = np.any(called(layers[1], x, memory, seed=seed(1, 2)).numpy() != 0, axis=(1, 2))
     assert not np.array_equal(kept, other)
 
 
@@ -127,6 +170,6 @@ def test_narrow_products_have_weights_in_float32():
     layer = MultiHeadAttention(8, 2, 4, 4, dtype="mixed_bfloat16")
     assert {weight.dtype for weight in layer.weights} == {"float32"}
     x = keras.ops.cast(normal(2, 3, 8), "bfloat16")
-    assert layer(x).dtype == tf.bfloat16
+    assert called(layer, x).dtype == tf.bfloat16
     exact = x.numpy().astype(np.float64)
-    np.testing.assert_allclose(layer(x).numpy().astype(np.float64), by_heads(layer, exact, exact, 2), atol=0.05)
+    np.testing.assert_allclose(called(layer, x).numpy().astype(np.float64), by_heads(layer, exact, exact, 2), atol=0.05)

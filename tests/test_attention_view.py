@@ -77,7 +77,7 @@ def test_weights_are_a_plain_softmax(translator, shown):
     entered = []
     layer = model.decoder_layers[-1].memory_attention
     call = layer.call
-    layer.call = lambda x, memory, **rest: (entered.append((x[0], memory[0])), call(x, memory, **rest))[1]
+    layer.call = lambda x, memory, *rest, **lengths: (entered.append((x, memory)), call(x, memory, *rest, **lengths))[1]
     try:
         again = attend(translator, SENTENCE, shown.target)
     finally:

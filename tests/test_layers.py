@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from small import seed
 
-from t2t_repro.model.layers import AddNorm, Dropout, FeedForward, LayerNorm, keep_mask, linear, sinusoids
+from t2t_repro.model.layers import AddNorm, Dropout, FeedForward, LayerNorm, keep_mask, linear, linear_maps, sinusoids
 
 RNG = np.random.default_rng(1)
 EPSILON = 1e-6  # of layer normalisation: tensor2tensor's, since the paper names none
@@ -157,7 +159,7 @@ def test_statistics_are_float32_in_a_narrow_dtype():
 def test_add_norm():
     """LayerNorm(x + Dropout(Sublayer(x))): dropout falls on the sub-layer's output alone (section 5.4)."""
     layer = AddNorm(8, 0.5, "site")
-    x, sublayer = normal(3, 2, 8), normal(3, 2, 8)
+    x, sublayer = normal(6, 8), normal(6, 8)
     norm = lambda y: (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + EPSILON)  # noqa: E731
     np.testing.assert_allclose(layer(x, sublayer), norm(x + sublayer), atol=1e-5)
     dropped = Dropout(0.5, "site")(sublayer, seed=seed(1, 2)).numpy()
@@ -167,10 +169,26 @@ def test_add_norm():
 # Linear maps and the feed-forward network.
 
 
-def test_linear_over_the_last_axis():
-    x, weight, bias = normal(2, 3, 4), normal(4, 5), normal(5)
-    np.testing.assert_allclose(linear(x, weight, bias), x @ weight + bias, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(linear(x, weight), x @ weight, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_linear_maps_are_products_and_so_are_their_gradients(dtype):
+    x, bias, weights = tf.cast(normal(6, 4), dtype), normal(3), [normal(4, width) for width in (5, 3, 2)]
+    exact = tf.cast(x, tf.float64).numpy()
+    upstream = [tf.cast(normal(6, width), dtype) for width in (5, 3, 2)]
+    weights = [tf.cast(tf.cast(weight, dtype), tf.float32) for weight in weights]
+    with tf.GradientTape() as tape:
+        tape.watch([x, *weights])
+        products = linear_maps(x, *weights)
+    d_x, *d_weights = tape.gradient(products, [x, *weights], output_gradients=upstream)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5 if dtype == "float32" else 0.02, atol=1e-5)
+    d_exact = 0
+    for product, weight, d_product, d_weight in zip(products, weights, upstream, d_weights, strict=True):
+        assert product.dtype == dtype and d_weight.dtype == tf.float32
+        d_product = tf.cast(d_product, tf.float64).numpy()
+        close(tf.cast(product, tf.float64), exact @ weight)
+        close(d_weight, exact.T @ d_product)
+        d_exact = d_exact + d_product @ np.transpose(weight)
+    close(tf.cast(d_x, tf.float64), d_exact, atol=1e-5 if dtype == "float32" else 0.05)
+    close(tf.cast(linear(x, weights[1], bias), tf.float64), exact @ weights[1] + bias, atol=0.02)
 
 
 def test_feed_forward_is_equation_2():
@@ -184,7 +202,7 @@ def test_feed_forward_is_equation_2():
         "w_2": (10, 6),
         "b_2": (6,),
     }
-    x = normal(2, 3, 6)
+    x = normal(5, 6)
     expected = np.maximum(0, x @ w["w_1"] + w["b_1"]) @ w["w_2"] + w["b_2"]
     np.testing.assert_allclose(layer(x), expected, rtol=1e-4, atol=1e-5)
 

@@ -7,6 +7,10 @@ from benchmarks.workers import protocol
 shape, path, mode = protocol.arguments()
 protocol.quiet_output()
 
+from t2t_repro.training.heap import one_heap  # noqa: E402
+
+one_heap()
+
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 

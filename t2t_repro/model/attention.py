@@ -1,6 +1,6 @@
 """Attention (section 3.2).
 
-Shapes: B batch, L query length, M key length, D d_model, H heads, K d_k, E d_v.
+Shapes: B batch, L query length, M key length, N rows of all sentences (B L or B M), D d_model, H heads, K d_k, E d_v.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from keras import ops
 
-from t2t_repro.model.layers import Dropout, Layer, linear
+from t2t_repro.model.layers import Dropout, Layer, cast_again, linear, linear_maps
 
 # What is added to the score of a masked key. The paper has -inf; the largest finite float32 gives the same weights, and
 # uniform ones instead of NaN in a row that is padding throughout.
@@ -23,9 +23,7 @@ def mask_bias(visible: Any) -> Any:
     return ops.where(visible, 0.0, MASKED)
 
 
-def attention(
-    queries_BHLK: Any, keys_BHMK: Any, values_BHME: Any, bias_BHLM: Any, dropout: Any = None, seed: Any = None
-) -> tuple[Any, Any]:
+def attention(queries_BHLK: Any, keys_BHMK: Any, values_BHME: Any, bias_BHLM: Any) -> tuple[Any, Any]:
     """softmax(Q K^T / sqrt(d_k)) V (section 3.2.1, eq. 1), and the softmax itself.
 
     `bias_BHLM` (float32, broadcast) is added to the scores. Returns [B, H, L, E] in the dtype of the values, and the
@@ -34,8 +32,46 @@ def attention(
     scale = 1 / math.sqrt(queries_BHLK.shape[-1])
     scores_BHLM = ops.matmul(queries_BHLK * scale, ops.transpose(keys_BHMK, (0, 1, 3, 2)))
     weights_BHLM = ops.softmax(ops.cast(scores_BHLM, "float32") + bias_BHLM)
-    dropped_BHLM = weights_BHLM if dropout is None else dropout(weights_BHLM, seed=seed)
-    return ops.matmul(ops.cast(dropped_BHLM, values_BHME.dtype), values_BHME), weights_BHLM
+    return ops.matmul(ops.cast(weights_BHLM, values_BHME.dtype), values_BHME), weights_BHLM
+
+
+def attention_with_gradient(
+    queries_BHLK: Any, keys_BHMK: Any, values_BHME: Any, bias_BHLM: Any, drop: Callable[[Any], Any] | None = None
+) -> Any:
+    """The first of what `attention` returns, by weights on which `drop` has fallen (see `Dropout.drawn`).
+
+    With P the softmax, O = P V and S the scores, dV = P^T dO, dP = dO V^T and dS = P (dP - sum(P dP)): what is kept for
+    that is P as it was multiplied, in bfloat16 a third of what automatic differentiation keeps.
+    """
+    scale = 1 / math.sqrt(queries_BHLK.shape[-1])
+
+    @ops.custom_gradient
+    def attended(queries_BHLK: Any, keys_BHMK: Any, values_BHME: Any) -> Any:
+        dtype, scaled_BHLK = values_BHME.dtype, queries_BHLK * scale
+        scores_BHLM = ops.matmul(scaled_BHLK, _swapped(keys_BHMK))
+        weights_BHLM = ops.softmax(ops.cast(scores_BHLM, "float32") + bias_BHLM)
+        narrow_BHLM = ops.cast(weights_BHLM, dtype)
+        dropped_BHLM = drop(narrow_BHLM) if drop else narrow_BHLM
+
+        def grad(*args: Any, upstream: Any = None) -> tuple[Any, Any, Any]:
+            d_heads_BHLE = args[0] if upstream is None else upstream
+            d_dropped_BHLM = ops.matmul(d_heads_BHLE, _swapped(values_BHME))
+            d_weights_BHLM = drop(d_dropped_BHLM) if drop else d_dropped_BHLM
+            weights_BHLM = cast_again(narrow_BHLM, "float32", d_heads_BHLE)
+            d_scores_BHLM = weights_BHLM * ops.cast(d_weights_BHLM, "float32")
+            d_scores_BHLM -= weights_BHLM * ops.sum(d_scores_BHLM, axis=-1, keepdims=True)
+            d_scores_BHLM = ops.cast(d_scores_BHLM, dtype)
+            d_queries_BHLK = ops.matmul(d_scores_BHLM, keys_BHMK) * scale
+            d_keys_BHMK = ops.matmul(_swapped(d_scores_BHLM), scaled_BHLK)
+            return d_queries_BHLK, d_keys_BHMK, ops.matmul(_swapped(dropped_BHLM), d_heads_BHLE)
+
+        return ops.matmul(dropped_BHLM, values_BHME), grad
+
+    return attended(queries_BHLK, keys_BHMK, values_BHME)
+
+
+def _swapped(x_BHLM: Any) -> Any:
+    return ops.transpose(x_BHLM, (0, 1, 3, 2))
 
 
 class MultiHeadAttention(Layer):
@@ -64,52 +100,56 @@ class MultiHeadAttention(Layer):
         self.w_o = self.weight("w_o", (num_heads * d_v, d_model))
         self.dropout = Dropout(attention_dropout, f"{site}/weights", dtype=self.dtype_policy)
 
-    def call(self, x_BLD: Any, memory_BMD: Any = None, bias_BHLM: Any = 0.0, seed: Any = None) -> Any:
-        """Attends from `x_BLD` to `memory_BMD`, or to itself without one. Returns [B, L, D]."""
-        if memory_BMD is None:
-            queries_BHLK, keys_BHMK, values_BHME = self.queries_keys_values(x_BLD)
+    def call(
+        self,
+        x_ND: Any,
+        memory_ND: Any = None,
+        bias_BHLM: Any = 0.0,
+        *,
+        length: Any,
+        memory_length: Any = None,
+        seed: Any = None,
+    ) -> Any:
+        """Attends from `x_ND`, sentences of `length` rows each, to `memory_ND`, or to itself without one: [N, D]."""
+        if memory_ND is None:
+            memory_length = length
+            queries_BHLK, keys_BHMK, values_BHME = (
+                self.split_heads(each, length) for each in linear_maps(x_ND, self.w_q, self.w_k, self.w_v)
+            )
         else:
-            queries_BHLK = self.queries(x_BLD)
-            keys_BHMK, values_BHME = self.keys_values(memory_BMD)
-        heads_BHLE, weights_BHLM = attention(queries_BHLK, keys_BHMK, values_BHME, bias_BHLM, self.dropout, seed)
-        if self.on_weights is not None:
-            self.on_weights(weights_BHLM)
-        return self.output_projection(heads_BHLE)
+            queries_BHLK = self.split_heads(linear(x_ND, self.w_q), length)
+            keys_BHMK, values_BHME = self.keys_values(memory_ND, memory_length)
+        if seed is None:
+            heads_BHLE, weights_BHLM = attention(queries_BHLK, keys_BHMK, values_BHME, bias_BHLM)
+            if self.on_weights is not None:
+                self.on_weights(weights_BHLM)
+        else:
+            drop = None
+            if self.dropout.rate:
+                shape = (ops.shape(queries_BHLK)[0], self.num_heads, length, memory_length)
+                drop = self.dropout.drawn(shape, seed)
+            heads_BHLE = attention_with_gradient(queries_BHLK, keys_BHMK, values_BHME, bias_BHLM, drop)
+        return linear(self.join_heads(heads_BHLE), self.w_o)
 
-    def queries(self, x_BLD: Any) -> Any:
-        """Q W_Q: [B, H, L, K]."""
-        return self.split_heads(linear(x_BLD, self.w_q), ops.shape(x_BLD)[1])
-
-    def keys_values(self, memory_BMD: Any) -> tuple[Any, Any]:
+    def keys_values(self, memory_ND: Any, length: Any) -> tuple[Any, Any]:
         """K W_K and V W_V, in one product: [B, H, M, K] and [B, H, M, E]."""
-        both = linear(memory_BMD, ops.concatenate([self.w_k, self.w_v], axis=1))
-        keys, values = ops.split(both, [self.num_heads * self.d_k], axis=-1)
-        length = ops.shape(memory_BMD)[1]
+        keys, values = linear_maps(memory_ND, self.w_k, self.w_v)
         return self.split_heads(keys, length), self.split_heads(values, length)
-
-    def queries_keys_values(self, x_BLD: Any) -> tuple[Any, Any, Any]:
-        """Q W_Q, K W_K and V W_V of self-attention, in one product."""
-        return self.split_all_three(linear(x_BLD, self.w_qkv()), ops.shape(x_BLD)[1])
 
     def w_qkv(self) -> Any:
         """W_Q, W_K and W_V side by side: [D, H (2 K + E)]."""
         return ops.concatenate([self.w_q, self.w_k, self.w_v], axis=1)
 
     def split_all_three(self, x: Any, length: Any) -> tuple[Any, Any, Any]:
-        """The products with `w_qkv`, [B, L, ...] or [B L, ...], as queries, keys and values [B, H, L, K or E]."""
+        """The products with `w_qkv`, [N, ...], as queries, keys and values [B, H, L, K or E]."""
         width = self.num_heads * self.d_k
         return tuple(self.split_heads(each, length) for each in ops.split(x, [width, 2 * width], axis=-1))
 
-    def output_projection(self, heads_BHLE: Any) -> Any:
-        """The heads side by side, times W_O: [B, L, D]."""
-        joined_BLE = self.join_heads(heads_BHLE, (-1, ops.shape(heads_BHLE)[2]))
-        return linear(joined_BLE, self.w_o)
-
     def split_heads(self, x: Any, length: Any) -> Any:
-        """[B, L, H K] or [B L, H K] as [B, H, L, K]."""
+        """[N, H K] as [B, H, L, K]."""
         split = ops.reshape(x, (-1, length, self.num_heads, x.shape[-1] // self.num_heads))
         return ops.transpose(split, (0, 2, 1, 3))
 
-    def join_heads(self, heads_BHLE: Any, shape: tuple[Any, ...] = (-1,)) -> Any:
-        """The heads side by side, [..., H E], the rest in `shape`."""
-        return ops.reshape(ops.transpose(heads_BHLE, (0, 2, 1, 3)), (*shape, self.num_heads * self.d_v))
+    def join_heads(self, heads_BHLE: Any) -> Any:
+        """The heads side by side: [N, H E]."""
+        return ops.reshape(ops.transpose(heads_BHLE, (0, 2, 1, 3)), (-1, self.num_heads * self.d_v))

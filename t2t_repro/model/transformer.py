@@ -1,6 +1,7 @@
 """The Transformer (section 3): encoder, decoder, and one matrix for both embeddings and the softmax.
 
-Shapes: B batch, L target length, M source length, D d_model, H heads, V vocabulary, W beam width, T steps decoded.
+Shapes: B batch, L target length, M source length, N positions of all sentences (B L, B M, or B W), D d_model, H heads,
+V vocabulary, W beam width, T steps decoded.
 
     model = Transformer(vocab_size=37_000)                                   # the paper's base model
     logits_BLV = model({"inputs": source_BM, "targets": target_BL}, training=True)
@@ -32,10 +33,10 @@ class EncoderLayer(Layer):
         self.feed_forward = FeedForward(hparams.d_model, hparams.d_ff, dtype=dtype)
         self.feed_forward_norm = AddNorm(hparams.d_model, hparams.dropout, f"{site}/feed_forward", dtype=dtype)
 
-    def call(self, x_BMD: Any, bias_BHMM: Any, seed: Any = None) -> Any:
-        attended_BMD = self.self_attention(x_BMD, bias_BHLM=bias_BHMM, seed=seed)
-        x_BMD = self.self_attention_norm(x_BMD, attended_BMD, seed=seed)
-        return self.feed_forward_norm(x_BMD, self.feed_forward(x_BMD), seed=seed)
+    def call(self, x_ND: Any, bias_BHMM: Any, *, length: Any, seed: Any = None) -> Any:
+        attended_ND = self.self_attention(x_ND, bias_BHLM=bias_BHMM, length=length, seed=seed)
+        x_ND = self.self_attention_norm(x_ND, attended_ND, seed=seed)
+        return self.feed_forward_norm(x_ND, self.feed_forward(x_ND), seed=seed)
 
 
 class DecoderLayer(Layer):
@@ -51,12 +52,24 @@ class DecoderLayer(Layer):
         self.feed_forward = FeedForward(hparams.d_model, hparams.d_ff, dtype=dtype)
         self.feed_forward_norm = AddNorm(hparams.d_model, hparams.dropout, f"{site}/feed_forward", dtype=dtype)
 
-    def call(self, x_BLD: Any, memory_BMD: Any, causal_bias: Any, memory_bias: Any, seed: Any = None) -> Any:
-        attended_BLD = self.self_attention(x_BLD, bias_BHLM=causal_bias, seed=seed)
-        x_BLD = self.self_attention_norm(x_BLD, attended_BLD, seed=seed)
-        attended_BLD = self.memory_attention(x_BLD, memory_BMD, bias_BHLM=memory_bias, seed=seed)
-        x_BLD = self.memory_attention_norm(x_BLD, attended_BLD, seed=seed)
-        return self.feed_forward_norm(x_BLD, self.feed_forward(x_BLD), seed=seed)
+    def call(
+        self,
+        x_ND: Any,
+        memory_ND: Any,
+        causal_bias: Any,
+        memory_bias: Any,
+        *,
+        length: Any,
+        memory_length: Any,
+        seed: Any = None,
+    ) -> Any:
+        attended_ND = self.self_attention(x_ND, bias_BHLM=causal_bias, length=length, seed=seed)
+        x_ND = self.self_attention_norm(x_ND, attended_ND, seed=seed)
+        attended_ND = self.memory_attention(
+            x_ND, memory_ND, memory_bias, length=length, memory_length=memory_length, seed=seed
+        )
+        x_ND = self.memory_attention_norm(x_ND, attended_ND, seed=seed)
+        return self.feed_forward_norm(x_ND, self.feed_forward(x_ND), seed=seed)
 
     def step_weights(self) -> StepWeights:
         own, other, feed_forward = self.self_attention, self.memory_attention, self.feed_forward
@@ -74,10 +87,8 @@ class DecoderLayer(Layer):
         beam_bias: Any,
         memory_bias: Any,
     ) -> tuple[Any, Cache]:
-        """`call` for the newest position of W beams; `cache` holds the keys and values of all positions before.
-
-        N = B W: rows are kept flat, for one sentence costs as much as there are operations, and shapes are some too.
-        """
+        """`call` for the newest position of W beams, N = B W; `cache` holds the keys and values of all positions
+        before."""
         queries_BHWK, new_keys, new_values = self.self_attention.split_all_three(linear(x_ND, weights.own_qkv), width)
         keys = ops.concatenate([cache[0], new_keys], axis=2)
         values = ops.concatenate([cache[1], new_values], axis=2)
@@ -159,24 +170,24 @@ class Transformer(keras.Model):
 
     def encode(self, source_BM: Any, seed: Any = None) -> Any:
         """The encoder (section 3.1): [B, M, D]."""
-        x_BMD = self._embed(source_BM, 0, "source")
-        x_BMD = self.source_dropout(x_BMD, seed=seed)
-        bias_BHMM = self.source_bias(source_BM)
+        length, bias_BHMM = ops.shape(source_BM)[1], self.source_bias(source_BM)
+        x_ND = self.source_dropout(self._rows(self._embed(source_BM, 0, "source")), seed=seed)
         for layer in self.encoder_layers:
-            x_BMD = layer(x_BMD, bias_BHMM, seed=seed)
-        return x_BMD
+            x_ND = layer(x_ND, bias_BHMM, length=length, seed=seed)
+        return ops.reshape(x_ND, (-1, length, self.hparams.d_model))
 
     def decode(self, target_BL: Any, memory_BMD: Any, source_BM: Any, seed: Any = None) -> Any:
         """The decoder over whole targets, shifted right by one (section 3.1): its last layer's output [B, L, D]."""
         shifted_BL = ops.pad(target_BL, [[0, 0], [1, 0]], constant_values=PAD)[:, :-1]
-        x_BLD = self._embed(shifted_BL, 0, "target")
-        x_BLD = self.target_dropout(x_BLD, seed=seed)
-        positions = ops.arange(ops.shape(target_BL)[1])
+        lengths = {"length": ops.shape(target_BL)[1], "memory_length": ops.shape(source_BM)[1]}
+        x_ND = self.target_dropout(self._rows(self._embed(shifted_BL, 0, "target")), seed=seed)
+        memory_ND = self._rows(memory_BMD)
+        positions = ops.arange(lengths["length"])
         causal_bias = mask_bias(ops.expand_dims(positions, 1) >= ops.expand_dims(positions, 0))
         memory_bias = self.source_bias(source_BM)
         for layer in self.decoder_layers:
-            x_BLD = layer(x_BLD, memory_BMD, causal_bias, memory_bias, seed=seed)
-        return x_BLD
+            x_ND = layer(x_ND, memory_ND, causal_bias, memory_bias, **lengths, seed=seed)
+        return ops.reshape(x_ND, (-1, lengths["length"], self.hparams.d_model))
 
     def step_weights(self) -> tuple[Any, tuple[StepWeights, ...]]:
         """What `step` and its `logits` need of the model's matrices: the embedding's, and each decoder layer's."""
@@ -200,7 +211,7 @@ class Transformer(keras.Model):
         """
         embedding_VD, layer_weights = weights
         width = ops.shape(token_BW)[1]
-        x_ND = ops.reshape(self._embed(token_BW, position, "target", beams=True), (-1, self.hparams.d_model))
+        x_ND = self._rows(self._embed(token_BW, position, "target", beams=True))
         grown = []
         for layer, of_layer, cache, memory in zip(self.decoder_layers, layer_weights, caches, memories, strict=True):
             x_ND, cache = layer.step(x_ND, width, of_layer, cache, memory, beam_bias, memory_bias)
@@ -210,7 +221,8 @@ class Transformer(keras.Model):
 
     def memory_keys_values(self, memory_BMD: Any) -> tuple[KeysValues, ...]:
         """Keys and values of the encoder's output for every decoder layer: computed once a sentence."""
-        return tuple(layer.memory_attention.keys_values(memory_BMD) for layer in self.decoder_layers)
+        memory_ND, length = self._rows(memory_BMD), ops.shape(memory_BMD)[1]
+        return tuple(layer.memory_attention.keys_values(memory_ND, length) for layer in self.decoder_layers)
 
     def source_bias(self, source_BM: Any) -> Any:
         """Masks the padding of the source: [B, 1, 1, M]."""
@@ -218,7 +230,12 @@ class Transformer(keras.Model):
 
     def logits(self, states: Any) -> Any:
         """States [..., D] times the transposed embedding matrix (section 3.4): [..., V], float32."""
-        return ops.cast(linear(states, ops.transpose(self.embedding)), "float32")
+        logits_NV = ops.cast(linear(self._rows(states), ops.transpose(self.embedding)), "float32")
+        return ops.reshape(logits_NV, (*ops.shape(states)[:-1], self.vocab_size))
+
+    def _rows(self, x: Any) -> Any:
+        """[..., D] as [N, D]."""
+        return ops.reshape(x, (-1, self.hparams.d_model))
 
     def _embed(self, tokens: Any, start: Any, side: str, beams: bool = False) -> Any:
         """Embeddings times sqrt(d_model), plus positions from `start` on (sections 3.4 and 3.5), in the compute dtype.

@@ -33,9 +33,10 @@ class Adam(tf.Module):
         """Moves `variables`, in the constructor's order, against `gradients` at learning rate `rate`."""
         self.updates.assign_add(1)
         count = tf.cast(self.updates, tf.float32)
+        powers = self.beta1**count, self.beta2**count
         for variable, gradient, first, second in zip(variables, gradients, self.first, self.second, strict=True):
             self._strategy.extended.update(
-                variable, self._update_one, args=(gradient, first, second, rate, count), group=True
+                variable, self._update_one, args=(gradient, first, second, rate, *powers), group=True
             )
 
     def _update_one(
@@ -45,7 +46,8 @@ class Adam(tf.Module):
         first: tf.Variable,
         second: tf.Variable,
         rate: tf.Tensor,
-        count: tf.Tensor,
+        beta1_power: tf.Tensor,
+        beta2_power: tf.Tensor,
     ) -> None:
         if self.loss_scale is not None:
             gradient = gradient / self.loss_scale.factor
@@ -53,8 +55,8 @@ class Adam(tf.Module):
             var=variable.handle,
             m=first.handle,
             v=second.handle,
-            beta1_power=self.beta1**count,
-            beta2_power=self.beta2**count,
+            beta1_power=beta1_power,
+            beta2_power=beta2_power,
             lr=rate,
             beta1=self.beta1,
             beta2=self.beta2,

@@ -38,7 +38,9 @@ class Updater:
     def compiled(self, element_spec: Any) -> Any:
         """`__call__` as one graph for all shapes of elements of that specification: it is traced once."""
         scalars = (tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.float32))
-        return tf.function(self.__call__, input_signature=([element_spec for _ in self.local], *scalars))
+        return tf.function(
+            self.__call__, input_signature=([element_spec for _ in self.local], *scalars), autograph=False
+        )
 
     def take(self, elements: Iterator[Element]) -> list[Element]:
         """The next update's, in the order that `training_batches` has them."""
