@@ -76,7 +76,10 @@ class Flight:
         training_data = self._training_data()
         self.update = self.updater.compiled(training_data.element_spec)
         self.at = "on a part of middling size"
-        self.startup = self._seconds(chosen[0][0])  # makes the graph
+        self.first = chosen[0][0]
+        if self.sizes.shape[1] > 1:  # else a part is all of an update, and its time that of one
+            self.first = np.zeros_like(self.first)  # of no part
+        self.startup = self._seconds(self.first)  # makes the graph
         self.matrix_rate = machine.matrix_rate(run.precision, self.replicas)
         self._measure_updates(chosen)
         elements = iter(training_data)
@@ -111,14 +114,11 @@ class Flight:
 
     def _measure_updates(self, chosen: list[tuple[np.ndarray, np.ndarray]]) -> None:
         """How many seconds a FLOP takes, and an update besides."""
-        self.besides = 0.0
-        if self.sizes.shape[1] > 1:  # else a part is all of an update, and its time that of one
-            nothing = np.zeros_like(chosen[0][0])
-            self._seconds(nothing)
-            self.besides = self._seconds(nothing)
+        again = self._seconds(self.first)
+        self.startup -= again
+        self.besides = 0.0 if self.first.any() else again
         seconds = flops = 0.0
         started = time.perf_counter()
-        self.startup -= self._seconds(chosen[0][0])
         for number, (spans, sizes) in enumerate(chosen):
             if number >= LEAST_TIMED and time.perf_counter() - started > TIMED_SECONDS:
                 break
