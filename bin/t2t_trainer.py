@@ -18,7 +18,6 @@ from absl import flags
 from t2t_repro.config import HParams
 from t2t_repro.problem import SPLITS, Problem
 from t2t_repro.run import Run
-from t2t_repro.training.heap import one_heap
 
 from . import _program
 
@@ -52,6 +51,8 @@ def chosen() -> tuple[Problem, HParams]:
 
 
 def foretell(problem: Problem, hparams: HParams) -> None:
+    from t2t_repro.training.heap import one_heap
+
     _program.go_on_in_a_child()
     one_heap()
     _program.load_tensorflow()
@@ -64,6 +65,7 @@ def foretell(problem: Problem, hparams: HParams) -> None:
 
 def train_and_score() -> None:
     from t2t_repro.training.cluster import Cluster
+    from t2t_repro.training.heap import one_heap
 
     problem, hparams = chosen()
     if FLAGS.dry_run:

@@ -18,12 +18,18 @@ from keras import ops
 
 def linear(x_NI: Any, weight_IO: Any, bias_O: Any = None) -> Any:
     """x W + b, in the dtype of `x_NI`."""
-    (y_NO,) = linear_maps(x_NI, weight_IO)
+    if keras.backend.standardize_dtype(weight_IO.dtype) == keras.backend.standardize_dtype(x_NI.dtype):
+        y_NO = ops.matmul(x_NI, weight_IO)
+    else:
+        (y_NO,) = linear_maps(x_NI, weight_IO)
     return y_NO if bias_O is None else y_NO + ops.cast(bias_O, x_NI.dtype)
 
 
 def linear_maps(x_NI: Any, *weights_IO: Any) -> tuple[Any, ...]:
-    """x W of several weights, in the dtype of `x_NI`: in one product, which is faster than three."""
+    """x W of several weights, in the dtype of `x_NI`: in one product, which is faster than three.
+
+    What the gradient wants of the weights in that dtype it casts again, and so they are not kept for it.
+    """
     ends = list(itertools.accumulate(weight.shape[1] for weight in weights_IO))
     columns = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
