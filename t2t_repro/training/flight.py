@@ -43,6 +43,7 @@ class Flight:
         self.at = "at the start"
         self.strategy = tf.distribute.MirroredStrategy()
         self.replicas = self.strategy.num_replicas_in_sync
+        self.bytes_per_shape = machine.bytes_per_shape(run.precision)  # before anything is freed that it could use
         epoch = pipeline.windows(
             dataset.shards("train"), run.hparams.batch_tokens, run.seed, epoch=0, replicas=self.replicas
         )
@@ -62,7 +63,6 @@ class Flight:
 
     def measure(self) -> None:
         run = self.run
-        self.bytes_per_shape = machine.bytes_per_shape(run.precision)  # before anything is freed that it could use
         with self.strategy.scope():
             keras.utils.set_random_seed(run.seed)
             self.model = Transformer(self.vocab_size, run.hparams, dtype=precisions.POLICIES[run.precision])
