@@ -48,20 +48,22 @@ def projected_loss(states_ND: tf.Tensor, embedding_VD: tf.Tensor, targets_N: tf.
     gradient with respect to the logits is p - (1 - eps) one-hot - eps / V, of which only p is dense. Sums are taken in
     float32; the logits are in the dtype of `states_ND`.
 
-    The vocabulary is cut into blocks, so that what is computed of a block is read again while a cache still has it.
+    The vocabulary is cut into blocks, so that what is computed of a block is read again while a cache still has it; not
+    on a GPU, where each operation costs its start.
     """
     eps, vocab_size = label_smoothing, embedding_VD.shape[0]
-    starts = range(0, vocab_size, BLOCK)
+    size = vocab_size if tf.config.list_physical_devices("GPU") else BLOCK
+    starts = range(0, vocab_size, size)
 
     @tf.custom_gradient
     def fused(states_ND: tf.Tensor, embedding_VD: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], object]:
-        matrix_VD = tf.cast(embedding_VD, states_ND.dtype)
-        blocks_KD = [matrix_VD[start : start + BLOCK] for start in starts]
         mean_row_D = tf.linalg.matvec(embedding_VD, tf.fill([vocab_size], 1 / vocab_size), transpose_a=True)
 
-        def chunk(start: tf.Tensor, sums: tuple, d_states: tf.TensorArray, d_blocks_KD: tuple[tf.Tensor, ...]) -> tuple:
-            states_CD, targets_C = states_ND[start : start + CHUNK], targets_N[start : start + CHUNK]
+        def chunk(first: tf.Tensor, sums: tuple, d_states: tf.TensorArray, d_blocks_KD: tuple[tf.Tensor, ...]) -> tuple:
+            states_CD, targets_C = states_ND[first : first + CHUNK], targets_N[first : first + CHUNK]
             states32_CD = tf.cast(states_CD, tf.float32)
+            # cast for each chunk anew: an hundredth of its time, and the whole matrix in that dtype is never there
+            blocks_KD = [tf.cast(embedding_VD[start : start + size], states_ND.dtype) for start in starts]
             logits_CK = [tf.matmul(states_CD, block_KD, transpose_b=True) for block_KD in blocks_KD]
             highest_C = _over(tf.reduce_max, [tf.reduce_max(block_CK, axis=-1) for block_CK in logits_CK])
             exps_CK = [tf.exp(tf.cast(block_CK - highest_C[:, None], tf.float32)) for block_CK in logits_CK]
@@ -79,21 +81,21 @@ def projected_loss(states_ND: tf.Tensor, embedding_VD: tf.Tensor, targets_N: tf.
             parts_CD = [tf.cast(tf.matmul(*both), tf.float32) for both in zip(exps_CK, blocks_KD, strict=True)]
             d_states_CD = tf.add_n(parts_CD) / total_C[:, None]
             d_states_CD -= (1 - eps) * tf.gather(embedding_VD, targets_C) + eps * mean_row_D
-            d_states = d_states.write(start // CHUNK, tf.cast(d_states_CD, states_ND.dtype))
+            d_states = d_states.write(first // CHUNK, tf.cast(d_states_CD, states_ND.dtype))
             scaled_CD = tf.cast(states32_CD / total_C[:, None], states_ND.dtype)
             d_blocks_KD = tuple(
                 d_block_KD + tf.cast(tf.matmul(block_CK, scaled_CD, transpose_a=True), tf.float32)
                 for d_block_KD, block_CK in zip(d_blocks_KD, exps_CK, strict=True)
             )
-            return start + CHUNK, sums, d_states, d_blocks_KD
+            return first + CHUNK, sums, d_states, d_blocks_KD
 
-        size = tf.shape(targets_N)[0]
+        tokens = tf.shape(targets_N)[0]
         chunks = tf.TensorArray(
-            states_ND.dtype, (size + CHUNK - 1) // CHUNK, infer_shape=False, element_shape=(None, states_ND.shape[-1])
+            states_ND.dtype, (tokens + CHUNK - 1) // CHUNK, infer_shape=False, element_shape=(None, states_ND.shape[-1])
         )
-        zeros_KD = tuple(tf.zeros(block_KD.shape) for block_KD in blocks_KD)
+        zeros_KD = tuple(tf.zeros_like(embedding_VD[start : start + size]) for start in starts)
         _, sums, d_states, d_blocks_KD = tf.while_loop(
-            lambda start, *_: start < size,
+            lambda first, *_: first < tokens,
             chunk,
             (tf.constant(0), (tf.constant(0.0),) * 3, chunks, zeros_KD),
             parallel_iterations=1,
@@ -119,7 +121,8 @@ def _over(reduce: Callable[..., tf.Tensor], of_blocks_C: list[tf.Tensor]) -> tf.
 
 def _chosen(logits_CK: list[tf.Tensor], targets_C: tf.Tensor) -> tf.Tensor:
     """The logit of each target: [C]."""
-    block_C, word_C = targets_C // BLOCK, targets_C % BLOCK
+    size = logits_CK[0].shape[1]
+    block_C, word_C = targets_C // size, targets_C % size
     chosen_C = tf.zeros_like(logits_CK[0][:, 0])
     for number, block_CK in enumerate(logits_CK):
         found_C = tf.gather(block_CK, tf.minimum(word_C, block_CK.shape[1] - 1), batch_dims=1)

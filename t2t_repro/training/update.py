@@ -111,19 +111,25 @@ class Updater:
         batch, source_length, target_length = tf.unstack(element["sizes"][number])
         source_BM = element["inputs"][number, :batch, :source_length]
         target_BL = element["targets"][number, :batch, :target_length]
+        embedding = self.model.embedding.value
+        matrix_VD = tf.convert_to_tensor(embedding)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(self.variables)
+            tape.watch((matrix_VD, *self.variables))
             memory_BMD = self.model.encode(source_BM, seed)
             states_BLD = self.model.decode(target_BL, memory_BMD, source_BM, seed)
             real_BL = target_BL != PAD
             loss = projected_loss(
                 tf.boolean_mask(states_BLD, real_BL),
-                self.model.embedding.value,
+                matrix_VD,
                 tf.boolean_mask(target_BL, real_BL),
                 self.hparams.label_smoothing,
             )
             mean_loss = loss.smoothed / divisor
-        gradients = tape.gradient(mean_loss, self.variables)
+        d_matrix_VD, *gradients = tape.gradient(mean_loss, (matrix_VD, *self.variables))
+        # of looking words up, a few rows: added to the softmax's where it lies, and no more of that size is needed
+        looked_up = next(at for at, variable in enumerate(self.variables) if variable is embedding)
+        rows = gradients[looked_up]
+        gradients[looked_up] = tf.tensor_scatter_nd_add(d_matrix_VD, rows.indices[:, None], rows.values)
         batch, source_length, target_length = (
             tf.cast(size, tf.float32) for size in (batch, source_length, target_length)
         )
