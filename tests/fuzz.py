@@ -2,6 +2,7 @@
 
     python -m tests.fuzz --minutes=20                  every target for twenty minutes, one after the other
     python -m tests.fuzz --minutes=20 trees batch      some of them
+    python -m tests.fuzz --guided files input          guided by what they cover (pip install atheris), not by a seed
 
 `tests/test_fuzz.py` draws a few hundred examples of each. Seeds count up from --seed, and are printed with a failure.
 """
@@ -16,6 +17,7 @@ import io
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -324,6 +326,20 @@ def fuzz(name: str, examples: int, number: int | None = None) -> None:
     (test if number is None else seed(number)(test))()
 
 
+def guided(name: str, minutes: float) -> int:
+    """What is drawn follows what was reached of the code: in a process of its own, which libFuzzer ends. Its exit code."""
+    child = os.fork()
+    if child == 0:
+        import atheris
+
+        test = settings(deadline=None, database=None)(given(TARGETS[name].strategy)(_named(TARGETS[name].body)))
+        atheris.instrument_all()
+        sys.stdout = io.StringIO()
+        atheris.Setup([name, f"-max_total_time={60 * minutes:.0f}", "-verbosity=0"], test.hypothesis.fuzz_one_input)
+        atheris.Fuzz()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 def _named(body: Callable[[Any], None]) -> Callable[[Any], None]:
     def test(drawn: Any) -> None:
         body(drawn)
@@ -336,8 +352,14 @@ def main() -> None:
     parser.add_argument("targets", nargs="*", choices=[[], *TARGETS], default=[])
     parser.add_argument("--minutes", type=float, default=20, help="for each target")
     parser.add_argument("--seed", type=int, default=1706)
+    parser.add_argument("--guided", action="store_true", help="by coverage, with atheris")
     arguments = parser.parse_args()
     for name in arguments.targets or TARGETS:
+        if arguments.guided:
+            if code := guided(name, arguments.minutes):
+                sys.exit(f"{name}: failed with exit code {code}")
+            print(f"{name}: none failed", flush=True)
+            continue
         number, end = arguments.seed, time.monotonic() + 60 * arguments.minutes
         while time.monotonic() < end:
             try:
