@@ -327,7 +327,7 @@ def fuzz(name: str, examples: int, number: int | None = None) -> None:
 
 
 def guided(name: str, minutes: float) -> int:
-    """What is drawn follows what was reached of the code: in a process of its own, which libFuzzer ends. Its exit code."""
+    """What is drawn follows what was reached of the code. A process of its own, which libFuzzer ends: its exit code."""
     child = os.fork()
     if child == 0:
         import atheris
