@@ -62,7 +62,7 @@ def projected_loss(states_ND: tf.Tensor, embedding_VD: tf.Tensor, targets_N: tf.
         def chunk(first: tf.Tensor, sums: tuple, d_states: tf.TensorArray, d_blocks_KD: tuple[tf.Tensor, ...]) -> tuple:
             states_CD, targets_C = states_ND[first : first + CHUNK], targets_N[first : first + CHUNK]
             states32_CD = tf.cast(states_CD, tf.float32)
-            # cast for each chunk anew: an hundredth of its time, and the whole matrix in that dtype is never there
+            # cast for each chunk anew, so that the whole matrix is never there in that dtype
             blocks_KD = [tf.cast(embedding_VD[start : start + size], states_ND.dtype) for start in starts]
             logits_CK = [tf.matmul(states_CD, block_KD, transpose_b=True) for block_KD in blocks_KD]
             highest_C = _over(tf.reduce_max, [tf.reduce_max(block_CK, axis=-1) for block_CK in logits_CK])
