@@ -239,7 +239,12 @@ def test_files_that_are_no_vocabulary(vocabulary: Vocabulary, tmp_path: Path):
         Vocabulary(str(tmp_path))
     bad = tmp_path / "bad.model"
     whole = Path(vocabulary.path).read_bytes()
-    for content in (b"", b"some text\n", whole[:3000]):
+    eos = b"\n\r\n\x04</s>\x15\0\0\0\0\x18\x03"  # as the file has it
+    assert eos in whole
+    wire = whole.replace(eos, b"\xf5\xf1\xf5\xfa" + eos[4:])  # what sentencepiece reads over
+    normal = whole.replace(eos, eos[:-1] + b"\x01")  # no mark any longer, but text
+    gone = whole.replace(eos, b"")
+    for content in (b"", b"some text\n", whole[:3000], wire, normal, gone):
         bad.write_bytes(content)
         with pytest.raises(ValueError, match=r"bad\.model is (no vocabulary|a sentencepiece model of other making)"):
             Vocabulary(str(bad))

@@ -96,6 +96,7 @@ class Vocabulary:
     """
 
     def __init__(self, path: str):
+        from google.protobuf.message import DecodeError
         from sentencepiece import SentencePieceProcessor
 
         self.path = path
@@ -108,9 +109,9 @@ class Vocabulary:
         self.sha256: str = hashlib.sha256(self._bytes).hexdigest()
         try:
             self._processor = SentencePieceProcessor(model_proto=self._bytes)
-        except RuntimeError as error:
+            self.kind = _kind(path, _model_proto(self._bytes))
+        except (RuntimeError, UnicodeDecodeError, DecodeError) as error:  # sentencepiece reads over some damage
             raise ValueError(f"{path} is no vocabulary, or a damaged one: {_last_part(error)}") from None
-        self.kind = _kind(path, self._bytes)
         self.size: int = self._processor.get_piece_size()
 
     @property
@@ -279,14 +280,17 @@ def _cannot_learn(size: int, number: int, failure: RuntimeError) -> ValueError:
     )
 
 
-def _kind(path: str, model: bytes) -> str:
+def _kind(path: str, proto: Any) -> str:
     """The kind of the vocabulary. Raises ValueError for a file that `learn` did not write."""
-    proto = _model_proto(model)
     spec = proto.trainer_spec
     ids = (spec.pad_id, spec.eos_id, spec.unk_id, spec.bos_id, spec.byte_fallback)
     kinds = [kind for kind, split in _KINDS.items() if all(getattr(spec, name) == on for name, on in split.items())]
     made_here = proto.normalizer_spec.name == _RULES and spec.model_type == spec.BPE and kinds
-    if not made_here or ids != (PAD, END, _UNKNOWN, -1, True) or len(proto.pieces) <= _FIXED:
+    of = proto.SentencePiece
+    fixed = [("<pad>", of.CONTROL), ("</s>", of.CONTROL), ("<unk>", of.UNKNOWN)]
+    fixed += [(f"<0x{byte:02X}>", of.BYTE) for byte in range(256)]
+    first = [(piece.piece, piece.type) for piece in proto.pieces[:_FIXED]]
+    if not made_here or ids != (PAD, END, _UNKNOWN, -1, True) or first != fixed or len(proto.pieces) == _FIXED:
         raise ValueError(f"{path} is a sentencepiece model of other making; give a vocabulary that t2t-datagen made")
     return kinds[0]
 
