@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from t2t_repro.training import loss as loss_module
-from t2t_repro.training.loss import projected_loss, smoothed_cross_entropy
+from t2t_repro.training.loss import projected_loss, smoothed_cross_entropy, vocabulary_blocks
 
 RNG = np.random.default_rng(1)
 VOCAB, D_MODEL = 13, 6
@@ -71,6 +71,11 @@ def plainly(states, embedding, wanted, label_smoothing):
     return smoothed_cross_entropy(states @ tf.transpose(embedding), wanted, label_smoothing)
 
 
+def fused(states, embedding, wanted, label_smoothing):
+    blocks, rows = vocabulary_blocks(embedding), tf.gather(embedding, wanted)
+    return projected_loss(states, blocks, rows, wanted, label_smoothing)
+
+
 def compare(ours, exact, tolerance):
     """Numbers, and gradients by their largest element."""
     for found, truth in zip(ours, exact, strict=True):
@@ -84,20 +89,20 @@ def test_fused_equals_plain_in_any_number_of_chunks(monkeypatch, tokens, label_s
     monkeypatch.setattr(loss_module, "CHUNK", 8)
     monkeypatch.setattr(loss_module, "BLOCK", 5)
     case = normal(tokens, D_MODEL), normal(VOCAB, D_MODEL), targets(tokens), label_smoothing
-    compare(value_and_gradients(projected_loss, *case), value_and_gradients(plainly, *case, tf.float64), 2e-6)
+    compare(value_and_gradients(fused, *case), value_and_gradients(plainly, *case, tf.float64), 2e-6)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 30, 1e3])
 def test_fused_equals_plain_far_from_one(scale):
     """Logits up to about 10,000: a softmax of 0 and 1, and a loss of thousands of nats."""
     case = scale * normal(20, D_MODEL), normal(VOCAB, D_MODEL), targets(20), 0.1
-    compare(value_and_gradients(projected_loss, *case), value_and_gradients(plainly, *case, tf.float64), 5e-6)
+    compare(value_and_gradients(fused, *case), value_and_gradients(plainly, *case, tf.float64), 5e-6)
 
 
 def test_one_target_many_times():
     """The matrix shared with the embedding gets the sum over all tokens of a row, not the last one's."""
     case = normal(40, D_MODEL), normal(VOCAB, D_MODEL), np.full(40, 3, np.int32), 0.1
-    compare(value_and_gradients(projected_loss, *case), value_and_gradients(plainly, *case, tf.float64), 2e-6)
+    compare(value_and_gradients(fused, *case), value_and_gradients(plainly, *case, tf.float64), 2e-6)
 
 
 def test_narrow_states(monkeypatch):
@@ -105,7 +110,7 @@ def test_narrow_states(monkeypatch):
     monkeypatch.setattr(loss_module, "CHUNK", 64)
     states = tf.cast(normal(300, 32), tf.bfloat16)
     case = 0.5 * normal(VOCAB, 32), targets(300), 0.1
-    ours = value_and_gradients(projected_loss, states, *case, tf.bfloat16)
+    ours = value_and_gradients(fused, states, *case, tf.bfloat16)
     exact = value_and_gradients(plainly, tf.cast(states, tf.float64), *case, tf.float64)
     np.testing.assert_allclose(ours[:2], exact[:2], rtol=5e-3)
     np.testing.assert_allclose(ours[2], exact[2], atol=6)  # predictions that tie in bfloat16
@@ -116,14 +121,14 @@ def test_narrow_states(monkeypatch):
 def test_counts():
     embedding, wanted = np.eye(VOCAB, dtype=np.float32), np.arange(9, dtype=np.int32)
     states = np.eye(VOCAB, dtype=np.float32)[[0, 1, 2, 9, 9, 5, 9, 9, 9]]
-    loss = projected_loss(tf.constant(states), tf.constant(embedding), tf.constant(wanted), 0.1)
+    loss = fused(tf.constant(states), tf.constant(embedding), tf.constant(wanted), 0.1)
     assert (float(loss.correct), float(loss.tokens)) == (4, 9)
 
 
 def test_one_graph_for_any_number_of_tokens():
     @tf.function(input_signature=[tf.TensorSpec([None, D_MODEL]), tf.TensorSpec([None], tf.int32)])
     def smoothed(states, wanted):
-        return projected_loss(states, embedding, wanted, 0.1).smoothed
+        return fused(states, embedding, wanted, 0.1).smoothed
 
     embedding = tf.constant(normal(VOCAB, D_MODEL))
     for tokens in (1, 5, 2000):

@@ -5,10 +5,12 @@ Shapes: N target tokens, D d_model, V vocabulary, C tokens of one chunk, K words
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
+
+from t2t_repro.model.layers import cast_again
 
 CHUNK = 512  # tokens whose logits exist at one time
 BLOCK = 4_000  # words whose logits are computed at one time
@@ -40,36 +42,45 @@ def smoothed_cross_entropy(logits_NV: tf.Tensor, targets_N: tf.Tensor, label_smo
     )
 
 
-def projected_loss(states_ND: tf.Tensor, embedding_VD: tf.Tensor, targets_N: tf.Tensor, label_smoothing: float) -> Loss:
+def vocabulary_blocks(embedding_VD: tf.Tensor) -> list[tf.Tensor]:
+    """The matrix cut into blocks of words, so that what is computed of a block is read again while a cache still has
+    it. Not on a GPU, where each operation costs its start: there it is one block."""
+    vocab_size = embedding_VD.shape[0]
+    size = vocab_size if tf.config.list_physical_devices("GPU") else BLOCK
+    return [embedding_VD[start : start + size] for start in range(0, vocab_size, size)]
+
+
+def projected_loss(
+    states_ND: tf.Tensor,
+    blocks_KD: Sequence[tf.Tensor],
+    rows_ND: tf.Tensor,
+    targets_N: tf.Tensor,
+    label_smoothing: float,
+) -> Loss:
     """`smoothed_cross_entropy` of the logits states_ND embedding_VD^T, with the gradient computed on the way.
+
+    The embedding is given twice, float32: whole, in `vocabulary_blocks`, and as `rows_ND`, the rows of the targets. Its
+    gradient is the sum of both, of which the latter is sparse.
 
     The loss is a sum, so its gradient is known, up to one factor, as soon as a chunk's softmax is: both products of
     the backward pass are done while the chunk's logits are at hand, and no logits are kept. With p the softmax, the
     gradient with respect to the logits is p - (1 - eps) one-hot - eps / V, of which only p is dense. Sums are taken in
     float32; the logits are in the dtype of `states_ND`.
-
-    The vocabulary is cut into blocks, so that what is computed of a block is read again while a cache still has it; not
-    on a GPU, where each operation costs its start.
     """
-    eps, vocab_size = label_smoothing, embedding_VD.shape[0]
-    size = vocab_size if tf.config.list_physical_devices("GPU") else BLOCK
-    starts = range(0, vocab_size, size)
+    eps, vocab_size = label_smoothing, sum(block_KD.shape[0] for block_KD in blocks_KD)
 
     @tf.custom_gradient
-    def fused(states_ND: tf.Tensor, embedding_VD: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], object]:
-        mean_row_D = tf.linalg.matvec(embedding_VD, tf.fill([vocab_size], 1 / vocab_size), transpose_a=True)
+    def fused(
+        states_ND: tf.Tensor, rows_ND: tf.Tensor, *blocks_KD: tf.Tensor
+    ) -> tuple[tuple[tf.Tensor, ...], Callable[..., tuple[tf.Tensor, ...]]]:
+        mean_row_D = tf.add_n([tf.reduce_sum(block_KD, axis=0) for block_KD in blocks_KD]) / vocab_size
 
         def chunk(first: tf.Tensor, sums: tuple, d_states: tf.TensorArray, d_blocks_KD: tuple[tf.Tensor, ...]) -> tuple:
             states_CD, targets_C = states_ND[first : first + CHUNK], targets_N[first : first + CHUNK]
             states32_CD = tf.cast(states_CD, tf.float32)
-            # cast for each chunk anew, so that the whole matrix is never there in that dtype
-            blocks_KD = [tf.cast(embedding_VD[start : start + size], states_ND.dtype) for start in starts]
-            logits_CK = [tf.matmul(states_CD, block_KD, transpose_b=True) for block_KD in blocks_KD]
-            highest_C = _over(tf.reduce_max, [tf.reduce_max(block_CK, axis=-1) for block_CK in logits_CK])
-            exps_CK = [tf.exp(tf.cast(block_CK - highest_C[:, None], tf.float32)) for block_CK in logits_CK]
-            total_C = _over(tf.reduce_sum, [tf.reduce_sum(block_CK, axis=-1) for block_CK in exps_CK])
+            logits_CK = _logits(states_CD, blocks_KD)
+            highest_C, exps_CK, total_C = _exps(logits_CK)
             chosen_C = tf.cast(_chosen(logits_CK, targets_C), tf.float32)
-            highest_C = tf.cast(highest_C, tf.float32)
             log_total_C = highest_C + tf.math.log(total_C)
             mean_logit_C = tf.linalg.matvec(states32_CD, mean_row_D)
             sums = (
@@ -77,10 +88,8 @@ def projected_loss(states_ND: tf.Tensor, embedding_VD: tf.Tensor, targets_N: tf.
                 sums[1] + tf.reduce_sum(log_total_C - chosen_C),
                 sums[2] + tf.reduce_sum(tf.cast(chosen_C >= highest_C, tf.float32)),
             )
-            exps_CK = [tf.cast(block_CK, states_ND.dtype) for block_CK in exps_CK]
-            parts_CD = [tf.cast(tf.matmul(*both), tf.float32) for both in zip(exps_CK, blocks_KD, strict=True)]
-            d_states_CD = tf.add_n(parts_CD) / total_C[:, None]
-            d_states_CD -= (1 - eps) * tf.gather(embedding_VD, targets_C) + eps * mean_row_D
+            expected_CD = _weighted_sum(exps_CK, blocks_KD) / total_C[:, None]
+            d_states_CD = expected_CD - (1 - eps) * rows_ND[first : first + CHUNK] - eps * mean_row_D
             d_states = d_states.write(first // CHUNK, tf.cast(d_states_CD, states_ND.dtype))
             scaled_CD = tf.cast(states32_CD / total_C[:, None], states_ND.dtype)
             d_blocks_KD = tuple(
@@ -93,30 +102,61 @@ def projected_loss(states_ND: tf.Tensor, embedding_VD: tf.Tensor, targets_N: tf.
         chunks = tf.TensorArray(
             states_ND.dtype, (tokens + CHUNK - 1) // CHUNK, infer_shape=False, element_shape=(None, states_ND.shape[-1])
         )
-        zeros_KD = tuple(tf.zeros_like(embedding_VD[start : start + size]) for start in starts)
+        uniform_D = -eps / vocab_size * tf.reduce_sum(tf.cast(states_ND, tf.float32), axis=0)
         _, sums, d_states, d_blocks_KD = tf.while_loop(
             lambda first, *_: first < tokens,
             chunk,
-            (tf.constant(0), (tf.constant(0.0),) * 3, chunks, zeros_KD),
+            (
+                tf.constant(0),
+                (tf.constant(0.0),) * 3,
+                chunks,
+                tuple(tf.broadcast_to(uniform_D, block_KD.shape) for block_KD in blocks_KD),
+            ),
             parallel_iterations=1,
         )
-        states32_ND = tf.cast(states_ND, tf.float32)
-        d_matrix_VD = tf.concat(d_blocks_KD, axis=0) - eps / vocab_size * tf.reduce_sum(states32_ND, axis=0)
-        d_matrix_VD = tf.tensor_scatter_nd_sub(d_matrix_VD, targets_N[:, None], (1 - eps) * states32_ND)
         d_states_ND = d_states.concat()
 
-        def grad(upstream: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return d_states_ND * tf.cast(upstream, d_states_ND.dtype), d_matrix_VD * upstream
+        def grad(upstream: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            d_rows_ND = cast_again(states_ND, tf.float32, upstream) * ((eps - 1) * upstream)
+            d_states = d_states_ND * tf.cast(upstream, d_states_ND.dtype)
+            return d_states, d_rows_ND, *(d_block_KD * upstream for d_block_KD in d_blocks_KD)
 
         return sums, grad
 
-    smoothed, plain, correct = fused(states_ND, embedding_VD)
+    smoothed, plain, correct = fused(states_ND, rows_ND, *blocks_KD)
     return Loss(smoothed, plain, correct, tf.cast(tf.size(targets_N), tf.float32))
 
 
-def _over(reduce: Callable[..., tf.Tensor], of_blocks_C: list[tf.Tensor]) -> tf.Tensor:
-    """What `reduce` has given of each block, reduced over the blocks: [C]."""
-    return reduce(tf.stack(of_blocks_C), axis=0)
+def _logits(states_CD: tf.Tensor, blocks_KD: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Of each block, in the dtype of the states."""
+    logits_CK: list[tf.Tensor] = []
+    for block_KD in blocks_KD:
+        logits_CK.append(tf.matmul(states_CD, _narrow(block_KD, states_CD.dtype, logits_CK[-1:]), transpose_b=True))
+    return logits_CK
+
+
+def _exps(logits_CK: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
+    """The highest logit of all blocks [C], float32; exp(logits - highest) of each, in their dtype; the sum of all
+    these [C], float32."""
+    highest_C = tf.reduce_max(tf.stack([tf.reduce_max(block_CK, axis=-1) for block_CK in logits_CK]), axis=0)
+    exps_CK = [tf.exp(tf.cast(block_CK - highest_C[:, None], tf.float32)) for block_CK in logits_CK]
+    total_C = tf.add_n([tf.reduce_sum(block_CK, axis=-1) for block_CK in exps_CK])
+    return tf.cast(highest_C, tf.float32), [tf.cast(block_CK, highest_C.dtype) for block_CK in exps_CK], total_C
+
+
+def _weighted_sum(weights_CK: Sequence[tf.Tensor], blocks_KD: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The rows of all blocks by their weights: [C, D], float32."""
+    parts_CD: list[tf.Tensor] = []
+    for block_CK, block_KD in zip(weights_CK, blocks_KD, strict=True):
+        product_CD = tf.matmul(block_CK, _narrow(block_KD, block_CK.dtype, [*weights_CK, *parts_CD[-1:]]))
+        parts_CD.append(tf.cast(product_CD, tf.float32))
+    return tf.add_n(parts_CD)
+
+
+def _narrow(block_KD: tf.Tensor, dtype: tf.DType, after: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The block in that dtype, cast when `after` is there: so the whole matrix never is, nor a block twice as long."""
+    with tf.control_dependencies(after):
+        return tf.cast(block_KD, dtype)
 
 
 def _chosen(logits_CK: list[tf.Tensor], targets_C: tf.Tensor) -> tf.Tensor:

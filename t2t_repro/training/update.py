@@ -16,7 +16,7 @@ from t2t_repro.config import HParams
 from t2t_repro.cost import training_flops
 from t2t_repro.data import batching
 from t2t_repro.model.transformer import PAD, Transformer
-from t2t_repro.training.loss import Loss, projected_loss, smoothed_cross_entropy
+from t2t_repro.training.loss import Loss, projected_loss, smoothed_cross_entropy, vocabulary_blocks
 from t2t_repro.training.optimizer import Adam
 
 Element = dict[str, tf.Tensor]  # what `training_batches` gives a replica
@@ -112,23 +112,22 @@ class Updater:
         source_BM = element["inputs"][number, :batch, :source_length]
         target_BL = element["targets"][number, :batch, :target_length]
         embedding = self.model.embedding.value
-        matrix_VD = tf.convert_to_tensor(embedding)
+        blocks_KD = vocabulary_blocks(tf.convert_to_tensor(embedding))
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch((matrix_VD, *self.variables))
+            tape.watch((blocks_KD, self.variables))
             memory_BMD = self.model.encode(source_BM, seed)
             states_BLD = self.model.decode(target_BL, memory_BMD, source_BM, seed)
             real_BL = target_BL != PAD
-            loss = projected_loss(
-                tf.boolean_mask(states_BLD, real_BL),
-                matrix_VD,
-                tf.boolean_mask(target_BL, real_BL),
-                self.hparams.label_smoothing,
-            )
+            states_ND, target_N = tf.boolean_mask(states_BLD, real_BL), tf.boolean_mask(target_BL, real_BL)
+            rows_ND = tf.gather(embedding, target_N)
+            loss = projected_loss(states_ND, blocks_KD, rows_ND, target_N, self.hparams.label_smoothing)
             mean_loss = loss.smoothed / divisor
-        d_matrix_VD, *gradients = tape.gradient(mean_loss, (matrix_VD, *self.variables))
-        # of looking words up, a few rows: added to the softmax's where it lies, and no more of that size is needed
+        d_blocks_KD, gradients = tape.gradient(mean_loss, (blocks_KD, self.variables))
+        # of looking words up, a few rows: added to the softmax's when what the layers have kept is gone
         looked_up = next(at for at, variable in enumerate(self.variables) if variable is embedding)
         rows = gradients[looked_up]
+        with tf.control_dependencies([rows.values]):
+            d_matrix_VD = tf.concat(d_blocks_KD, axis=0)
         gradients[looked_up] = tf.tensor_scatter_nd_add(d_matrix_VD, rows.indices[:, None], rows.values)
         batch, source_length, target_length = (
             tf.cast(size, tf.float32) for size in (batch, source_length, target_length)
