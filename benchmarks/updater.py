@@ -16,9 +16,9 @@ from t2t_repro.training.precision import POLICIES
 from t2t_repro.training.update import Updater
 
 
-def compiled_update(shape: shapes.Shape, precision: str, element_spec: Any) -> Callable[[dict[str, tf.Tensor]], float]:
-    """A function of an element of `training_batches`, which trains one device on it and gives the loss a target
-    token."""
+def compiled_update(shape: shapes.Shape, precision: str, element_spec: Any, replicas: int = 1) -> Callable[..., float]:
+    """A function of one element of `training_batches` for each replica, which trains the last so many devices on them
+    and gives the loss a target token."""
     hparams = replace(
         t2t_repro.hparams("base"),
         name=shape.name,
@@ -32,15 +32,15 @@ def compiled_update(shape: shapes.Shape, precision: str, element_spec: Any) -> C
         dropout=shapes.DROPOUT,
         label_smoothing=shapes.LABEL_SMOOTHING,
     )
-    device = tf.config.list_logical_devices()[-1].name  # a GPU, where there is one
-    with tf.distribute.MirroredStrategy([device]).scope():
+    devices = [device.name for device in tf.config.list_logical_devices()[-replicas:]]  # GPUs, where there are some
+    with tf.distribute.MirroredStrategy(devices).scope():
         model = Transformer(shape.vocab_size, hparams, dtype=POLICIES[precision])
         adam = Adam([weight.value for weight in model.trainable_variables], hparams)
         compiled = Updater(model, adam, hparams, seed=1).compiled(element_spec)
     steps = iter(range(1, 2**31))
 
-    def update(element: dict[str, tf.Tensor]) -> float:
-        sums = compiled([element], tf.constant(next(steps)), tf.constant(shapes.LEARNING_RATE))
+    def update(*elements: dict[str, tf.Tensor]) -> float:
+        sums = compiled(list(elements), tf.constant(next(steps)), tf.constant(shapes.LEARNING_RATE))
         smoothed, _, _, tokens, _, _, skipped = sums.numpy().tolist()
         return float("nan") if skipped else smoothed / tokens
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import batches, cases, decode, dry_run, gemm, prepare, train
+from benchmarks import batches, cases, decode, dry_run, gemm, prepare, scaling, table1, train
 from benchmarks.shapes import SHAPES, update_flops
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -24,7 +24,9 @@ PROGRAMS = (
     "kills",
     "pipeline",
     "prepare",
+    "scaling",
     "serve",
+    "table1",
     "train",
 )
 
@@ -141,6 +143,33 @@ def test_the_table_of_decoding_holds_medians_of_ratios_of_the_same_round() -> No
         f"| {name} | ours bfloat16 | 1.00 (0.50 to 1.50) | 3.00 (2.00 to 4.00) |",
         "| memory beyond imports | ours bfloat16 | 1.25 | 0.50 |",
     ]
+
+
+def test_a_point_is_read_as_it_is_written_and_differs_in_one_size() -> None:
+    for axis, points in scaling.AXES.items():
+        for point in points:
+            assert scaling.Point.read(point.mode) == point
+            changed = {name for name, value in vars(point).items() if value != getattr(scaling.CENTRE, name)}
+            assert changed <= {axis} | ({"batch_tokens"} if axis == "replicas" else set())
+            assert point.shape.d_k == 64 and point.shape.batch_tokens % point.length == 0
+
+
+def test_the_rows_of_an_axis_are_over_the_one_like_the_centre() -> None:
+    short, centre, *_ = scaling.AXES["length"]
+    assert scaling.rows("length", {short: ([1.0, 4.0, 3.0], 50), centre: ([2.0, 2.0, 6.0], 100)}) == [
+        "| length 8 | 2.00 (0.50 to 2.00) | 0.50 |",
+        "| length 32 | 1.00 (1.00 to 1.00) | 1.00 |",
+    ]
+
+
+def test_the_slope_of_table_1_is_that_of_the_logarithms() -> None:
+    linear = {
+        axis: {name: {size: 2.0 * size for size in sizes} for name in table1.SLOPES}
+        for axis, sizes in table1.SIZES.items()
+    }
+    by_length, by_width = (part.splitlines() for part in table1.table(linear).split("\n\n### "))
+    assert by_length[4] == "| self-attention | 1.00 | 4.00 | 16.00 | 64.00 | 1.00 | 1 |"
+    assert by_width[-1] == "| convolutional | 1.00 | 2.00 | 4.00 | 8.00 | 1.00 | 2 |"
 
 
 def test_sources_are_the_same_for_everyone_and_of_one_length() -> None:

@@ -1,0 +1,153 @@
+"""What an update costs as one size grows, and what the layers of the paper's Table 1 cost.
+
+    python -m benchmarks.scaling
+
+The first table: tokens a second and memory of `t2t-trainer`'s update against sentence length, width, depth, vocabulary
+and replicas, one of them changed at a time. Each model is a process of its own; those of one size are warmed up, then
+run in turn, and compared with the line of 1.00 among them. Replicas on one processor share its cores: what more of them
+cost is the overhead. Memory is the peak beyond the imports.
+
+The second, by `benchmarks.table1`: self-attention, a recurrent and a convolutional layer against length and width,
+beside the growth that Table 1 gives. --plot=FILE draws both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.shapes import Shape
+from benchmarks.train import Worker, spread
+
+
+@dataclass(frozen=True)
+class Point:
+    """One model and its batch, of which every pair has `length` tokens a side."""
+
+    length: int = 32
+    d_model: int = 256
+    num_layers: int = 2
+    vocab_size: int = 8_000
+    batch_tokens: int = 4_096
+    replicas: int = 1
+
+    worker = "scaled"  # for `train.Worker`, as are `mode` and `str`
+
+    @property
+    def shape(self) -> Shape:
+        sizes = (self.num_layers, self.d_model, self.d_model // 64, 4 * self.d_model, self.vocab_size)
+        return Shape("scaled", *sizes, self.batch_tokens)
+
+    @property
+    def mode(self) -> str:
+        return ",".join(str(value) for value in vars(self).values())
+
+    @staticmethod
+    def read(mode: str) -> Point:
+        return Point(*map(int, mode.split(",")))
+
+    def __str__(self) -> str:
+        return f"length {self.length}, d_model {self.d_model}, N {self.num_layers}, V {self.vocab_size:,}, " + (
+            f"{self.batch_tokens:,} tokens a side, {self.replicas} replicas"
+        )
+
+
+CENTRE = Point()
+IN_PARTS = replace(CENTRE, batch_tokens=16_384)  # an update of four parts
+AXES = {
+    "length": [replace(CENTRE, length=length) for length in (8, 32, 128, 512)],
+    "d_model": [replace(CENTRE, d_model=d_model) for d_model in (128, 256, 512, 1024)],
+    "num_layers": [replace(CENTRE, num_layers=layers) for layers in (1, 2, 4, 8)],
+    "vocab_size": [replace(CENTRE, vocab_size=size) for size in (2_000, 8_000, 32_000, 128_000)],
+    "replicas": [replace(IN_PARTS, replicas=replicas) for replicas in (1, 2, 4)],
+}
+
+Measured = dict[Point, tuple[list[float], int]]  # seconds of each round, and bytes beyond the imports
+
+
+def measure(points: Sequence[Point], precision: str, updates: int, rounds: int) -> Measured:
+    """All of one axis, in turn."""
+    with contextlib.ExitStack() as stack:
+        workers = []
+        for point in points:
+            workers.append(Worker(point, Path(sys.executable), [f"--precision={precision}"]))
+            stack.callback(workers[-1].close)
+            print(f"{point} is warm", file=sys.stderr)
+        seconds: dict[Point, list[float]] = {point: [] for point in points}
+        for _ in range(rounds):
+            for worker in workers:
+                seconds[worker.contestant].append(worker.run([0] * updates)["seconds"])
+        ends = [worker.end() for worker in workers]
+    return {
+        point: (seconds[point], int(end["peak_bytes"] - end["imported_bytes"]))
+        for point, end in zip(points, ends, strict=True)
+    }
+
+
+def rows(axis: str, measured: Measured) -> list[str]:
+    """Of each point its tokens a second and memory over those of the one that is like the centre."""
+    reference = next(point for point in measured if getattr(point, axis) == getattr(CENTRE, axis))
+    seconds, memory = measured[reference]
+    return [
+        f"| {axis} {getattr(point, axis):,} | {spread(seconds, taken)} | {held / memory:.2f} |"
+        for point, (taken, held) in measured.items()
+    ]
+
+
+def plot(path: str, axes: dict[str, Measured], layers: dict[str, dict[str, dict[int, float]]]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, places = plt.subplots(2, 4, figsize=(16, 7), layout="constrained")
+    for place, (axis, measured) in zip(places.flat, axes.items(), strict=False):
+        sizes = [getattr(point, axis) for point in measured]
+        rates = [point.batch_tokens / statistics.median(seconds) for point, (seconds, _) in measured.items()]
+        place.plot(sizes, [rate / rates[0] for rate in rates], "o-", label="tokens a second")
+        memories = [held for _, held in measured.values()]
+        place.plot(sizes, [memory / memories[0] for memory in memories], "s--", label="memory")
+        place.set(xscale="log", yscale="log", xlabel=axis, title="an update, over its first point")
+        place.legend()
+    for place, (axis, of_layers) in zip(list(places.flat)[len(axes) :], layers.items(), strict=False):
+        for name, taken in of_layers.items():
+            place.plot(list(taken), list(taken.values()), "o-", label=name)
+        place.set(xscale="log", yscale="log", xlabel=axis, title="a layer: time a position")
+        place.legend()
+    for place in list(places.flat)[len(axes) + len(layers) :]:
+        place.remove()
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--axes", default=",".join(AXES), help="default: %(default)s")
+    parser.add_argument("--precision", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--updates", type=int, default=3, help="in a round; default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--plot", metavar="FILE", help="curves: .png, .svg or .pdf")
+    arguments = parser.parse_args()
+    axes = [axis for axis in arguments.axes.split(",") if axis]
+    if unknown := set(axes) - set(AXES):
+        parser.error(f"unknown axis {', '.join(sorted(unknown))}; known: {', '.join(AXES)}")
+    measured = {}
+    print(f"### Updates in {arguments.precision}: {CENTRE}\n")
+    print("| but for | tokens/s over the line of 1.00 | memory over it |\n|---|---|---|")
+    for axis in axes:
+        measured[axis] = measure(AXES[axis], arguments.precision, arguments.updates, arguments.rounds)
+        print("\n".join(rows(axis, measured[axis])), flush=True)
+    from benchmarks import table1
+
+    layers = table1.measure(arguments.rounds)
+    print(f"\n{table1.table(layers)}", flush=True)
+    if arguments.plot:
+        plot(arguments.plot, measured, layers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""This package's update for any sizes, on pairs that all have one length. Mode: a `Point`, as it is written."""
+
+from __future__ import annotations
+
+import argparse
+
+from benchmarks.scaling import Point
+from benchmarks.workers import protocol
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--precision", required=True)
+parser.add_argument("--mode", required=True)
+arguments = parser.parse_args()
+point = Point.read(arguments.mode)
+protocol.quiet_output()
+
+from t2t_repro.training.heap import one_heap  # noqa: E402
+
+one_heap()
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+from benchmarks.batches import FIRST_ID  # noqa: E402
+from benchmarks.updater import compiled_update  # noqa: E402
+from t2t_repro.data.batching import num_parts, parts_per_replica  # noqa: E402
+
+
+def element(rng: np.random.Generator) -> dict[str, tf.Tensor]:
+    """What one replica is given: its parts, each of as many pairs as the tokens of a part allow."""
+    shape, length = point.shape, point.length
+    parts = num_parts(shape.batch_tokens)
+    pairs = shape.batch_tokens // parts // length
+    size = (parts_per_replica(parts, point.replicas), pairs, length)
+    sides = {side: rng.integers(FIRST_ID, shape.vocab_size, size, np.int32) for side in ("inputs", "targets")}
+    sizes = np.tile(np.array([pairs, length, length], np.int32), (size[0], 1))
+    return {name: tf.constant(value) for name, value in (sides | {"sizes": sizes}).items()}
+
+
+def main() -> None:
+    if point.replicas > 1 and not tf.config.list_physical_devices("GPU"):
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        one = tf.config.LogicalDeviceConfiguration()
+        tf.config.set_logical_device_configuration(cpu, [one] * point.replicas)
+    imported = protocol.resident_bytes()
+    elements = [element(np.random.default_rng(replica)) for replica in range(point.replicas)]
+    spec = {name: tf.TensorSpec([None] * value.shape.rank, tf.int32) for name, value in elements[0].items()}
+    spec["sizes"] = tf.TensorSpec([None, 3], tf.int32)
+    update = compiled_update(point.shape, arguments.precision, spec, point.replicas)
+    protocol.serve(lambda _: update(*elements), elements[:1], imported)
+
+
+if __name__ == "__main__":
+    main()
