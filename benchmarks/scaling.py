@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks import table1
 from benchmarks.shapes import Shape
 from benchmarks.train import Worker, spread
 
@@ -53,7 +54,7 @@ class Point:
 
     def __str__(self) -> str:
         return f"length {self.length}, d_model {self.d_model}, N {self.num_layers}, V {self.vocab_size:,}, " + (
-            f"{self.batch_tokens:,} tokens a side, {self.replicas} replicas"
+            f"{self.batch_tokens:,} tokens a side, {self.replicas} replica{'s' * (self.replicas > 1)}"
         )
 
 
@@ -99,28 +100,39 @@ def rows(axis: str, measured: Measured) -> list[str]:
     ]
 
 
-def plot(path: str, axes: dict[str, Measured], layers: dict[str, dict[str, dict[int, float]]]) -> None:
+def plot(path: str, axes: dict[str, Measured], layers: table1.Times) -> None:
+    """The curves of both tables."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    panels: list[tuple[str, str, dict[str, dict[int, float]]]] = []  # title, axis, and values by size of each curve
+    for axis, measured in axes.items():
+        (seconds, memory), *_ = measured.values()
+        curves: dict[str, dict[int, float]] = {"tokens a second": {}, "memory": {}}
+        for point, (taken, held) in measured.items():
+            curves["tokens a second"][getattr(point, axis)] = statistics.median(seconds) / statistics.median(taken)
+            curves["memory"][getattr(point, axis)] = held / memory
+        panels.append(("an update, over its first point", axis, curves))
+    panels += [("a layer: seconds a position", axis, curves) for axis, curves in layers.items()]
+    colours = {name: f"C{n}" for n, name in enumerate(dict.fromkeys(name for *_, curves in panels for name in curves))}
     figure, places = plt.subplots(2, 4, figsize=(16, 7), layout="constrained")
-    for place, (axis, measured) in zip(places.flat, axes.items(), strict=False):
-        sizes = [getattr(point, axis) for point in measured]
-        rates = [point.batch_tokens / statistics.median(seconds) for point, (seconds, _) in measured.items()]
-        place.plot(sizes, [rate / rates[0] for rate in rates], "o-", label="tokens a second")
-        memories = [held for _, held in measured.values()]
-        place.plot(sizes, [memory / memories[0] for memory in memories], "s--", label="memory")
-        place.set(xscale="log", yscale="log", xlabel=axis, title="an update, over its first point")
-        place.legend()
-    for place, (axis, of_layers) in zip(list(places.flat)[len(axes) :], layers.items(), strict=False):
-        for name, taken in of_layers.items():
-            place.plot(list(taken), list(taken.values()), "o-", label=name)
-        place.set(xscale="log", yscale="log", xlabel=axis, title="a layer: time a position")
-        place.legend()
-    for place in list(places.flat)[len(axes) + len(layers) :]:
-        place.remove()
+    for place, (title, axis, curves) in zip(places.flat, panels, strict=False):
+        for name, values in curves.items():
+            place.plot(list(values), list(values.values()), "o-", color=colours[name])
+        place.set(xscale="log", yscale="log", title=title, xlabel=axis)
+        sizes = list(next(iter(curves.values())))
+        place.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        place.minorticks_off()
+        low, high = place.get_ylim()
+        ticks = [tick * 10.0**power for power in range(-9, 4) for tick in (1, 2, 5)]
+        place.set_yticks([tick for tick in ticks if low <= tick <= high])
+        place.yaxis.set_major_formatter("{x:g}")
+    for place in list(places.flat)[len(panels) :]:
+        place.axis("off")
+    handles = [plt.Line2D([], [], color=colour, marker="o", label=name) for name, colour in colours.items()]
+    places.flat[-1].legend(handles=handles, loc="center")
     figure.savefig(path)
 
 
@@ -141,8 +153,6 @@ def main() -> None:
     for axis in axes:
         measured[axis] = measure(AXES[axis], arguments.precision, arguments.updates, arguments.rounds)
         print("\n".join(rows(axis, measured[axis])), flush=True)
-    from benchmarks import table1
-
     layers = table1.measure(arguments.rounds)
     print(f"\n{table1.table(layers)}", flush=True)
     if arguments.plot:

@@ -249,6 +249,7 @@ def training_flags(values: flags.FlagValues) -> None:
     for name, default, lowest, meaning in (
         ("checkpoint_steps", 0, 0, "updates between two checkpoints, in place of minutes"),
         ("train_steps", None, 1, "updates in all, in place of the set's"),
+        ("accumulate", 0, 0, "parts of an update that a device computes in turn, at least; 0: as memory asks for"),
         ("seed", 1, 0, "of weights, order and dropout"),
     ):
         flags.DEFINE_integer(name, default, meaning, lower_bound=lowest, flag_values=values)

@@ -134,7 +134,8 @@ class Run:
             raise KeyError("replicas")
         data = training.get("data", {"pairs": 0, "vocab_size": 0})
         numbers = {name: data[name] for name in ("pairs", "vocab_size")}
-        numbers |= {name: training.get(name, 0) for name in ("step", "target_tokens", "flops", "seconds", "replicas")}
+        names = ("step", "target_tokens", "flops", "seconds", "replicas", "accumulate")
+        numbers |= {name: training.get(name, 0) for name in names}
         numbers |= {"paper_flops": training.get("paper_flops") or 0}
         for name, value in numbers.items():
             if not isinstance(value, int | float):

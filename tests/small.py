@@ -10,10 +10,12 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from t2t_repro.config import HParams
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Generated, Pair, Problem
+from t2t_repro.training.update import Updater
 
 SMALL = HParams(
     name="small",
@@ -74,6 +76,23 @@ def random_ids(rng: np.random.Generator, vocab_size: int, *shape: int) -> np.nda
 def seed(*parts: int) -> Any:
     """What dropout is drawn from: [2] int32."""
     return keras.ops.convert_to_tensor(parts, "int32")
+
+
+def refuse_parts(monkeypatch: Any, more_than: int) -> None:
+    """From now on TensorFlow is out of memory in every update with a part of more pairs than that."""
+    compiled = Updater.compiled
+
+    def limited(self: Updater, element_spec: Any) -> Any:
+        update = compiled(self, element_spec)
+
+        def within(elements: Any, *scalars: Any) -> Any:
+            if max(element["sizes"].numpy()[:, 0].max() for element in elements) > more_than:
+                raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+            return update(elements, *scalars)
+
+        return within
+
+    monkeypatch.setattr(Updater, "compiled", limited)
 
 
 def _pairs(start: int, stop: int) -> Iterator[Pair]:

@@ -104,13 +104,14 @@ def test_every_part_is_in_one_update(number, parts, seed):
 # Shares of devices.
 
 
+@pytest.mark.parametrize("accumulate", [1, 8, 11])
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4, 8, 16])
 @pytest.mark.parametrize("spans", [8, 7, 1])
-def test_devices_share_the_same_pairs(replicas, spans):
+def test_devices_share_the_same_pairs(replicas, spans, accumulate):
     """Whatever the number of devices: the same pairs, none twice, none idle while another has two more parts."""
-    update = [(20 * i + 3, 20 * i + 23) for i in range(spans)]
-    shares = batching.shares(update, 8, replicas)
-    assert shares.shape == (replicas, batching.parts_per_replica(8, replicas), 2)
+    update = [(40 * i + 3, 40 * i + 43) for i in range(spans)]
+    shares = batching.shares(update, 8, replicas, accumulate)
+    assert shares.shape == (replicas, batching.parts_per_replica(8, replicas, accumulate), 2)
     pairs = [pair for start, end in shares.reshape(-1, 2) for pair in range(start, end)]
     assert sorted(pairs) == [pair for start, end in update for pair in range(start, end)]
     work = (shares[:, :, 1] > shares[:, :, 0]).sum(axis=1)
@@ -131,3 +132,17 @@ def test_parts_of_few_pairs_are_split_without_loss(sizes, replicas):
 def test_parts_of_a_replica(replicas, parts):
     """3 replicas divide no 8 parts: each computes a third of every one. 16 compute halves."""
     assert batching.parts_per_replica(8, replicas) == parts
+
+
+@pytest.mark.parametrize(
+    ("replicas", "accumulate", "pieces", "parts"),
+    [(1, 8, 1, 8), (1, 9, 2, 16), (1, 17, 3, 24), (2, 5, 2, 8), (3, 8, 3, 8), (3, 9, 6, 16), (16, 2, 4, 2)],
+)
+def test_parts_are_cut_until_each_replica_has_enough(replicas, accumulate, pieces, parts):
+    assert batching.pieces(8, replicas, accumulate) == pieces
+    assert batching.parts_per_replica(8, replicas, accumulate) == parts
+
+
+def test_a_part_is_cut_down_to_single_pairs():
+    """25,000 tokens are eight parts of 3,125, which hold twelve pairs of 256."""
+    assert [batching.may_cut(25_000, pieces, 256) for pieces in (1, 8, 11, 12, 16)] == [True, True, True, False, False]

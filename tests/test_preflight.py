@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from filelock import FileLock
-from small import PART_TOKENS, PROBLEM, TINY
+from small import PART_TOKENS, PROBLEM, TINY, refuse_parts
 from test_programs import in_a_process
 
 from t2t_repro.cost import training_flops
@@ -194,12 +194,25 @@ def test_a_run_that_another_trainer_is_at(trained, data, tmp_path):
 
 def test_out_of_memory(data, tmp_path, monkeypatch):
     def full(self):
-        self.at = "on 2 parts of 12 x 256 x 256 (pairs, source, target)"
+        self.at = "in the evaluation"
+        self.trained = True  # so it was the evaluation
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 
     monkeypatch.setattr(Flight, "measure", full)
-    with pytest.raises(ValueError, match="does not fit: out of memory on 2 parts of 12 x 256 x 256 .*; take a smaller"):
+    with pytest.raises(ValueError, match="does not fit: out of memory in the evaluation; take a smaller set"):
         dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), show=lambda line: None)
+
+
+def test_what_fits_in_smaller_parts(data, tmp_path, monkeypatch, flown):
+    """An update is two parts of some forty pairs."""
+    refuse_parts(monkeypatch, more_than=40)
+    lines: list[str] = []
+    forecast = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), precision="float32", show=lines.append)
+    (line,) = [line for line in lines if "out of memory" in line]
+    assert line == "out of memory on a part of middling size; once more with 4 parts a device"
+    assert forecast.flops == pytest.approx(flown[0].flops, rel=0.05)
+    with pytest.raises(ValueError, match=r"does not fit: out of memory .*; give --accumulate=4"):
+        dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), precision="float32", accumulate=2, show=lambda line: None)
 
 
 def test_too_little_disk(data, flown, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from filelock import FileLock
-from small import PART_TOKENS, PROBLEM, TINY, silent
+from small import PART_TOKENS, PROBLEM, TINY, refuse_parts, silent
 
 from t2t_repro.cost import training_flops
 from t2t_repro.data import batching, pipeline
@@ -132,6 +132,43 @@ def test_stopped_and_continued_is_uninterrupted(trained, data, tmp_path, monkeyp
     for name, array in continued.items():
         np.testing.assert_array_equal(array, uninterrupted[name], err_msg=name)
     assert continued["position/.ATTRIBUTES/VARIABLE_VALUE"].tolist()[0] >= 1
+
+
+def test_smaller_parts_where_memory_runs_out(data, tmp_path, monkeypatch, one_replica):
+    """An update is two parts of some forty pairs; the same update in four, on from where it failed."""
+    said: list[str] = []
+    hparams, options = replace(TINY, dropout=0.0, train_steps=5), {"precision": "float32", "report": said.append}
+    with monkeypatch.context() as patch:
+        refuse_parts(patch, more_than=40)
+        run = train(PROBLEM, hparams, data, str(tmp_path / "CUT"), **options)
+    assert "2,000 tokens a side an update = 1 replica x 2 parts" in " ".join(said)
+    (line,) = [line for line in said if line.startswith("out of memory")]
+    assert line == "out of memory in update 1; from here on 2,000 tokens a side an update = 1 replica x 4 parts"
+    assert run.training["accumulate"] == 4
+
+    said.clear()  # what is continued goes on with as many
+    train(PROBLEM, replace(hparams, train_steps=6), data, str(tmp_path / "CUT"), **options)
+    assert "1 replica x 4 parts" in " ".join(said)
+
+    whole = train(PROBLEM, replace(hparams, train_steps=6), data, str(tmp_path / "WHOLE"), **options)
+    cut, uncut = values(run, 6), values(whole, 6)
+    assert cut.pop(SPENT)[0] == uncut.pop(SPENT)[0]
+    for name in cut:
+        np.testing.assert_allclose(cut[name], uncut[name], rtol=1e-3, atol=1e-3, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "pairs", "message"),
+    [
+        (2, 25, "out of memory in update 1, 2,000 tokens .* x 2 parts; give --accumulate=4"),
+        (0, 0, r"out of memory in update 1, 2,000 tokens .* x 32 parts; take a smaller set, .* \(OOM when allocating"),
+    ],
+)
+def test_what_does_not_fit_is_told(accumulate, pairs, message, data, tmp_path, monkeypatch, one_replica):
+    refuse_parts(monkeypatch, more_than=pairs)
+    with pytest.raises(ValueError, match=message):
+        train(PROBLEM, TINY, data, str(tmp_path / "RUN"), accumulate=accumulate, report=silent)
+    assert not os.listdir(tmp_path / "RUN" / "checkpoints")
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def shards(tmp_path_factory) -> list[str]:
 class Trainer:
     """A model, its optimizer and the compiled update, for `replicas` devices."""
 
-    def __init__(self, shards: list[str], replicas: int, dtype: str = "float32", **changes: Any):
+    def __init__(self, shards: list[str], replicas: int, dtype: str = "float32", accumulate: int = 1, **changes: Any):
         hparams = replace(HPARAMS, **changes)
         # without TensorFlow's collectives: in one process two strategies of several devices get into each other's
         self.strategy = tf.distribute.MirroredStrategy(
@@ -65,8 +65,9 @@ class Trainer:
             self.model = Transformer(VOCAB, hparams, dtype=dtype)
             self.variables = [weight.value for weight in self.model.trainable_weights]
             self.optimizer = Adam(self.variables, hparams, scaled=dtype == "mixed_float16")
-            self.updater = Updater(self.model, self.optimizer, hparams, seed=1)
-        self.data = pipeline.training_batches(shards, hparams.batch_tokens, 1, 0, replicas=replicas)
+            self.updater = Updater(self.model, self.optimizer, hparams, 1, accumulate)
+        shares = {"replicas": replicas, "accumulate": accumulate}
+        self.data = pipeline.training_batches(shards, hparams.batch_tokens, 1, 0, **shares)
         self.update = self.updater.compiled(self.data.element_spec)
 
     def run(self) -> Outcome:
@@ -147,6 +148,19 @@ def test_one_replica_equals_one_plain_batch(trained, shards):
     """Eight parts one after the other, their gradients summed, are one big batch."""
     _, ours = trained(1, 0.0)
     must_be_equal(ours, plainly(shards, ours.before))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_parts_in_pieces_are_the_same_update(trained, shards, replicas):
+    """Sixteen in place of eight, each of half the pairs, some with less padding and so fewer FLOPs."""
+    _, whole = trained(1, 0.0)
+    cut = Trainer(shards, replicas, accumulate=16 // replicas, dropout=0.0, attention_dropout=0.0)
+    assert cut.updater.parts_per_replica == 16 // replicas
+    found = cut.run()
+    for ours, theirs in zip(found.sums, whole.sums, strict=True):
+        assert ours[4] <= theirs[4]
+        ours[4] = theirs[4]
+    must_be_equal(found, whole)
 
 
 def test_two_replicas_equal_one(trained):

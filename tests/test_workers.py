@@ -222,13 +222,14 @@ def test_another_machine_only_reads_the_data(data, tmp_path):
 
 def test_what_must_be_the_same(trained, data):
     """The set and the text; not the length of a file's path, nor how the run is stored."""
-    facts = workers.facts(trained, workers.prepared(PROBLEM, data))
+    facts = workers.facts(trained, workers.prepared(PROBLEM, data), 0)
     assert (facts["problem"], facts["d_model"], facts["seed"], facts["precision"]) == ("animals", 16, 1, "float32")
     assert facts["SHA-256 of the vocabulary"] == trained.vocabulary_sha256
     elsewhere = replace(trained, directory="elsewhere", data_dir="there")
-    assert workers.facts(elsewhere, workers.prepared(PROBLEM, data)) == facts
+    assert workers.facts(elsewhere, workers.prepared(PROBLEM, data), 0) == facts
+    assert workers.facts(elsewhere, workers.prepared(PROBLEM, data), 16) != facts
     longer = replace(trained, hparams=replace(trained.hparams, train_steps=9))
-    assert workers.facts(longer, workers.prepared(PROBLEM, data)) != facts
+    assert workers.facts(longer, workers.prepared(PROBLEM, data), 0) != facts
 
 
 def test_one_machine_alone_stops_at_once():

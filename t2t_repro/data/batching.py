@@ -85,20 +85,30 @@ def updates(starts: np.ndarray, parts: int, rng: np.random.Generator) -> list[li
     return [groups[i] for i in rng.permutation(len(groups))]
 
 
-def parts_per_replica(parts: int, replicas: int) -> int:
-    """A: how many parts each replica computes for one update."""
-    return parts // math.gcd(parts, replicas)
+def pieces(parts: int, replicas: int, accumulate: int = 1) -> int:
+    """Into how many pieces each part is cut, by its pairs: the fewest that the replicas can share evenly, each
+    computing at least `accumulate` of them one after the other. The update stays the same."""
+    fewest = replicas // math.gcd(parts, replicas)
+    return fewest * math.ceil(accumulate * replicas / (parts * fewest))
 
 
-def shares(spans: list[tuple[int, int]], parts: int, replicas: int) -> np.ndarray:
-    """Deals the parts of one update to the replicas: spans [replicas, A, 2], the empty ones last.
+def may_cut(batch_tokens: int, pieces: int, longest: int) -> bool:
+    """Whether a part of pairs of `longest` tokens has more than one of them in each of so many pieces."""
+    return batch_tokens // num_parts(batch_tokens) // longest > pieces
 
-    Where `parts` does not divide by the replicas, each part is split by its pairs: the update stays the same.
-    """
-    pieces = replicas // math.gcd(parts, replicas)
-    bounds = [np.linspace(start, end, pieces + 1).astype(np.int64) for start, end in spans]
+
+def parts_per_replica(parts: int, replicas: int, accumulate: int = 1) -> int:
+    """A: how many parts, or pieces of parts, each replica computes for one update."""
+    return parts * pieces(parts, replicas, accumulate) // replicas
+
+
+def shares(spans: list[tuple[int, int]], parts: int, replicas: int, accumulate: int = 1) -> np.ndarray:
+    """Deals the parts of one update, or the `pieces` of them, to the replicas: spans [replicas, A, 2], the empty ones
+    last."""
+    edges = pieces(parts, replicas, accumulate) + 1
+    bounds = [np.linspace(start, end, edges).astype(np.int64) for start, end in spans]
     dealt = [span for bound in bounds for span in zip(bound[:-1], bound[1:], strict=True) if span[0] < span[1]]
-    empty = replicas * parts_per_replica(parts, replicas) - len(dealt)
+    empty = replicas * parts_per_replica(parts, replicas, accumulate) - len(dealt)
     # part i goes to replica i mod replicas, so that a short update leaves none idle before another has two fewer
     table = np.concatenate([np.array(dealt, np.int64).reshape(-1, 2), np.zeros((empty, 2), np.int64)])
     return table.reshape(-1, replicas, 2).transpose(1, 0, 2)

@@ -59,9 +59,9 @@ def table(shards: Sequence[str], batch_tokens: int) -> str:
     return show(fill_by_width(shards, batch_tokens), batch_tokens)
 
 
-def show(fills: Sequence[Fill], batch_tokens: int) -> str:
-    """The table of `fills`, one for each of BOUNDS and one for what is wider."""
-    part_tokens = batch_tokens // batching.num_parts(batch_tokens)
+def show(fills: Sequence[Fill], batch_tokens: int, pieces: int = 1) -> str:
+    """The table of `fills`, one for each of BOUNDS and one for what is wider; each part is in so many pieces."""
+    part_tokens = batch_tokens // batching.num_parts(batch_tokens) // pieces
     total = Fill()
     for each in fills:
         for name, value in vars(each).items():

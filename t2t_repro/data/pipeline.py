@@ -30,12 +30,14 @@ def training_batches(
     *,
     replicas: int = 1,
     local: range | None = None,
+    accumulate: int = 1,
     skip: int = 0,
     epochs: int | None = 1,
 ) -> tf.data.Dataset:
     """Updates from number `skip` of `epoch` on, for so many `epochs` (None: without end) and `replicas` devices: the
     first update's element for each device, then the second update's, and so on. Where several machines share the
-    devices, `local` of them (None: all) are this one's, and get theirs of the same updates.
+    devices, `local` of them (None: all) are this one's, and get theirs of the same updates. `accumulate` is of
+    `batching.pieces`.
 
     An element is that device's share of an update: "inputs" [A, B, M] and "targets" [A, B, L], int32, hold its A parts,
     and "sizes" [A, 3] the true (B, M, L) of each; beyond it all is zero. The last of them may be empty. "position" [2],
@@ -46,7 +48,7 @@ def training_batches(
 
     def one(number: tf.Tensor) -> tf.data.Dataset:
         done = tf.where(number == epoch, tf.constant(skip * len(local), tf.int64), 0)
-        planned = _planned_epoch(shards, batch_tokens, seed, number, replicas, local)
+        planned = _planned_epoch(shards, batch_tokens, seed, number, replicas, local, accumulate)
         return planned.enumerate().skip(done).map(lambda index, parts: (number, index // len(local) + 1, *parts))
 
     dataset = tf.data.Dataset.range(epoch, last).flat_map(one)  # one graph for all epochs: no pause between two
@@ -57,7 +59,13 @@ def training_batches(
 
 
 def _planned_epoch(
-    shards: Sequence[str], batch_tokens: int, seed: int, epoch: tf.Tensor, replicas: int, local: range
+    shards: Sequence[str],
+    batch_tokens: int,
+    seed: int,
+    epoch: tf.Tensor,
+    replicas: int,
+    local: range,
+    accumulate: int,
 ) -> tf.data.Dataset:
     """One epoch's elements before they are put together: the pairs of a window, their order, the spans of the parts."""
     parts = batching.num_parts(batch_tokens)
@@ -70,7 +78,8 @@ def _planned_epoch(
         lengths = _lengths(pairs)
 
         def planned(number: np.ndarray, epoch: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return _plan_window(lengths, batch_tokens, parts, replicas, local, (seed, int(epoch), int(number)))
+            seeds = (seed, int(epoch), int(number))
+            return _plan_window(lengths, batch_tokens, parts, replicas, local, accumulate, seeds)
 
         rows, spans = tf.numpy_function(planned, [number, epoch, lengths], (tf.int64, tf.int64), stateful=False)
         rows, spans = tf.ensure_shape(rows, (None,)), tf.ensure_shape(spans, (None, None, 2))
@@ -143,14 +152,17 @@ class Window(NamedTuple):
         return dataset.map(assembled)
 
 
-def windows(shards: Sequence[str], batch_tokens: int, seed: int, epoch: int, replicas: int = 1) -> Iterator[Window]:
+def windows(
+    shards: Sequence[str], batch_tokens: int, seed: int, epoch: int, replicas: int = 1, accumulate: int = 1
+) -> Iterator[Window]:
     """The windows of an epoch, in the order in which training comes to them."""
     order = [shards[i] for i in _shard_order(len(shards), seed, epoch)]
     for number, records in enumerate(_records(order, READERS).batch(WINDOW)):
         pairs = _parse(records)
         lengths = _lengths(pairs).numpy()
         parts = batching.num_parts(batch_tokens)
-        plan = _plan_window(lengths, batch_tokens, parts, replicas, range(replicas), (seed, epoch, number))
+        seeds = (seed, epoch, number)
+        plan = _plan_window(lengths, batch_tokens, parts, replicas, range(replicas), accumulate, seeds)
         yield Window(pairs, lengths, *plan)
 
 
@@ -211,13 +223,19 @@ def _lengths(pairs: dict[str, tf.RaggedTensor]) -> tf.Tensor:
 
 
 def _plan_window(
-    lengths: np.ndarray, batch_tokens: int, parts: int, replicas: int, local: range, seeds: tuple[int, int, int]
+    lengths: np.ndarray,
+    batch_tokens: int,
+    parts: int,
+    replicas: int,
+    local: range,
+    accumulate: int,
+    seeds: tuple[int, int, int],
 ) -> tuple[np.ndarray, np.ndarray]:
     """The order of a window's pairs, and the spans into it of each local device's parts: [updates * devices, A, 2]."""
     rng = np.random.default_rng(seeds)
     cut = batching.plan(lengths, batch_tokens // parts, rng)
     updates = batching.updates(cut.starts, parts, rng)
-    shares = [batching.shares(spans, parts, replicas)[local.start : local.stop] for spans in updates]
+    shares = [batching.shares(spans, parts, replicas, accumulate)[local.start : local.stop] for spans in updates]
     return cut.order.astype(np.int64), np.concatenate(shares).astype(np.int64)
 
 

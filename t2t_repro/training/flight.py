@@ -8,6 +8,7 @@ with the number of different shapes of products, of which training will meet mor
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 
@@ -36,18 +37,20 @@ WORST_SECONDS = 10.0  # for the largest update; a loop that adds up parts is as 
 
 
 class Flight:
-    """Model, optimizer, and the parts of the data. `at` says what is being done, for when it fails."""
+    """Model, optimizer, and the parts of the data. `at` says what is being done, for when it fails, and `trained`
+    whether what training does was done."""
 
-    def __init__(self, run: Run, dataset: Dataset, vocab_size: int, sampler: MakeSampler | None = None):
+    def __init__(
+        self, run: Run, dataset: Dataset, vocab_size: int, sampler: MakeSampler | None = None, accumulate: int = 1
+    ):
         self.run, self.dataset, self.vocab_size, self.sampler = run, dataset, vocab_size, sampler
-        self.at = "at the start"
+        self.accumulate, self.at, self.trained = accumulate, "at the start", False
         self.strategy = tf.distribute.MirroredStrategy()
         self.replicas = self.strategy.num_replicas_in_sync
+        self.pieces = batching.pieces(batching.num_parts(run.hparams.batch_tokens), self.replicas, accumulate)
         self.bytes_per_shape = machine.bytes_per_shape(run.precision)  # before anything is freed that it could use
-        epoch = pipeline.windows(
-            dataset.shards("train"), run.hparams.batch_tokens, run.seed, epoch=0, replicas=self.replicas
-        )
-        self.window = next(epoch)
+        shards, tokens = dataset.shards("train"), run.hparams.batch_tokens
+        self.window = next(pipeline.windows(shards, tokens, run.seed, 0, self.replicas, accumulate))
         self.sizes, self.tokens = self.window.parts()  # [U R, A, 3] and [U R, A, 2]
         self.costs = training_flops(run.hparams, vocab_size, *np.moveaxis(self.sizes, -1, 0), self.tokens[..., 1])
         self.run_sizes: list[tuple[int, int, int]] = []  # of the parts that were run
@@ -71,7 +74,7 @@ class Flight:
                 run.hparams,
                 scaled=run.precision == "float16",
             )
-            self.updater = Updater(self.model, optimizer, run.hparams, run.seed)
+            self.updater = Updater(self.model, optimizer, run.hparams, run.seed, self.accumulate)
         chosen = self._chosen()
         training_data = self._training_data()
         self.update = self.updater.compiled(training_data.element_spec)
@@ -85,6 +88,7 @@ class Flight:
         elements = iter(training_data)
         next(elements)  # from now on it reads ahead, and holds what training holds of the data
         self._measure_worst()
+        self.trained = True
         self._measure_evaluation()
         self.peak = machine.peak_bytes() + self._growth()
         del elements
@@ -153,14 +157,16 @@ class Flight:
             longest = [self.dataset.record["splits"]["train"]["length"][side]["max"] for side in ("inputs", "targets")]
             h = self.run.hparams
             batch = h.batch_tokens // batching.num_parts(h.batch_tokens) // max(longest)
-            sizes = np.concatenate([sizes, [[max(batch, 1), *longest]]])
+            sizes = np.concatenate([sizes, [[max(math.ceil(batch / self.pieces), 1), *longest]]])
         held = [_numbers_held(self.run.hparams, *size) for size in sizes]
         return tuple(sizes[int(np.argmax(held))].tolist())
 
     def _training_data(self) -> tf.data.Dataset:
         """The updates as training reads them."""
         shards, tokens = self.dataset.shards("train"), self.run.hparams.batch_tokens
-        return pipeline.training_batches(shards, tokens, self.run.seed, 0, replicas=self.replicas, epochs=None)
+        return pipeline.training_batches(
+            shards, tokens, self.run.seed, 0, replicas=self.replicas, accumulate=self.accumulate, epochs=None
+        )
 
     def _measure_evaluation(self) -> None:
         """Evaluates the batch of the validation with the most positions, and foretells the time of all of them; decodes

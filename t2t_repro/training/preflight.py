@@ -22,9 +22,8 @@ from t2t_repro.training import devices, machine
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.flight import Flight
 from t2t_repro.training.progress import clock
-from t2t_repro.training.trainer import MakeSampler, checkpoints_kept, must_go_together, only_trainer
+from t2t_repro.training.trainer import SMALLER, MakeSampler, checkpoints_kept, must_go_together, only_trainer
 
-SMALLER = "take a smaller set, --precision=bfloat16, or --override=batch_tokens=2048"
 GIB = 2**30
 
 
@@ -60,6 +59,7 @@ def dry_run(
     precision: str = "auto",
     checkpoint_minutes: float = 10.0,
     checkpoint_steps: int = 0,
+    accumulate: int = 0,
     show: Callable[[str], None] = say,
     sampler: MakeSampler | None = None,
 ) -> Forecast:
@@ -75,13 +75,10 @@ def dry_run(
     run = Run(output_dir, problem, hparams, data_dir, seed, precisions.resolve(precision), vocabulary.sha256)
     run.can_start()
     _must_be_free(run)
-    flight = Flight(run, dataset, vocabulary.size, sampler)
+    flight = Flight(run, dataset, vocabulary.size, sampler, accumulate or 1)
     for line in _plan(flight):
         show(line)
-    try:
-        flight.measure()
-    except tf.errors.ResourceExhaustedError as error:
-        raise ValueError(f"does not fit: out of memory {flight.at}; {SMALLER} ({error.message:.100})") from None
+    flight = _measured(flight, accumulate == 0, show)
     forecast = _forecast(flight, checkpoint_minutes, checkpoint_steps)
     for line in _outcome(flight, forecast):
         show(line)
@@ -92,6 +89,24 @@ def dry_run(
             f"{_nearest(output_dir)!r}; give another --output_dir, or keep fewer (--override=average_checkpoints=5)"
         )
     return forecast
+
+
+def _measured(flight: Flight, may_accumulate_more: bool, show: Callable[[str], None]) -> Flight:
+    """`flight` when it is done, or one in smaller parts, as `train` would go on."""
+    while True:
+        try:
+            flight.measure()
+            return flight
+        except tf.errors.ResourceExhaustedError as error:
+            fails, parts = f"out of memory {flight.at}", flight.sizes.shape[1]
+            h, longest = flight.run.hparams, flight.run.problem.max_length
+            if flight.trained or not batching.may_cut(h.batch_tokens, flight.pieces, longest):
+                raise ValueError(f"does not fit: {fails}; {SMALLER} ({error.message:.100})") from None
+            if not may_accumulate_more:
+                raise ValueError(f"does not fit: {fails}; give --accumulate={2 * parts}") from None
+        for line in _wrapped("", f"{fails}; once more with {2 * parts} parts a device"):
+            show(line)
+        flight = Flight(flight.run, flight.dataset, flight.vocab_size, flight.sampler, 2 * parts)
 
 
 def _plan(flight: Flight) -> Iterator[str]:
@@ -110,7 +125,7 @@ def _plan(flight: Flight) -> Iterator[str]:
     yield ""
     if flight.share < 1:
         yield f"of {len(flight.window.rows):,} pairs, a random sample:"
-    yield from fill.show(fills, h.batch_tokens).splitlines()
+    yield from fill.show(fills, h.batch_tokens, flight.pieces).splitlines()
     yield ""
 
 

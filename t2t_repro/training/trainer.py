@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from t2t_repro.config import HParams
 from t2t_repro.cost import paper_flops
-from t2t_repro.data import pipeline
+from t2t_repro.data import batching, pipeline
 from t2t_repro.data.prepare import Dataset, prepare
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.model.transformer import Transformer
@@ -31,6 +31,7 @@ from t2t_repro.training.progress import Progress, safe_exp, stderr_line
 from t2t_repro.training.schedule import learning_rate
 from t2t_repro.training.update import Updater, make_evaluator
 
+SMALLER = "take a smaller set, --precision=bfloat16, or --override=batch_tokens=2048"
 EVALUATION_TOKENS = 2_048  # positions a side of a batch whose logits are held whole
 
 
@@ -62,6 +63,7 @@ def train(
     precision: str = "auto",
     checkpoint_minutes: float = 10.0,
     checkpoint_steps: int = 0,
+    accumulate: int = 0,
     report: Callable[[str], None] = stderr_line,
     sampler: MakeSampler | None = None,
 ) -> Run:
@@ -74,9 +76,12 @@ def train(
     On each of several machines that TF_CONFIG names, the same call is that machine's part. The chief alone prepares
     and writes.
 
-    Raises ValueError where `output_dir` holds another run, `Diverged` where the training comes to nothing,
-    ConnectionError where another machine does not come, differs, or is gone, and `Interrupted` after SIGINT or SIGTERM,
-    when the update in progress is finished and saved.
+    Each device computes at least `accumulate` parts of an update one after the other; where that is 0, twice as many
+    whenever TensorFlow runs out of memory.
+
+    Raises ValueError where `output_dir` holds another run, or memory runs out all the same, `Diverged` where the
+    training comes to nothing, ConnectionError where another machine does not come, differs, or is gone, and
+    `Interrupted` after SIGINT or SIGTERM, when the update in progress is finished and saved.
     """
     must_go_together(problem, hparams, seed)
     cluster = Cluster.from_environment()
@@ -98,11 +103,10 @@ def train(
             run.start(dataset.vocabulary)
             run.note({"data": dataset.condition()})
         with only_trainer(run) if cluster.is_chief else nullcontext():
-            meeting.agree(workers.facts(run, dataset))
+            meeting.agree(workers.facts(run, dataset, accumulate))
             with _signals() as caught, workers.noticed(cluster):
-                training = _Training(
-                    run, cluster, dataset, vocabulary.size, checkpoint_minutes, checkpoint_steps, report, sampler
-                )
+                pace = checkpoint_minutes, checkpoint_steps
+                training = _Training(run, cluster, dataset, vocabulary.size, *pace, accumulate, report, sampler)
                 training.run(caught)
     return run
 
@@ -133,6 +137,7 @@ class _Training:
         vocab_size: int,
         checkpoint_minutes: float,
         checkpoint_steps: int,
+        accumulate: int,
         report: Callable[[str], None],
         sampler: MakeSampler | None,
     ):
@@ -145,7 +150,8 @@ class _Training:
             self.model = Transformer(vocab_size, hparams, dtype=precisions.POLICIES[run.precision])
             weights = [weight.value for weight in self.model.trainable_variables]
             self.optimizer = Adam(weights, hparams, scaled=run.precision == "float16")
-            self.updater = Updater(self.model, self.optimizer, hparams, run.seed)
+        self.may_accumulate_more = accumulate == 0 and cluster.size == 1
+        self.accumulate = accumulate or 1
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # updates tried so far
         self.position = tf.Variable([0, 0], dtype=tf.int64, trainable=False)  # in the data: epoch, updates within it
         self.spent = tf.Variable([0, 0, 0], dtype=tf.float64, trainable=False)  # what `Progress` counts
@@ -159,9 +165,12 @@ class _Training:
     def run(self, caught: list[int]) -> None:
         if self.checkpoints and self.checkpoints.restore_newest():
             self.report(f"continuing {self.settings.directory} at step {int(self.step):,}")
+            if self.may_accumulate_more:
+                self.accumulate = max(int(self.settings.training.get("accumulate", 1)), 1)
         workers.share(self.cluster, self.strategy, [self.step])
         if self.step > 0:  # else they are the chief's already, as TensorFlow made them
             workers.share(self.cluster, self.strategy, self.variables)
+        self._make_updater()
         self.report(self._headline())
         stop = workers.StopTogether(self.cluster, self.strategy, caught)
         if self.checkpoints:
@@ -183,10 +192,40 @@ class _Training:
         guard = Guard(self.settings, self.dataset, self.report)
         return Progress(self.settings, self.report, self.spent.numpy(), matrix_rate=rate, watch=guard)
 
+    def _make_updater(self) -> None:
+        run = self.settings
+        with self.strategy.scope():
+            self.updater = Updater(self.model, self.optimizer, run.hparams, run.seed, self.accumulate)
+
     def _updates(self, stop: workers.StopTogether) -> Iterator[tuple[int, float, tf.Tensor, tf.Tensor]]:
-        """Makes the updates that are left: of each its step, learning rate, where in the data the next one begins, and
-        sums."""
-        step, data = int(self.step), self._data()
+        """Makes the updates that are left, in smaller parts where memory runs out: of each its step, learning rate,
+        where in the data the next one begins, and sums."""
+        step, position = int(self.step), self.position.value()
+        while True:
+            try:
+                for made in self._updates_after(step, position, stop):
+                    step, _, position, _ = made
+                    yield made
+                return
+            except tf.errors.ResourceExhaustedError as error:
+                self._accumulate_more(step + 1, error)
+
+    def _accumulate_more(self, step: int, error: tf.errors.ResourceExhaustedError) -> None:
+        """Raises ValueError where the parts were to be these, or are as small as they can be."""
+        now, fails = self.updater.parts_per_replica, f"out of memory in update {step:,}"
+        longest = self.settings.problem.max_length
+        if not batching.may_cut(self.settings.hparams.batch_tokens, self.updater.pieces, longest):
+            raise ValueError(f"{fails}, {_equation(self.updater)}; {SMALLER} ({error.message:.100})") from None
+        if not self.may_accumulate_more:
+            raise ValueError(f"{fails}, {_equation(self.updater)}; give --accumulate={2 * now}") from None
+        self.accumulate = 2 * now
+        self._make_updater()
+        self.report(f"{fails}; from here on {_equation(self.updater)}")
+
+    def _updates_after(
+        self, step: int, position: tf.Tensor, stop: workers.StopTogether
+    ) -> Iterator[tuple[int, float, tf.Tensor, tf.Tensor]]:
+        data = self._data(position)
         update, elements = self.updater.compiled(data.element_spec), iter(data)
         while step < self.settings.hparams.train_steps and not stop():
             with pipeline.damage_named(self.dataset.directory):
@@ -216,9 +255,9 @@ class _Training:
             progress.flush(step, rate)
             self._save(step, position, progress, evaluate=not stop.signal)
 
-    def _data(self) -> tf.data.Dataset:
-        """This machine's elements from the saved position on, without end."""
-        epoch, skip = self.position.numpy().tolist()
+    def _data(self, position: tf.Tensor) -> tf.data.Dataset:
+        """This machine's elements from there on, without end."""
+        epoch, skip = position.numpy().tolist()
         return pipeline.training_batches(
             self.dataset.shards("train"),
             self.settings.hparams.batch_tokens,
@@ -226,6 +265,7 @@ class _Training:
             epoch,
             replicas=self.strategy.num_replicas_in_sync,
             local=self.updater.local,
+            accumulate=self.accumulate,
             skip=skip,
             epochs=None,
         )
@@ -257,6 +297,7 @@ class _Training:
         device, replicas = devices.name(), self.strategy.num_replicas_in_sync
         values: dict[str, Any] = {"step": step, "target_tokens": tokens, "flops": flops, "seconds": seconds}
         values |= {"device": device, "replicas": replicas, "paper_flops": paper_flops(seconds, replicas, device)}
+        values |= {"accumulate": self.accumulate}
         self.settings.note(values)
 
     def _validation_sums(self) -> list[float]:
@@ -265,14 +306,18 @@ class _Training:
         return [float(x) for x in sums]
 
     def _headline(self) -> str:
-        run, replicas = self.settings, self.strategy.num_replicas_in_sync
+        run = self.settings
         parameters = run.hparams.num_parameters(self.model.vocab_size)
-        parts = self.updater.parts_per_replica
-        return (
-            f"{run.problem.name} with {run.hparams.name}: {parameters:,} parameters, {run.precision}; "
-            f"{run.hparams.batch_tokens:,} tokens a side an update = {replicas} replica{'s' * (replicas > 1)} "
-            f"x {parts} part{'s' * (parts > 1)}"
-        )
+        of = f"{run.problem.name} with {run.hparams.name}"
+        return f"{of}: {parameters:,} parameters, {run.precision}; {_equation(self.updater)}"
+
+
+def _equation(updater: Updater) -> str:
+    replicas, parts = updater.strategy.num_replicas_in_sync, updater.parts_per_replica
+    return (
+        f"{updater.hparams.batch_tokens:,} tokens a side an update = {replicas} replica{'s' * (replicas > 1)} "
+        f"x {parts} part{'s' * (parts > 1)}"
+    )
 
 
 @contextmanager

@@ -25,12 +25,13 @@ Element = dict[str, tf.Tensor]  # what `training_batches` gives a replica
 class Updater:
     """Made and called inside the scope of a `tf.distribute` strategy."""
 
-    def __init__(self, model: Transformer, optimizer: Adam, hparams: HParams, seed: int):
+    def __init__(self, model: Transformer, optimizer: Adam, hparams: HParams, seed: int, accumulate: int = 1):
         self.model, self.optimizer, self.hparams, self.seed = model, optimizer, hparams, seed
         self.strategy = tf.distribute.get_strategy()
         self.variables = [weight.value for weight in model.trainable_variables]
-        parts = batching.num_parts(hparams.batch_tokens)
-        self.parts_per_replica = batching.parts_per_replica(parts, self.strategy.num_replicas_in_sync)
+        parts, replicas = batching.num_parts(hparams.batch_tokens), self.strategy.num_replicas_in_sync
+        self.parts_per_replica = batching.parts_per_replica(parts, replicas, accumulate)
+        self.pieces = batching.pieces(parts, replicas, accumulate)
         numbers = self.strategy.experimental_distribute_values_from_function(lambda at: at.replica_id_in_sync_group)
         first, *others = self.strategy.experimental_local_results(numbers)
         self.local = range(first, first + 1 + len(others))  # which of all the replicas are on this machine
