@@ -115,7 +115,10 @@ def plot(path: str, axes: dict[str, Measured], layers: table1.Times) -> None:
             curves["tokens a second"][getattr(point, axis)] = statistics.median(seconds) / statistics.median(taken)
             curves["memory"][getattr(point, axis)] = held / memory
         panels.append(("an update, over its first point", axis, curves))
-    panels += [("a layer: seconds a position", axis, curves) for axis, curves in layers.items()]
+    for axis, times in layers.items():
+        first = next(iter(next(iter(times.values())).values()))
+        relative = {name: {size: time / first for size, time in taken.items()} for name, taken in times.items()}
+        panels.append(("a layer: time of a position", axis, relative))
     colours = {name: f"C{n}" for n, name in enumerate(dict.fromkeys(name for *_, curves in panels for name in curves))}
     figure, places = plt.subplots(2, 4, figsize=(16, 7), layout="constrained")
     for place, (title, axis, curves) in zip(places.flat, panels, strict=False):

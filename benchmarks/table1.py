@@ -6,7 +6,7 @@ Each sees 4,096 positions of random vectors, in float32, in turn with the others
 position. Table 1 gives the operations of a layer of n positions of width d; of one position that is n d for
 self-attention, d^2 for a recurrent and k d^2 for a convolutional layer (k = 3 here). Self-attention is measured without
 its four products with weights, as Table 1 counts it, and with them, as the model has it (n d + d^2). The slope is that
-of the logarithms, over the last doubling.
+of the logarithms, from the last size but one to the last.
 """
 
 from __future__ import annotations
