@@ -23,7 +23,7 @@ KINDS = ("forecast", "training")
 
 def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
     """Does one of KINDS in this process: seconds of the updates, and bytes."""
-    from t2t_repro.training.heap import one_heap
+    from t2t_repro.training.memory import one_heap
 
     one_heap()
 

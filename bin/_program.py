@@ -378,10 +378,10 @@ def go_on_in_a_child() -> None:
     signal.signal(signal.SIGINT, before)
     code = os.waitstatus_to_exitcode(status)
     if code in (-signal.SIGKILL, -signal.SIGABRT):
-        raise ValueError(
-            f"does not fit: it was ended by {signal.Signals(-code).name}, as happens where memory runs out; take a "
-            "smaller set, --precision=bfloat16, or --override=batch_tokens=2048"
-        )
+        from t2t_repro.training.memory import SMALLER
+
+        ended = f"it was ended by {signal.Signals(-code).name}, as happens where memory runs out"
+        raise ValueError(f"does not fit: {ended}; {SMALLER}")
     sys.exit(128 - code if code < 0 else code)
 
 

@@ -51,7 +51,7 @@ def chosen() -> tuple[Problem, HParams]:
 
 
 def foretell(problem: Problem, hparams: HParams) -> None:
-    from t2t_repro.training.heap import one_heap
+    from t2t_repro.training.memory import one_heap
 
     _program.go_on_in_a_child()
     one_heap()
@@ -65,7 +65,7 @@ def foretell(problem: Problem, hparams: HParams) -> None:
 
 def train_and_score() -> None:
     from t2t_repro.training.cluster import Cluster
-    from t2t_repro.training.heap import one_heap
+    from t2t_repro.training.memory import one_heap
 
     problem, hparams = chosen()
     if FLAGS.dry_run:

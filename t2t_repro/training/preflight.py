@@ -21,8 +21,9 @@ from t2t_repro.run import Run
 from t2t_repro.training import devices, machine
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.flight import Flight
+from t2t_repro.training.memory import SMALLER
 from t2t_repro.training.progress import clock
-from t2t_repro.training.trainer import SMALLER, MakeSampler, checkpoints_kept, must_go_together, only_trainer
+from t2t_repro.training.trainer import MakeSampler, checkpoints_kept, must_go_together, only_trainer
 
 GIB = 2**30
 

@@ -26,12 +26,12 @@ from t2t_repro.training import precision as precisions
 from t2t_repro.training.checkpoints import Checkpoints, variables_of
 from t2t_repro.training.cluster import Cluster, Meeting
 from t2t_repro.training.guard import Guard
+from t2t_repro.training.memory import SMALLER
 from t2t_repro.training.optimizer import Adam
 from t2t_repro.training.progress import Progress, safe_exp, stderr_line
 from t2t_repro.training.schedule import learning_rate
 from t2t_repro.training.update import Updater, make_evaluator
 
-SMALLER = "take a smaller set, --precision=bfloat16, or --override=batch_tokens=2048"
 EVALUATION_TOKENS = 2_048  # positions a side of a batch whose logits are held whole
 
 

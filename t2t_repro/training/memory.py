@@ -1,10 +1,11 @@
-"""The heap of a process that trains."""
+"""The memory of a process that trains."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 
+SMALLER = "take a smaller set, --precision=bfloat16, or --override=batch_tokens=2048"  # where it does not suffice
 M_ARENA_MAX = -8  # <malloc.h> of glibc
 
 
