@@ -44,6 +44,12 @@ TRAINED = ("problem", "hparams", "data_dir", "output_dir")
 TRAIN = ("--hparams=base", "--data_dir=DATA", "--output_dir=RUN")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def tensorflow_is_there():
+    """TensorBoard's writer imports it, and it prints as it comes: not in the middle of a test."""
+    import tensorflow  # noqa: F401
+
+
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
