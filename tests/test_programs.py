@@ -297,6 +297,14 @@ def test_tensorflow_loads_without_its_chatter(tmp_path):
     assert errors(source).startswith("I0000 oneDNN custom operations are on\nTraceback")
 
 
+def test_keras_comes_without_matplotlib():
+    """Which can be imported all the same, after that."""
+    source = "import sys; from t2t_repro.bin._program import load_tensorflow as load; load(); import keras.layers"
+    source += "; print({'keras', 'matplotlib'} & set(sys.modules)); import matplotlib.figure"
+    done = in_a_process("-c", source)
+    assert (done.returncode, done.stdout) == (0, "{'keras'}\n")
+
+
 # t2t-registry.
 
 
