@@ -165,8 +165,9 @@ class _Training:
     def run(self, caught: list[int]) -> None:
         if self.checkpoints and self.checkpoints.restore_newest():
             self.report(f"continuing {self.settings.directory} at step {int(self.step):,}")
-            if self.may_accumulate_more:
-                self.accumulate = max(int(self.settings.training.get("accumulate", 1)), 1)
+            before = self.settings.training
+            if self.may_accumulate_more and before.get("replicas") == self.strategy.num_replicas_in_sync:
+                self.accumulate = max(int(before.get("accumulate", 1)), 1)
         workers.share(self.cluster, self.strategy, [self.step])
         if self.step > 0:  # else they are the chief's already, as TensorFlow made them
             workers.share(self.cluster, self.strategy, self.variables)
