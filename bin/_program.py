@@ -6,9 +6,11 @@ Exit codes: 0 done, 1 a failure, 2 a wrong command line; ended by a signal: 128 
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import difflib
 import errno
+import gc
 import importlib
 import io
 import math
@@ -401,6 +403,7 @@ def load_tensorflow() -> None:
     What the import prints ignores TF_CPP_MIN_LOG_LEVEL, so stderr is turned away meanwhile; an import that fails shows
     it. Set that variable yourself to see everything.
     """
+    atexit.register(gc.freeze)  # else Python looks through all it has for cycles before it ends: 1 to 2 s
     os.environ["KERAS_BACKEND"] = "tensorflow"
     if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
         _import_tensorflow()
