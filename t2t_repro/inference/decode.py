@@ -187,11 +187,11 @@ class Translator:
             prefix_BP = tf.zeros([tf.shape(source_BM)[0], 0], tf.int32)
         return self._search(source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
 
-    @tf.function(input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS, _COUNT])
+    @tf.function(autograph=False, input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS, _COUNT])
     def _search(self, source_BM, beam_size, alpha, extra_length, prefix_BP, min_length):
         return beam_search(self.ensemble.models, source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
 
-    @tf.function(input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS])
+    @tf.function(autograph=False, input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS])
     def search_given(self, source_BM, beam_size, alpha, extra_length, given_BG):
         """`search` for what holds the words `given_BG`."""
         given_words = GivenWords.of(self.vocabulary.pieces)
@@ -200,11 +200,14 @@ class Translator:
             models, source_BM, beam_size, alpha, extra_length, given_BG=given_BG, given_words=given_words
         )
 
-    @tf.function(input_signature=[_IDS, tf.TensorSpec([None, None, None]), _NUMBER, _COUNT, _COUNT, _IDS, _COUNT])
+    @tf.function(
+        autograph=False,
+        input_signature=[_IDS, tf.TensorSpec([None, None, None]), _NUMBER, _COUNT, _COUNT, _IDS, _COUNT],
+    )
     def _sample(self, source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length):
         return sample(self.ensemble.models, source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length)
 
-    @tf.function(input_signature=[_IDS, _IDS])
+    @tf.function(autograph=False, input_signature=[_IDS, _IDS])
     def token_log_probabilities(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
         """log p of each target token given those before it and the source: [B, L] float32, 0 at padding."""
         log_p_BLV = tf.nn.log_softmax(self.ensemble.logits(source_BM, target_BL))

@@ -64,12 +64,12 @@ class ExportedTranslator(tf.Module):
             tf.TensorSpec([], tf.int32, name="extra_length"),
             tf.TensorSpec([], tf.int32, name="n_best"),
         ]
-        parse = {"parse": tf.function(self._parse, input_signature=[strings])} if self._parses else {}
+        parse = {"parse": tf.function(self._parse, autograph=False, input_signature=[strings])} if self._parses else {}
         return parse | {
-            "serving_default": tf.function(self._best, input_signature=[strings]),
-            "translate": tf.function(translate, input_signature=[strings, *search]),
-            "score": tf.function(self._score, input_signature=[strings, targets]),
-            "attention": tf.function(self._attention, input_signature=[strings, targets]),
+            "serving_default": tf.function(self._best, autograph=False, input_signature=[strings]),
+            "translate": tf.function(translate, autograph=False, input_signature=[strings, *search]),
+            "score": tf.function(self._score, autograph=False, input_signature=[strings, targets]),
+            "attention": tf.function(self._attention, autograph=False, input_signature=[strings, targets]),
         }
 
     def _best(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:

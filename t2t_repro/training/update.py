@@ -144,7 +144,7 @@ def _target_tokens(element: Element) -> tf.Tensor:
 def make_evaluator(model: Transformer, label_smoothing: float) -> Any:
     """A function of source [B, M] and target [B, L] that gives the four sums of `Loss` [4], without dropout."""
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(autograph=False, reduce_retracing=True)
     def evaluate(source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
         states_BLD = model.decode(target_BL, model.encode(source_BM), source_BM)
         real_BL = target_BL != PAD

@@ -80,7 +80,7 @@ def share(cluster: Cluster, strategy: tf.distribute.Strategy, variables: Sequenc
         values = [tf.convert_to_tensor(variable) for variable in variables]
         return [tf.where(tf.equal(replica, 0), value, tf.zeros_like(value)) for value in values]
 
-    @tf.function
+    @tf.function(autograph=False)
     def assign() -> None:
         for variable, value in zip(variables, strategy.run(chiefs), strict=True):
             variable.assign(strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None))
@@ -115,7 +115,7 @@ class StopTogether:
         """The signal to stop for, or 0: the agreed one, or, after the last update, one that was caught here."""
         return self._agreed or next(iter(self._caught), 0)
 
-    @tf.function
+    @tf.function(autograph=False)
     def _sum(self, asked: tf.Tensor) -> tf.Tensor:
         return self._strategy.reduce(tf.distribute.ReduceOp.SUM, self._strategy.run(tf.identity, (asked,)), axis=None)
 
