@@ -17,7 +17,7 @@ import tensorflow as tf
 from t2t_repro.data import batching
 
 WINDOW = 200_000  # pairs sorted by length at one time
-READERS = 4  # shards read in parallel
+MIXED = 4  # shards that are read in turn, a record of each: in threads of their own that takes four times as long
 ASSEMBLERS = 4  # elements put together in parallel
 PREFETCH = 64  # elements ready ahead: ids only, and enough to cover the reading of the next window
 
@@ -86,7 +86,7 @@ def _planned_epoch(
         return tf.data.Dataset.from_tensor_slices(spans).map(lambda span: (pairs, rows, span))
 
     order = tf.ensure_shape(tf.numpy_function(shuffled, [epoch], tf.int64, stateful=False), (None,))
-    return _records(tf.gather(list(shards), order), READERS).batch(WINDOW).enumerate().flat_map(window_batches)
+    return _records(tf.gather(list(shards), order), MIXED).batch(WINDOW).enumerate().flat_map(window_batches)
 
 
 @contextlib.contextmanager
@@ -157,7 +157,7 @@ def windows(
 ) -> Iterator[Window]:
     """The windows of an epoch, in the order in which training comes to them."""
     order = [shards[i] for i in _shard_order(len(shards), seed, epoch)]
-    for number, records in enumerate(_records(order, READERS).batch(WINDOW)):
+    for number, records in enumerate(_records(order, MIXED).batch(WINDOW)):
         pairs = _parse(records)
         lengths = _lengths(pairs).numpy()
         parts = batching.num_parts(batch_tokens)
@@ -198,17 +198,15 @@ def _places(shards: Sequence[str], seed: int, epoch: int) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(tf.gather(list(shards), shard))
         return records.enumerate().map(lambda number, _: tf.stack([shard, number]))
 
-    return order.interleave(numbered, cycle_length=READERS, num_parallel_calls=READERS, deterministic=True)
+    return order.interleave(numbered, cycle_length=MIXED)
 
 
 def _shard_order(shards: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng([seed, epoch]).permutation(shards)
 
 
-def _records(shards: Sequence[str] | tf.Tensor, readers: int) -> tf.data.Dataset:
-    return tf.data.Dataset.from_tensor_slices(shards).interleave(
-        tf.data.TFRecordDataset, cycle_length=readers, num_parallel_calls=readers, deterministic=True
-    )
+def _records(shards: Sequence[str] | tf.Tensor, mixed: int) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(shards).interleave(tf.data.TFRecordDataset, cycle_length=mixed)
 
 
 def _parse(records: tf.Tensor) -> dict[str, tf.RaggedTensor]:
