@@ -33,34 +33,18 @@ class Adam(tf.Module):
         """Moves `variables`, in the constructor's order, against `gradients` at learning rate `rate`."""
         self.updates.assign_add(1)
         count = tf.cast(self.updates, tf.float32)
-        powers = self.beta1**count, self.beta2**count
+        numbers = {"lr": rate, "beta1_power": self.beta1**count, "beta2_power": self.beta2**count}
+        numbers |= {name: tf.constant(getattr(self, name)) for name in ("beta1", "beta2", "epsilon")}
         for variable, gradient, first, second in zip(variables, gradients, self.first, self.second, strict=True):
             self._strategy.extended.update(
-                variable, self._update_one, args=(gradient, first, second, rate, *powers), group=True
+                variable, self._update_one, args=(gradient, first, second), kwargs=numbers, group=True
             )
 
     def _update_one(
-        self,
-        variable: tf.Variable,
-        gradient: tf.Tensor,
-        first: tf.Variable,
-        second: tf.Variable,
-        rate: tf.Tensor,
-        beta1_power: tf.Tensor,
-        beta2_power: tf.Tensor,
+        self, variable: tf.Variable, gradient: tf.Tensor, first: tf.Variable, second: tf.Variable, **numbers: tf.Tensor
     ) -> None:
         if self.loss_scale is not None:
             gradient = gradient / self.loss_scale.factor
         tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle,
-            m=first.handle,
-            v=second.handle,
-            beta1_power=beta1_power,
-            beta2_power=beta2_power,
-            lr=rate,
-            beta1=self.beta1,
-            beta2=self.beta2,
-            epsilon=self.epsilon,
-            grad=gradient,
-            use_locking=True,
+            var=variable.handle, m=first.handle, v=second.handle, grad=gradient, use_locking=True, **numbers
         )
