@@ -8,7 +8,7 @@ import time
 import tensorflow as tf
 
 SECONDS = 0.05  # that one timing takes at least, so that starting it does not count
-TIMINGS = 3  # of which the fastest counts: whatever else the machine does makes one slower
+WATCHED = 1.0  # seconds of timings, of which the fastest counts: a machine that is shared lacks a core for half a one
 SIZES = {"CPU": 2_048, "GPU": 8_192}  # of square matrices: what starting a product and reading them takes is little
 SHAPES_KEPT = 1_024  # of each kind of product, by TensorFlow
 SHAPES_TRIED = 100  # for what one of them costs
@@ -19,7 +19,7 @@ def matrix_rate(precision: str, devices: int = 1) -> float:
     size = SIZES["GPU" if tf.config.list_logical_devices("GPU") else "CPU"]
     a = tf.cast(tf.random.stateless_normal([size, size], seed=(0, 0)) / size**0.5, precision)
 
-    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int32)])
     def products(number: tf.Tensor) -> tf.Tensor:
         """Each of the one before, so that none can be left out."""
         _, last = tf.while_loop(lambda n, _: n < number, lambda n, x: (n + 1, tf.matmul(x, a)), (tf.constant(0), a))
@@ -34,8 +34,10 @@ def matrix_rate(precision: str, devices: int = 1) -> float:
     number = 1
     while (taken := seconds(number)) < SECONDS:
         number *= 2
-    fastest = min(taken, *(seconds(number) for _ in range(TIMINGS)))
-    return devices * number * 2 * size**3 / fastest
+    end = time.perf_counter() + WATCHED
+    while time.perf_counter() < end:
+        taken = min(taken, seconds(number))
+    return devices * number * 2 * size**3 / taken
 
 
 def peak_bytes() -> int:
@@ -54,7 +56,7 @@ def bytes_per_shape(precision: str) -> float:
         return 0.0
     b = tf.ones([128, 512], precision)
 
-    @tf.function(input_signature=[tf.TensorSpec([None, 128], precision)])
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, 128], precision)])
     def product(a: tf.Tensor) -> tf.Tensor:
         return tf.matmul(a, b)[0, 0]
 
