@@ -28,12 +28,12 @@ from t2t_repro.training.optimizer import Adam
 from t2t_repro.training.trainer import EVALUATION_TOKENS, MakeSampler
 from t2t_repro.training.update import Updater, make_evaluator
 
-TIMED_SECONDS = 6.0  # for the parts that are timed
-MOST_TIMED, LEAST_TIMED = 31, 3
+TIMED_SECONDS = 3.0  # for the parts that are timed
+MOST_TIMED = 31
+LONG = 3_600.0  # seconds of updates, beside which the seconds of decoding samples do not count
 # Products of B M rows, and of B L rows: outputs and two gradients, in each layer the same.
 LINEAR = (3 * 5, 3 * 6)
 ATTENTION = 3 * 2  # of one B and two lengths
-WORST_SECONDS = 10.0  # for the largest update; a loop that adds up parts is as full after two of them as after all
 
 
 class Flight:
@@ -62,6 +62,12 @@ class Flight:
         done = self.run.training.get("step", 0) if Run.exists(self.run.directory) else 0
         return max(self.run.hparams.train_steps - done, 0)
 
+    def flops_per_update(self) -> float:
+        return float(self.costs.sum()) / self.updates
+
+    def seconds_per_update(self) -> float:
+        return self.besides + self.flops_per_update() / self.rate
+
     # What is measured
 
     def measure(self) -> None:
@@ -84,11 +90,11 @@ class Flight:
             self.first = np.zeros_like(self.first)  # of no part
         self.startup = self._seconds(self.first)  # makes the graph
         self.matrix_rate = machine.matrix_rate(run.precision, self.replicas)
-        self._measure_updates(chosen)
         elements = iter(training_data)
         next(elements)  # from now on it reads ahead, and holds what training holds of the data
         self._measure_worst()
         self.trained = True
+        self._measure_updates(chosen)
         self._measure_evaluation()
         self.peak = machine.peak_bytes() + self._growth()
         del elements
@@ -123,30 +129,29 @@ class Flight:
         self.besides = 0.0 if self.first.any() else again
         seconds = flops = 0.0
         started = time.perf_counter()
-        for number, (spans, sizes) in enumerate(chosen):
-            if number >= LEAST_TIMED and time.perf_counter() - started > TIMED_SECONDS:
-                break
+        for spans, sizes in chosen:
             seconds += max(self._seconds(spans) - self.besides, 0.0)
             flops += self.done_flops
             self.run_sizes += map(tuple, sizes)
+            if time.perf_counter() - started > TIMED_SECONDS:
+                break
         self.rate = flops / max(seconds, 1e-9)
 
     def _measure_worst(self) -> None:
-        """Runs the largest update, all parts of it or, where that takes long, as many as fill the memory."""
-        parts = self.sizes.shape[1]
+        """Runs the largest part there can be; where parts are added up, after one of a single pair, for the loop is as
+        full in its second turn as in any."""
         self.worst = self._worst()
-        flops = parts * self.replicas * self._cost(*self.worst)
-        self.worst_parts = parts if flops / self.rate < WORST_SECONDS else min(parts, 2)
-        self.at = f"on {self.worst_parts} parts of {' x '.join(f'{n:,}' for n in self.worst)} (pairs, source, target)"
         batch, source, target = self.worst
+        self.at = f"on a part of {batch:,} x {source:,} x {target:,} (pairs, source, target)"
         pairs = {
-            side: tf.RaggedTensor.from_tensor(tf.ones((batch, width), tf.int32), row_splits_dtype=tf.int64)
+            side: tf.RaggedTensor.from_tensor(tf.ones((batch + 1, width), tf.int32), row_splits_dtype=tf.int64)
             for side, width in (("inputs", source), ("targets", target))
         }
-        span = np.zeros((self.replicas, parts, 2), np.int64)
-        span[:, : self.worst_parts] = (0, batch)
-        lengths = np.tile(np.array([[source, target]]), (batch, 1))
-        window = pipeline.Window(pairs, lengths, np.arange(batch), span)
+        span = np.zeros((self.replicas, self.sizes.shape[1], 2), np.int64)
+        turns = [(batch, batch + 1), (0, batch)][-self.sizes.shape[1] :]
+        span[:, : len(turns)] = turns
+        lengths = np.tile(np.array([[source, target]]), (batch + 1, 1))
+        window = pipeline.Window(pairs, lengths, np.arange(batch + 1), span)
         self.worst_seconds = self._seconds(span, window)
 
     def _worst(self) -> tuple[int, int, int]:
@@ -170,7 +175,7 @@ class Flight:
 
     def _measure_evaluation(self) -> None:
         """Evaluates the batch of the validation with the most positions, and foretells the time of all of them; decodes
-        the samples, where there is a sampler."""
+        the samples, where there is a sampler and that counts."""
         self.evaluation = self.sampling = 0.0
         if not self.dataset.has("validation"):
             return
@@ -183,7 +188,7 @@ class Flight:
         start = time.perf_counter()
         evaluate(largest["inputs"], largest["targets"]).numpy()
         self.evaluation = (time.perf_counter() - start) * sum(sizes) / max(sizes)
-        if self.sampler:
+        if self.sampler and self.steps() * self.seconds_per_update() < LONG:
             self.at = "in the decoding of samples"
             sample = self.sampler(self.model, self.run, self.dataset)
             start = time.perf_counter()
@@ -202,9 +207,6 @@ class Flight:
         seconds = time.perf_counter() - start
         self.done_flops = float(sums[4])
         return seconds
-
-    def _cost(self, batch: int, source: int, target: int) -> float:
-        return float(training_flops(self.run.hparams, self.vocab_size, batch, source, target, batch * target))
 
 
 def _numbers_held(hparams: HParams, batch: int, source: int, target: int) -> float:

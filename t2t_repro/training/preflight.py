@@ -132,8 +132,7 @@ def _plan(flight: Flight) -> Iterator[str]:
 
 def _forecast(flight: Flight, checkpoint_minutes: float, checkpoint_steps: int) -> Forecast:
     h, steps = flight.run.hparams, flight.steps()
-    flops = float(flight.costs.sum()) / flight.updates
-    per_update = flight.besides + flops / flight.rate
+    per_update = flight.seconds_per_update()
     updating = flight.startup + steps * per_update
     if checkpoint_steps:
         evaluations = math.ceil(steps / checkpoint_steps)
@@ -152,14 +151,13 @@ def _forecast(flight: Flight, checkpoint_minutes: float, checkpoint_steps: int) 
         seconds=(updating + flight.sampling + evaluations * flight.evaluation) if steps else 0.0,
         peak_bytes=flight.peak,
         disk_bytes=max((checkpoints_kept(h) + 1) * checkpoint - _bytes_in(flight.run.checkpoints), 0),
-        flops=flops * h.train_steps,
+        flops=flight.flops_per_update() * h.train_steps,
     )
 
 
 def _outcome(flight: Flight, forecast: Forecast) -> Iterator[str]:
     h, total = flight.run.hparams, machine.total_bytes()
     some = "" if flight.share >= 1 else " (from a sample)"
-    parts = f"{flight.worst_parts} part{'s' * (flight.worst_parts > 1)}"
     shape = " x ".join(f"{n:,}" for n in flight.worst)
     data = sum(file["bytes"] for split in flight.dataset.record["splits"].values() for file in split["shards"])
     lines = {
@@ -167,7 +165,7 @@ def _outcome(flight: Flight, forecast: Forecast) -> Iterator[str]:
         "speed": f"{forecast.tokens_per_second:,.0f} target tokens/s, {forecast.seconds_per_update:.3g} s an update, "
         f"{flight.rate / flight.matrix_rate:.0%} of products' rate",
         "time": f"{clock(forecast.seconds)} to the end, evaluation with {forecast.evaluation_seconds:.2g} s each time",
-        "worst": f"{parts} of {shape} (pairs, source, target): {flight.worst_seconds:.2g} s, and it fits",
+        "worst": f"a part of {shape} (pairs, source, target): {flight.worst_seconds:.2g} s, and it fits",
         "memory": f"{_size(forecast.peak_bytes)} at most{f' of {_size(total)}' if total else ''}",
         "disk": f"{_size(forecast.disk_bytes)} more for {checkpoints_kept(h)} checkpoints and the next; "
         f"{_size(data)} of data",
