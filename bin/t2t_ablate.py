@@ -21,12 +21,12 @@ from t2t_repro.config import HParams
 from t2t_repro.cost import training_flops
 from t2t_repro.registry import RECORDS, nearest
 
-from . import _jobs, _program
+from . import _flags, _jobs, _program
 
 FLAGS = flags.FlagValues()
-_program.problem_flags(FLAGS)
-_program.override_flag(FLAGS)
-_program.training_flags(FLAGS)
+_flags.problem_flags(FLAGS)
+_flags.override_flag(FLAGS)
+_flags.training_flags(FLAGS)
 OWN = ("rows", "scale", "jobs", "output_dir", "help")  # all others are handed to t2t-trainer
 flags.DEFINE_list("rows", ["all"], "letters of Table 3, or sets by name", flag_values=FLAGS)
 flags.DEFINE_enum("scale", "full", ["full", *scale.SCALES], "size of all of them", flag_values=FLAGS)
@@ -46,18 +46,18 @@ def rows(asked: list[str]) -> list[str]:
 
 
 def ablate() -> None:
-    _program.import_users_code(FLAGS)
-    problem = _program.chosen_problem(FLAGS)
+    _flags.import_users_code(FLAGS)
+    problem = _flags.chosen_problem(FLAGS)
     suffix = "" if FLAGS.scale == "full" else f"@{FLAGS.scale}"
     sets = [scale.chosen(row + suffix).override(FLAGS.override) for row in rows(FLAGS.rows)]
     cores = len(os.sched_getaffinity(0))
     if FLAGS.jobs > cores:
         raise _program.UsageError(f"--jobs={FLAGS.jobs} is more than the {cores} cores there are")
-    _program.must_be_directory("data_dir", FLAGS.data_dir)
-    _program.must_be_directory("output_dir", FLAGS.output_dir)
+    _flags.must_be_directory("data_dir", FLAGS.data_dir)
+    _flags.must_be_directory("output_dir", FLAGS.output_dir)
     handed_on = [FLAGS[flag].serialize() for flag in FLAGS if FLAGS[flag].present and flag not in OWN]
     handed_on = [argument for text in handed_on for argument in text.split("\n")]
-    of_data = [argument for argument in handed_on if argument[2:].partition("=")[0] in _program.DATA_FLAGS]
+    of_data = [argument for argument in handed_on if argument[2:].partition("=")[0] in _flags.DATA_FLAGS]
 
     # once, before several trainers would
     _jobs.program("t2t_datagen", of_data)

@@ -19,7 +19,7 @@ from absl import flags
 
 from t2t_repro.run import Run
 
-from . import _program
+from . import _flags, _program
 
 PAGE = "attention.html"
 
@@ -66,7 +66,7 @@ def show(sentence: str | None = None) -> None:
     page = FLAGS.html or (None if FLAGS.png else PAGE)
     for flag, path in (("html", page), ("png", FLAGS.png)):
         if path:
-            _program.must_be_writable(flag, path)
+            _flags.must_be_writable(flag, path)
     if page and not FLAGS.html and os.path.exists(page):
         raise FileExistsError(f"there is an {PAGE} already; name the new page with --html=FILE")
     _program.load_tensorflow()

@@ -14,7 +14,7 @@ from absl import flags
 
 from t2t_repro.run import Run
 
-from . import _program
+from . import _flags, _program
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("output_dir", None, "the run that t2t-trainer wrote", flag_values=FLAGS)
@@ -24,7 +24,7 @@ flags.DEFINE_integer("average_checkpoints", None, "in place of the set's", lower
 
 def write() -> None:
     Run.open(FLAGS.output_dir)
-    _program.must_be_directory("average_dir", FLAGS.average_dir)
+    _flags.must_be_directory("average_dir", FLAGS.average_dir)
     _program.load_tensorflow()
     from t2t_repro.training.average import average
 

@@ -15,10 +15,10 @@ import sys
 
 from absl import flags
 
-from . import _program
+from . import _flags, _program
 
 FLAGS = flags.FlagValues()
-_program.problem_flags(FLAGS)
+_flags.problem_flags(FLAGS)
 flags.DEFINE_string("data_dir", None, "where the prepared data goes", flag_values=FLAGS)
 flags.DEFINE_boolean("verify", False, "reads all that is prepared and compares its hashes", flag_values=FLAGS)
 flags.DEFINE_string("beam", None, "flags of Apache Beam, whose pipeline then encodes and shuffles", flag_values=FLAGS)
@@ -28,9 +28,9 @@ flags.DEFINE_integer(
 
 
 def generate() -> None:
-    _program.import_users_code(FLAGS)
-    problem = _program.chosen_problem(FLAGS)
-    _program.must_be_directory("data_dir", FLAGS.data_dir)
+    _flags.import_users_code(FLAGS)
+    problem = _flags.chosen_problem(FLAGS)
+    _flags.must_be_directory("data_dir", FLAGS.data_dir)
     _program.load_tensorflow()
     from t2t_repro.data.prepare import prepare
 

@@ -35,7 +35,7 @@ from absl import flags
 
 from t2t_repro.run import Run
 
-from . import _lines, _program
+from . import _flags, _lines, _program
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_multi_string("output_dir", [], "the run that t2t-trainer wrote; repeated, an ensemble", flag_values=FLAGS)
@@ -46,7 +46,7 @@ flags.DEFINE_integer("n_best", 1, "translations of each line, with scores if abo
 flags.DEFINE_boolean(
     "well_formed", False, "parsing: the best of the beam that needs no repair, if any", flag_values=FLAGS
 )
-_program.decoding_flags(FLAGS)
+_flags.decoding_flags(FLAGS)
 flags.DEFINE_string("prefix_file", None, "what each line's translation begins with, a line each", flag_values=FLAGS)
 flags.DEFINE_integer("min_length", 0, "tokens before the end, at least", lower_bound=0, flag_values=FLAGS)
 flags.DEFINE_float("sampling_temperature", None, "samples by p^(1/X), in place of beam search", flag_values=FLAGS)
@@ -75,7 +75,7 @@ def decode() -> None:
     parses = runs[0].problem.metric == "f1"
     _check(runs[0], parses)
     if FLAGS.decode_to_file:
-        _program.must_be_writable("decode_to_file", FLAGS.decode_to_file)
+        _flags.must_be_writable("decode_to_file", FLAGS.decode_to_file)
     pairs = _lines.pairs(FLAGS.score_file) if FLAGS.score_file else None
     lines = None if FLAGS.decode_interactive or FLAGS.score_file else _lines.read(FLAGS.decode_from_file)
     options: dict[str, Any] = {"n": FLAGS.n_best, "report": _program.report}
@@ -108,7 +108,7 @@ def _check(run: Run, parses: bool) -> None:
         if FLAGS[flag].value not in (None, False) and given:
             raise _program.UsageError(f"--{flag} {why}: leave out --{given[0]}")
     if FLAGS.sampling_temperature is None:
-        beam_size = _program.check_decoding(run.hparams, FLAGS).beam_size
+        beam_size = _flags.check_decoding(run.hparams, FLAGS).beam_size
         if FLAGS.n_best > beam_size:
             raise _program.UsageError(f"--n_best={FLAGS.n_best} is more than the beam holds; give --beam_size, or less")
         for flag in ("sampling_top_k", "seed"):

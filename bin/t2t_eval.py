@@ -16,22 +16,22 @@ from absl import flags
 from t2t_repro.problem import SPLITS
 from t2t_repro.run import Run
 
-from . import _program
+from . import _flags, _program
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("output_dir", None, "the run that t2t-trainer wrote", flag_values=FLAGS)
 flags.DEFINE_enum("split", "test", SPLITS, "what to score on", flag_values=FLAGS)
 flags.DEFINE_string("data_dir", None, "the prepared data, if it has moved since", flag_values=FLAGS)
-_program.decoding_flags(FLAGS)
+_flags.decoding_flags(FLAGS)
 flags.DEFINE_boolean("json", False, "prints JSON rather than a table", flag_values=FLAGS)
 OPTIONS = ("split", "average_checkpoints", "beam_size", "alpha", "data_dir")  # of evaluate()
 
 
 def score() -> None:
     run = Run.open(FLAGS.output_dir)
-    _program.check_decoding(run.hparams, FLAGS)
+    _flags.check_decoding(run.hparams, FLAGS)
     if FLAGS.data_dir:
-        _program.must_be_directory("data_dir", FLAGS.data_dir)
+        _flags.must_be_directory("data_dir", FLAGS.data_dir)
     _program.load_tensorflow()
     from t2t_repro.evaluation.evaluate import evaluate, table
 

@@ -18,7 +18,7 @@ from absl import flags
 
 from t2t_repro.run import Run
 
-from . import _program
+from . import _flags, _program
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("output_dir", None, "the run that t2t-trainer wrote", flag_values=FLAGS)
@@ -34,7 +34,7 @@ def write() -> None:
     if FLAGS.quantization != "float32" and FLAGS.format != "ctranslate2":
         raise _program.UsageError(f"--quantization={FLAGS.quantization} needs --format=ctranslate2")
     Run.open(FLAGS.output_dir)
-    _program.must_be_directory("export_dir", FLAGS.export_dir)
+    _flags.must_be_directory("export_dir", FLAGS.export_dir)
     if FLAGS.format == "ctranslate2":
         from t2t_repro.inference.ctranslate2 import must_be_installed
 

@@ -23,11 +23,11 @@ from t2t_repro import describe, scale
 from t2t_repro.registry import HPARAMS, PROBLEMS
 from t2t_repro.scaffold import new_problem
 
-from . import _completion, _program
+from . import _completion, _flags, _program
 
 FLAGS = flags.FlagValues()
-_program.problem_flags(FLAGS, files=False)
-_program.hparams_flags(FLAGS)
+_flags.problem_flags(FLAGS, files=False)
+_flags.hparams_flags(FLAGS)
 flags.DEFINE_list("diff", None, "two sets, as H1,H2: shows the fields in which they differ", flag_values=FLAGS)
 flags.DEFINE_string("new_problem", None, "name of a new problem, to be made in DIR", flag_values=FLAGS)
 flags.DEFINE_enum("completion", None, ["bash"], "prints the completion of this shell", flag_values=FLAGS)
@@ -44,7 +44,7 @@ def show(directory: str | None = None) -> None:
         raise _program.UsageError("--override needs --hparams: it replaces fields of that set")
     if FLAGS.diff is not None and (len(FLAGS.diff) != 2 or FLAGS.problem or FLAGS.hparams):
         raise _program.UsageError("--diff takes two sets, as --diff=base,big, and stands alone")
-    _program.import_users_code(FLAGS)
+    _flags.import_users_code(FLAGS)
     if directory is not None:
         print("\n".join(new_problem(FLAGS.new_problem, directory)))
         return
@@ -58,7 +58,7 @@ def show(directory: str | None = None) -> None:
         vocab_size = FLAGS.vocab_size or problem.vocab_size
         texts.append(describe.describe_problem(dataclasses.replace(problem, vocab_size=vocab_size)))
     if FLAGS.hparams:
-        texts.append(describe.describe_hparams(_program.chosen_hparams(FLAGS), vocab_size))
+        texts.append(describe.describe_hparams(_flags.chosen_hparams(FLAGS), vocab_size))
     if FLAGS.diff:
         first, second = (scale.chosen(name.strip()) for name in FLAGS.diff)
         texts.append(describe.describe_difference(first, second, vocab_size))

@@ -15,7 +15,7 @@ from absl import flags
 
 from t2t_repro.files import written_whole
 
-from . import _program
+from . import _flags, _program
 
 FLAGS = flags.FlagValues()
 FORMS = ("markdown", "json", "html")
@@ -29,7 +29,7 @@ def write(directory: str) -> None:
     forms = dict(zip(FORMS, (report_page.markdown, report_page.as_json, report_page.page), strict=True))
     paths = {flag: str(FLAGS[flag].value) for flag in FORMS if FLAGS[flag].value}
     for flag, path in paths.items():
-        _program.must_be_writable(flag, path)
+        _flags.must_be_writable(flag, path)
     outcomes, unreadable = report.collect(directory)
     tables = report.tables(outcomes)
     for flag, path in paths.items():

@@ -19,12 +19,12 @@ from t2t_repro.config import HParams
 from t2t_repro.problem import SPLITS, Problem
 from t2t_repro.run import Run
 
-from . import _program
+from . import _flags, _program
 
 FLAGS = flags.FlagValues()
-_program.problem_flags(FLAGS)
-_program.hparams_flags(FLAGS)
-_program.training_flags(FLAGS)
+_flags.problem_flags(FLAGS)
+_flags.hparams_flags(FLAGS)
+_flags.training_flags(FLAGS)
 flags.DEFINE_enum(
     "split",
     "test",
@@ -38,12 +38,12 @@ OPTIONS = ("seed", "precision", "checkpoint_minutes", "checkpoint_steps", "accum
 
 def chosen() -> tuple[Problem, HParams]:
     """What the command line asks for. Whatever is wrong with it is said here, before TensorFlow is loaded."""
-    _program.import_users_code(FLAGS)
-    problem, hparams = _program.chosen_problem(FLAGS), _program.chosen_hparams(FLAGS)
+    _flags.import_users_code(FLAGS)
+    problem, hparams = _flags.chosen_problem(FLAGS), _flags.chosen_hparams(FLAGS)
     if FLAGS.train_steps:
         hparams = dataclasses.replace(hparams, train_steps=FLAGS.train_steps)
-    _program.must_be_directory("data_dir", FLAGS.data_dir)
-    _program.must_be_directory("output_dir", FLAGS.output_dir)
+    _flags.must_be_directory("data_dir", FLAGS.data_dir)
+    _flags.must_be_directory("output_dir", FLAGS.output_dir)
     if Run.exists(FLAGS.output_dir):
         run = Run.open(FLAGS.output_dir)
         run.must_equal(dataclasses.replace(run, problem=problem, hparams=hparams, seed=FLAGS.seed))

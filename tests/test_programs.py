@@ -277,7 +277,7 @@ def test_no_tensorflow_for_help_lists_and_mistakes(command, code):
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     imported = {line.rpartition("|")[2].strip() for line in lines}
     assert done.returncode == code
-    assert "t2t_repro.registry" in imported and not imported & HEAVY
+    assert "t2t_repro.bin._program" in imported and not imported & HEAVY
 
 
 def test_tensorflow_loads_without_its_chatter(tmp_path):

@@ -19,6 +19,7 @@ from t2t_repro.data import batching
 WINDOW = 200_000  # pairs sorted by length at one time
 MIXED = 4  # shards that are read in turn, a record of each: in threads of their own that takes four times as long
 ASSEMBLERS = 4  # elements put together in parallel
+EVALUATION_TOKENS = 2_048  # positions a side of a batch whose logits are held whole
 PREFETCH = 64  # elements ready ahead: ids only, and enough to cover the reading of the next window
 
 
@@ -101,7 +102,7 @@ def damage_named(directory: str) -> Iterator[None]:
         ) from None
 
 
-def evaluation_batches(shards: Sequence[str], batch_tokens: int) -> tf.data.Dataset:
+def evaluation_batches(shards: Sequence[str], batch_tokens: int = EVALUATION_TOKENS) -> tf.data.Dataset:
     """Every pair once, in the order of the shards: "inputs" [B, M] and "targets" [B, L], int32.
 
     A batch holds similar lengths and at most `batch_tokens` positions a side (one pair alone may be longer).

@@ -21,7 +21,6 @@ from t2t_repro.training.checkpoints import paths
 from t2t_repro.training.progress import safe_exp
 from t2t_repro.training.update import make_evaluator
 
-EVALUATION_TOKENS = 2_048  # positions a side of a batch whose logits are held whole
 RESAMPLED = 1_000  # times, for the interval of BLEU
 
 
@@ -54,7 +53,7 @@ def evaluate(
     else:
         scores = _translation_scores(shards, translator, run.problem.target_language, beam_size, alpha)
     evaluator = make_evaluator(translator.model, run.hparams.label_smoothing)
-    batches = pipeline.evaluation_batches(shards, EVALUATION_TOKENS)
+    batches = pipeline.evaluation_batches(shards)
     sums = tf.add_n([evaluator(batch["inputs"], batch["targets"]) for batch in batches])
     smoothed, plain, correct, tokens = (float(x) for x in sums)
     weights = [os.path.basename(path) for path in paths(run)[-average_checkpoints:]]
@@ -144,7 +143,7 @@ def _bracket_rows(scores: dict[str, Any]) -> list[tuple[str, str]]:
 def _texts(shards: list[str], translator: Translator) -> tuple[list[str], list[str]]:
     """The split's text itself: the vocabulary is reversible, so the shards hold it."""
     sides: dict[str, list[str]] = {"inputs": [], "targets": []}
-    for batch in pipeline.evaluation_batches(shards, EVALUATION_TOKENS):
+    for batch in pipeline.evaluation_batches(shards):
         for side, texts in sides.items():
             texts.extend(translator.vocabulary.decode(batch[side].numpy().tolist()))
     return sides["inputs"], sides["targets"]

@@ -25,7 +25,7 @@ from t2t_repro.run import Run
 from t2t_repro.training import machine
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.optimizer import Adam
-from t2t_repro.training.trainer import EVALUATION_TOKENS, MakeSampler
+from t2t_repro.training.trainer import MakeSampler
 from t2t_repro.training.update import Updater, make_evaluator
 
 TIMED_SECONDS = 3.0  # for the parts that are timed
@@ -180,7 +180,7 @@ class Flight:
         if not self.dataset.has("validation"):
             return
         self.at = "in the evaluation"
-        batches = list(pipeline.evaluation_batches(self.dataset.shards("validation"), EVALUATION_TOKENS))
+        batches = list(pipeline.evaluation_batches(self.dataset.shards("validation")))
         sizes = [int(tf.size(batch["targets"])) for batch in batches]
         largest = batches[int(np.argmax(sizes))]
         evaluate = make_evaluator(self.model, self.run.hparams.label_smoothing)

@@ -32,8 +32,6 @@ from t2t_repro.training.progress import Progress, safe_exp, stderr_line
 from t2t_repro.training.schedule import learning_rate
 from t2t_repro.training.update import Updater, make_evaluator
 
-EVALUATION_TOKENS = 2_048  # positions a side of a batch whose logits are held whole
-
 
 class Sample(NamedTuple):
     """What a model in training makes of a few sentences."""
@@ -302,7 +300,7 @@ class _Training:
         self.settings.note(values)
 
     def _validation_sums(self) -> list[float]:
-        batches = pipeline.evaluation_batches(self.dataset.shards("validation"), EVALUATION_TOKENS)
+        batches = pipeline.evaluation_batches(self.dataset.shards("validation"))
         sums = tf.add_n([self.evaluate(batch["inputs"], batch["targets"]) for batch in batches])
         return [float(x) for x in sums]
 
