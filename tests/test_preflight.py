@@ -99,7 +99,7 @@ def test_time_is_put_together_from_its_parts(flown):
     assert forecast.tokens_per_second > 0 and 10**8 < forecast.peak_bytes < 10**11
 
 
-def test_a_long_training_is_foretold_without_samples(data, tmp_path, monkeypatch):
+def test_long_updates_are_foretold_without_samples(data, tmp_path, monkeypatch):
     monkeypatch.setattr(flight, "TIMED_SECONDS", 0.0)
     monkeypatch.setattr(flight, "LONG", 0.0)
     options = {"precision": "float32", "sampler": lambda *_: pytest.fail, "show": lambda line: None}
