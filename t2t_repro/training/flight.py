@@ -95,6 +95,8 @@ class Flight:
         self._measure_worst()
         self.trained = True
         self._measure_updates(chosen)
+        # once more, for the machine may have lacked a core then
+        self.matrix_rate = max(self.matrix_rate, machine.matrix_rate(run.precision, self.replicas))
         self._measure_evaluation()
         self.peak = machine.peak_bytes() + self._growth()
         del elements
