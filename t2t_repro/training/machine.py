@@ -8,7 +8,7 @@ import time
 import tensorflow as tf
 
 SECONDS = 0.05  # that one timing takes at least, so that starting it does not count
-WATCHED = 1.0  # seconds of timings, of which the fastest counts: a machine that is shared lacks a core for half a one
+WATCHED = 1.0  # seconds of timings, of which the fastest counts: a shared machine may lack a core for half a second
 SIZES = {"CPU": 2_048, "GPU": 8_192}  # of square matrices: what starting a product and reading them takes is little
 SHAPES_KEPT = 1_024  # of each kind of product, by TensorFlow
 SHAPES_TRIED = 100  # for what one of them costs
