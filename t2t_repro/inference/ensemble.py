@@ -37,7 +37,7 @@ class Ensemble:
         return tuple(model.step_weights() for model in self.models)
 
     def stepper(self, weights: tuple, memories: tuple, source_BM: tf.Tensor) -> Callable[..., tuple[tf.Tensor, tuple]]:
-        """`Transformer.step` of all models, for use in a loop: logits [B, W, V], float32, and the grown caches."""
+        """`Transformer.step` of all models, for use in a loop: logits [B, W, V] and the grown caches."""
 
         def step(tokens_BW: tf.Tensor, position: tf.Tensor, caches: tuple, beam_bias: tf.Tensor):
             # made in each step: TensorFlow 2.21 fuses a mask that comes from outside the loop wrongly (it takes the
@@ -61,5 +61,5 @@ def log_mean_probabilities(logits: Sequence[tf.Tensor]) -> tf.Tensor:
     """Logits whose softmax is the mean of the softmaxes of `logits`, all [..., V]; those of one model as they are."""
     if len(logits) == 1:
         return logits[0]
-    log_p = tf.stack([tf.nn.log_softmax(each) for each in logits])
+    log_p = tf.stack([tf.nn.log_softmax(tf.cast(each, tf.float32)) for each in logits])
     return tf.reduce_logsumexp(log_p, axis=0) - math.log(len(logits))

@@ -106,4 +106,5 @@ class Drawn(NamedTuple):
 
     def _all(self, step: tf.Tensor, logits_BWV: tf.Tensor, sentences: Sentences) -> tuple[tf.Tensor, tf.Tensor]:
         tokens_BWV = tf.zeros(tf.shape(logits_BWV), tf.int32) + tf.range(logits_BWV.shape[2])
-        return tf.where(may_follow(step, tokens_BWV, sentences), tf.nn.log_softmax(logits_BWV), NEVER), tokens_BWV
+        log_p_BWV = tf.nn.log_softmax(tf.cast(logits_BWV, tf.float32))
+        return tf.where(may_follow(step, tokens_BWV, sentences), log_p_BWV, NEVER), tokens_BWV

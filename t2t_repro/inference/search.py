@@ -164,16 +164,26 @@ def candidates(
     C is k + 3, or V + 1 if that is less: some of them may not follow, and have the log-probability `NEVER`.
     """
     width, vocab_size = tf.shape(logits_BWV)[1], logits_BWV.shape[2]
+    logits_NV = tf.reshape(logits_BWV, [-1, vocab_size])
     # two more, for padding and END may be among them and forbidden: so no row of the vocabulary's length is masked
-    values, tokens = top_k(tf.reshape(logits_BWV, [-1, vocab_size]), tf.minimum(k + 2, vocab_size))
-    values, tokens = (tf.reshape(x, [-1, width, tf.shape(x)[1]]) for x in (values, tokens))
+    values_NC, tokens_NC = top_k(logits_NV, tf.minimum(k + 2, vocab_size))
+    totals_BW1 = tf.reshape(_log_sum_exp(logits_NV, tokens_NC[:, :1]), [-1, width, 1])
+    values, tokens = (tf.reshape(x, [-1, width, tf.shape(x)[1]]) for x in (values_NC, tokens_NC))
     forced_B = _forced(step, sentences)
-    values = tf.where(may_follow(step, tokens, sentences), values, NEVER)
+    values = tf.where(may_follow(step, tokens, sentences), tf.cast(values, tf.float32), NEVER)
     forced_BW1 = tf.gather(logits_BWV, tf.maximum(forced_B, PAD), axis=2, batch_dims=1)[:, :, None]
     is_forced_B11 = (forced_B >= 0)[:, None, None]
-    values = tf.concat([tf.where(is_forced_B11, NEVER, values), tf.where(is_forced_B11, forced_BW1, NEVER)], axis=2)
+    forced_BW1 = tf.where(is_forced_B11, tf.cast(forced_BW1, tf.float32), NEVER)
+    values = tf.concat([tf.where(is_forced_B11, NEVER, values), forced_BW1], axis=2)
     tokens = tf.concat([tokens, tf.zeros_like(tokens[:, :, :1]) + tf.maximum(forced_B, PAD)[:, None, None]], axis=2)
-    return values - tf.reduce_logsumexp(logits_BWV, axis=2, keepdims=True), tokens
+    return values - totals_BW1, tokens
+
+
+def _log_sum_exp(logits_NV: tf.Tensor, likeliest_N1: tf.Tensor) -> tf.Tensor:
+    """[N, 1] float32, as logit - log p of the likeliest token: softmax is one operation where logsumexp is six."""
+    likeliest_logit_N1 = tf.cast(tf.gather(logits_NV, likeliest_N1, batch_dims=1), tf.float32)
+    p_NV = tf.nn.softmax(tf.cast(logits_NV, tf.float32))
+    return likeliest_logit_N1 - tf.math.log(tf.gather(p_NV, likeliest_N1, batch_dims=1))
 
 
 def may_follow(step: tf.Tensor, tokens: tf.Tensor, sentences: Sentences) -> tf.Tensor:

@@ -205,7 +205,8 @@ class Transformer(keras.Model):
         beam_bias: Any,
         memory_bias: Any,
     ) -> tuple[Any, tuple[Cache, ...]]:
-        """`call` for one more position of W beams a sentence: logits [B, W, V], float32, and the grown caches.
+        """`call` for one more position of W beams a sentence: logits [B, W, V], in the compute dtype, and the
+        grown caches.
 
         The beams of a sentence share one set of keys and values: W new ones a step, [B, H, T W, K] after T steps, never
         re-ordered. `beam_bias` [B, 1, W, (T + 1) W] says which of them lie on each beam's own path.
@@ -217,8 +218,7 @@ class Transformer(keras.Model):
         for layer, of_layer, cache, memory in zip(self.decoder_layers, layer_weights, caches, memories, strict=True):
             x_ND, cache = layer.step(x_ND, width, of_layer, cache, memory, beam_bias, memory_bias)
             grown.append(cache)
-        logits_NV = ops.cast(linear(x_ND, embedding_DV), "float32")
-        return ops.reshape(logits_NV, (-1, width, self.vocab_size)), tuple(grown)
+        return ops.reshape(linear(x_ND, embedding_DV), (-1, width, self.vocab_size)), tuple(grown)
 
     def memory_keys_values(self, memory_BMD: Any) -> tuple[KeysValues, ...]:
         """Keys and values of the encoder's output for every decoder layer: computed once a sentence."""
