@@ -11,7 +11,7 @@ from typing import Any
 
 from keras import ops
 
-from t2t_repro.model.layers import Dropout, Layer, cast_again, linear, linear_maps
+from t2t_repro.model.layers import Dropout, Layer, cast_again, linear, linear_maps, swapped
 
 # What is added to the score of a masked key. The paper has -inf; the largest finite float32 gives the same weights, and
 # uniform ones instead of NaN in a row that is padding throughout.
@@ -148,8 +148,8 @@ class MultiHeadAttention(Layer):
     def split_heads(self, x: Any, length: Any) -> Any:
         """[N, H K] as [B, H, L, K]."""
         split = ops.reshape(x, (-1, length, self.num_heads, x.shape[-1] // self.num_heads))
-        return ops.transpose(split, (0, 2, 1, 3))
+        return swapped(split)
 
     def join_heads(self, heads_BHLE: Any) -> Any:
         """The heads side by side: [N, H E]."""
-        return ops.reshape(ops.transpose(heads_BHLE, (0, 2, 1, 3)), (-1, self.num_heads * self.d_v))
+        return ops.reshape(swapped(heads_BHLE), (-1, self.num_heads * self.d_v))
