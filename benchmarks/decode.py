@@ -43,7 +43,7 @@ class Contestant:
         return f"{self.title} {self.mode}"
 
 
-OURS = [Contestant("ours", "decode_ours", "bfloat16"), Contestant("ours", "decode_ours", "float32")]
+OURS = [Contestant("ours", "decode_ours", mode) for mode in ("int8", "bfloat16", "float32")]
 PEERS = [
     Contestant("CTranslate2", "decode_ctranslate2", "float32"),
     Contestant("CTranslate2", "decode_ctranslate2", "int8"),

@@ -59,7 +59,7 @@ flags.DEFINE_string("score_file", None, "pairs to score in place of translating"
 NOT_WITH = {  # flags that mean nothing beside one, and why
     "score_file": (
         ("decode_from_file", "decode_interactive", "n_best", "beam_size", "alpha", "prefix_file", "min_length")
-        + ("sampling_temperature", "sampling_top_k", "seed", "well_formed"),
+        + ("sampling_temperature", "sampling_top_k", "seed", "well_formed", "int8"),
         "scores what is given",
     ),
     "sampling_temperature": (("beam_size", "alpha"), "searches for nothing"),
@@ -85,7 +85,7 @@ def decode() -> None:
     from t2t_repro.inference.decode import Translator
     from t2t_repro.inference.parse import Parser
 
-    translator = Translator.from_runs(FLAGS.output_dir, average_checkpoints=FLAGS.average_checkpoints)
+    translator = Translator.from_runs(FLAGS.output_dir, FLAGS.average_checkpoints, FLAGS.int8)
     if pairs is not None:
         _lines.write(_lines.token_scores(translator.score_tokens(pairs)), FLAGS.decode_to_file)
         return

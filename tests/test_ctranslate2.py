@@ -17,7 +17,7 @@ from benchmarks.agree import compare, in_float32
 from t2t_repro.data.vocabulary import END, PAD, Vocabulary, learn
 from t2t_repro.inference.ctranslate2 import write
 from t2t_repro.inference.decode import Translator
-from t2t_repro.inference.export import FORMATS, export
+from t2t_repro.inference.export import FORMATS, QUANTIZATIONS, export
 from t2t_repro.registry import HPARAMS, PROBLEMS
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
@@ -139,7 +139,6 @@ def test_without_the_package(both, vocabulary, tmp_path, monkeypatch):
 
 def test_flags_know_every_format(program):
     from t2t_repro.bin.t2t_exporter import FLAGS
-    from t2t_repro.inference.ctranslate2 import QUANTIZATIONS
 
     assert tuple(FLAGS["format"].parser.enum_values) == FORMATS
     assert tuple(FLAGS["quantization"].parser.enum_values) == QUANTIZATIONS

@@ -72,13 +72,14 @@ def run(tmp_path_factory):
     return run
 
 
-def test_a_stranger_gets_what_the_run_gives(run, tmp_path):
-    path = export(run.directory, str(tmp_path / "exported"))
+@pytest.mark.parametrize("quantization", ["float32", "int8"])
+def test_a_stranger_gets_what_the_run_gives(run, tmp_path, quantization):
+    path = export(run.directory, str(tmp_path / "exported"), quantization=quantization)
     argv = [sys.executable, "-c", STRANGER, path, json.dumps(TEXTS)]
     done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    translator = Translator.from_run(run.directory)
+    translator = Translator.from_run(run.directory, int8=quantization == "int8")
     n_best = translator.n_best(TEXTS, 1)
     assert found["best"] == [hypotheses[0][0] for hypotheses in n_best]
     assert found["best"][1] == ""
@@ -136,7 +137,7 @@ def test_exports_are_numbered_and_whole(run, tmp_path):
     assert export(run.directory, str(folder)) == str(folder / "2")
     assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
     card = json.loads((folder / "2" / "model_card.json").read_text())
-    assert (card["format"], card["problem"]["name"]) == ("saved_model", "animals")
+    assert (card["format"], card["quantization"], card["problem"]["name"]) == ("saved_model", "float32", "animals")
     assert card["checkpoints"] == ["ckpt-1"] and card["parameters"] == SMALL.num_parameters(PROBLEM.vocab_size)
     assert card["licence"]["code"] == "Apache-2.0" and card["scores"] == []
 

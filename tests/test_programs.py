@@ -122,11 +122,6 @@ def test_version(program, name):
         ("t2t-trainer", ["--train_steps=0"], "flag --train_steps=0: 0 is not a positive integer"),
         ("t2t-trainer", ["--problem"], "Missing value for flag --problem"),
         ("t2t-exporter", ["--output_dir=R"], "missing --export_dir"),
-        (
-            "t2t-exporter",
-            ["--output_dir=R", "--export_dir=E", "--quantization=int8"],
-            "--quantization=int8 needs --format=ctranslate2",
-        ),
         ("t2t-registry", ["--diff=base"], "--diff takes two sets, as --diff=base,big, and stands alone"),
         ("t2t-registry", ["--new_problem=mine"], "--new_problem needs a directory: --new_problem=NAME DIR"),
         ("t2t-registry", ["--override=d_k=3"], "--override needs --hparams: it replaces fields of that set"),
@@ -518,8 +513,8 @@ def translator(stand_in, run):
         calls = []
 
         @classmethod
-        def from_runs(cls, output_dirs, average_checkpoints):
-            cls.calls.append((*output_dirs, average_checkpoints))
+        def from_runs(cls, output_dirs, average_checkpoints, int8):
+            cls.calls.append((*output_dirs, average_checkpoints, *(["int8"] if int8 else [])))
             return cls()
 
         def n_best(self, texts, n, beam_size, alpha, report, **further):
@@ -557,6 +552,11 @@ def test_decoder_from_file_to_file(program, translator, tmp_path):
     assert program("t2t-decoder", "--output_dir=RUN", *files, "--beam_size=2", "--alpha=0.1") == (0, "", "")
     assert (tmp_path / "out").read_text("utf-8") == "GRÖSSE\n"
     assert translator.calls[1] == (["größe"], 1, 2, 0.1)
+
+
+def test_decoder_in_integers(program, translator):
+    assert program("t2t-decoder", "--output_dir=RUN", "--int8", stdin=b"a\n").out == "A\n"
+    assert translator.calls[0] == ("RUN", 1, "int8")
 
 
 def test_decoder_takes_an_ensemble_a_prefix_and_a_least_length(program, translator):
@@ -704,8 +704,8 @@ def test_eval(program, stand_in, run):
     stand_in("evaluation.evaluate", evaluate=evaluate, table=lambda scores: f"BLEU {scores['bleu']}")
     options = ["--split=validation", "--average_checkpoints=5", "--beam_size=1"]
     assert program("t2t-eval", "--output_dir=RUN", *options) == (0, "BLEU 27.3\n", "")
-    named = {"split": "validation", "average_checkpoints": 5, "beam_size": 1, "alpha": None, "data_dir": None}
-    assert calls == [("RUN", named)]
+    named = {"split": "validation", "average_checkpoints": 5, "beam_size": 1, "alpha": None, "int8": False}
+    assert calls == [("RUN", named | {"data_dir": None})]
     assert json.loads(program("t2t-eval", "--output_dir=RUN", "--json").out) == scores
     with open("RUN/scores.jsonl", encoding="utf-8") as file:
         assert [json.loads(line) for line in file] == [scores] * 2

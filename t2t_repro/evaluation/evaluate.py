@@ -30,6 +30,7 @@ def evaluate(
     average_checkpoints: int = 1,
     beam_size: int | None = None,
     alpha: float | None = None,
+    int8: bool = False,
     data_dir: str | None = None,
 ) -> dict[str, Any]:
     """Scores the run in `output_dir` on a split of its prepared data: BLEU and chrF of its translations against the
@@ -47,7 +48,7 @@ def evaluate(
             "the --data_dir that it was trained on"
         )
     shards = dataset.shards(split)
-    translator = Translator.from_run(output_dir, average_checkpoints)
+    translator = Translator.from_run(output_dir, average_checkpoints, int8)
     if run.problem.metric == "f1":
         scores = _bracket_scores(dataset.trees(split), translator, beam_size, alpha)
     else:
@@ -66,6 +67,7 @@ def evaluate(
         "step": int(weights[-1].rpartition("-")[2]),
         "beam_size": run.hparams.beam_size if beam_size is None else beam_size,
         "alpha": run.hparams.alpha if alpha is None else alpha,
+        "int8": int8,
         **scores,
         "loss": smoothed / tokens,
         "perplexity": safe_exp(plain / tokens),

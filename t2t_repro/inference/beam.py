@@ -32,7 +32,7 @@ def length_penalty(length: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
 
 
 def beam_search(
-    models: Transformer | Sequence[Transformer],
+    models: Transformer | Sequence[Transformer] | Ensemble,
     source_BM: tf.Tensor,
     beam_size: tf.Tensor | int,
     alpha: tf.Tensor | float,
@@ -53,7 +53,7 @@ def beam_search(
 
     A sentence is done when no open beam can still score higher than the worst of W finished ones.
     """
-    ensemble = Ensemble([models] if isinstance(models, Transformer) else models)
+    ensemble = Ensemble.of(models)
     sentences = sentences_of(ensemble, source_BM, extra_length, prefix_BP, min_length, given_BG=given_BG)
     # one open beam, and beams that can never win
     log_p_W = tf.where(tf.range(beam_size) == 0, 0.0, NEVER)

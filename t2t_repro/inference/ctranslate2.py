@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from t2t_repro.model.layers import AddNorm, FeedForward
     from t2t_repro.model.transformer import Transformer
 
-QUANTIZATIONS = ("float32", "int8")
 VOCABULARY = "vocabulary.model"
 
 _README = """This folder holds a model for CTranslate2 and its tokenizer, {vocabulary}, a sentencepiece model.
@@ -57,10 +56,8 @@ def write(model: Transformer, vocabulary: Vocabulary, directory: str, quantizati
     them.
 
     `quantization` is "float32" or "int8" (matrices and embeddings in 8 bits with a scale for each row, the rest
-    float32). Raises ValueError for another one and where CTranslate2 is not installed.
+    float32). Raises ValueError where CTranslate2 is not installed.
     """
-    if quantization not in QUANTIZATIONS:
-        raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}")
     must_be_installed()
     spec = _specification(model)
     spec.register_source_vocabulary(vocabulary.pieces)

@@ -11,7 +11,7 @@ from t2t_repro.config import HParams
 from t2t_repro.data import batching
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.inference.beam import beam_search
-from t2t_repro.inference.ensemble import Ensemble
+from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
 from t2t_repro.inference.given_words import GivenWords
 from t2t_repro.inference.sample import draws, sample
 from t2t_repro.inference.search import NEVER, PAD, Hypotheses
@@ -33,22 +33,24 @@ class Translator:
     results keep the input's order. Any number of threads may call it at once.
     """
 
-    def __init__(self, model: Transformer | Sequence[Transformer], vocabulary: Vocabulary, hparams: HParams):
+    def __init__(self, model: Transformer | Sequence[Transformer] | Ensemble, vocabulary: Vocabulary, hparams: HParams):
         """`hparams` holds what is not asked for otherwise: beam size, alpha, greatest length."""
-        self.ensemble = Ensemble([model] if isinstance(model, Transformer) else model)
+        self.ensemble = Ensemble.of(model)
         self.model = self.ensemble.models[0]
         self.vocabulary, self.hparams = vocabulary, hparams
 
     @classmethod
-    def from_run(cls, output_dir: str, average_checkpoints: int = 1) -> Translator:
+    def from_run(cls, output_dir: str, average_checkpoints: int = 1, int8: bool = False) -> Translator:
         """The run in `output_dir`, with the mean of its newest `average_checkpoints` checkpoints' weights.
 
-        Raises FileNotFoundError where there is no run or no checkpoint, and ValueError where one is damaged.
+        With `int8` the products of decoding are in 8-bit integers, which is faster on a CPU; all else is as the run has
+        it. Raises FileNotFoundError where there is no run or no checkpoint, and ValueError where one is damaged, or
+        where there are no such products.
         """
-        return cls.from_runs([output_dir], average_checkpoints)
+        return cls.from_runs([output_dir], average_checkpoints, int8)
 
     @classmethod
-    def from_runs(cls, output_dirs: Sequence[str], average_checkpoints: int = 1) -> Translator:
+    def from_runs(cls, output_dirs: Sequence[str], average_checkpoints: int = 1, int8: bool = False) -> Translator:
         """An ensemble of runs, that is the mean of their probabilities, decoded as the first of them says.
 
         Raises ValueError where they do not share their vocabulary, and whatever `from_run` raises.
@@ -66,7 +68,7 @@ class Translator:
         models = [Transformer(vocabulary.size, run.hparams, dtype=POLICIES[run.precision]) for run in runs]
         for run, model in zip(runs, models, strict=True):
             load_weights(run, model, average_checkpoints)
-        return cls(models, vocabulary, runs[0].hparams)
+        return cls(FixedEnsemble(models, int8), vocabulary, runs[0].hparams)
 
     def translate(
         self,
@@ -189,15 +191,14 @@ class Translator:
 
     @tf.function(autograph=False, input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS, _COUNT])
     def _search(self, source_BM, beam_size, alpha, extra_length, prefix_BP, min_length):
-        return beam_search(self.ensemble.models, source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
+        return beam_search(self.ensemble, source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
 
     @tf.function(autograph=False, input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS])
     def search_given(self, source_BM, beam_size, alpha, extra_length, given_BG):
         """`search` for what holds the words `given_BG`."""
         given_words = GivenWords.of(self.vocabulary.pieces)
-        models = self.ensemble.models
         return beam_search(
-            models, source_BM, beam_size, alpha, extra_length, given_BG=given_BG, given_words=given_words
+            self.ensemble, source_BM, beam_size, alpha, extra_length, given_BG=given_BG, given_words=given_words
         )
 
     @tf.function(
@@ -205,7 +206,7 @@ class Translator:
         input_signature=[_IDS, tf.TensorSpec([None, None, None]), _NUMBER, _COUNT, _COUNT, _IDS, _COUNT],
     )
     def _sample(self, source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length):
-        return sample(self.ensemble.models, source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length)
+        return sample(self.ensemble, source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length)
 
     @tf.function(autograph=False, input_signature=[_IDS, _IDS])
     def token_log_probabilities(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:

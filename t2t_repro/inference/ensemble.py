@@ -10,14 +10,23 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from t2t_repro.model.int8 import int8_map, must_have_int8
 from t2t_repro.model.transformer import Transformer
 
 
 class Ensemble:
     """Models of one vocabulary; their sizes and dtypes are their own."""
 
+    int8 = False  # whether a step's products are in 8-bit integers
+
     def __init__(self, models: Sequence[Transformer]):
         self.models = tuple(models)
+
+    @classmethod
+    def of(cls, models: Transformer | Sequence[Transformer] | Ensemble) -> Ensemble:
+        if isinstance(models, Ensemble):
+            return models
+        return cls([models] if isinstance(models, Transformer) else models)
 
     def memories(self, source_BM: tf.Tensor) -> tuple:
         """Of each model the keys and values that its decoder looks at in the source."""
@@ -32,19 +41,19 @@ class Ensemble:
             caches.append(((keys, values),) * h.num_layers)
         return tuple(caches)
 
-    def weights(self) -> tuple:
-        """Of each model what `stepper` multiplies by: to be made outside of loops."""
-        return tuple(model.step_weights() for model in self.models)
+    def maps(self) -> tuple:
+        """Of each model the linear maps of `stepper`: to be made outside of loops."""
+        return tuple(model.step_maps() for model in self.models)
 
-    def stepper(self, weights: tuple, memories: tuple, source_BM: tf.Tensor) -> Callable[..., tuple[tf.Tensor, tuple]]:
-        """`Transformer.step` of all models, for use in a loop: logits [B, W, V] and the grown caches."""
+    def stepper(self, maps: tuple, memories: tuple, source_BM: tf.Tensor) -> Callable[..., tuple[tf.Tensor, tuple]]:
+        """`Transformer.step` of all models, for use in a loop: logits [B, W, V], float32, and the grown caches."""
 
         def step(tokens_BW: tf.Tensor, position: tf.Tensor, caches: tuple, beam_bias: tf.Tensor):
             # made in each step: TensorFlow 2.21 fuses a mask that comes from outside the loop wrongly (it takes the
             # value for the loop's end), and with one layer the result was empty
             memory_bias = self.models[0].source_bias(source_BM)
             all_logits, grown = [], []
-            for model, *own in zip(self.models, weights, caches, memories, strict=True):
+            for model, *own in zip(self.models, maps, caches, memories, strict=True):
                 logits_BWV, cache = model.step(tokens_BW, position, *own, beam_bias, memory_bias)
                 all_logits.append(logits_BWV)
                 grown.append(cache)
@@ -57,9 +66,24 @@ class Ensemble:
         return log_mean_probabilities([model({"inputs": source_BM, "targets": target_BL}) for model in self.models])
 
 
+class FixedEnsemble(Ensemble):
+    """Models whose weights change no more: what a step multiplies by is made once and not in each call. With `int8` its
+    products are in 8-bit integers; raises ValueError where there are none."""
+
+    def __init__(self, models: Sequence[Transformer], int8: bool = False):
+        super().__init__(models)
+        self.int8 = int8
+        if int8:
+            must_have_int8()
+        self._maps = tuple(model.step_maps(int8_map if int8 else None) for model in self.models)
+
+    def maps(self) -> tuple:
+        return self._maps
+
+
 def log_mean_probabilities(logits: Sequence[tf.Tensor]) -> tf.Tensor:
     """Logits whose softmax is the mean of the softmaxes of `logits`, all [..., V]; those of one model as they are."""
     if len(logits) == 1:
         return logits[0]
-    log_p = tf.stack([tf.nn.log_softmax(tf.cast(each, tf.float32)) for each in logits])
+    log_p = tf.stack([tf.nn.log_softmax(each) for each in logits])
     return tf.reduce_logsumexp(log_p, axis=0) - math.log(len(logits))

@@ -25,6 +25,7 @@ from t2t_repro.run import Run, versions
 from t2t_repro.training.checkpoints import paths
 
 FORMATS = ("saved_model", "ctranslate2")
+QUANTIZATIONS = ("float32", "int8")
 LICENCE = {
     "code": "Apache-2.0",
     "weights": "their trainer's to give, within the terms of the text they were trained on",
@@ -40,22 +41,23 @@ def export(
 ) -> str:
     """Writes the run in `output_dir` to the next numbered folder of `export_dir`, whole or not at all: its path.
 
-    `format` is one of `FORMATS`; `quantization`, "float32" or "int8", is for "ctranslate2". Raises FileNotFoundError or
-    ValueError where the run cannot be read, or for another format or quantization.
+    `format` is one of `FORMATS`; `quantization` is "float32", or "int8" for what decodes by products of 8-bit integers.
+    Raises FileNotFoundError or ValueError where the run cannot be read, or for another format or quantization.
     """
     if format not in FORMATS:
         raise ValueError(f"the format must be one of {', '.join(FORMATS)}, got {format!r}")
-    if format == "saved_model" and quantization != "float32":
-        raise ValueError(f"quantization {quantization!r} is for the format ctranslate2 alone")
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}")
     run = Run.open(output_dir)
-    translator = Translator.from_run(output_dir, average_checkpoints)
+    int8 = format == "saved_model" and quantization == "int8"
+    translator = Translator.from_run(output_dir, average_checkpoints, int8)
     with _next_version(export_dir) as (temporary, path):
         if format == "ctranslate2":
             ctranslate2.write(translator.model, translator.vocabulary, temporary, quantization)
         else:
             module = ExportedTranslator(translator, parses=run.problem.metric == "f1")
             tf.saved_model.save(module, temporary, signatures=module.signatures())
-        card = {"format": format, "quantization": quantization} if format == "ctranslate2" else {"format": format}
+        card = {"format": format, "quantization": quantization}
         card |= _model_card(run, translator, average_checkpoints)
         write_json(os.path.join(temporary, "model_card.json"), card)
     return path

@@ -55,7 +55,6 @@ class GivenWords(NamedTuple):
         several pieces is closed by its first, which `linearise.rebuild` mends.
         """
         width, vocab_size = tf.shape(logits_BWV)[1], logits_BWV.shape[2]
-        logits_BWV = tf.cast(logits_BWV, tf.float32)
         left_BW = tf.math.count_nonzero(sentences.given, axis=1, keepdims=True, dtype=tf.int32) - beams.written
         next_BW = tf.gather(sentences.given, tf.minimum(beams.written, tf.shape(sentences.given)[1] - 1), batch_dims=1)
         depth_BW, innermost_BW, is_empty_BW = self._innermost(beams.ids)

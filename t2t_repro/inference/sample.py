@@ -44,7 +44,7 @@ def draws(sources: Sequence[Sequence[int]], samples: int, length: int, seed: int
 
 
 def sample(
-    models: Transformer | Sequence[Transformer],
+    models: Transformer | Sequence[Transformer] | Ensemble,
     source_BM: tf.Tensor,
     draws_BWL: tf.Tensor,
     temperature: tf.Tensor | float,
@@ -59,7 +59,7 @@ def sample(
 
     Each token is found by one number of `draws_BWL`, in [0, 1), where the cumulated probabilities reach it.
     """
-    ensemble = Ensemble([models] if isinstance(models, Transformer) else models)
+    ensemble = Ensemble.of(models)
     sentences = sentences_of(ensemble, source_BM, extra_length, prefix_BP, min_length, draws_BWL)
     beams = first_beams(ensemble, tf.zeros(tf.shape(draws_BWL)[:2]))
     rule = Drawn(tf.cast(temperature, tf.float64), tf.convert_to_tensor(k, tf.int32))
@@ -106,5 +106,4 @@ class Drawn(NamedTuple):
 
     def _all(self, step: tf.Tensor, logits_BWV: tf.Tensor, sentences: Sentences) -> tuple[tf.Tensor, tf.Tensor]:
         tokens_BWV = tf.zeros(tf.shape(logits_BWV), tf.int32) + tf.range(logits_BWV.shape[2])
-        log_p_BWV = tf.nn.log_softmax(tf.cast(logits_BWV, tf.float32))
-        return tf.where(may_follow(step, tokens_BWV, sentences), log_p_BWV, NEVER), tokens_BWV
+        return tf.where(may_follow(step, tokens_BWV, sentences), tf.nn.log_softmax(logits_BWV), NEVER), tokens_BWV

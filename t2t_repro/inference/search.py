@@ -108,10 +108,10 @@ def sentences_of(
 def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, rule: Rule) -> Hypotheses:
     """Lets every sentence go on until `rule` says that it cannot improve, or it has its greatest length."""
     width, batch = tf.shape(beams.tokens)[1], tf.shape(beams.tokens)[0]
-    weights = ensemble.weights()
+    maps = ensemble.maps()
 
     def until_some_are_done(step, numbers, sentences, beams, done):
-        model_step = ensemble.stepper(weights, sentences.memories, sentences.source)
+        model_step = ensemble.stepper(maps, sentences.memories, sentences.source)
 
         def is_open(step: tf.Tensor, beams: Beams) -> tf.Tensor:
             return rule.can_improve(beams, sentences) & (step < sentences.longest)
@@ -170,20 +170,18 @@ def candidates(
     totals_BW1 = tf.reshape(_log_sum_exp(logits_NV, tokens_NC[:, :1]), [-1, width, 1])
     values, tokens = (tf.reshape(x, [-1, width, tf.shape(x)[1]]) for x in (values_NC, tokens_NC))
     forced_B = _forced(step, sentences)
-    values = tf.where(may_follow(step, tokens, sentences), tf.cast(values, tf.float32), NEVER)
+    values = tf.where(may_follow(step, tokens, sentences), values, NEVER)
     forced_BW1 = tf.gather(logits_BWV, tf.maximum(forced_B, PAD), axis=2, batch_dims=1)[:, :, None]
     is_forced_B11 = (forced_B >= 0)[:, None, None]
-    forced_BW1 = tf.where(is_forced_B11, tf.cast(forced_BW1, tf.float32), NEVER)
-    values = tf.concat([tf.where(is_forced_B11, NEVER, values), forced_BW1], axis=2)
+    values = tf.concat([tf.where(is_forced_B11, NEVER, values), tf.where(is_forced_B11, forced_BW1, NEVER)], axis=2)
     tokens = tf.concat([tokens, tf.zeros_like(tokens[:, :, :1]) + tf.maximum(forced_B, PAD)[:, None, None]], axis=2)
     return values - totals_BW1, tokens
 
 
 def _log_sum_exp(logits_NV: tf.Tensor, likeliest_N1: tf.Tensor) -> tf.Tensor:
     """[N, 1] float32, as logit - log p of the likeliest token: softmax is one operation where logsumexp is six."""
-    likeliest_logit_N1 = tf.cast(tf.gather(logits_NV, likeliest_N1, batch_dims=1), tf.float32)
-    p_NV = tf.nn.softmax(tf.cast(logits_NV, tf.float32))
-    return likeliest_logit_N1 - tf.math.log(tf.gather(p_NV, likeliest_N1, batch_dims=1))
+    p_N1, logit_N1 = (tf.gather(x, likeliest_N1, batch_dims=1) for x in (tf.nn.softmax(logits_NV), logits_NV))
+    return logit_N1 - tf.math.log(p_N1)
 
 
 def may_follow(step: tf.Tensor, tokens: tf.Tensor, sentences: Sentences) -> tf.Tensor:

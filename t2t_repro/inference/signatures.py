@@ -32,6 +32,8 @@ class ExportedTranslator(tf.Module):
     def __init__(self, translator: Translator, parses: bool = False):
         super().__init__()
         self._parses = parses
+        if not translator.ensemble.int8:  # it may keep its matrices in a narrow dtype too: they would be exported twice
+            translator = Translator(translator.ensemble.models, translator.vocabulary, translator.hparams)
         self._translator = translator
         self._vocabulary = translator.vocabulary
         # what a SavedModel must find in attributes: the weights, and the tokenizer's resource

@@ -25,6 +25,13 @@ def linear(x_NI: Any, weight_IO: Any, bias_O: Any = None) -> Any:
     return y_NO if bias_O is None else y_NO + ops.cast(bias_O, x_NI.dtype)
 
 
+def narrow_map(weight_IO: Any, bias_O: Any = None, result: Any = None, *, dtype: Any) -> Callable[[Any], Any]:
+    """x to x W + b, computed in `dtype`, of weights that are cast once; as `result`, if that is another dtype."""
+    weight_IO = ops.cast(ops.convert_to_tensor(weight_IO), dtype)
+    bias_O = None if bias_O is None else ops.cast(ops.convert_to_tensor(bias_O), dtype)
+    return lambda x_NI: ops.cast(linear(x_NI, weight_IO, bias_O), result or dtype)
+
+
 def linear_maps(x_NI: Any, *weights_IO: Any) -> tuple[Any, ...]:
     """x W of several weights, in the dtype of `x_NI`: in one product, which is faster than three.
 

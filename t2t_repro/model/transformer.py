@@ -9,7 +9,9 @@ V vocabulary, W beam width, T steps decoded.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
@@ -17,7 +19,7 @@ from keras import ops
 
 from t2t_repro.config import HParams
 from t2t_repro.model.attention import MultiHeadAttention, attention, mask_bias
-from t2t_repro.model.layers import AddNorm, Dropout, FeedForward, Layer, linear, sinusoids
+from t2t_repro.model.layers import AddNorm, Dropout, FeedForward, Layer, linear, narrow_map, sinusoids
 
 PAD = 0
 
@@ -71,17 +73,16 @@ class DecoderLayer(Layer):
         x_ND = self.memory_attention_norm(x_ND, attended_ND, seed=seed)
         return self.feed_forward_norm(x_ND, self.feed_forward(x_ND), seed=seed)
 
-    def step_weights(self) -> StepWeights:
+    def step_maps(self, linear_map: MakeMap) -> StepMaps:
         own, other, feed_forward = self.self_attention, self.memory_attention, self.feed_forward
-        weights = (own.w_qkv(), own.w_o, other.w_q, other.w_o)
-        weights += (feed_forward.w_1, feed_forward.b_1, feed_forward.w_2, feed_forward.b_2)
-        return StepWeights(*(ops.cast(ops.convert_to_tensor(weight), self.compute_dtype) for weight in weights))
+        inner = linear_map(feed_forward.w_1, feed_forward.b_1), linear_map(feed_forward.w_2, feed_forward.b_2)
+        return StepMaps(linear_map(own.w_qkv()), *map(linear_map, (own.w_o, other.w_q, other.w_o)), *inner)
 
     def step(
         self,
         x_ND: Any,
         width: Any,
-        weights: StepWeights,
+        maps: StepMaps,
         cache: Cache,
         memory: KeysValues,
         beam_bias: Any,
@@ -89,31 +90,32 @@ class DecoderLayer(Layer):
     ) -> tuple[Any, Cache]:
         """`call` for the newest position of W beams, N = B W; `cache` holds the keys and values of all positions
         before."""
-        queries_BHWK, new_keys, new_values = self.self_attention.split_all_three(linear(x_ND, weights.own_qkv), width)
+        queries_BHWK, new_keys, new_values = self.self_attention.split_all_three(maps.own_qkv(x_ND), width)
         keys = ops.concatenate([cache[0], new_keys], axis=2)
         values = ops.concatenate([cache[1], new_values], axis=2)
         heads_BHWE, _ = attention(queries_BHWK, keys, values, beam_bias)
-        attended_ND = linear(self.self_attention.join_heads(heads_BHWE), weights.own_o)
+        attended_ND = maps.own_o(self.self_attention.join_heads(heads_BHWE))
         x_ND = self.self_attention_norm(x_ND, attended_ND)
-        queries_BHWK = self.memory_attention.split_heads(linear(x_ND, weights.memory_q), width)
+        queries_BHWK = self.memory_attention.split_heads(maps.memory_q(x_ND), width)
         heads_BHWE, _ = attention(queries_BHWK, *memory, memory_bias)
-        attended_ND = linear(self.memory_attention.join_heads(heads_BHWE), weights.memory_o)
+        attended_ND = maps.memory_o(self.memory_attention.join_heads(heads_BHWE))
         x_ND = self.memory_attention_norm(x_ND, attended_ND)
-        hidden_NF = ops.relu(linear(x_ND, weights.w_1, weights.b_1))
-        return self.feed_forward_norm(x_ND, linear(hidden_NF, weights.w_2, weights.b_2)), (keys, values)
+        return self.feed_forward_norm(x_ND, maps.outer(ops.relu(maps.inner(x_ND)))), (keys, values)
 
 
-class StepWeights(NamedTuple):
-    """The matrices of a `DecoderLayer`, joined and in the dtype of its products: a loop makes them once, outside."""
+Map = Callable[[Any], Any]  # x [N, I] to x W + b [N, O]
+MakeMap = Callable[..., Map]  # from W [I, O] and b [O], if any, float32; `result` is a dtype, if not that of x
 
-    own_qkv: Any
-    own_o: Any
-    memory_q: Any
-    memory_o: Any
-    w_1: Any
-    b_1: Any
-    w_2: Any
-    b_2: Any
+
+class StepMaps(NamedTuple):
+    """The linear maps of a `DecoderLayer`, those in one that have the same input."""
+
+    own_qkv: Map
+    own_o: Map
+    memory_q: Map
+    memory_o: Map
+    inner: Map  # of the feed-forward network
+    outer: Map
 
 
 KeysValues = tuple[Any, Any]  # [B, H, M, K] and [B, H, M, E]
@@ -189,36 +191,39 @@ class Transformer(keras.Model):
             x_ND = layer(x_ND, memory_ND, causal_bias, memory_bias, **lengths, seed=seed)
         return ops.reshape(x_ND, (-1, lengths["length"], self.hparams.d_model))
 
-    def step_weights(self) -> tuple[Any, tuple[StepWeights, ...]]:
-        """What `step` needs of the model's matrices: the embedding's, transposed (a product with what is transposed on
-        the way takes up to three times as long on a CPU, in float32), and each decoder layer's."""
-        embedding_DV = ops.transpose(ops.cast(ops.convert_to_tensor(self.embedding), self.compute_dtype))
-        return embedding_DV, tuple(layer.step_weights() for layer in self.decoder_layers)
+    def step_maps(self, linear_map: MakeMap | None = None) -> tuple[Map, tuple[StepMaps, ...]]:
+        """What `step` multiplies by, to be made once for many steps: the transposed embedding (a product with what is
+        transposed on the way takes up to three times as long on a CPU, in float32), and each decoder layer's matrices.
+
+        Without `linear_map` products are in the compute dtype.
+        """
+        make = linear_map or functools.partial(narrow_map, dtype=self.compute_dtype)
+        project = make(ops.transpose(self.embedding), result="float32")
+        return project, tuple(layer.step_maps(make) for layer in self.decoder_layers)
 
     def step(
         self,
         token_BW: Any,
         position: Any,
-        weights: tuple[Any, tuple[StepWeights, ...]],
+        maps: tuple[Map, tuple[StepMaps, ...]],
         caches: tuple[Cache, ...],
         memories: tuple[KeysValues, ...],
         beam_bias: Any,
         memory_bias: Any,
     ) -> tuple[Any, tuple[Cache, ...]]:
-        """`call` for one more position of W beams a sentence: logits [B, W, V], in the compute dtype, and the
-        grown caches.
+        """`call` for one more position of W beams a sentence: logits [B, W, V], float32, and the grown caches.
 
         The beams of a sentence share one set of keys and values: W new ones a step, [B, H, T W, K] after T steps, never
         re-ordered. `beam_bias` [B, 1, W, (T + 1) W] says which of them lie on each beam's own path.
         """
-        embedding_DV, layer_weights = weights
+        project, layer_maps = maps
         width = ops.shape(token_BW)[1]
         x_ND = self._rows(self._embed(token_BW, position, "target", beams=True))
         grown = []
-        for layer, of_layer, cache, memory in zip(self.decoder_layers, layer_weights, caches, memories, strict=True):
+        for layer, of_layer, cache, memory in zip(self.decoder_layers, layer_maps, caches, memories, strict=True):
             x_ND, cache = layer.step(x_ND, width, of_layer, cache, memory, beam_bias, memory_bias)
             grown.append(cache)
-        return ops.reshape(linear(x_ND, embedding_DV), (-1, width, self.vocab_size)), tuple(grown)
+        return ops.reshape(project(x_ND), (-1, width, self.vocab_size)), tuple(grown)
 
     def memory_keys_values(self, memory_BMD: Any) -> tuple[KeysValues, ...]:
         """Keys and values of the encoder's output for every decoder layer: computed once a sentence."""
