@@ -80,6 +80,7 @@ def test_the_table(scored):
     assert f"BLEU        {scores['bleu']:.2f} +- {scores['bleu_interval']:.2f}  ({scores['bleu_signature']})" in lines
     assert "search      beam 2, alpha 0.5" in lines
     assert "weights     ckpt-8" in lines
+    assert "search      beam 2, alpha 0.5, int8" in table(scores | {"int8": True}).split("\n")
 
 
 def test_a_split_that_there_is_not(trained):

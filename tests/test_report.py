@@ -77,6 +77,7 @@ def test_table_3_stands_as_in_print(tmp_path):
 def test_table_3_takes_one_checkpoint_on_validation_and_table_2_averaged_ones_on_test(tmp_path, make_run):
     kinds = [("validation", 1, 25.8), ("test", 5, 27.3), ("test", 1, 26.0), ("validation", 5, 26.5)]
     scores = [(split, n, {"paper_bleu": bleu, "bleu": bleu - 1, "perplexity": 4.92}) for split, n, bleu in kinds]
+    scores += [(split, n, values | {"paper_bleu": 20.0, "int8": True}) for split, n, values in scores]
     make_run("base", WMT, pairs=4_508_785, scores=scores)
     tables, _ = read(tmp_path)
     third, second = row(table(tables, 3), "base"), row(table(tables, 2), "base")

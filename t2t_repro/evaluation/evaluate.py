@@ -81,7 +81,7 @@ def table(scores: dict[str, Any]) -> str:
         ("problem", f"{scores['problem']}, {scores['split']} ({scores['sentences']:,} sentences)"),
         ("set", scores["hparams"]),
         ("weights", f"{' + '.join(scores['checkpoints'])}"),
-        ("search", f"beam {scores['beam_size']}, alpha {scores['alpha']}"),
+        ("search", f"beam {scores['beam_size']}, alpha {scores['alpha']}{', int8' if scores['int8'] else ''}"),
         *(_bracket_rows(scores) if "f1" in scores else _translation_rows(scores)),
         ("loss", f"{scores['loss']:.4f} nats a token, label-smoothed"),
         ("perplexity", f"{scores['perplexity']:.3f} a token of the vocabulary"),
