@@ -8,7 +8,13 @@ import pytest
 import tensorflow as tf
 from small import seed
 
-from t2t_repro.model.attention import MultiHeadAttention, attention, attention_with_gradient, mask_bias
+from t2t_repro.model.attention import (
+    MultiHeadAttention,
+    attention,
+    attention_with_gradient,
+    mask_bias,
+    moved_as_integers,
+)
 
 RNG = np.random.default_rng(1)
 
@@ -173,3 +179,12 @@ def test_narrow_products_have_weights_in_float32():
     assert called(layer, x).dtype == tf.bfloat16
     exact = x.numpy().astype(np.float64)
     np.testing.assert_allclose(called(layer, x).numpy().astype(np.float64), by_heads(layer, exact, exact, 2), atol=0.05)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_moved_as_integers(dtype):
+    """What a transposition gives, NaN and infinities too."""
+    x = normal(2, 3, 4, 5)
+    x[0, 0, 0, :3] = np.nan, np.inf, -np.inf
+    moved, expected = moved_as_integers(tf.cast(x, dtype)), tf.transpose(tf.cast(x, dtype), (0, 2, 1, 3))
+    np.testing.assert_array_equal(tf.cast(moved, tf.float32), tf.cast(expected, tf.float32))

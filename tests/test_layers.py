@@ -19,7 +19,6 @@ from t2t_repro.model.layers import (
     linear,
     linear_maps,
     sinusoids,
-    swapped,
 )
 
 RNG = np.random.default_rng(1)
@@ -33,20 +32,6 @@ def normal(*shape: int) -> np.ndarray:
 def within(measured: float, expected: float, number: int) -> None:
     """`measured`, a share of `number` draws, is within five standard errors of `expected`."""
     assert abs(measured - expected) < 5 * np.sqrt(expected * (1 - expected) / number)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_swapped_axes(dtype):
-    """Bit by bit what a transposition gives, NaN and infinities too; so is the gradient."""
-    x = normal(2, 3, 4, 5)
-    x[0, 0, 0, :3] = np.nan, np.inf, -np.inf
-    x, upstream = tf.cast(x, dtype), tf.cast(normal(2, 4, 3, 5), dtype)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        swap = swapped(x)
-    for found, given in (swap, x), (tape.gradient(swap, x, upstream), upstream):
-        found, expected = (tf.cast(each, tf.float32).numpy() for each in (found, given))
-        np.testing.assert_array_equal(found, expected.transpose(0, 2, 1, 3))
 
 
 # Dropout.

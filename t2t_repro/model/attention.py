@@ -9,9 +9,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import keras
 from keras import ops
 
-from t2t_repro.model.layers import Dropout, Layer, cast_again, linear, linear_maps, swapped
+from t2t_repro.model.layers import Dropout, Layer, cast_again, linear, linear_maps
 
 # What is added to the score of a masked key. The paper has -inf; the largest finite float32 gives the same weights, and
 # uniform ones instead of NaN in a row that is padding throughout.
@@ -72,6 +73,24 @@ def attention_with_gradient(
 
 def _swapped(x_BHLM: Any) -> Any:
     return ops.transpose(x_BHLM, (0, 1, 3, 2))
+
+
+Swap = Callable[[Any], Any]  # [B, L, H, K] to [B, H, L, K], or back
+
+
+def transposed(x: Any) -> Any:
+    return ops.transpose(x, (0, 2, 1, 3))
+
+
+def moved_as_integers(x: Any) -> Any:
+    """`transposed` for small tensors, without a gradient. TensorFlow moves integers by a loop of its own, and floating-
+    point numbers by oneDNN, which takes up to three times as long to begin."""
+    if keras.backend.backend() != "tensorflow":
+        return transposed(x)
+    import tensorflow as tf
+
+    integers = tf.bitcast(x, tf.int16 if x.dtype.size == 2 else tf.int32)
+    return tf.bitcast(tf.transpose(integers, (0, 2, 1, 3)), x.dtype)
 
 
 class MultiHeadAttention(Layer):
@@ -140,16 +159,15 @@ class MultiHeadAttention(Layer):
         """W_Q, W_K and W_V side by side: [D, H (2 K + E)]."""
         return ops.concatenate([self.w_q, self.w_k, self.w_v], axis=1)
 
-    def split_all_three(self, x: Any, length: Any) -> tuple[Any, Any, Any]:
+    def split_all_three(self, x: Any, length: Any, swap: Swap = transposed) -> tuple[Any, Any, Any]:
         """The products with `w_qkv`, [N, ...], as queries, keys and values [B, H, L, K or E]."""
         width = self.num_heads * self.d_k
-        return tuple(self.split_heads(each, length) for each in ops.split(x, [width, 2 * width], axis=-1))
+        return tuple(self.split_heads(each, length, swap) for each in ops.split(x, [width, 2 * width], axis=-1))
 
-    def split_heads(self, x: Any, length: Any) -> Any:
+    def split_heads(self, x: Any, length: Any, swap: Swap = transposed) -> Any:
         """[N, H K] as [B, H, L, K]."""
-        split = ops.reshape(x, (-1, length, self.num_heads, x.shape[-1] // self.num_heads))
-        return swapped(split)
+        return swap(ops.reshape(x, (-1, length, self.num_heads, x.shape[-1] // self.num_heads)))
 
-    def join_heads(self, heads_BHLE: Any) -> Any:
+    def join_heads(self, heads_BHLE: Any, swap: Swap = transposed) -> Any:
         """The heads side by side: [N, H E]."""
-        return ops.reshape(swapped(heads_BHLE), (-1, self.num_heads * self.d_v))
+        return ops.reshape(swap(heads_BHLE), (-1, self.num_heads * self.d_v))

@@ -71,24 +71,6 @@ def cast_again(x: Any, dtype: Any, upstream: Any) -> Any:
         return tf.cast(x, dtype)
 
 
-def swapped(x_BLHK: Any) -> Any:
-    """The second and third axes changed places: heads before positions, or after.
-
-    On TensorFlow the numbers move as integers of their size: its own loop does that, where floating-point ones are
-    oneDNN's, which takes up to three times as long.
-    """
-    if keras.backend.backend() != "tensorflow":
-        return ops.transpose(x_BLHK, (0, 2, 1, 3))
-    import tensorflow as tf
-
-    @tf.custom_gradient
-    def swap(x: Any) -> Any:
-        integers = tf.bitcast(x, tf.int16 if x.dtype.size == 2 else tf.int32)
-        return tf.bitcast(tf.transpose(integers, (0, 2, 1, 3)), x.dtype), swapped
-
-    return swap(x_BLHK)
-
-
 class _Seed(keras.random.SeedGenerator):
     """Lets the functions of `keras.random` take a seed that is a tensor. Holds no state."""
 

@@ -18,7 +18,7 @@ import keras
 from keras import ops
 
 from t2t_repro.config import HParams
-from t2t_repro.model.attention import MultiHeadAttention, attention, mask_bias
+from t2t_repro.model.attention import MultiHeadAttention, attention, mask_bias, moved_as_integers
 from t2t_repro.model.layers import AddNorm, Dropout, FeedForward, Layer, linear, narrow_map, sinusoids
 
 PAD = 0
@@ -90,15 +90,16 @@ class DecoderLayer(Layer):
     ) -> tuple[Any, Cache]:
         """`call` for the newest position of W beams, N = B W; `cache` holds the keys and values of all positions
         before."""
-        queries_BHWK, new_keys, new_values = self.self_attention.split_all_three(maps.own_qkv(x_ND), width)
+        swap = moved_as_integers
+        queries_BHWK, new_keys, new_values = self.self_attention.split_all_three(maps.own_qkv(x_ND), width, swap)
         keys = ops.concatenate([cache[0], new_keys], axis=2)
         values = ops.concatenate([cache[1], new_values], axis=2)
         heads_BHWE, _ = attention(queries_BHWK, keys, values, beam_bias)
-        attended_ND = maps.own_o(self.self_attention.join_heads(heads_BHWE))
+        attended_ND = maps.own_o(self.self_attention.join_heads(heads_BHWE, swap))
         x_ND = self.self_attention_norm(x_ND, attended_ND)
-        queries_BHWK = self.memory_attention.split_heads(maps.memory_q(x_ND), width)
+        queries_BHWK = self.memory_attention.split_heads(maps.memory_q(x_ND), width, swap)
         heads_BHWE, _ = attention(queries_BHWK, *memory, memory_bias)
-        attended_ND = maps.memory_o(self.memory_attention.join_heads(heads_BHWE))
+        attended_ND = maps.memory_o(self.memory_attention.join_heads(heads_BHWE, swap))
         x_ND = self.memory_attention_norm(x_ND, attended_ND)
         return self.feed_forward_norm(x_ND, maps.outer(ops.relu(maps.inner(x_ND)))), (keys, values)
 
