@@ -76,7 +76,7 @@ def decoding_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("average_checkpoints", 1, "the last so many, averaged", lower_bound=1, flag_values=values)
     flags.DEFINE_integer("beam_size", None, "in place of the run's", lower_bound=1, flag_values=values)
     flags.DEFINE_float("alpha", None, "length penalty, in place of the run's", flag_values=values)
-    flags.DEFINE_boolean("int8", False, "decodes by products of 8-bit integers: faster on a CPU", flag_values=values)
+    flags.DEFINE_boolean("int8", False, "decodes in 8-bit integers: large models faster on a CPU", flag_values=values)
 
 
 def check_decoding(hparams: HParams, values: flags.FlagValues) -> HParams:

@@ -8,7 +8,8 @@ model_card.json that says what it is. To load it: import tensorflow and
 tensorflow_text, then tf.saved_model.load; or t2t-serve --export_dir=E. The
 second line writes the same weights for CTranslate2, with a README.txt that
 says how to use them. With --quantization=int8 either decodes by products of
-8-bit integers: faster on a CPU, and CTranslate2's is a quarter of the size.
+8-bit integers: large models faster on a CPU, CTranslate2's in a quarter of
+the space.
 """
 
 from __future__ import annotations

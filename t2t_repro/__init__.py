@@ -52,9 +52,9 @@ def load(path: str | Sequence[str], average_checkpoints: int = 1, int8: bool = F
     """What has been trained, ready to translate: a run, several that decode as one, or an exported SavedModel.
 
     A run is taken as the average of its newest `average_checkpoints` checkpoints; with `int8` it decodes by products
-    of 8-bit integers, faster on a CPU. Any number of threads may call what is returned. Raises FileNotFoundError where
-    there is neither run nor SavedModel, and ValueError where one is damaged, or several runs do not share their
-    vocabulary.
+    of 8-bit integers, large models faster on a CPU. Any number of threads may call what is returned. Raises
+    FileNotFoundError where there is neither run nor SavedModel, and ValueError where one is damaged, or several runs do
+    not share their vocabulary.
     """
     from t2t_repro.inference.decode import Translator
     from t2t_repro.inference.exported import ExportedModel, holds_export

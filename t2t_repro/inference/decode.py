@@ -43,9 +43,9 @@ class Translator:
     def from_run(cls, output_dir: str, average_checkpoints: int = 1, int8: bool = False) -> Translator:
         """The run in `output_dir`, with the mean of its newest `average_checkpoints` checkpoints' weights.
 
-        With `int8` the products of decoding are in 8-bit integers, which is faster on a CPU; all else is as the run has
-        it. Raises FileNotFoundError where there is no run or no checkpoint, and ValueError where one is damaged, or
-        where there are no such products.
+        With `int8` the products of decoding are in 8-bit integers, for large models faster on a CPU; all else is as the
+        run has it. Raises FileNotFoundError where there is no run or no checkpoint, and ValueError where one is
+        damaged, or where there are no such products.
         """
         return cls.from_runs([output_dir], average_checkpoints, int8)
 
