@@ -5,8 +5,9 @@
     python -m benchmarks.decode
 
 Every contestant is a process of its own, and all decode the same sources to translations of the same length
-(`benchmarks.cases`): warmed up, then in turn, one at a time while the others wait. CTranslate2 has our weights. A ratio
-is the median over rounds, with the extremes after it. Memory is the peak over all cases beyond the imports.
+(`benchmarks.cases`): warmed up, then in turn, one at a time while the others wait. CTranslate2 has our weights. It and
+we share the sentences among the cores, a batch for each; "on all cores", one batch has them all. A ratio is the median
+over rounds, with the extremes after it. Memory is the peak over all cases beyond the imports.
 
     python -m benchmarks.decode --only='ours bf|CTranslate2' --cases='one|greedy' --rounds=9
 """
@@ -43,10 +44,13 @@ class Contestant:
         return f"{self.title} {self.mode}"
 
 
-OURS = [Contestant("ours", "decode_ours", mode) for mode in ("int8", "bfloat16", "float32")]
+MODES = ("int8", "bfloat16", "float32")
+OURS = [Contestant("ours", "decode_ours", mode) for mode in (*MODES, *(f"{mode}, on all cores" for mode in MODES))]
 PEERS = [
-    Contestant("CTranslate2", "decode_ctranslate2", "float32"),
-    Contestant("CTranslate2", "decode_ctranslate2", "int8"),
+    *(
+        Contestant("CTranslate2", "decode_ctranslate2", mode)
+        for mode in ("float32", "int8", "float32, on all cores", "int8, on all cores")
+    ),
     Contestant("OpenNMT-tf", "decode_opennmt", "float32", "opennmt"),
 ]
 

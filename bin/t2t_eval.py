@@ -34,7 +34,9 @@ def score() -> None:
         _flags.must_be_directory("data_dir", FLAGS.data_dir)
     _program.load_tensorflow()
     from t2t_repro.evaluation.evaluate import evaluate, table
+    from t2t_repro.inference.cores import set_threads
 
+    set_threads(FLAGS.threads_per_batch)
     scores = evaluate(FLAGS.output_dir, **{name: FLAGS[name].value for name in OPTIONS})
     _program.keep_scores(FLAGS.output_dir, scores)
     print(json.dumps(scores, indent=2, ensure_ascii=False) if FLAGS.json else table(scores))

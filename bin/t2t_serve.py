@@ -16,7 +16,7 @@ import sys
 
 from absl import flags
 
-from . import _program
+from . import _flags, _program
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("export_dir", None, "where t2t-exporter wrote", flag_values=FLAGS)
@@ -32,6 +32,7 @@ for _name, _default, _lowest, _meaning in (
     ("answer_seconds", 60, 1, "in which it must be answered; beyond, 504"),
 ):
     flags.DEFINE_integer(_name, _default, _meaning, lower_bound=_lowest, flag_values=FLAGS)
+_flags.threads_flag(FLAGS, 0)
 
 
 def serve() -> None:
@@ -42,9 +43,11 @@ def serve() -> None:
         if importlib.util.find_spec(package) is None:
             raise ValueError(f"{distribution} is not installed; install it with: pip install 't2t_repro[serve]'")
     _program.load_tensorflow()
+    from t2t_repro.inference.cores import set_threads
     from t2t_repro.serving.app import Settings
     from t2t_repro.serving.serve import serve as answer
 
+    set_threads(FLAGS.threads_per_batch)
     settings = Settings(
         max_batch=FLAGS.max_batch,
         batch_seconds=FLAGS.batch_ms / 1000,

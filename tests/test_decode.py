@@ -10,7 +10,9 @@ import tensorflow as tf
 from small import PROBLEM, random_model, train_pairs
 
 from t2t_repro.data.vocabulary import Vocabulary, learn
+from t2t_repro.inference import cores
 from t2t_repro.inference.decode import Translator
+from t2t_repro.inference.search import Hypotheses
 
 LIMIT = 40  # tokens of a source
 TEXTS = ["3 red cats and 4 old dogs", "12", "a word it never saw: Straßenbahn", "old dogs", "3 red cats"]
@@ -176,6 +178,23 @@ def test_scores_of_tokens(translator):
     assert "".join(piece for piece, _ in tokens) == "3▁rote▁Katzen</s>" and [piece for piece, _ in empty] == ["</s>"]
     assert translator.score(pairs) == [pytest.approx(sum(p for _, p in each)) for each in (tokens, empty)]
     assert all(log_p < 0 for _, log_p in tokens + empty)
+
+
+def test_every_core_has_a_batch(translator, monkeypatch):
+    """Few sentences too are shared, and what is found is the same."""
+    best, pairs = translator.n_best(TEXTS, 2), [(text, "12 große Katzen") for text in TEXTS]
+    scores, batches = translator.score(pairs), []
+
+    def search(source_BM: tf.Tensor, *arguments: tf.Tensor) -> Hypotheses:
+        batches.append(len(source_BM))
+        return Translator.search(translator, source_BM, *arguments)
+
+    monkeypatch.setattr(translator, "search", search)
+    monkeypatch.setattr(cores, "batches_at_once", lambda: 3)
+    shared = translator.n_best(TEXTS, 2)
+    assert len(batches) > 1 and sum(batches) == len(TEXTS)
+    assert [[text for text, _ in found] for found in shared] == [[text for text, _ in found] for found in best]
+    np.testing.assert_allclose(translator.score(pairs), scores, rtol=1e-5)
 
 
 def test_threads_get_what_one_gets(translator):

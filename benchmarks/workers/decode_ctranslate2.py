@@ -1,4 +1,5 @@
-"""CTranslate2 on all cores, with our weights. Mode: float32 or int8, to which it converts them when it loads them."""
+"""CTranslate2 with our weights, a batch on each core. Mode: float32 or int8, to which it converts them when it loads
+them; "on all cores", one batch at a time."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from benchmarks.workers import protocol
 shape, weights, mode = protocol.decoding_arguments()
 protocol.quiet_output()
 
+import math  # noqa: E402
 import os  # noqa: E402
 
 import ctranslate2  # noqa: E402
@@ -16,8 +18,11 @@ from benchmarks.cases import ALPHA, CASES, TARGET_TOKENS, pieces  # noqa: E402
 
 def main() -> None:
     imported = protocol.resident_bytes()
+    precision, _, on_all_cores = mode.partition(", ")
+    cores = os.cpu_count() or 1
+    at_once, threads = (1, cores) if on_all_cores else (cores, 1)
     translator = ctranslate2.Translator(
-        os.path.join(weights, "ctranslate2"), compute_type=mode, inter_threads=1, intra_threads=os.cpu_count()
+        os.path.join(weights, "ctranslate2"), compute_type=precision, inter_threads=at_once, intra_threads=threads
     )
     words = pieces(shape.vocab_size)
     # it adds the end of the source itself
@@ -30,7 +35,7 @@ def main() -> None:
             length_penalty=ALPHA,
             min_decoding_length=TARGET_TOKENS,
             max_decoding_length=TARGET_TOKENS,
-            max_batch_size=0,
+            max_batch_size=math.ceil(CASES[index].sentences / at_once),
             return_scores=True,
         )
         lengths = {len(result.hypotheses[0]) for result in results}

@@ -14,6 +14,7 @@ from t2t_repro.data.trees import read_trees
 from t2t_repro.evaluation import moses
 from t2t_repro.evaluation.bleu import paper as paper_bleu
 from t2t_repro.evaluation.evalb import evalb
+from t2t_repro.inference.cores import at_once
 from t2t_repro.inference.decode import Translator
 from t2t_repro.inference.parse import Parser
 from t2t_repro.run import Run
@@ -54,8 +55,8 @@ def evaluate(
     else:
         scores = _translation_scores(shards, translator, run.problem.target_language, beam_size, alpha)
     evaluator = make_evaluator(translator.model, run.hparams.label_smoothing)
-    batches = pipeline.evaluation_batches(shards)
-    sums = tf.add_n([evaluator(batch["inputs"], batch["targets"]) for batch in batches])
+    batches = list(pipeline.evaluation_batches(shards))
+    sums = tf.add_n(list(at_once(lambda batch: evaluator(batch["inputs"], batch["targets"]), batches)))
     smoothed, plain, correct, tokens = (float(x) for x in sums)
     weights = [os.path.basename(path) for path in paths(run)[-average_checkpoints:]]
     return {

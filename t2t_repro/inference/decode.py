@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ import tensorflow as tf
 from t2t_repro.config import HParams
 from t2t_repro.data import batching
 from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.inference import cores
 from t2t_repro.inference.beam import beam_search
 from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
 from t2t_repro.inference.given_words import GivenWords
@@ -22,6 +24,7 @@ from t2t_repro.training.precision import POLICIES
 
 BATCH_TOKENS = 2_048  # source positions of a batch, padding included, for a beam of at most `BATCH_WIDTH`
 BATCH_WIDTH = 4
+SLACK = 1.1  # for padding, where few sentences are shared by the cores
 _IDS, _COUNT, _NUMBER = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int32), tf.TensorSpec([])
 
 Found = list[tuple[str, float]]  # translations of a text with their scores
@@ -168,9 +171,13 @@ class Translator:
         pieces = self.vocabulary.pieces
         scores: list[Found] = [[] for _ in pairs]
         lengths = np.array([[len(s), len(t)] for s, t in zip(sources, targets, strict=True)]).reshape(-1, 2)
-        for numbers in _by_length(lengths, BATCH_TOKENS):
+
+        def log_probabilities(numbers: list[int]) -> np.ndarray:
             source_BM, target_BL = _padded([sources[i] for i in numbers]), _padded([targets[i] for i in numbers])
-            log_p_BL = self.token_log_probabilities(source_BM, target_BL).numpy()
+            return self.token_log_probabilities(source_BM, target_BL).numpy()
+
+        batches = list(_by_length(lengths, BATCH_TOKENS))
+        for numbers, log_p_BL in zip(batches, cores.at_once(log_probabilities, batches), strict=True):
             for number, log_p in zip(numbers, log_p_BL.tolist(), strict=True):
                 scores[number] = [(pieces[id], log_p[place]) for place, id in enumerate(targets[number])]
         return scores
@@ -233,10 +240,15 @@ class Translator:
         results: list[Found] = [[("", 0.0)]] * len(texts)
         sources = self._encode(texts, report)
         begun = [ids[:-1] for ids in self.vocabulary.encode(["" for _ in texts] if prefixes is None else prefixes)]
-        for places in _batches(sources, BATCH_TOKENS * BATCH_WIDTH // max(width, BATCH_WIDTH)):
+
+        def best(places: list[int]) -> list[Found]:
             batch = [sources[place] for place in places]
             found = decode(batch, _padded(batch), _padded([begun[place] for place in places]))
-            for place, hypotheses in zip(places, self._texts(found, n), strict=True):
+            return list(self._texts(found, n))
+
+        batches = list(_batches(sources, BATCH_TOKENS * BATCH_WIDTH // max(width, BATCH_WIDTH)))
+        for places, found in zip(batches, cores.at_once(best, batches), strict=True):
+            for place, hypotheses in zip(places, found, strict=True):
                 results[place] = hypotheses
         return results
 
@@ -269,8 +281,10 @@ def _batches(sources: Mapping[int, list[int]], tokens: int) -> Iterator[list[int
 
 
 def _by_length(lengths: np.ndarray, tokens: int) -> Iterator[list[int]]:
+    """Numbers of pairs that are a batch: at most so many tokens, and fewer where not every core would have one."""
     if not len(lengths):
         return
+    tokens = min(tokens, math.ceil(SLACK * lengths.sum(axis=0).max() / cores.batches_at_once()))
     cut = batching.plan(lengths, max(tokens, int(lengths.max())), np.random.default_rng(0))
     for start, end in zip(cut.starts[:-1], cut.starts[1:], strict=True):
         yield cut.order[start:end].tolist()

@@ -32,14 +32,14 @@ def int8_matrix(weight_IO: tf.Tensor) -> Int8Matrix:
 
 
 def int8_map(
-    weight_IO: tf.Tensor, bias_O: tf.Tensor | None = None, result: Any = None
+    weight_IO: tf.Tensor, bias_O: tf.Tensor | None = None, result: Any = "float32"
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """x to x W + b, in the dtype of x, or as `result`."""
+    """x to x W + b, as `result`: what is done with it next takes less time in float32 than in bfloat16 on a CPU."""
     matrix = int8_matrix(tf.convert_to_tensor(weight_IO))
     bias_O = None if bias_O is None else tf.convert_to_tensor(bias_O)
 
     def mapped(x_NI: tf.Tensor) -> tf.Tensor:
-        y_NO = int8_product(x_NI, matrix, tf.as_dtype(result or x_NI.dtype))
+        y_NO = int8_product(x_NI, matrix, tf.as_dtype(result))
         return y_NO if bias_O is None else y_NO + tf.cast(bias_O, y_NO.dtype)
 
     return mapped
@@ -51,8 +51,9 @@ def int8_product(x_NI: tf.Tensor, matrix: Int8Matrix, dtype: tf.DType) -> tf.Ten
     `matrix` must stay the same for as long as the graph lives: the operation packs it once and keeps that.
     """
     given = dtype if dtype == tf.bfloat16 else tf.float32  # what the operation can give
-    scale_N1 = tf.cast(tf.reduce_max(tf.abs(x_NI), axis=1, keepdims=True), tf.float32)
-    y_NO = _quantized_matmul(_rounded(tf.cast(x_NI, tf.float32), scale_N1), matrix, given)
+    x_NI = tf.cast(x_NI, tf.float32)
+    scale_N1 = tf.reduce_max(tf.abs(x_NI), axis=1, keepdims=True)
+    y_NO = _quantized_matmul(_rounded(x_NI, scale_N1), matrix, given)
     return tf.cast(y_NO * tf.cast(scale_N1 / LARGEST, given), dtype)
 
 

@@ -75,8 +75,14 @@ class DecoderLayer(Layer):
 
     def step_maps(self, linear_map: MakeMap) -> StepMaps:
         own, other, feed_forward = self.self_attention, self.memory_attention, self.feed_forward
-        inner = linear_map(feed_forward.w_1, feed_forward.b_1), linear_map(feed_forward.w_2, feed_forward.b_2)
-        return StepMaps(linear_map(own.w_qkv()), *map(linear_map, (own.w_o, other.w_q, other.w_o)), *inner)
+        return StepMaps(
+            own_qkv=linear_map(own.w_qkv(), result=self.compute_dtype),
+            own_o=linear_map(own.w_o),
+            memory_q=linear_map(other.w_q, result=self.compute_dtype),
+            memory_o=linear_map(other.w_o),
+            inner=linear_map(feed_forward.w_1, feed_forward.b_1),
+            outer=linear_map(feed_forward.w_2, feed_forward.b_2),
+        )
 
     def step(
         self,
@@ -96,6 +102,7 @@ class DecoderLayer(Layer):
         values = ops.concatenate([cache[1], new_values], axis=2)
         heads_BHWE, _ = attention(queries_BHWK, keys, values, beam_bias)
         attended_ND = maps.own_o(self.self_attention.join_heads(heads_BHWE, swap))
+        x_ND = ops.cast(x_ND, attended_ND.dtype)  # from the first layer on it is what the maps give
         x_ND = self.self_attention_norm(x_ND, attended_ND)
         queries_BHWK = self.memory_attention.split_heads(maps.memory_q(x_ND), width, swap)
         heads_BHWE, _ = attention(queries_BHWK, *memory, memory_bias)
@@ -105,7 +112,7 @@ class DecoderLayer(Layer):
 
 
 Map = Callable[[Any], Any]  # x [N, I] to x W + b [N, O]
-MakeMap = Callable[..., Map]  # from W [I, O] and b [O], if any, float32; `result` is a dtype, if not that of x
+MakeMap = Callable[..., Map]  # from W [I, O] and b [O], if any, float32; `result` is a dtype, if not its own
 
 
 class StepMaps(NamedTuple):

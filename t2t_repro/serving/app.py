@@ -22,6 +22,7 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, exposition
 
+from t2t_repro.inference.cores import batches_at_once
 from t2t_repro.serving import page, protocol
 from t2t_repro.serving.batching import Batcher, Overloaded
 from t2t_repro.serving.model import ServedModel, WrongInput
@@ -103,6 +104,7 @@ class Server:
             settings.batch_seconds,
             settings.max_waiting,
             self.metrics.batches.observe,
+            batches_at_once(),
         )
         await self.batcher.start()
         yield

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -36,11 +37,11 @@ class _Job:
 
 
 class Batcher:
-    """Runs requests on a model, one batch at a time in a thread of its own.
+    """Runs requests on a model, `at_once` batches at a time, each in a thread of its own.
 
     The oldest request waits at most `wait` seconds for others of its kind, until there are `max_rows` rows; those that
-    come while the model is busy are the next batch. Beyond `max_waiting` rows in all, new ones are refused.
-    `on_batch` is told the rows of each batch.
+    come while every thread is busy are the next batch. Threads that have nothing to do share what waits. Beyond
+    `max_waiting` rows in all, new ones are refused. `on_batch` is told the rows of each batch.
     """
 
     def __init__(
@@ -50,13 +51,15 @@ class Batcher:
         wait: float,
         max_waiting: int,
         on_batch: Callable[[int], None] = lambda rows: None,
+        at_once: int = 1,
     ):
         self._run, self._max_rows, self._wait, self._max_waiting = run, max_rows, wait, max_waiting
         self._on_batch = on_batch
         self._jobs: deque[_Job] = deque()
         self._came = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, "model")
-        self._task: asyncio.Task[None] | None = None
+        self._threads = ThreadPoolExecutor(at_once, "model")
+        self._idle = at_once  # threads
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def waiting(self) -> int:
@@ -64,14 +67,15 @@ class Batcher:
         return sum(job.request.rows for job in self._jobs)
 
     async def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._work())
+        self._begin(self._work())
 
     async def stop(self) -> None:
         """Ends the work; to be called when nobody waits any more."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        self._thread.shutdown()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._threads.shutdown()
 
     async def __call__(self, request: Request) -> Outputs:
         """The outputs for the rows of this request alone. Raises `Overloaded`, or what the model raises."""
@@ -91,7 +95,7 @@ class Batcher:
         while True:
             await self._came.wait()
             self._drop_abandoned()
-            if not self._jobs:
+            if not self._jobs or not self._idle:
                 self._came.clear()
                 continue
             left = self._jobs[0].arrived + self._wait - loop.time()
@@ -105,16 +109,31 @@ class Batcher:
             batch = self._alike()
             for job in batch:
                 self._jobs.remove(job)
+            self._idle -= 1
+            self._begin(self._occupy(batch))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)  # else nothing would keep it
+        task.add_done_callback(self._tasks.discard)
+
+    async def _occupy(self, batch: list[_Job]) -> None:
+        """Has a thread answer a batch."""
+        try:
             await self._answer(batch)
+        finally:
+            self._idle += 1
+            self._came.set()
 
     def _drop_abandoned(self) -> None:
         self._jobs = deque(job for job in self._jobs if not job.outputs.done())
 
     def _alike(self) -> list[_Job]:
-        """The oldest job and those that may be joined to it, as many as fit."""
+        """The oldest job and those that may be joined to it, as many as fit, or as are an idle thread's share."""
         first, rows, batch = self._jobs[0], 0, []
+        most = min(self._max_rows, math.ceil(self.waiting / self._idle))
         for job in self._jobs:
-            if job.key == first.key and (not batch or rows + job.request.rows <= self._max_rows):
+            if job.key == first.key and (not batch or rows + job.request.rows <= most):
                 batch.append(job)
                 rows += job.request.rows
         return batch
@@ -127,7 +146,7 @@ class Batcher:
         joined = {name: np.concatenate([job.request.inputs[name] for job in batch]) for name in first.inputs}
         self._on_batch(sum(rows))
         try:
-            outputs = await loop.run_in_executor(self._thread, self._run, first.signature, joined | first.options)
+            outputs = await loop.run_in_executor(self._threads, self._run, first.signature, joined | first.options)
         except Exception as error:
             if len(batch) > 1:
                 for job in batch:
