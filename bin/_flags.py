@@ -77,17 +77,13 @@ def decoding_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("beam_size", None, "in place of the run's", lower_bound=1, flag_values=values)
     flags.DEFINE_float("alpha", None, "length penalty, in place of the run's", flag_values=values)
     flags.DEFINE_boolean("int8", False, "decodes in 8-bit integers: large models faster on a CPU", flag_values=values)
-    threads_flag(values, 1)
+    threads_flag(values)
 
 
-def threads_flag(values: flags.FlagValues, default: int) -> None:
-    flags.DEFINE_integer(
-        "threads_per_batch",
-        default,
-        "cores that decode one batch, while the others decode others; 0: all",
-        lower_bound=0,
-        flag_values=values,
-    )
+def threads_flag(values: flags.FlagValues) -> None:
+    """Defines the flag that `t2t_repro.inference.cores.set_threads` takes."""
+    meaning = "cores for one batch, while the others decode other batches; 0: all"
+    flags.DEFINE_integer("threads_per_batch", 1, meaning, lower_bound=0, flag_values=values)
 
 
 def check_decoding(hparams: HParams, values: flags.FlagValues) -> HParams:

@@ -86,8 +86,7 @@ def decode() -> None:
     from t2t_repro.inference.decode import Translator
     from t2t_repro.inference.parse import Parser
 
-    alone = FLAGS.decode_interactive and not FLAGS["threads_per_batch"].present  # one line at a time
-    set_threads(0 if alone else FLAGS.threads_per_batch)
+    set_threads(FLAGS.threads_per_batch)
     translator = Translator.from_runs(FLAGS.output_dir, FLAGS.average_checkpoints, FLAGS.int8)
     if pairs is not None:
         _lines.write(_lines.token_scores(translator.score_tokens(pairs)), FLAGS.decode_to_file)

@@ -32,7 +32,7 @@ for _name, _default, _lowest, _meaning in (
     ("answer_seconds", 60, 1, "in which it must be answered; beyond, 504"),
 ):
     flags.DEFINE_integer(_name, _default, _meaning, lower_bound=_lowest, flag_values=FLAGS)
-_flags.threads_flag(FLAGS, 0)
+_flags.threads_flag(FLAGS)
 
 
 def serve() -> None:

@@ -310,6 +310,26 @@ def test_clients_at_once_share_batches_and_get_their_own_answers():
     assert len(sizes) <= 2 + sum(map(len, texts)) // 14  # nearly full ones
 
 
+def test_idle_threads_share_what_waits(monkeypatch):
+    monkeypatch.setattr("t2t_repro.serving.app.batches_at_once", lambda: 2)
+    model = Capitals()
+
+    async def ask(client):
+        model.gate.clear()
+        first = [asyncio.create_task(post(client, {"instances": [f"first {n}"]})) for n in range(6)]
+        await until(lambda: len(model.calls) == 2)  # the gate is closed: both threads are in the model
+        rest = [asyncio.create_task(post(client, {"instances": [f"rest {n}"]})) for n in range(4)]
+        await until(lambda: client.t2t.batcher.waiting == 4)
+        model.gate.set()
+        return await asyncio.gather(*first, *rest)
+
+    found = served(ask, model=model, batch_seconds=0.1)
+    texts = [f"FIRST {n}" for n in range(6)] + [f"REST {n}" for n in range(4)]
+    assert [body["predictions"][0]["outputs"] for _, body in found] == texts
+    assert model.calls[:2] == [("serving_default", 3)] * 2
+    assert sum(rows for _, rows in model.calls) == 10
+
+
 def test_a_request_waits_for_others_and_no_longer():
     model = Capitals()
 
