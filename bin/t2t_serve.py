@@ -24,7 +24,7 @@ flags.DEFINE_integer("port", 8501, "0: any that is free", lower_bound=0, upper_b
 flags.DEFINE_string("host", "127.0.0.1", "to listen on; 0.0.0.0: for all who can reach it", flag_values=FLAGS)
 flags.DEFINE_string("model_name", None, "in the address, if not the folder's own", flag_values=FLAGS)
 for _name, _default, _lowest, _meaning in (
-    ("max_batch", 64, 1, "sentences that are run at once"),
+    ("max_batch", 64, 1, "sentences that are run together"),
     ("batch_ms", 5, 0, "milliseconds that a request waits for others"),
     ("max_body", 1 << 20, 1, "bytes of a request"),
     ("max_requests", 256, 1, "requests at once; beyond, 503"),
@@ -43,13 +43,14 @@ def serve() -> None:
         if importlib.util.find_spec(package) is None:
             raise ValueError(f"{distribution} is not installed; install it with: pip install 't2t_repro[serve]'")
     _program.load_tensorflow()
-    from t2t_repro.inference.cores import set_threads
+    from t2t_repro.inference.cores import batches_at_once, set_threads
     from t2t_repro.serving.app import Settings
     from t2t_repro.serving.serve import serve as answer
 
     set_threads(FLAGS.threads_per_batch)
     settings = Settings(
         max_batch=FLAGS.max_batch,
+        batches_at_once=batches_at_once(),
         batch_seconds=FLAGS.batch_ms / 1000,
         max_body=FLAGS.max_body,
         max_requests=FLAGS.max_requests,

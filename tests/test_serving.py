@@ -310,8 +310,7 @@ def test_clients_at_once_share_batches_and_get_their_own_answers():
     assert len(sizes) <= 2 + sum(map(len, texts)) // 14  # nearly full ones
 
 
-def test_idle_threads_share_what_waits(monkeypatch):
-    monkeypatch.setattr("t2t_repro.serving.app.batches_at_once", lambda: 2)
+def test_idle_threads_share_what_waits():
     model = Capitals()
 
     async def ask(client):
@@ -323,7 +322,7 @@ def test_idle_threads_share_what_waits(monkeypatch):
         model.gate.set()
         return await asyncio.gather(*first, *rest)
 
-    found = served(ask, model=model, batch_seconds=0.1)
+    found = served(ask, model=model, batch_seconds=0.1, batches_at_once=2)
     texts = [f"FIRST {n}" for n in range(6)] + [f"REST {n}" for n in range(4)]
     assert [body["predictions"][0]["outputs"] for _, body in found] == texts
     assert model.calls[:2] == [("serving_default", 3)] * 2

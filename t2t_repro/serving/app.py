@@ -22,7 +22,6 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, exposition
 
-from t2t_repro.inference.cores import batches_at_once
 from t2t_repro.serving import page, protocol
 from t2t_repro.serving.batching import Batcher, Overloaded
 from t2t_repro.serving.model import ServedModel, WrongInput
@@ -37,7 +36,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Settings:
     """What a server allows."""
 
-    max_batch: int = 64  # rows that are run at once
+    max_batch: int = 64  # rows that are run together
+    batches_at_once: int = 1  # each in a thread of its own
     batch_seconds: float = 0.005  # that the oldest request waits for others
     max_body: int = 1 << 20  # bytes
     max_requests: int = 256  # under way at once, bodies that are still coming included
@@ -104,7 +104,7 @@ class Server:
             settings.batch_seconds,
             settings.max_waiting,
             self.metrics.batches.observe,
-            batches_at_once(),
+            settings.batches_at_once,
         )
         await self.batcher.start()
         yield
