@@ -322,7 +322,7 @@ def test_idle_threads_share_what_waits():
         model.gate.set()
         return await asyncio.gather(*first, *rest)
 
-    found = served(ask, model=model, batch_seconds=0.1, batches_at_once=2)
+    found = served(ask, model=model, batch_seconds=0.5, batches_at_once=2)
     texts = [f"FIRST {n}" for n in range(6)] + [f"REST {n}" for n in range(4)]
     assert [body["predictions"][0]["outputs"] for _, body in found] == texts
     assert model.calls[:2] == [("serving_default", 3)] * 2

@@ -159,7 +159,7 @@ class MultiHeadAttention(Layer):
         """W_Q, W_K and W_V side by side: [D, H (2 K + E)]."""
         return ops.concatenate([self.w_q, self.w_k, self.w_v], axis=1)
 
-    def split_all_three(self, x: Any, length: Any, swap: Swap = transposed) -> tuple[Any, Any, Any]:
+    def split_all_three(self, x: Any, length: Any, swap: Swap) -> tuple[Any, Any, Any]:
         """The products with `w_qkv`, [N, ...], as queries, keys and values [B, H, L, K or E]."""
         width = self.num_heads * self.d_k
         return tuple(self.split_heads(each, length, swap) for each in ops.split(x, [width, 2 * width], axis=-1))
