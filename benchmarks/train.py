@@ -9,6 +9,7 @@ and Adam are on; nobody keeps statistics or checkpoints. A ratio is the median o
 A peer runs in the fastest of its modes that trains. The docstrings of `benchmarks.workers` name them; --add tries more.
 
     python -m benchmarks.train --models=base_25000 --only='ours bf|OpenNMT' --updates=1    # the paper's, in parts
+    python -m benchmarks.train --only=ours --add=ours:bfloat16+xla --add=ours:float32+xla
     python -m benchmarks.train --only=OpenNMT --add=opennmt:lazyadam --add=opennmt:lean+adam
 """
 

@@ -16,9 +16,10 @@ from t2t_repro.training.precision import POLICIES
 from t2t_repro.training.update import Updater
 
 
-def compiled_update(shape: shapes.Shape, precision: str, element_spec: Any, replicas: int = 1) -> Callable[..., float]:
+def compiled_update(shape: shapes.Shape, mode: str, element_spec: Any, replicas: int = 1) -> Callable[..., float]:
     """A function of one element of `training_batches` for each replica, which trains the last so many devices on them
-    and gives the loss a target token."""
+    and gives the loss a target token. `mode` is a precision; with "+xla" after it, XLA compiles the update."""
+    precision, _, compiler = mode.partition("+")
     hparams = replace(
         t2t_repro.hparams("base"),
         name=shape.name,
@@ -36,7 +37,7 @@ def compiled_update(shape: shapes.Shape, precision: str, element_spec: Any, repl
     with tf.distribute.MirroredStrategy(devices).scope():
         model = Transformer(shape.vocab_size, hparams, dtype=POLICIES[precision])
         adam = Adam([weight.value for weight in model.trainable_variables], hparams)
-        compiled = Updater(model, adam, hparams, seed=1).compiled(element_spec)
+        compiled = Updater(model, adam, hparams, seed=1, jit_compile=compiler == "xla").compiled(element_spec)
     steps = iter(range(1, 2**31))
 
     def update(*elements: dict[str, tf.Tensor]) -> float:

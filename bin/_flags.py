@@ -58,6 +58,8 @@ def training_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_enum(
         "precision", "auto", ["auto", "float32", "bfloat16", "float16"], "of matrix products", flag_values=values
     )
+    meaning = "XLA compiles each update, one program for each shape: slower on a CPU"
+    flags.DEFINE_boolean("jit_compile", False, meaning, flag_values=values)
     flags.DEFINE_float("checkpoint_minutes", 10.0, "between two checkpoints", lower_bound=0, flag_values=values)
     flags.register_validator(
         "checkpoint_minutes", math.isfinite, "expected a finite number of minutes", flag_values=values

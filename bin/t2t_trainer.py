@@ -33,7 +33,7 @@ flags.DEFINE_enum(
     flag_values=FLAGS,
 )
 flags.DEFINE_boolean("dry_run", False, "tells size, speed, time, memory, disk and cost, and ends", flag_values=FLAGS)
-OPTIONS = ("seed", "precision", "checkpoint_minutes", "checkpoint_steps", "accumulate")  # of train()
+OPTIONS = ("seed", "precision", "checkpoint_minutes", "checkpoint_steps", "accumulate", "jit_compile")  # of train()
 
 
 def chosen() -> tuple[Problem, HParams]:

@@ -67,6 +67,18 @@ def test_it_writes_nothing(flown, data):
     assert not os.path.exists(folder) and files(data) == before
 
 
+@pytest.mark.slow
+def test_what_xla_will_take(flown, data, tmp_path, monkeypatch):
+    """Each shape that is to come is compiled once."""
+    made, options = [], {"precision": "float32", "checkpoint_steps": 4, "jit_compile": True, "show": lambda line: None}
+    monkeypatch.setattr(preflight, "Flight", lambda *arguments: made.append(Flight(*arguments)) or made[-1])
+    forecast = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), **options)
+    (there,) = made
+    assert 0 < there._programs() <= len(np.unique(there.sizes.reshape(-1, 3), axis=0))
+    assert forecast.startup_seconds > there.compiling * there._programs() > 0
+    assert forecast.flops == flown[0].flops and forecast.seconds_per_update < there.compiling
+
+
 def test_counts_are_those_of_the_training(flown, trained):
     """Updates an epoch, FLOPs of them all, and the checkpoints' disk, beside what the real one left."""
     forecast, _, _, _ = flown

@@ -461,13 +461,13 @@ def test_dry_run_trains_nothing(program, training, stand_in, monkeypatch):
     calls = []
     stand_in("training.preflight", dry_run=lambda *positional, **named: calls.append((positional, named)))
     monkeypatch.setattr(_program, "go_on_in_a_child", lambda: calls.append("a child"))
-    options = ["--dry_run", "--train_steps=7", "--seed=3", "--checkpoint_steps=5", "--accumulate=16"]
+    options = ["--dry_run", "--train_steps=7", "--seed=3", "--checkpoint_steps=5", "--accumulate=16", "--jit_compile"]
     assert program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, *options) == (0, "", "")
     child, ((problem, hparams, data_dir, output_dir), named) = calls
     assert child == "a child" and training.calls == [] and os.listdir() == []
     assert (problem.name, hparams.train_steps, data_dir, output_dir) == ("translate_ende_cldr", 7, "DATA", "RUN")
     options = {"seed": 3, "precision": "auto", "checkpoint_minutes": 10, "checkpoint_steps": 5, "accumulate": 16}
-    assert named == options | {"sampler": "the sampler"}
+    assert named == options | {"jit_compile": True, "sampler": "the sampler"}
 
 
 def test_trainer_refuses_before_anything_heavy(program, training, run):

@@ -157,6 +157,20 @@ def test_smaller_parts_where_memory_runs_out(data, tmp_path, monkeypatch, one_re
         np.testing.assert_allclose(cut[name], uncut[name], rtol=1e-3, atol=1e-3, err_msg=name)
 
 
+@pytest.mark.slow
+def test_training_compiled_by_xla(data, tmp_path, one_replica):
+    """It learns what the other does, and is continued by it."""
+    hparams, options = replace(TINY, dropout=0.0, train_steps=2), {"precision": "float32", "report": silent}
+    compiled = train(PROBLEM, hparams, data, str(tmp_path / "XLA"), jit_compile=True, **options)
+    graph = train(PROBLEM, hparams, data, str(tmp_path / "GRAPH"), **options)
+    ours, theirs = values(compiled, 2), values(graph, 2)
+    assert ours.pop(SPENT)[0] == theirs.pop(SPENT)[0]
+    for name in theirs:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-3, err_msg=name)
+    continued = train(PROBLEM, replace(hparams, train_steps=3), data, str(tmp_path / "XLA"), **options)
+    assert continued.training["step"] == 3
+
+
 @pytest.mark.parametrize(
     ("accumulate", "pairs", "message"),
     [

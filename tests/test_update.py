@@ -17,6 +17,7 @@ from t2t_repro.data import batching, pipeline
 from t2t_repro.data.shards import example, write_shard
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training import loss_scale
+from t2t_repro.training.grid import on_grid
 from t2t_repro.training.loss import smoothed_cross_entropy
 from t2t_repro.training.loss_scale import FIRST
 from t2t_repro.training.optimizer import Adam
@@ -54,7 +55,15 @@ def shards(tmp_path_factory) -> list[str]:
 class Trainer:
     """A model, its optimizer and the compiled update, for `replicas` devices."""
 
-    def __init__(self, shards: list[str], replicas: int, dtype: str = "float32", accumulate: int = 1, **changes: Any):
+    def __init__(
+        self,
+        shards: list[str],
+        replicas: int,
+        dtype: str = "float32",
+        accumulate: int = 1,
+        jit_compile: bool = False,
+        **changes: Any,
+    ):
         hparams = replace(HPARAMS, **changes)
         # without TensorFlow's collectives: in one process two strategies of several devices get into each other's
         self.strategy = tf.distribute.MirroredStrategy(
@@ -65,7 +74,7 @@ class Trainer:
             self.model = Transformer(VOCAB, hparams, dtype=dtype)
             self.variables = [weight.value for weight in self.model.trainable_weights]
             self.optimizer = Adam(self.variables, hparams, scaled=dtype == "mixed_float16")
-            self.updater = Updater(self.model, self.optimizer, hparams, 1, accumulate)
+            self.updater = Updater(self.model, self.optimizer, hparams, 1, accumulate, jit_compile)
         shares = {"replicas": replicas, "accumulate": accumulate}
         self.data = pipeline.training_batches(shards, hparams.batch_tokens, 1, 0, **shares)
         self.update = self.updater.compiled(self.data.element_spec)
@@ -168,6 +177,33 @@ def test_two_replicas_equal_one(trained):
     (_, one), (_, two) = trained(1, 0.3), trained(2, 0.3)
     must_be_equal(two, one)
     assert np.abs(one.weights[0] - trained(1, 0.0)[1].weights[0]).max() > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_xla_makes_the_same_update(trained, shards, replicas):
+    """From parts with more padding."""
+    compiled = Trainer(shards, replicas, jit_compile=True, dropout=0.0, attention_dropout=0.0)
+    must_be_equal(compiled.run(), trained(1, 0.0)[1])
+    assert compiled.updater.gradients.experimental_get_tracing_count() == replicas
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_xla_computes_the_same_gradient(shards, dtype):
+    """Under dropout too: of a part that needs no more padding, all masks are the same."""
+    rng = np.random.default_rng(1)
+    case = [tf.constant(rng.integers(2, VOCAB, (4, 6)) * (np.arange(6) < [[6], [5], [2], [6]]), tf.int32)] * 2
+    assert [ids.shape for ids in on_grid(*case)] == [(4, 6)] * 2
+    case += [tf.constant([3, 7]), tf.constant(19.0)]
+    (ours, sums), (theirs, their_sums) = (
+        tf.function(Trainer(shards, 1, dtype, jit_compile=jit, dropout=0.3).updater.gradients)(*case)
+        for jit in (True, False)
+    )
+    precise = 1e-5 if dtype == "float32" else 0.05
+    np.testing.assert_allclose(sums[:2], their_sums[:2], rtol=precise)
+    assert abs(sums.correct - their_sums.correct) <= (dtype != "float32") and sums.tokens == their_sums.tokens
+    for a, b in zip(ours, theirs, strict=True):
+        assert np.linalg.norm(a - b) <= precise * np.linalg.norm(b)
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

@@ -228,6 +228,7 @@ def test_what_must_be_the_same(trained, data):
     elsewhere = replace(trained, directory="elsewhere", data_dir="there")
     assert workers.facts(elsewhere, workers.prepared(PROBLEM, data), 0) == facts
     assert workers.facts(elsewhere, workers.prepared(PROBLEM, data), 16) != facts
+    assert workers.facts(elsewhere, workers.prepared(PROBLEM, data), 0, jit_compile=True) != facts
     longer = replace(trained, hparams=replace(trained.hparams, train_steps=9))
     assert workers.facts(longer, workers.prepared(PROBLEM, data), 0) != facts
 

@@ -1,4 +1,4 @@
-"""This package, as `t2t-trainer` runs it: its model, its update, its graph. Mode: float32 or bfloat16."""
+"""This package, as `t2t-trainer` runs it: its model, its update, its graph. Mode: float32 or bfloat16, and +xla."""
 
 from __future__ import annotations
 

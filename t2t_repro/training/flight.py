@@ -24,6 +24,7 @@ from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.training import machine
 from t2t_repro.training import precision as precisions
+from t2t_repro.training.grid import sizes_on_grid
 from t2t_repro.training.optimizer import Adam
 from t2t_repro.training.trainer import MakeSampler
 from t2t_repro.training.update import Updater, make_evaluator
@@ -41,10 +42,16 @@ class Flight:
     whether what training does was done."""
 
     def __init__(
-        self, run: Run, dataset: Dataset, vocab_size: int, sampler: MakeSampler | None = None, accumulate: int = 1
+        self,
+        run: Run,
+        dataset: Dataset,
+        vocab_size: int,
+        sampler: MakeSampler | None = None,
+        accumulate: int = 1,
+        jit_compile: bool = False,
     ):
         self.run, self.dataset, self.vocab_size, self.sampler = run, dataset, vocab_size, sampler
-        self.accumulate, self.at, self.trained = accumulate, "at the start", False
+        self.accumulate, self.jit_compile, self.at, self.trained = accumulate, jit_compile, "at the start", False
         self.strategy = tf.distribute.MirroredStrategy()
         self.replicas = self.strategy.num_replicas_in_sync
         self.pieces = batching.pieces(batching.num_parts(run.hparams.batch_tokens), self.replicas, accumulate)
@@ -80,7 +87,7 @@ class Flight:
                 run.hparams,
                 scaled=run.precision == "float16",
             )
-            self.updater = Updater(self.model, optimizer, run.hparams, run.seed, self.accumulate)
+            self.updater = Updater(self.model, optimizer, run.hparams, run.seed, self.accumulate, self.jit_compile)
         chosen = self._chosen()
         training_data = self._training_data()
         self.update = self.updater.compiled(training_data.element_spec)
@@ -105,8 +112,15 @@ class Flight:
         """Bytes that training will hold of shapes that were not run here."""
         coming = self.sizes[: self.replicas * self.steps()].reshape(-1, 3)
         here = np.array([*self.run_sizes, self.worst])
+        if self.jit_compile:
+            return 0
         more = _shapes_kept(np.concatenate([here, coming])) - _shapes_kept(here)
         return int(more * self.bytes_per_shape)
+
+    def _programs(self) -> int:
+        """How many XLA will compile for the parts of the window that training comes to."""
+        coming = self.sizes[: self.replicas * self.steps()].reshape(-1, 3)
+        return len(np.unique(sizes_on_grid(tf.constant(coming[coming[:, 0] > 0], tf.int32)), axis=0))
 
     def _chosen(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """For each of some ranks of cost, from the middle outwards, the parts [R, A, 2] of one element of each device,
@@ -127,11 +141,13 @@ class Flight:
     def _measure_updates(self, chosen: list[tuple[np.ndarray, np.ndarray]]) -> None:
         """How many seconds a FLOP takes, and an update besides."""
         again = self._seconds(self.first)
-        self.startup -= again
+        self.startup += self.compiling * self._programs() - again
         self.besides = 0.0 if self.first.any() else again
         seconds = flops = 0.0
         started = time.perf_counter()
         for spans, sizes in chosen:
+            if self.jit_compile:
+                self._seconds(spans)  # compiles
             seconds += max(self._seconds(spans) - self.besides, 0.0)
             flops += self.done_flops
             self.run_sizes += map(tuple, sizes)
@@ -155,6 +171,11 @@ class Flight:
         lengths = np.tile(np.array([[source, target]]), (batch + 1, 1))
         window = pipeline.Window(pairs, lengths, np.arange(batch + 1), span)
         self.worst_seconds = self._seconds(span, window)
+        self.compiling = 0.0
+        if self.jit_compile:
+            again = self._seconds(span, window)
+            self.compiling = max(self.worst_seconds - again, 0.0)
+            self.worst_seconds = again
 
     def _worst(self) -> tuple[int, int, int]:
         """(B, M, L) of the part whose numbers between the layers take the most memory. Where the window is not all of

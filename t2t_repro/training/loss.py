@@ -11,8 +11,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from t2t_repro.model.layers import cast_again
+from t2t_repro.model.transformer import PAD
 
-CHUNK = 512  # tokens whose logits exist at one time
+CHUNK = 512  # tokens, at most, whose logits exist at one time
 BLOCK = 4_000  # words whose logits are computed at one time
 
 
@@ -57,7 +58,8 @@ def projected_loss(
     targets_N: tf.Tensor,
     label_smoothing: float,
 ) -> Loss:
-    """`smoothed_cross_entropy` of the logits states_ND embedding_VD^T, with the gradient computed on the way.
+    """`smoothed_cross_entropy` of the logits states_ND embedding_VD^T where targets are not `PAD`, with the gradient
+    computed on the way.
 
     The embedding is given twice, float32: whole, in `vocabulary_blocks`, and as `rows_ND`, the rows of the targets. Its
     gradient is the sum of both, of which the latter is sparse.
@@ -68,53 +70,41 @@ def projected_loss(
     float32; the logits are in the dtype of `states_ND`.
     """
     eps, vocab_size = label_smoothing, sum(block_KD.shape[0] for block_KD in blocks_KD)
+    tokens = tf.shape(targets_N)[0]
+    chunks = tf.maximum((tokens + CHUNK - 1) // CHUNK, 1)
+    size = (tokens + chunks - 1) // chunks  # C: all alike, for XLA knows no others
+
+    def in_chunks(x: tf.Tensor) -> tf.Tensor:
+        """[N, ...] as [chunks, C, ...], zeros at the end."""
+        padded = tf.pad(x, [[0, chunks * size - tokens]] + [[0, 0]] * (len(x.shape) - 1))
+        return tf.reshape(padded, [chunks, size, *x.shape[1:]])
 
     @tf.custom_gradient
     def fused(
         states_ND: tf.Tensor, rows_ND: tf.Tensor, *blocks_KD: tf.Tensor
     ) -> tuple[tuple[tf.Tensor, ...], Callable[..., tuple[tf.Tensor, ...]]]:
         mean_row_D = tf.add_n([tf.reduce_sum(block_KD, axis=0) for block_KD in blocks_KD]) / vocab_size
+        all_states, all_rows, all_targets = in_chunks(states_ND), in_chunks(rows_ND), in_chunks(targets_N)
 
-        def chunk(first: tf.Tensor, sums: tuple, d_states: tf.TensorArray, d_blocks_KD: tuple[tf.Tensor, ...]) -> tuple:
-            states_CD, targets_C = states_ND[first : first + CHUNK], targets_N[first : first + CHUNK]
-            states32_CD = tf.cast(states_CD, tf.float32)
-            logits_CK = _logits(states_CD, blocks_KD)
-            highest_C, exps_CK, total_C = _exps(logits_CK)
-            chosen_C = tf.cast(_chosen(logits_CK, targets_C), tf.float32)
-            log_total_C = highest_C + tf.math.log(total_C)
-            mean_logit_C = tf.linalg.matvec(states32_CD, mean_row_D)
-            sums = (
-                sums[0] + tf.reduce_sum(log_total_C - (1 - eps) * chosen_C - eps * mean_logit_C),
-                sums[1] + tf.reduce_sum(log_total_C - chosen_C),
-                sums[2] + tf.reduce_sum(tf.cast(chosen_C >= highest_C, tf.float32)),
-            )
-            expected_CD = _weighted_sum(exps_CK, blocks_KD) / total_C[:, None]
-            d_states_CD = expected_CD - (1 - eps) * rows_ND[first : first + CHUNK] - eps * mean_row_D
-            d_states = d_states.write(first // CHUNK, tf.cast(d_states_CD, states_ND.dtype))
-            scaled_CD = tf.cast(states32_CD / total_C[:, None], states_ND.dtype)
-            d_blocks_KD = tuple(
-                d_block_KD + tf.cast(tf.matmul(block_CK, scaled_CD, transpose_a=True), tf.float32)
-                for d_block_KD, block_CK in zip(d_blocks_KD, exps_CK, strict=True)
-            )
-            return first + CHUNK, sums, d_states, d_blocks_KD
+        def add(number: tf.Tensor, sums: tuple, d_states: tf.TensorArray, d_blocks_KD: tuple[tf.Tensor, ...]) -> tuple:
+            chunk = all_states[number], all_rows[number], all_targets[number]
+            more, d_states_CD, d_more_KD = _chunk(*chunk, blocks_KD, mean_row_D, eps)
+            sums, d_blocks_KD = (tuple(map(tf.add, *both)) for both in ((sums, more), (d_blocks_KD, d_more_KD)))
+            return number + 1, sums, d_states.write(number, d_states_CD), d_blocks_KD
 
-        tokens = tf.shape(targets_N)[0]
-        chunks = tf.TensorArray(
-            states_ND.dtype, (tokens + CHUNK - 1) // CHUNK, infer_shape=False, element_shape=(None, states_ND.shape[-1])
-        )
         uniform_D = -eps / vocab_size * tf.reduce_sum(tf.cast(states_ND, tf.float32), axis=0)
         _, sums, d_states, d_blocks_KD = tf.while_loop(
-            lambda first, *_: first < tokens,
-            chunk,
+            lambda number, *_: number < chunks,
+            add,
             (
                 tf.constant(0),
                 (tf.constant(0.0),) * 3,
-                chunks,
+                tf.TensorArray(states_ND.dtype, chunks, element_shape=(None, states_ND.shape[-1])),
                 tuple(tf.broadcast_to(uniform_D, block_KD.shape) for block_KD in blocks_KD),
             ),
             parallel_iterations=1,
         )
-        d_states_ND = d_states.concat()
+        d_states_ND = d_states.concat()[:tokens]
 
         def grad(upstream: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, ...]:
             d_rows_ND = cast_again(states_ND, tf.float32, upstream) * ((eps - 1) * upstream)
@@ -123,8 +113,41 @@ def projected_loss(
 
         return sums, grad
 
-    smoothed, plain, correct = fused(states_ND, rows_ND, *blocks_KD)
-    return Loss(smoothed, plain, correct, tf.cast(tf.size(targets_N), tf.float32))
+    # a state of zeros has no part in the gradient of the embedding, nor gets one itself
+    real_N = targets_N != PAD
+    smoothed, plain, correct = fused(tf.where(real_N[:, None], states_ND, 0), rows_ND, *blocks_KD)
+    return Loss(smoothed, plain, correct, tf.math.count_nonzero(real_N, dtype=tf.float32))
+
+
+def _chunk(
+    states_CD: tf.Tensor,
+    rows_CD: tf.Tensor,
+    targets_C: tf.Tensor,
+    blocks_KD: Sequence[tf.Tensor],
+    mean_row_D: tf.Tensor,
+    eps: float,
+) -> tuple[tuple[tf.Tensor, ...], tf.Tensor, list[tf.Tensor]]:
+    """Of one chunk: the first three numbers of `Loss`, and the gradient of the first of them with respect to the
+    states, in their dtype, and, where it is that of p, to each block of the embedding, float32."""
+    states32_CD, real_C = tf.cast(states_CD, tf.float32), tf.cast(targets_C != PAD, tf.float32)
+    logits_CK = _logits(states_CD, blocks_KD)
+    highest_C, exps_CK, total_C = _exps(logits_CK)
+    chosen_C = tf.cast(_chosen(logits_CK, targets_C), tf.float32)
+    log_total_C = highest_C + tf.math.log(total_C)
+    mean_logit_C = tf.linalg.matvec(states32_CD, mean_row_D)
+    sums = (
+        tf.reduce_sum(real_C * (log_total_C - (1 - eps) * chosen_C - eps * mean_logit_C)),
+        tf.reduce_sum(real_C * (log_total_C - chosen_C)),
+        tf.reduce_sum(real_C * tf.cast(chosen_C >= highest_C, tf.float32)),
+    )
+    expected_CD = _weighted_sum(exps_CK, blocks_KD) / total_C[:, None]
+    d_states_CD = tf.cast(expected_CD - (1 - eps) * rows_CD - eps * mean_row_D, states_CD.dtype)
+    scaled_CD = tf.cast(states32_CD / total_C[:, None], states_CD.dtype)
+    return sums, d_states_CD, [_product(block_CK, scaled_CD) for block_CK in exps_CK]
+
+
+def _product(weights_CK: tf.Tensor, states_CD: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.matmul(weights_CK, states_CD, transpose_a=True), tf.float32)
 
 
 def _logits(states_CD: tf.Tensor, blocks_KD: Sequence[tf.Tensor]) -> list[tf.Tensor]:

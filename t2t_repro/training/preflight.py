@@ -61,6 +61,7 @@ def dry_run(
     checkpoint_minutes: float = 10.0,
     checkpoint_steps: int = 0,
     accumulate: int = 0,
+    jit_compile: bool = False,
     show: Callable[[str], None] = say,
     sampler: MakeSampler | None = None,
 ) -> Forecast:
@@ -76,7 +77,7 @@ def dry_run(
     run = Run(output_dir, problem, hparams, data_dir, seed, precisions.resolve(precision), vocabulary.sha256)
     run.can_start()
     _must_be_free(run)
-    flight = Flight(run, dataset, vocabulary.size, sampler, accumulate or 1)
+    flight = Flight(run, dataset, vocabulary.size, sampler, accumulate or 1, jit_compile)
     for line in _plan(flight):
         show(line)
     flight = _measured(flight, accumulate == 0, show)
@@ -107,7 +108,7 @@ def _measured(flight: Flight, may_accumulate_more: bool, show: Callable[[str], N
                 raise ValueError(f"does not fit: {fails}; give --accumulate={2 * parts}") from None
         for line in _wrapped("", f"{fails}; once more with {2 * parts} parts a device"):
             show(line)
-        flight = Flight(flight.run, flight.dataset, flight.vocab_size, flight.sampler, 2 * parts)
+        flight = Flight(flight.run, flight.dataset, flight.vocab_size, flight.sampler, 2 * parts, flight.jit_compile)
 
 
 def _plan(flight: Flight) -> Iterator[str]:

@@ -62,6 +62,7 @@ def train(
     checkpoint_minutes: float = 10.0,
     checkpoint_steps: int = 0,
     accumulate: int = 0,
+    jit_compile: bool = False,
     report: Callable[[str], None] = stderr_line,
     sampler: MakeSampler | None = None,
 ) -> Run:
@@ -75,7 +76,7 @@ def train(
     and writes.
 
     Each device computes at least `accumulate` parts of an update one after the other; where that is 0, twice as many
-    whenever TensorFlow runs out of memory.
+    whenever TensorFlow runs out of memory. `jit_compile` is of `Updater`.
 
     Raises ValueError where `output_dir` holds another run, or memory runs out all the same, `Diverged` where the
     training comes to nothing, ConnectionError where another machine does not come, differs, or is gone, and
@@ -101,10 +102,10 @@ def train(
             run.start(dataset.vocabulary)
             run.note({"data": dataset.condition()})
         with only_trainer(run) if cluster.is_chief else nullcontext():
-            meeting.agree(workers.facts(run, dataset, accumulate))
+            meeting.agree(workers.facts(run, dataset, accumulate, jit_compile))
             with _signals() as caught, workers.noticed(cluster):
-                pace = checkpoint_minutes, checkpoint_steps
-                training = _Training(run, cluster, dataset, vocabulary.size, *pace, accumulate, report, sampler)
+                how = checkpoint_minutes, checkpoint_steps, accumulate, jit_compile
+                training = _Training(run, cluster, dataset, vocabulary.size, *how, report, sampler)
                 training.run(caught)
     return run
 
@@ -136,6 +137,7 @@ class _Training:
         checkpoint_minutes: float,
         checkpoint_steps: int,
         accumulate: int,
+        jit_compile: bool,
         report: Callable[[str], None],
         sampler: MakeSampler | None,
     ):
@@ -149,7 +151,7 @@ class _Training:
             weights = [weight.value for weight in self.model.trainable_variables]
             self.optimizer = Adam(weights, hparams, scaled=run.precision == "float16")
         self.may_accumulate_more = accumulate == 0 and cluster.size == 1
-        self.accumulate = accumulate or 1
+        self.accumulate, self.jit_compile = accumulate or 1, jit_compile
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # updates tried so far
         self.position = tf.Variable([0, 0], dtype=tf.int64, trainable=False)  # in the data: epoch, updates within it
         self.spent = tf.Variable([0, 0, 0], dtype=tf.float64, trainable=False)  # what `Progress` counts
@@ -194,7 +196,8 @@ class _Training:
     def _make_updater(self) -> None:
         run = self.settings
         with self.strategy.scope():
-            self.updater = Updater(self.model, self.optimizer, run.hparams, run.seed, self.accumulate)
+            how = run.seed, self.accumulate, self.jit_compile
+            self.updater = Updater(self.model, self.optimizer, run.hparams, *how)
 
     def _updates(self, stop: workers.StopTogether) -> Iterator[tuple[int, float, tf.Tensor, tf.Tensor]]:
         """Makes the updates that are left, in smaller parts where memory runs out: of each its step, learning rate,

@@ -16,6 +16,7 @@ from t2t_repro.config import HParams
 from t2t_repro.cost import training_flops
 from t2t_repro.data import batching
 from t2t_repro.model.transformer import PAD, Transformer
+from t2t_repro.training.grid import on_grid
 from t2t_repro.training.loss import Loss, projected_loss, smoothed_cross_entropy, vocabulary_blocks
 from t2t_repro.training.optimizer import Adam
 
@@ -25,8 +26,24 @@ Element = dict[str, tf.Tensor]  # what `training_batches` gives a replica
 class Updater:
     """Made and called inside the scope of a `tf.distribute` strategy."""
 
-    def __init__(self, model: Transformer, optimizer: Adam, hparams: HParams, seed: int, accumulate: int = 1):
+    def __init__(
+        self,
+        model: Transformer,
+        optimizer: Adam,
+        hparams: HParams,
+        seed: int,
+        accumulate: int = 1,
+        jit_compile: bool = False,
+    ):
+        """With `jit_compile`, XLA compiles the gradient of a part, for each shape anew: parts are padded to few shapes
+        (`grid`)."""
         self.model, self.optimizer, self.hparams, self.seed = model, optimizer, hparams, seed
+        self.jit_compile, self.gradients = jit_compile, self._gradients
+        if jit_compile:
+            ids, scalars = tf.TensorSpec([None, None], tf.int32), (tf.TensorSpec([2], tf.int32), tf.TensorSpec([]))
+            self.gradients = tf.function(
+                self._gradients, input_signature=(ids, ids, *scalars), autograph=False, jit_compile=True
+            )
         self.strategy = tf.distribute.get_strategy()
         self.variables = [weight.value for weight in model.trainable_variables]
         parts, replicas = batching.num_parts(hparams.batch_tokens), self.strategy.num_replicas_in_sync
@@ -112,14 +129,29 @@ class Updater:
         batch, source_length, target_length = tf.unstack(element["sizes"][number])
         source_BM = element["inputs"][number, :batch, :source_length]
         target_BL = element["targets"][number, :batch, :target_length]
+        if self.jit_compile:
+            source_BM, target_BL = on_grid(source_BM, target_BL)
+        gradients, loss = self.gradients(source_BM, target_BL, seed, divisor)
+        batch, source_length, target_length = (
+            tf.cast(size, tf.float32) for size in (batch, source_length, target_length)
+        )
+        flops = training_flops(self.hparams, self.model.vocab_size, batch, source_length, target_length, loss.tokens)
+        return gradients, tf.stack([*loss, flops])
+
+    def _gradients(
+        self, source_BM: tf.Tensor, target_BL: tf.Tensor, seed: tf.Tensor, divisor: tf.Tensor
+    ) -> tuple[list[tf.Tensor], Loss]:
         embedding = self.model.embedding.value
         blocks_KD = vocabulary_blocks(tf.convert_to_tensor(embedding))
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch((blocks_KD, self.variables))
             memory_BMD = self.model.encode(source_BM, seed)
             states_BLD = self.model.decode(target_BL, memory_BMD, source_BM, seed)
-            real_BL = target_BL != PAD
-            states_ND, target_N = tf.boolean_mask(states_BLD, real_BL), tf.boolean_mask(target_BL, real_BL)
+            target_N = tf.reshape(target_BL, [-1])
+            states_ND = tf.reshape(states_BLD, [-1, states_BLD.shape[-1]])
+            if not self.jit_compile:  # XLA knows no shape that the values decide
+                real_N = target_N != PAD
+                states_ND, target_N = tf.boolean_mask(states_ND, real_N), tf.boolean_mask(target_N, real_N)
             rows_ND = tf.gather(embedding, target_N)
             loss = projected_loss(states_ND, blocks_KD, rows_ND, target_N, self.hparams.label_smoothing)
             mean_loss = loss.smoothed / divisor
@@ -130,11 +162,7 @@ class Updater:
         with tf.control_dependencies([rows.values]):
             d_matrix_VD = tf.concat(d_blocks_KD, axis=0)
         gradients[looked_up] = tf.tensor_scatter_nd_add(d_matrix_VD, rows.indices[:, None], rows.values)
-        batch, source_length, target_length = (
-            tf.cast(size, tf.float32) for size in (batch, source_length, target_length)
-        )
-        flops = training_flops(self.hparams, self.model.vocab_size, batch, source_length, target_length, loss.tokens)
-        return [tf.convert_to_tensor(gradient) for gradient in gradients], tf.stack([*loss, flops])
+        return [tf.convert_to_tensor(gradient) for gradient in gradients], loss
 
 
 def _target_tokens(element: Element) -> tf.Tensor:
