@@ -43,17 +43,30 @@ def write_shards(folder: str, pairs: int, vocab_size: int, seed: int = 1) -> lis
     return paths
 
 
-def alone(shards: Sequence[str], batch_tokens: int) -> tuple[float, float]:
-    """Over one epoch with nothing else to do: pairs a second, and real tokens over padded positions of both sides."""
+def alone(shards: Sequence[str], batch_tokens: int) -> tuple[float, int, np.ndarray]:
+    """Over one epoch with nothing else to do: pairs a second; the real tokens of both sides, and (B, M, L) of all parts
+    [N, 3]."""
     from t2t_repro.data.pipeline import training_batches
 
-    start, pairs, real, positions = time.perf_counter(), 0, 0, 0
+    start, real, sizes = time.perf_counter(), 0, []
     for element in training_batches(shards, batch_tokens, seed=1, epoch=0):
-        sizes = element["sizes"].numpy().astype(np.int64)
-        pairs += int(sizes[:, 0].sum())
-        positions += int((sizes[:, 0] * (sizes[:, 1] + sizes[:, 2])).sum())
+        sizes.append(element["sizes"].numpy())
         real += sum(np.count_nonzero(element[side].numpy()) for side in ("inputs", "targets"))
-    return pairs / (time.perf_counter() - start), real / positions
+    seconds, sizes_N3 = time.perf_counter() - start, np.concatenate(sizes)
+    return sizes_N3[:, 0].sum() / seconds, real, sizes_N3[sizes_N3[:, 0] > 0]
+
+
+def padding(real: int, sizes_N3: np.ndarray) -> str:
+    """Real tokens over positions, and how many shapes the parts have: as they are, and on the grid of XLA."""
+    from t2t_repro.training.grid import sizes_on_grid
+
+    batch_N, length_N = sizes_on_grid(sizes_N3).numpy().T
+    on_grid_N3 = np.stack([batch_N, length_N, length_N], axis=1)
+    cells = []
+    for each_N3 in (sizes_N3, on_grid_N3):
+        positions = (each_N3[:, 0].astype(np.int64) * each_N3[:, 1:].sum(axis=1)).sum()
+        cells += [f"{real / positions:.3f}", f"{len(np.unique(each_N3, axis=0)):,}"]
+    return " | ".join(cells)
 
 
 def while_training(shards: Sequence[str], shape: Shape, precision: str, updates: int) -> tuple[float, float]:
@@ -89,10 +102,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         shards = write_shards(folder, arguments.pairs, min(shape.vocab_size for shape in shapes))
         rates = {}
-        print("| positions a side | real tokens over positions |\n|---|---|")
+        print(
+            "| positions a side | real tokens over positions | shapes | with `--jit_compile` | shapes |\n"
+            + "|---" * 5
+            + "|"
+        )
         for tokens in sorted({*FILL_TOKENS, *(shape.batch_tokens for shape in shapes)}):
-            rates[tokens], fill = alone(shards, tokens)
-            print(f"| {tokens:,} | {fill:.3f} |", flush=True)
+            rates[tokens], *parts = alone(shards, tokens)
+            print(f"| {tokens:,} | {padding(*parts)} |", flush=True)
         print("\n| model | share of a step spent waiting | pairs/s: alone over while training |\n|---|---|---|")
         for shape in shapes:
             waiting, rate = while_training(shards, shape, arguments.precision, arguments.updates)

@@ -1,8 +1,6 @@
 """The few shapes that parts are padded to where XLA makes a program for each shape.
 
-    python -m benchmarks.pipeline --grid
-
-counts them. Both sides get one length: with a length for each there are up to ten times as many shapes.
+`python -m benchmarks.pipeline` counts them. Both sides get one length: with one for each there are ten times as many.
 """
 
 from __future__ import annotations
