@@ -70,12 +70,14 @@ def test_it_writes_nothing(flown, data):
 @pytest.mark.slow
 def test_what_xla_will_take(flown, data, tmp_path, monkeypatch):
     """Each shape that is to come is compiled once."""
-    made, options = [], {"precision": "float32", "checkpoint_steps": 4, "jit_compile": True, "show": lambda line: None}
+    made, lines = [], []
+    options = {"precision": "float32", "checkpoint_steps": 4, "jit_compile": True, "show": lines.append}
     monkeypatch.setattr(preflight, "Flight", lambda *arguments: made.append(Flight(*arguments)) or made[-1])
     forecast = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), **options)
     (there,) = made
-    assert 0 < there._programs() <= len(np.unique(there.sizes.reshape(-1, 3), axis=0))
-    assert forecast.startup_seconds > there.compiling * there._programs() > 0
+    assert 0 < there.programs() <= len(np.unique(there.sizes.reshape(-1, 3), axis=0))
+    assert forecast.startup_seconds > there.compiling * there.programs() > 0
+    assert f"XLA         {there.programs()} programs for as many shapes, " in "\n".join(lines)
     assert forecast.flops == flown[0].flops and forecast.seconds_per_update < there.compiling
 
 

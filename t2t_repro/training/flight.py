@@ -117,7 +117,7 @@ class Flight:
         more = _shapes_kept(np.concatenate([here, coming])) - _shapes_kept(here)
         return int(more * self.bytes_per_shape)
 
-    def _programs(self) -> int:
+    def programs(self) -> int:
         """How many XLA will compile for the parts of the window that training comes to."""
         coming = self.sizes[: self.replicas * self.steps()].reshape(-1, 3)
         return len(np.unique(sizes_on_grid(tf.constant(coming[coming[:, 0] > 0], tf.int32)), axis=0))
@@ -141,7 +141,7 @@ class Flight:
     def _measure_updates(self, chosen: list[tuple[np.ndarray, np.ndarray]]) -> None:
         """How many seconds a FLOP takes, and an update besides."""
         again = self._seconds(self.first)
-        self.startup += self.compiling * self._programs() - again
+        self.startup += self.compiling * self.programs() - again
         self.besides = 0.0 if self.first.any() else again
         seconds = flops = 0.0
         started = time.perf_counter()

@@ -121,7 +121,9 @@ def _plan(flight: Flight) -> Iterator[str]:
     yield f"parameters  {parameters:,} with {flight.vocab_size:,} pieces{_papers(h, 'millions')}"
     parts = batching.num_parts(h.batch_tokens)
     update = f"an update of {parts} part{'s' * (parts > 1)}, {flight.sizes.shape[1]} a device"
-    yield from _wrapped("devices     ", f"{flight.replicas} x {devices.name()}, {run.precision}; {update}")
+    yield from _wrapped(
+        "devices     ", f"{flight.replicas} x {devices.name()}, {run.precision}{', XLA' * flight.jit_compile}; {update}"
+    )
     fills = [fill.Fill() for _ in range(len(fill.BOUNDS) + 1)]
     fill.add_parts(fills, flight.sizes, flight.tokens)
     yield ""
@@ -172,6 +174,9 @@ def _outcome(flight: Flight, forecast: Forecast) -> Iterator[str]:
         f"{_size(data)} of data",
         "cost": f"{forecast.flops:.2g} FLOPs in {h.train_steps:,} updates{_papers(h, 'flops')}",
     }
+    if flight.jit_compile:
+        each = f"{flight.compiling:.2g} s each to compile; what they hold comes on top of the memory"
+        lines["XLA"] = f"{flight.programs()} programs for as many shapes, {each}"
     for name, text in lines.items():
         yield from _wrapped(f"{name:<12}", text)
 

@@ -311,7 +311,9 @@ class _Training:
         run = self.settings
         parameters = run.hparams.num_parameters(self.model.vocab_size)
         of = f"{run.problem.name} with {run.hparams.name}"
-        return f"{of}: {parameters:,} parameters, {run.precision}; {_equation(self.updater)}"
+        return (
+            f"{of}: {parameters:,} parameters, {run.precision}{', XLA' * self.jit_compile}; {_equation(self.updater)}"
+        )
 
 
 def _equation(updater: Updater) -> str:
