@@ -71,8 +71,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         vocabulary = Vocabulary(dataset.vocabulary)
         run = Run(RUN, problem, hparams, DATA, 1, "float32", vocabulary.sha256).start(dataset.vocabulary)
         run.note({"data": dataset.condition()})
+        how = 10, 0, 0, False  # checkpoints, parts, XLA
         training = trainer._Training(
-            run, Cluster.from_environment(), dataset, vocabulary.size, 10, 0, 0, small.silent, None
+            run, Cluster.from_environment(), dataset, vocabulary.size, *how, small.silent, None
         )
         for step in (2, 4):
             training.step.assign(step)
