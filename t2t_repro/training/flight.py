@@ -110,10 +110,10 @@ class Flight:
 
     def _growth(self) -> int:
         """Bytes that training will hold of shapes that were not run here."""
+        if self.jit_compile:
+            return 0  # XLA's programs are not foretold
         coming = self.sizes[: self.replicas * self.steps()].reshape(-1, 3)
         here = np.array([*self.run_sizes, self.worst])
-        if self.jit_compile:
-            return 0
         more = _shapes_kept(np.concatenate([here, coming])) - _shapes_kept(here)
         return int(more * self.bytes_per_shape)
 
