@@ -141,7 +141,8 @@ class Flight:
     def _measure_updates(self, chosen: list[tuple[np.ndarray, np.ndarray]]) -> None:
         """How many seconds a FLOP takes, and an update besides."""
         again = self._seconds(self.first)
-        self.startup += self.compiling * self.programs() - again
+        to_come = self.programs() - self.first.any()  # but for the first part's, where it was one
+        self.startup += self.compiling * to_come - again
         self.besides = 0.0 if self.first.any() else again
         seconds = flops = 0.0
         started = time.perf_counter()
@@ -174,7 +175,7 @@ class Flight:
         self.compiling = 0.0
         if self.jit_compile:
             again = self._seconds(span, window)
-            self.compiling = max(self.worst_seconds - again, 0.0)
+            self.compiling = max(self.worst_seconds - again, 0.0) / len(turns)  # each of another shape
             self.worst_seconds = again
 
     def _worst(self) -> tuple[int, int, int]:
