@@ -120,6 +120,16 @@ def test_narrow_states(monkeypatch):
         assert np.linalg.norm(found - truth) < 0.01 * np.linalg.norm(truth)
 
 
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
+def test_the_highest_of_a_row_of_any_sign(dtype):
+    rows = np.stack([normal(40), -abs(normal(40)), abs(normal(40)), -1e4 * abs(normal(40)), np.zeros(40)])
+    rows[0, 3], rows[1, 5], rows[2, 7], rows[4, :20] = math.inf, -math.inf, 0, -0.0
+    rows = tf.cast(rows, dtype)
+    np.testing.assert_array_equal(loss_module._highest(rows), tf.reduce_max(rows, axis=-1))
+    with_nan = tf.constant([[1, math.nan, 2]], dtype)
+    assert np.isnan(tf.cast(loss_module._highest(with_nan), tf.float32))
+
+
 def test_counts():
     embedding, wanted = np.eye(VOCAB, dtype=np.float32), np.arange(9, dtype=np.int32)
     states = np.eye(VOCAB, dtype=np.float32)[[0, 1, 2, 9, 9, 5, 9, 9, 9]]

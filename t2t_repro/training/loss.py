@@ -47,8 +47,12 @@ def vocabulary_blocks(embedding_VD: tf.Tensor) -> list[tf.Tensor]:
     """The matrix cut into blocks of words, so that what is computed of a block is read again while a cache still has
     it. Not on a GPU, where each operation costs its start: there it is one block."""
     vocab_size = embedding_VD.shape[0]
-    size = vocab_size if tf.config.list_physical_devices("GPU") else BLOCK
+    size = BLOCK if _on_cpu() else vocab_size
     return [embedding_VD[start : start + size] for start in range(0, vocab_size, size)]
+
+
+def _on_cpu() -> bool:
+    return not tf.config.list_physical_devices("GPU")
 
 
 def projected_loss(
@@ -161,10 +165,20 @@ def _logits(states_CD: tf.Tensor, blocks_KD: Sequence[tf.Tensor]) -> list[tf.Ten
 def _exps(logits_CK: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
     """The highest logit of all blocks [C], float32; exp(logits - highest) of each, in their dtype; the sum of all
     these [C], float32."""
-    highest_C = tf.reduce_max(tf.stack([tf.reduce_max(block_CK, axis=-1) for block_CK in logits_CK]), axis=0)
+    highest_C = tf.reduce_max(tf.stack([_highest(block_CK) for block_CK in logits_CK]), axis=0)
     exps_CK = [tf.exp(tf.cast(block_CK - highest_C[:, None], tf.float32)) for block_CK in logits_CK]
     total_C = tf.add_n([tf.reduce_sum(block_CK, axis=-1) for block_CK in exps_CK])
     return tf.cast(highest_C, tf.float32), [tf.cast(block_CK, highest_C.dtype) for block_CK in exps_CK], total_C
+
+
+def _highest(x_CK: tf.Tensor) -> tf.Tensor:
+    """The highest of each row [C]. The bits of floating-point numbers, read as integers, are in the same order where
+    the sign is +, and in the opposite where it is -: and of integers TensorFlow takes a sixth of the time on a CPU."""
+    if x_CK.dtype.size != 2 or not _on_cpu():
+        return tf.reduce_max(x_CK, axis=-1)
+    bits_CK = tf.bitcast(x_CK, tf.int16)
+    highest_C, lowest_C = tf.reduce_max(bits_CK, axis=-1), tf.reduce_min(bits_CK, axis=-1)
+    return tf.bitcast(tf.where(highest_C >= 0, highest_C, lowest_C), x_CK.dtype)
 
 
 def _weighted_sum(weights_CK: Sequence[tf.Tensor], blocks_KD: Sequence[tf.Tensor]) -> tf.Tensor:
