@@ -156,11 +156,10 @@ class Updater:
             loss = projected_loss(states_ND, blocks_KD, rows_ND, target_N, self.hparams.label_smoothing)
             mean_loss = loss.smoothed / divisor
         d_blocks_KD, gradients = tape.gradient(mean_loss, (blocks_KD, self.variables))
-        # of looking words up, a few rows: added to the softmax's when what the layers have kept is gone
+        # joined at once, where the loss has left room, and not at the end, where it lies in pieces: 60 MB less for base
+        d_matrix_VD = tf.concat(d_blocks_KD, axis=0)
         looked_up = next(at for at, variable in enumerate(self.variables) if variable is embedding)
         rows = gradients[looked_up]
-        with tf.control_dependencies([rows.values]):
-            d_matrix_VD = tf.concat(d_blocks_KD, axis=0)
         gradients[looked_up] = tf.tensor_scatter_nd_add(d_matrix_VD, rows.indices[:, None], rows.values)
         return [tf.convert_to_tensor(gradient) for gradient in gradients], loss
 
