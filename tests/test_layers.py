@@ -17,7 +17,6 @@ from t2t_repro.model.layers import (
     LayerNorm,
     keep_mask,
     linear,
-    linear_maps,
     sinusoids,
 )
 
@@ -50,6 +49,13 @@ def test_neighbouring_elements_are_independent():
         within(mask[:, i].mean(), 0.7, len(mask))
         for j in range(i):
             within((mask[:, i] & mask[:, j]).mean(), 0.49, len(mask))
+
+
+def test_what_halves_of_a_mask_share_is_next_to_nothing():
+    """An element and one half a mask away have eight bits in common, of which one of them hardly ever needs any."""
+    first, second = keep_mask((8_000_000,), 0.1, seed(5, 6)).numpy().reshape(2, -1)
+    for shift in (-1, 0, 1):
+        assert abs((first & np.roll(second, shift)).mean() - 0.81) < 2**-10 + 5 * np.sqrt(0.81 * 0.19 / len(first))
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 1), (2, 3, 5), (7, 9), (0, 4)])
@@ -179,25 +185,26 @@ def test_add_norm():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_linear_maps_are_products_and_so_are_their_gradients(dtype):
-    x, bias, weights = tf.cast(normal(6, 4), dtype), normal(3), [normal(4, width) for width in (5, 3, 2)]
-    exact = tf.cast(x, tf.float64).numpy()
-    upstream = [tf.cast(normal(6, width), dtype) for width in (5, 3, 2)]
-    weights = [tf.cast(tf.cast(weight, dtype), tf.float32) for weight in weights]
-    with tf.GradientTape() as tape:
-        tape.watch([x, *weights])
-        products = linear_maps(x, *weights)
-    d_x, *d_weights = tape.gradient(products, [x, *weights], output_gradients=upstream)
-    close = functools.partial(np.testing.assert_allclose, rtol=1e-5 if dtype == "float32" else 0.02, atol=1e-5)
-    d_exact = 0
-    for product, weight, d_product, d_weight in zip(products, weights, upstream, d_weights, strict=True):
-        assert product.dtype == dtype and d_weight.dtype == tf.float32
-        d_product = tf.cast(d_product, tf.float64).numpy()
-        close(tf.cast(product, tf.float64), exact @ weight)
-        close(d_weight, exact.T @ d_product)
-        d_exact = d_exact + d_product @ np.transpose(weight)
-    close(tf.cast(d_x, tf.float64), d_exact, atol=1e-5 if dtype == "float32" else 0.05)
-    close(tf.cast(linear(x, weights[1], bias), tf.float64), exact @ weights[1] + bias, atol=0.02)
+def test_a_linear_map_is_x_w_plus_b_and_so_are_its_gradients(dtype):
+    x, upstream = tf.cast(normal(6, 4), dtype), tf.cast(normal(6, 5), dtype)
+    weight, bias = (tf.cast(tf.cast(each, dtype), tf.float32) for each in (normal(4, 5), normal(5)))
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([x, weight, bias])
+        product, mapped = linear(x, weight), linear(x, weight, bias)
+    exact, d_exact = (tf.cast(each, tf.float64).numpy() for each in (x, upstream))
+    rtol, atol = (1e-5, 1e-5) if dtype == "float32" else (0.02, 0.05)
+    close = functools.partial(np.testing.assert_allclose, rtol=rtol, atol=atol)
+    close(tf.cast(product, tf.float64), exact @ weight)
+    close(tf.cast(mapped, tf.float64), exact @ weight + bias)
+    for value in (product, mapped):
+        assert value.dtype == dtype
+        d_x, d_weight = tape.gradient(value, [x, weight], output_gradients=upstream)
+        assert d_x.dtype == dtype and d_weight.dtype == tf.float32
+        close(tf.cast(d_x, tf.float64), d_exact @ np.transpose(weight))
+        close(d_weight, exact.T @ d_exact)
+    d_bias = tape.gradient(mapped, bias, output_gradients=upstream)
+    assert d_bias.dtype == tf.float32
+    close(d_bias, d_exact.sum(axis=0))
 
 
 def test_feed_forward_is_equation_2():

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from t2t_repro.model.layers import Dropout, Layer, cast_again, linear, linear_maps
+from t2t_repro.model.layers import Dropout, Layer, cast_again, linear
 
 # What is added to the score of a masked key. The paper has -inf; the largest finite float32 gives the same weights, and
 # uniform ones instead of NaN in a row that is padding throughout.
@@ -131,13 +131,9 @@ class MultiHeadAttention(Layer):
     ) -> Any:
         """Attends from `x_ND`, sentences of `length` rows each, to `memory_ND`, or to itself without one: [N, D]."""
         if memory_ND is None:
-            memory_length = length
-            queries_BHLK, keys_BHMK, values_BHME = (
-                self.split_heads(each, length) for each in linear_maps(x_ND, self.w_q, self.w_k, self.w_v)
-            )
-        else:
-            queries_BHLK = self.split_heads(linear(x_ND, self.w_q), length)
-            keys_BHMK, values_BHME = self.keys_values(memory_ND, memory_length)
+            memory_ND, memory_length = x_ND, length
+        queries_BHLK = self.split_heads(linear(x_ND, self.w_q), length)
+        keys_BHMK, values_BHME = self.keys_values(memory_ND, memory_length)
         if seed is None:
             heads_BHLE, weights_BHLM = attention(queries_BHLK, keys_BHMK, values_BHME, bias_BHLM)
             if self.on_weights is not None:
@@ -151,8 +147,8 @@ class MultiHeadAttention(Layer):
         return linear(self.join_heads(heads_BHLE), self.w_o)
 
     def keys_values(self, memory_ND: Any, length: Any) -> tuple[Any, Any]:
-        """K W_K and V W_V, in one product: [B, H, M, K] and [B, H, M, E]."""
-        keys, values = linear_maps(memory_ND, self.w_k, self.w_v)
+        """K W_K and V W_V: [B, H, M, K] and [B, H, M, E]."""
+        keys, values = linear(memory_ND, self.w_k), linear(memory_ND, self.w_v)
         return self.split_heads(keys, length), self.split_heads(values, length)
 
     def w_qkv(self) -> Any:
