@@ -51,13 +51,11 @@ def weight_products(shape: Shape) -> list[tuple[str, int, int, int]]:
     """The matrix products with weights: side of the tokens that go in, rows and columns of the weight, how often."""
     n, d, f = shape.num_layers, shape.d_model, shape.d_ff
     return [
-        ("source", d, 3 * d, n),  # the encoder's Q, K and V
-        ("source", d, d, n),  # its output projection
+        ("source", d, d, 4 * n),  # the encoder's Q, K and V, and its output projection
         ("source", d, f, n),
         ("source", f, d, n),
-        ("target", d, 3 * d, n),  # the decoder's self-attention
-        ("target", d, d, 3 * n),  # both output projections, and Q of the attention to the encoder's output
-        ("source", d, 2 * d, n),  # K and V of the latter
+        ("target", d, d, 6 * n),  # of the decoder's self-attention, and Q and the output of that to the encoder's
+        ("source", d, d, 2 * n),  # K and V of the latter
         ("target", d, f, n),
         ("target", f, d, n),
         ("target", d, shape.vocab_size, 1),

@@ -125,7 +125,7 @@ def test_memory_grows_with_shapes_that_are_still_to_come():
     """Counted by hand: products of B M rows and of B L rows, and those of attention; parts without pairs count for
     nothing, what was there before does not again, and no more is kept than TensorFlow keeps."""
     sizes = np.array([[4, 6, 5], [4, 6, 5], [8, 3, 5], [0, 0, 0]])  # 24 and 24 rows; 20 and 40 rows
-    assert flight._shapes_kept(sizes) == 1 * 15 + 2 * 18 + 6 * (2 + 2 + 2)
+    assert flight._shapes_kept(sizes) == 1 * 11 + 2 * 17 + 6 * (2 + 2 + 2)
     many = np.stack([np.full(500, 1), *np.mgrid[1:501, 1:2].reshape(2, -1)], axis=1)
     assert flight._shapes_kept(many) == 1_024 + 1_024
 

@@ -32,8 +32,8 @@ from t2t_repro.training.update import Updater, make_evaluator
 TIMED_SECONDS = 3.0  # for the parts that are timed
 MOST_TIMED = 31
 LONG = 10.0  # seconds of an update: where one takes more, decoding the samples is less than another
-# Products of B M rows, and of B L rows: outputs and two gradients, in each layer the same.
-LINEAR = (3 * 5, 3 * 6)
+# Products of B M rows, and of B L rows: outputs and two gradients, in each layer the same, and those of two biases.
+LINEAR = (3 * 3 + 2, 3 * 5 + 2)
 ATTENTION = 3 * 2  # of one B and two lengths
 
 
