@@ -27,7 +27,7 @@ def linear(x_NI: Any, weight_IO: Any, bias_O: Any = None) -> Any:
             upstream_NO = args[0] if upstream is None else upstream
             d_x_NI = ops.matmul(upstream_NO, ops.transpose(cast_again(weight_IO, x_NI.dtype, upstream_NO)))
             d_weight_IO = ops.matmul(ops.transpose(x_NI), upstream_NO)
-            d_bias_O = [sum_of_rows(upstream_NO)] * len(bias_O)
+            d_bias_O = [sum_of_rows(upstream_NO) for _ in bias_O]
             return d_x_NI, *(ops.cast(each, weight_IO.dtype) for each in (d_weight_IO, *d_bias_O))
 
         return narrow_map(weight_IO, *bias_O, dtype=x_NI.dtype)(x_NI), grad
@@ -79,9 +79,9 @@ def keep_mask(shape: Any, rate: float, seed: Any) -> Any:
     """A boolean mask of `shape`, each element true with probability 1 - rate: the same for the same seed [2], int32.
 
     Sixteen random bits decide an element, so 1 - rate is met to within 2^-17. On TensorFlow each byte drawn is the
-    upper eight of one element's and the lower eight of another's, half a mask away: these count in one case of 256, so
-    what a pair does together is by at most 2^-10 likelier than of two alone. That takes about an eighth of the time of
-    a draw for each element.
+    upper eight of one element's and the lower eight of another's, half a mask away. The lower ones count in one case of
+    256, so that both are true is at most 2^-10 likelier than of two independent ones; and it takes about an eighth of
+    the time of a draw for each element.
     """
     threshold = round(rate * 2**16) - 2**15
     if keras.backend.backend() != "tensorflow":
