@@ -163,12 +163,11 @@ def layer_norm(gain_D: Any, bias_D: Any, *terms_ND: Any) -> Any:
         centred_ND = cast_again(x_ND, "float32", upstream_ND) - mean_N1
         both_ND = upstream_ND * centred_ND
         mean_D1 = ops.reshape(gain_D, (-1, 1)) / gain_D.shape[0]
-        ones_1N = ops.transpose(ops.ones_like(scale_N1))
         mean_g_N1 = ops.matmul(upstream_ND, mean_D1)
         mean_gc_N1 = ops.matmul(both_ND, mean_D1) * ops.square(scale_N1)
         d_x_ND = ops.cast((upstream_ND * gain_D - (mean_g_N1 + centred_ND * mean_gc_N1)) * scale_N1, x_ND.dtype)
-        d_gain_D, d_bias_D = ops.matmul(ops.transpose(scale_N1), both_ND)[0], ops.matmul(ones_1N, upstream_ND)[0]
-        return d_gain_D, d_bias_D, *([d_x_ND] * len(terms_ND))
+        d_gain_D = ops.matmul(ops.transpose(scale_N1), both_ND)[0]
+        return d_gain_D, sum_of_rows(upstream_ND), *([d_x_ND] * len(terms_ND))
 
     return ops.cast(centred_ND * scale_N1 * gain_D + bias_D, x_ND.dtype), grad
 
