@@ -74,6 +74,7 @@ setup(
     extras_require={
         # Beam wants protobuf below 7, and the messages that sentencepiece 0.2.3 carries refuse it
         "beam": ["apache-beam>=2.77", "sentencepiece<0.2.3"],
+        "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],  # CUDA's libraries, which plain tensorflow leaves out
         "ctranslate2": ["ctranslate2>=4.8"],  # a second engine, whose translations must be ours
         "serve": [
             "aiohttp>=3.14.5",  # 3.14.0 lets a connection be silent for ever before its first request

@@ -28,6 +28,7 @@ def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
     one_heap()
 
     import t2t_repro
+    from t2t_repro.config import TrainingOptions
     from t2t_repro.evaluation.samples import Sampler
     from t2t_repro.training import machine
     from t2t_repro.training.preflight import dry_run
@@ -39,12 +40,13 @@ def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
     hparams = t2t_repro.hparams(arguments.hparams).override(arguments.override)
     hparams = dataclasses.replace(hparams, train_steps=arguments.steps)
     where = (problem, hparams, arguments.data_dir, output_dir)
+    options = TrainingOptions(precision=arguments.precision)
     if arguments.kind == "forecast":
-        forecast = dry_run(*where, precision=arguments.precision, sampler=Sampler, show=_say)
+        forecast = dry_run(*where, options, sampler=Sampler, show=_say)
         updating = forecast.startup_seconds + forecast.steps * forecast.seconds_per_update
         return {"seconds": updating, "peak_bytes": forecast.peak_bytes}
     # no checkpoint but the last: what comes between two is no time of updates
-    run = train(*where, precision=arguments.precision, checkpoint_minutes=1e6, sampler=Sampler, report=_say)
+    run = train(*where, dataclasses.replace(options, checkpoint_minutes=1e6), sampler=Sampler, report=_say)
     return {"seconds": run.training["seconds"], "peak_bytes": machine.peak_bytes()}
 
 

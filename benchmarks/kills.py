@@ -46,14 +46,12 @@ def write_text(folder: str, seed: int) -> None:
 
 def train_to_the_end(top: str, folder: str) -> None:
     """What is killed: the preparation and the whole training, then the account of both."""
-    import tensorflow as tf
-
     from t2t_repro import hparams
+    from t2t_repro.config import TrainingOptions
     from t2t_repro.data import prepare
     from t2t_repro.registry import PROBLEMS
     from t2t_repro.training.trainer import train
 
-    tf.config.experimental.enable_op_determinism()
     prepare.PAIRS_PER_SHARD, prepare.ENCODE_PAIRS = 400, 200  # several of each
     source, target = (os.path.join(top, name) for name in TEXT)
     problem = PROBLEMS["translate_files"].with_files(train_source=source, train_target=target)
@@ -63,8 +61,8 @@ def train_to_the_end(top: str, folder: str) -> None:
     )
     small = dataclasses.replace(small, train_steps=STEPS, warmup_steps=10, average_checkpoints=2)
     data, output = os.path.join(folder, "data"), os.path.join(folder, "run")
-    options = {"seed": 1, "precision": "float32", "checkpoint_steps": EVERY, "report": lambda line: None}
-    run = train(problem, small, data, output, **options)
+    options = TrainingOptions(precision="float32", checkpoint_steps=EVERY, deterministic=True)
+    run = train(problem, small, data, output, options, report=lambda line: None)
     result = files(os.path.join(data, problem.name)) | variables(run)
     with open(os.path.join(folder, RESULT + ".new"), "w", encoding="utf-8") as file:
         json.dump(result, file)

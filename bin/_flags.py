@@ -10,7 +10,7 @@ from typing import Any
 from absl import flags
 
 from t2t_repro import scale
-from t2t_repro.config import HParams
+from t2t_repro.config import PRECISIONS, HParams, TrainingOptions
 from t2t_repro.problem import SPLITS, Problem, TextFiles, Trees
 from t2t_repro.registry import PROBLEMS, import_user_directory
 
@@ -55,11 +55,12 @@ def training_flags(values: flags.FlagValues) -> None:
     """Defines the flags of a training, but for what is trained."""
     flags.DEFINE_string("data_dir", None, "where the prepared data is, or goes", flag_values=values)
     flags.DEFINE_string("output_dir", None, "the run: checkpoints, vocabulary, metrics", flag_values=values)
-    flags.DEFINE_enum(
-        "precision", "auto", ["auto", "float32", "bfloat16", "float16"], "of matrix products", flag_values=values
-    )
-    meaning = "XLA compiles each update, one program for each shape: slower on a CPU"
+    meaning = "of matrix products; auto: that of the run, or the fastest here"
+    flags.DEFINE_enum("precision", "auto", list(PRECISIONS), meaning, flag_values=values)
+    meaning = "XLA compiles each step, one program for each shape: slower on a CPU"
     flags.DEFINE_boolean("jit_compile", False, meaning, flag_values=values)
+    meaning = "the same bits each time on a GPU too, where this is slower"
+    flags.DEFINE_boolean("deterministic", False, meaning, flag_values=values)
     flags.DEFINE_float("checkpoint_minutes", 10.0, "between two checkpoints", lower_bound=0, flag_values=values)
     flags.register_validator(
         "checkpoint_minutes", math.isfinite, "expected a finite number of minutes", flag_values=values
@@ -67,10 +68,16 @@ def training_flags(values: flags.FlagValues) -> None:
     for name, default, lowest, meaning in (
         ("checkpoint_steps", 0, 0, "updates between two checkpoints, in place of minutes"),
         ("train_steps", None, 1, "updates in all, in place of the set's"),
-        ("accumulate", 0, 0, "parts of an update that a device computes in turn, at least; 0: as memory asks for"),
+        ("microbatch_tokens", 0, 0, "tokens per side that a device computes at a time, at most; 0: as memory allows"),
         ("seed", 1, 0, "of weights, order and dropout"),
     ):
         flags.DEFINE_integer(name, default, meaning, lower_bound=lowest, flag_values=values)
+
+
+def training_options(values: flags.FlagValues) -> TrainingOptions:
+    """Returns what `training_flags` define, as the library takes it."""
+    given: dict[str, Any] = {field.name: values[field.name].value for field in dataclasses.fields(TrainingOptions)}
+    return TrainingOptions(**given)
 
 
 def decoding_flags(values: flags.FlagValues) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import difflib
 import errno
+import functools
 import gc
 import importlib
 import io
@@ -20,7 +21,7 @@ import tempfile
 import textwrap
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from absl import flags
 
@@ -28,6 +29,7 @@ from t2t_repro import __version__
 from t2t_repro.run import Run
 
 WIDTH = 80
+_ENVIRONMENT = dict(os.environ)  # as the program was started
 _HELP, _VERSION = ("-h", "-help", "--help"), ("-version", "--version")
 _CLEARER = {  # absl's words for a value of the wrong type, and ours
     ": invalid literal": "expected a whole number",
@@ -214,27 +216,48 @@ def keep_scores(output_dir: str, scores: dict[str, Any]) -> None:
         report(f"t2t_repro: the scores are shown and not kept: {_message(error)}")
 
 
-def go_on_in_a_child() -> None:
-    """Goes on in a process of its own, while this one waits and ends as that does. So it is told what the kernel does
-    without a word, killing a process whose memory it has not. To be called before TensorFlow is loaded.
-
-    Raises ValueError where the child was killed.
-    """
+def start_again() -> NoReturn:
+    """Runs the same command line again in place of this process."""
     sys.stdout.flush()
     sys.stderr.flush()
-    child = os.fork()
-    if not child:
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the child too, which says so
-    _, status = os.waitpid(child, 0)
-    signal.signal(signal.SIGINT, before)
-    code = os.waitstatus_to_exitcode(status)
-    if code in (-signal.SIGKILL, -signal.SIGABRT):
-        from t2t_repro.training.memory import SMALLER
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], _ENVIRONMENT)
 
-        ended = f"it was ended by {signal.Signals(-code).name}, as happens where memory runs out"
-        raise ValueError(f"does not fit: {ended}; {SMALLER}")
-    sys.exit(128 - code if code < 0 else code)
+
+def go_on_in_a_child(value: int) -> tuple[int, Callable[[int], NoReturn]]:
+    """Continues in a process of its own, while this one waits and ends as that does. So it can report what the kernel
+    does silently, killing a process that takes too much memory. To be called before TensorFlow is loaded.
+
+    Returns, in the child, `value` and a function that ends the child and continues in another one with another value.
+    Raises ValueError if the child was killed.
+    """
+    while True:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(reader)
+            return value, functools.partial(_end_with, writer)
+        os.close(writer)
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the child too, which reports it
+        answer = os.read(reader, 32)
+        os.close(reader)
+        _, status = os.waitpid(child, 0)
+        signal.signal(signal.SIGINT, before)
+        code = os.waitstatus_to_exitcode(status)
+        if code in (-signal.SIGKILL, -signal.SIGABRT):
+            from t2t_repro.training.memory import SMALLER
+
+            ended = f"it was ended by {signal.Signals(-code).name}, as happens if memory runs out"
+            raise ValueError(f"does not fit: {ended}; {SMALLER}")
+        if code or not answer:
+            sys.exit(128 - code if code < 0 else code)
+        value = int(answer)
+
+
+def _end_with(writer: int, value: int) -> NoReturn:
+    os.write(writer, str(value).encode("ascii"))
+    sys.exit(0)
 
 
 def _import_tensorflow() -> None:

@@ -15,7 +15,7 @@ import sys
 
 from absl import flags
 
-from t2t_repro.config import HParams
+from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.problem import SPLITS, Problem
 from t2t_repro.run import Run
 
@@ -33,7 +33,6 @@ flags.DEFINE_enum(
     flag_values=FLAGS,
 )
 flags.DEFINE_boolean("dry_run", False, "tells size, speed, time, memory, disk and cost, and ends", flag_values=FLAGS)
-OPTIONS = ("seed", "precision", "checkpoint_minutes", "checkpoint_steps", "accumulate", "jit_compile")  # of train()
 
 
 def chosen() -> tuple[Problem, HParams]:
@@ -50,26 +49,31 @@ def chosen() -> tuple[Problem, HParams]:
     return problem, hparams
 
 
-def foretell(problem: Problem, hparams: HParams) -> None:
-    from t2t_repro.training.memory import one_heap
+def foretell(problem: Problem, hparams: HParams, options: TrainingOptions) -> None:
+    from t2t_repro.training.memory import OutOfMemory, one_heap
 
-    _program.go_on_in_a_child()
+    # TensorFlow's communication between devices survives no lack of memory, so each attempt has a process of its own
+    microbatch_tokens, again = _program.go_on_in_a_child(options.microbatch_tokens)
+    options = dataclasses.replace(options, microbatch_tokens=microbatch_tokens)
     one_heap()
     _program.load_tensorflow()
     from t2t_repro.evaluation.samples import Sampler
     from t2t_repro.training.preflight import dry_run
 
-    options = {name: FLAGS[name].value for name in OPTIONS}
-    dry_run(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, sampler=Sampler, **options)
+    try:
+        dry_run(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, options, sampler=Sampler)
+    except OutOfMemory as error:
+        again(error.microbatch_tokens)
 
 
 def train_and_score() -> None:
     from t2t_repro.training.cluster import Cluster
-    from t2t_repro.training.memory import one_heap
+    from t2t_repro.training.memory import OutOfMemory, one_heap
 
     problem, hparams = chosen()
+    options = _flags.training_options(FLAGS)
     if FLAGS.dry_run:
-        foretell(problem, hparams)
+        foretell(problem, hparams, options)
         return
     cluster = Cluster.from_environment()
     one_heap()
@@ -79,9 +83,11 @@ def train_and_score() -> None:
     from t2t_repro.evaluation.samples import Sampler
     from t2t_repro.training.trainer import Interrupted, train
 
-    options = {name: FLAGS[name].value for name in OPTIONS}
     try:
-        train(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, sampler=Sampler, **options)
+        train(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, options, sampler=Sampler)
+    except OutOfMemory as error:
+        _program.report(f"t2t-trainer: {error}")
+        _program.start_again()
     except Interrupted as stopped:
         raise _program.Stopped(str(stopped), stopped.signal) from None
     if not cluster.is_chief:

@@ -123,6 +123,35 @@ class HParams:
         return dataclasses.asdict(self)
 
 
+PRECISIONS = ("auto", "float32", "tf32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """The options of a run that belong to neither the problem nor the hyperparameter set.
+
+    Only `seed` and `precision` are part of what a run is; the others may differ each time it continues. Raises
+    ValueError for an impossible value.
+    """
+
+    seed: int = 1  # of weights, order of the data and dropout; below 2^18
+    precision: str = "auto"  # of matrix products: see `t2t_repro.training.precision`
+    checkpoint_minutes: float = 10.0  # between two checkpoints
+    checkpoint_steps: int = 0  # the same in steps, if above 0, in place of minutes
+    microbatch_tokens: int = 0  # tokens per side that a device computes at a time, at most; 0: as memory allows
+    jit_compile: bool = False  # XLA compiles the gradient of a micro-batch, one program for each shape
+    deterministic: bool = False  # the same bits from the same run on a GPU too; slower there
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**18:
+            raise ValueError(f"seed must be at least 0 and below {2**18}, got {self.seed}")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+        for name in ("checkpoint_minutes", "checkpoint_steps", "microbatch_tokens"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+
+
 @dataclass(frozen=True)
 class Record:
     """A set in the lab's book: where the paper reports it, what the paper prints, what was measured here.

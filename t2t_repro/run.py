@@ -134,7 +134,7 @@ class Run:
             raise KeyError("replicas")
         data = training.get("data", {"pairs": 0, "vocab_size": 0})
         numbers = {name: data[name] for name in ("pairs", "vocab_size")}
-        names = ("step", "target_tokens", "flops", "seconds", "replicas", "accumulate")
+        names = ("step", "target_tokens", "flops", "seconds", "replicas", "held_tokens")
         numbers |= {name: training.get(name, 0) for name in names}
         numbers |= {"paper_flops": training.get("paper_flops") or 0}
         for name, value in numbers.items():

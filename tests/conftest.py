@@ -84,6 +84,7 @@ def trained(data: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
     import tensorflow as tf
     from small import PART_TOKENS, PROBLEM, TINY, silent
 
+    from t2t_repro.config import TrainingOptions
     from t2t_repro.data import batching
     from t2t_repro.training.trainer import train
 
@@ -92,4 +93,6 @@ def trained(data: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
         patch.setattr(tf.distribute, "MirroredStrategy", one_cpu)
         patch.setattr(batching, "PART_TOKENS", PART_TOKENS)
         output_dir = str(tmp_path_factory.mktemp("trained") / "RUN")
-        return train(PROBLEM, TINY, data, output_dir, precision="float32", checkpoint_steps=4, report=silent)
+        return train(
+            PROBLEM, TINY, data, output_dir, TrainingOptions(precision="float32", checkpoint_steps=4), report=silent
+        )

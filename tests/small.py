@@ -12,9 +12,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from t2t_repro.config import HParams
+from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Generated, Pair, Problem
+from t2t_repro.run import Run
+from t2t_repro.training import trainer
+from t2t_repro.training.checkpoints import paths
 from t2t_repro.training.update import Updater
 
 SMALL = HParams(
@@ -48,6 +51,9 @@ TINY = replace(  # three updates an epoch of `PROBLEM`
 PART_TOKENS = 1_000  # so that each of those is two parts
 
 
+FLOAT32 = TrainingOptions(precision="float32")
+
+
 def silent(line: str) -> None:
     """A report that nobody reads."""
 
@@ -78,8 +84,16 @@ def seed(*parts: int) -> Any:
     return keras.ops.convert_to_tensor(parts, "int32")
 
 
+def values(run: Run, step: int) -> dict[str, np.ndarray]:
+    """Returns all that the checkpoint of `step` holds, by name."""
+    (path,) = (path for path in paths(run) if path.endswith(f"-{step}"))
+    reader = tf.train.load_checkpoint(path)
+    names = [name for name in reader.get_variable_to_shape_map() if name.endswith("VARIABLE_VALUE")]
+    return {name: reader.get_tensor(name) for name in names if "save_counter" not in name}
+
+
 def refuse_parts(monkeypatch: Any, more_than: int) -> None:
-    """From now on TensorFlow is out of memory in every update with a part of more pairs than that."""
+    """Lets TensorFlow run out of memory in every step with a micro-batch of more pairs than that."""
     compiled = Updater.compiled
 
     def limited(self: Updater, element_spec: Any) -> Any:
@@ -93,6 +107,23 @@ def refuse_parts(monkeypatch: Any, more_than: int) -> None:
         return within
 
     monkeypatch.setattr(Updater, "compiled", limited)
+
+
+def refuse_evaluation(monkeypatch: Any, more_than: int) -> None:
+    """Lets TensorFlow run out of memory in every evaluation of a batch of more pairs than that."""
+    make = trainer.make_evaluator
+
+    def limited(*arguments: Any) -> Any:
+        evaluate = make(*arguments)
+
+        def within(source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
+            if len(source_BM) > more_than:
+                raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+            return evaluate(source_BM, target_BL)
+
+        return within
+
+    monkeypatch.setattr(trainer, "make_evaluator", limited)
 
 
 def _pairs(start: int, stop: int) -> Iterator[Pair]:

@@ -104,16 +104,16 @@ def test_every_part_is_in_one_update(number, parts, seed):
 # Shares of devices.
 
 
-@pytest.mark.parametrize("accumulate", [1, 8, 11])
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 11])
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4, 8, 16])
 @pytest.mark.parametrize("spans", [8, 7, 1])
-def test_devices_share_the_same_pairs(replicas, spans, accumulate):
-    """Whatever the number of devices: the same pairs, none twice, none idle while another has two more parts."""
-    update = [(40 * i + 3, 40 * i + 43) for i in range(spans)]
-    shares = batching.shares(update, 8, replicas, accumulate)
-    assert shares.shape == (replicas, batching.parts_per_replica(8, replicas, accumulate), 2)
+def test_deal_gives_the_same_pairs_to_any_devices(replicas, spans, count):
+    """None twice, and no replica idle while another has two more micro-batches."""
+    step = [(40 * i + 3, 40 * i + 43) for i in range(spans)]
+    shares = batching.deal(step, 8, replicas, count)
+    assert shares.shape == (replicas, count, 2)
     pairs = [pair for start, end in shares.reshape(-1, 2) for pair in range(start, end)]
-    assert sorted(pairs) == [pair for start, end in update for pair in range(start, end)]
+    assert sorted(pairs) == [pair for start, end in step for pair in range(start, end)]
     work = (shares[:, :, 1] > shares[:, :, 0]).sum(axis=1)
     assert work.max() - work.min() <= 1
     for share, filled in zip(shares, work, strict=True):
@@ -121,28 +121,40 @@ def test_devices_share_the_same_pairs(replicas, spans, accumulate):
 
 
 @hypothesis
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 20))
-def test_parts_of_few_pairs_are_split_without_loss(sizes, replicas):
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 20), st.integers(1, 9))
+def test_deal_loses_no_pair_of_small_parts(sizes, replicas, count):
     bounds = np.cumsum([0, *sizes]).tolist()
-    shares = batching.shares(list(pairwise(bounds)), 8, replicas).reshape(-1, 2)
+    shares = batching.deal(list(pairwise(bounds)), 8, replicas, count).reshape(-1, 2)
     assert sorted(pair for start, end in shares for pair in range(start, end)) == list(range(bounds[-1]))
 
 
-@pytest.mark.parametrize(("replicas", "parts"), [(1, 8), (2, 4), (3, 8), (4, 2), (8, 1), (16, 1), (12, 2)])
-def test_parts_of_a_replica(replicas, parts):
-    """3 replicas divide no 8 parts: each computes a third of every one. 16 compute halves."""
-    assert batching.parts_per_replica(8, replicas) == parts
+def test_deal_joins_parts_and_cuts_them():
+    """By hand: parts of 3, 5, 2 and 6 pairs, as 2, 4, 8 and 3 micro-batches; a short step in the size of a full one."""
+    step = [(0, 3), (3, 8), (8, 10), (10, 16)]
+    assert batching.deal(step, 4, 1, 2)[0].tolist() == [[0, 8], [8, 16]]
+    assert batching.deal(step, 4, 1, 4)[0].tolist() == [list(span) for span in step]
+    halves = [[0, 1], [1, 3], [3, 5], [5, 8], [8, 9], [9, 10], [10, 13], [13, 16]]
+    assert batching.deal(step, 4, 1, 8)[0].tolist() == halves
+    assert batching.deal(step, 4, 3, 1).tolist() == [[[0, 4]], [[4, 9]], [[9, 16]]]  # 4/3 and 8/3 parts
+    assert batching.deal(step[:3], 4, 1, 2)[0].tolist() == [[0, 8], [8, 10]]
 
 
 @pytest.mark.parametrize(
-    ("replicas", "accumulate", "pieces", "parts"),
-    [(1, 8, 1, 8), (1, 9, 2, 16), (1, 17, 3, 24), (2, 5, 2, 8), (3, 8, 3, 8), (3, 9, 6, 16), (16, 2, 4, 2)],
+    ("replicas", "microbatch_tokens", "count"),
+    [(1, 0, 8), (2, 0, 4), (3, 0, 3), (4, 0, 2), (8, 0, 1), (16, 0, 1), (12, 0, 1)]
+    + [(1, 25_000, 1), (1, 12_500, 2), (1, 12_499, 3), (2, 3_000, 5), (8, 1_000, 4), (1, 100, 250)],
 )
-def test_parts_are_cut_until_each_replica_has_enough(replicas, accumulate, pieces, parts):
-    assert batching.pieces(8, replicas, accumulate) == pieces
-    assert batching.parts_per_replica(8, replicas, accumulate) == parts
+def test_microbatches_hold_at_most_the_tokens_asked_for(replicas, microbatch_tokens, count):
+    """25,000 tokens are eight parts of 3,125."""
+    assert batching.microbatches(25_000, replicas, microbatch_tokens) == count
 
 
-def test_a_part_is_cut_down_to_single_pairs():
-    """25,000 tokens are eight parts of 3,125, which hold twelve pairs of 256."""
-    assert [batching.may_cut(25_000, pieces, 256) for pieces in (1, 8, 11, 12, 16)] == [True, True, True, False, False]
+def test_micro_batches_are_halved_down_to_single_pairs():
+    """25,000 tokens are 97 pairs of 256."""
+    assert [batching.may_halve(25_000, count, 256) for count in (1, 64, 96, 97, 128)] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]

@@ -14,6 +14,7 @@ from small import PROBLEM, random_model, silent, train_pairs
 from small import test_pairs as held_out_pairs
 
 from benchmarks.agree import compare, in_float32
+from t2t_repro.config import TrainingOptions
 from t2t_repro.data.vocabulary import END, PAD, Vocabulary, learn
 from t2t_repro.inference.ctranslate2 import write
 from t2t_repro.inference.decode import Translator
@@ -157,7 +158,9 @@ def test_a_trained_run_translates_alike(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         one_cpu = functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"])
         patch.setattr(tf.distribute, "MirroredStrategy", one_cpu)
-        run = train(problem, hparams, str(tmp_path), str(tmp_path / "RUN"), precision="bfloat16", report=silent)
+        run = train(
+            problem, hparams, str(tmp_path), str(tmp_path / "RUN"), TrainingOptions(precision="bfloat16"), report=silent
+        )
     exported = export(run.directory, str(tmp_path / "E"), format="ctranslate2")
     (corpus,) = problem.test
     pairs = list(corpus.function())

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from small import PART_TOKENS, PROBLEM, TINY, silent, train_pairs
 
+from t2t_repro.config import TrainingOptions
 from t2t_repro.data import batching, pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
@@ -135,8 +136,9 @@ def test_a_training_that_explodes_stops(data, tmp_path, monkeypatch):
     """Really trained, at a learning rate without bounds; what it had saved before is still there."""
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"]))
     hparams = replace(TINY, learning_rate_scale=1e38, train_steps=6)
+    options = TrainingOptions(precision="float32", checkpoint_steps=1)
     with pytest.raises(Diverged, match=r"stopped at step \d: the loss is (nan|inf), at learning rate .*e\+3\d, update"):
-        train(PROBLEM, hparams, data, str(tmp_path / "RUN"), precision="float32", checkpoint_steps=1, report=silent)
+        train(PROBLEM, hparams, data, str(tmp_path / "RUN"), options, report=silent)
     (name,) = [name for name in os.listdir(tmp_path / "RUN") if name.startswith("stopped")]
     step = int(name.removeprefix("stopped-").removesuffix(".json"))
     assert step > 1

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from filelock import FileLock
-from small import PART_TOKENS, PROBLEM, TINY, refuse_parts
+from small import FLOAT32, PART_TOKENS, PROBLEM, TINY, refuse_parts
 from test_programs import in_a_process
 
+from t2t_repro.config import TrainingOptions
 from t2t_repro.cost import training_flops
 from t2t_repro.data import batching, pipeline
 from t2t_repro.data.dataset import Dataset
@@ -57,8 +58,8 @@ def flown(data, tmp_path_factory):
         patch.setattr(tf.distribute, "MirroredStrategy", one_cpu)
         patch.setattr(flight, "TIMED_SECONDS", 0.2)
         patch.setattr(flight.machine, "matrix_rate", lambda precision, devices: 1e12)
-        options = {"precision": "float32", "checkpoint_steps": 4, "sampler": sampler}
-        forecast = dry_run(PROBLEM, TINY, data, folder, show=lines.append, **options)
+        options = TrainingOptions(precision="float32", checkpoint_steps=4)
+        forecast = dry_run(PROBLEM, TINY, data, folder, options, show=lines.append, sampler=sampler)
     return forecast, lines, folder, before
 
 
@@ -71,9 +72,9 @@ def test_it_writes_nothing(flown, data):
 def test_what_xla_will_take(flown, data, tmp_path, monkeypatch):
     """Each shape that is to come is compiled once."""
     made, lines = [], []
-    options = {"precision": "float32", "checkpoint_steps": 4, "jit_compile": True, "show": lines.append}
+    options = replace(FLOAT32, checkpoint_steps=4, jit_compile=True)
     monkeypatch.setattr(preflight, "Flight", lambda *arguments: made.append(Flight(*arguments)) or made[-1])
-    forecast = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), **options)
+    forecast = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), options, show=lines.append)
     (there,) = made
     assert 0 < there.programs() <= len(np.unique(there.sizes.reshape(-1, 3), axis=0))
     assert forecast.startup_seconds > there.compiling * there.programs() > 0
@@ -116,8 +117,8 @@ def test_time_is_put_together_from_its_parts(flown):
 def test_long_updates_are_foretold_without_samples(data, tmp_path, monkeypatch):
     monkeypatch.setattr(flight, "TIMED_SECONDS", 0.0)
     monkeypatch.setattr(flight, "LONG", 0.0)
-    options = {"precision": "float32", "sampler": lambda *_: pytest.fail, "show": lambda line: None}
-    forecast = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), **options)
+    folder = str(tmp_path / "RUN")
+    forecast = dry_run(PROBLEM, TINY, data, folder, FLOAT32, show=lambda line: None, sampler=lambda *_: pytest.fail)
     assert forecast.sampling_seconds == 0 < forecast.evaluation_seconds
 
 
@@ -162,10 +163,10 @@ def test_a_run_that_is_there_is_left_as_it_is(trained, data, tmp_path, monkeypat
 
     monkeypatch.setattr(Flight, "measure", stop)
     with pytest.raises(Stop):
-        dry_run(PROBLEM, TINY, data, folder, precision="float32", show=lambda line: None)
+        dry_run(PROBLEM, TINY, data, folder, FLOAT32, show=lambda line: None)
     assert files(folder) == before and flights[0].steps() == 0
     with pytest.raises(ValueError, match="RUN' holds another run: its seed is 1, not 2"):
-        dry_run(PROBLEM, TINY, data, folder, seed=2, precision="float32")
+        dry_run(PROBLEM, TINY, data, folder, replace(FLOAT32, seed=2))
 
 
 class Stop(Exception):
@@ -212,7 +213,7 @@ def test_a_run_that_another_trainer_is_at(trained, data, tmp_path):
     folder = shutil.copytree(trained.directory, str(tmp_path / "RUN"))
     with FileLock(os.path.join(folder, ".lock")):
         with pytest.raises(ValueError, match="another t2t-trainer is at work in .*RUN'"):
-            dry_run(PROBLEM, TINY, data, folder, precision="float32")
+            dry_run(PROBLEM, TINY, data, folder, FLOAT32)
 
 
 def test_out_of_memory(data, tmp_path, monkeypatch):
@@ -226,16 +227,14 @@ def test_out_of_memory(data, tmp_path, monkeypatch):
         dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), show=lambda line: None)
 
 
-def test_what_fits_in_smaller_parts(data, tmp_path, monkeypatch, flown):
-    """An update is two parts of some forty pairs."""
+def test_dry_run_continues_with_smaller_microbatches(data, tmp_path, monkeypatch, flown):
+    """A step is two micro-batches of some forty pairs, unless memory runs out."""
     refuse_parts(monkeypatch, more_than=40)
     lines: list[str] = []
-    forecast = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), precision="float32", show=lines.append)
+    forecast = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), FLOAT32, show=lines.append)
     shown = " ".join(lines)
-    assert re.search(r"out of memory on a part of \d+ x 13 x 16 .* once more with 4 parts a\s+device", shown)
+    assert re.search(r"out of memory on a part of \d+ x 13 x 16 .* once more with\s+micro-batches of 500 tokens", shown)
     assert forecast.flops == pytest.approx(flown[0].flops, rel=0.05)
-    with pytest.raises(ValueError, match=r"does not fit: out of memory .*; give --accumulate=4"):
-        dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), precision="float32", accumulate=2, show=lambda line: None)
 
 
 def test_too_little_disk(data, flown, tmp_path, monkeypatch):
@@ -253,15 +252,16 @@ def test_too_little_disk(data, flown, tmp_path, monkeypatch):
     ("child", "code", "error"),
     [
         ("print('done', end='')", 0, ""),
+        ("value < 3 and again(value + 1); print('done', end='')", 0, ""),
         ("sys.exit(3)", 3, ""),
         ("os.kill(os.getpid(), 15)", 143, ""),
-        ("os.kill(os.getpid(), 9)", 1, "t2t-x: does not fit: it was ended by SIGKILL, as happens where memory runs"),
+        ("os.kill(os.getpid(), 9)", 1, "t2t-x: does not fit: it was ended by SIGKILL, as happens if memory runs"),
     ],
 )
 def test_what_the_kernel_does_without_a_word_is_told(child, code, error):
     source = (
         "import os, sys\nfrom absl import flags\nfrom t2t_repro.bin import _program\n"
-        f"def body():\n    _program.go_on_in_a_child()\n    {child}\n"
+        f"def body():\n    value, again = _program.go_on_in_a_child(1)\n    {child}\n"
         "sys.argv = ['t2t-x']\nsys.exit(_program.run('t2t-x', '', flags.FlagValues(), body))\n"
     )
     done = in_a_process("-c", source)
@@ -275,9 +275,11 @@ def test_on_two_replicas(flown, data, tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)
     lines: list[str] = []
-    forecast = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), precision="float32", show=lines.append)
+    forecast = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), FLOAT32, show=lines.append)
     assert (forecast.steps_per_epoch, forecast.flops) == (flown[0].steps_per_epoch, pytest.approx(flown[0].flops))
-    assert any(line.startswith("devices     2 x ") and line.endswith("2 parts, 1 a device") for line in lines)
+    assert any(
+        line.startswith("devices     2 x ") and line.endswith("1 micro-batch per device and step") for line in lines
+    )
 
 
 @pytest.mark.slow

@@ -22,8 +22,8 @@ from absl import flags
 from conftest import CHECKOUT
 
 from t2t_repro import __version__
-from t2t_repro.bin import _program, t2t_eval, t2t_trainer
-from t2t_repro.config import HParams
+from t2t_repro.bin import _program, t2t_eval
+from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.problem import Problem
 from t2t_repro.registry import HPARAMS
 from t2t_repro.run import Run
@@ -430,12 +430,10 @@ def test_trainer_trains_then_scores(program, training):
     options = ["--train_steps=7", "--seed=3", "--override=d_k=32", "--override=dropout=0.2", "--checkpoint_steps=5"]
     code, out, err = program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, *options)
     assert (code, out, err) == (0, "scores on test\n", "")
-    (problem, hparams, data_dir, output_dir), named = training.calls[0]
+    (problem, hparams, data_dir, output_dir, options), named = training.calls[0]
     assert (problem.name, data_dir, output_dir) == ("translate_ende_cldr", "DATA", "RUN")
     assert (hparams.train_steps, hparams.d_k, hparams.dropout) == (7, 32, 0.2)
-    assert named["seed"] == 3 and named["precision"] == "auto"
-    assert named["checkpoint_steps"] == 5 and named["checkpoint_minutes"] == 10
-    assert named["sampler"] == "the sampler"
+    assert options == TrainingOptions(seed=3, checkpoint_steps=5) and named == {"sampler": "the sampler"}
     scored = {"split": "test", "average_checkpoints": 5}  # as Table 2
     assert training.calls[1] == ("RUN", scored) and training.kept == [("RUN", scored)]
 
@@ -460,14 +458,15 @@ def test_dry_run_trains_nothing(program, training, stand_in, monkeypatch):
     """In a process of its own, with what the training would be given."""
     calls = []
     stand_in("training.preflight", dry_run=lambda *positional, **named: calls.append((positional, named)))
-    monkeypatch.setattr(_program, "go_on_in_a_child", lambda: calls.append("a child"))
-    options = ["--dry_run", "--train_steps=7", "--seed=3", "--checkpoint_steps=5", "--accumulate=16", "--jit_compile"]
+    monkeypatch.setattr(_program, "go_on_in_a_child", lambda value: (value, calls.append("a child")))
+    options = ["--dry_run", "--train_steps=7", "--seed=3", "--checkpoint_steps=5", "--jit_compile"]
+    options += ["--microbatch_tokens=16", "--deterministic"]
     assert program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, *options) == (0, "", "")
-    child, ((problem, hparams, data_dir, output_dir), named) = calls
+    child, ((problem, hparams, data_dir, output_dir, options), named) = calls
     assert child == "a child" and training.calls == [] and os.listdir() == []
     assert (problem.name, hparams.train_steps, data_dir, output_dir) == ("translate_ende_cldr", 7, "DATA", "RUN")
-    options = {"seed": 3, "precision": "auto", "checkpoint_minutes": 10, "checkpoint_steps": 5, "accumulate": 16}
-    assert named == options | {"jit_compile": True, "sampler": "the sampler"}
+    asked = {"seed": 3, "checkpoint_steps": 5, "microbatch_tokens": 16, "jit_compile": True, "deterministic": True}
+    assert options == TrainingOptions(**asked) and named == {"sampler": "the sampler"}
 
 
 def test_trainer_refuses_before_anything_heavy(program, training, run):
@@ -489,8 +488,8 @@ def test_trainer_refuses_before_anything_heavy(program, training, run):
     ("module", "function", "arguments"),
     [
         ("data/prepare.py", "prepare", ["problem", "data_dir", "report", "verify"]),
-        ("training/trainer.py", "train", [*TRAINED, "sampler", *t2t_trainer.OPTIONS]),
-        ("training/preflight.py", "dry_run", [*TRAINED, "sampler", *t2t_trainer.OPTIONS]),
+        ("training/trainer.py", "train", [*TRAINED, "options", "sampler"]),
+        ("training/preflight.py", "dry_run", [*TRAINED, "options", "sampler"]),
         ("inference/decode.py", "from_run", ["cls", "output_dir", "average_checkpoints"]),
         ("inference/decode.py", "n_best", ["self", "texts", "n", "beam_size", "alpha", "report"]),
         ("evaluation/evaluate.py", "evaluate", ["output_dir", *t2t_eval.OPTIONS]),

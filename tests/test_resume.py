@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
-from small import PART_TOKENS, PROBLEM, TINY, silent
-from test_trainer import values
+from small import PART_TOKENS, PROBLEM, TINY, silent, values
 
+from t2t_repro.config import TrainingOptions
 from t2t_repro.data import batching
 from t2t_repro.run import Run
 from t2t_repro.training import trainer
@@ -32,8 +32,8 @@ def test_continued_from_every_step(data, tmp_path, monkeypatch, replicas, part_t
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, devices))
     monkeypatch.setattr(batching, "PART_TOKENS", part_tokens)
     hparams = replace(TINY, train_steps=STEPS, average_checkpoints=STEPS)
-    options = {"precision": "float32", "checkpoint_steps": 1, "report": silent}
-    whole = train(PROBLEM, hparams, data, str(tmp_path / "whole"), **options)
+    options = TrainingOptions(precision="float32", checkpoint_steps=1)
+    whole = train(PROBLEM, hparams, data, str(tmp_path / "whole"), options, report=silent)
     expected = values(whole, STEPS)
     assert len(paths(whole)) == STEPS
     for stop in range(1, STEPS):
@@ -42,7 +42,7 @@ def test_continued_from_every_step(data, tmp_path, monkeypatch, replicas, part_t
         lines += [f'all_model_checkpoint_paths: "ckpt-{step}"' for step in range(1, stop + 1)]
         (folder / "checkpoints/checkpoint").write_text("\n".join(lines) + "\n")
         said: list[str] = []
-        run = train(PROBLEM, hparams, data, str(folder), **options | {"report": said.append})
+        run = train(PROBLEM, hparams, data, str(folder), options, report=said.append)
         assert f"continuing {folder} at step {stop}" in said
         found = values(run, STEPS)
         assert found.keys() == expected.keys()
@@ -70,7 +70,8 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(trained, data
     run = Run.open(shutil.copytree(trained.directory, str(tmp_path / "RUN")))
     os.truncate(os.path.join(run.checkpoints, "ckpt-8.data-00000-of-00001"), 5_000)
     said: list[str] = []
-    again = train(PROBLEM, TINY, data, run.directory, precision="float32", checkpoint_steps=4, report=said.append)
+    options = TrainingOptions(precision="float32", checkpoint_steps=4)
+    again = train(PROBLEM, TINY, data, run.directory, options, report=said.append)
     assert "ckpt-8 is damaged (it is cut off): put aside as damaged-ckpt-8, ckpt-4 is used" in said[0]
     expected, found = values(trained, 8), values(again, 8)
     for name in (name for name in found if not name.startswith("spent")):

@@ -9,12 +9,13 @@ import os
 import shutil
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from filelock import FileLock
-from small import PART_TOKENS, PROBLEM, TINY, refuse_parts, silent
+from small import FLOAT32, PART_TOKENS, PROBLEM, TINY, refuse_evaluation, refuse_parts, silent, values
 
 from t2t_repro.cost import training_flops
 from t2t_repro.data import batching, pipeline
@@ -35,14 +36,6 @@ def two_parts(monkeypatch):
 def one_replica(monkeypatch):
     """Elsewhere the tests have two CPUs, and the trainer takes all."""
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"]))
-
-
-def values(run: Run, step: int) -> dict[str, np.ndarray]:
-    """All that a checkpoint holds, by name."""
-    (path,) = (path for path in paths(run) if path.endswith(f"-{step}"))
-    reader = tf.train.load_checkpoint(path)
-    names = [name for name in reader.get_variable_to_shape_map() if name.endswith("VARIABLE_VALUE")]
-    return {name: reader.get_tensor(name) for name in names if "save_counter" not in name}
 
 
 def metrics(run: Run) -> list[dict[str, float]]:
@@ -107,7 +100,6 @@ def test_stopped_and_continued_is_uninterrupted(trained, data, tmp_path, monkeyp
     declared: the same weights, moments and position to the bit, dropout and all.
     """
     output_dir = str(tmp_path / "RUN")
-    options = {"seed": 1, "precision": "float32", "report": silent}
 
     def rate(step, hparams):
         if step == 5:
@@ -117,13 +109,13 @@ def test_stopped_and_continued_is_uninterrupted(trained, data, tmp_path, monkeyp
     learning_rate, handler = trainer.learning_rate, signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(trainer, "learning_rate", rate)
     with pytest.raises(Interrupted, match="stopped by SIGINT; the same command continues") as stopped:
-        train(PROBLEM, replace(TINY, train_steps=7), data, output_dir, **options)
+        train(PROBLEM, replace(TINY, train_steps=7), data, output_dir, FLOAT32, report=silent)
     assert stopped.value.signal == signal.SIGINT and signal.getsignal(signal.SIGINT) is handler
     assert [os.path.basename(path) for path in paths(Run.open(output_dir))] == ["ckpt-5"]
     monkeypatch.setattr(trainer, "learning_rate", learning_rate)
 
     said: list[str] = []
-    run = train(PROBLEM, TINY, data, output_dir, **options | {"report": said.append})
+    run = train(PROBLEM, TINY, data, output_dir, FLOAT32, report=said.append)
     assert f"continuing {output_dir} at step 5" in said
     uninterrupted, continued = values(trained, 8), values(run, 8)
     assert uninterrupted.keys() == continued.keys()
@@ -134,23 +126,23 @@ def test_stopped_and_continued_is_uninterrupted(trained, data, tmp_path, monkeyp
     assert continued["position/.ATTRIBUTES/VARIABLE_VALUE"].tolist()[0] >= 1
 
 
-def test_smaller_parts_where_memory_runs_out(data, tmp_path, monkeypatch, one_replica):
-    """An update is two parts of some forty pairs; the same update in four, on from where it failed."""
+def test_train_halves_micro_batches_if_memory_runs_out(data, tmp_path, monkeypatch, one_replica):
+    """A step is two micro-batches of some forty pairs; the same step in four continues where it failed."""
     said: list[str] = []
-    hparams, options = replace(TINY, dropout=0.0, train_steps=5), {"precision": "float32", "report": said.append}
+    hparams = replace(TINY, dropout=0.0, train_steps=5)
     with monkeypatch.context() as patch:
         refuse_parts(patch, more_than=40)
-        run = train(PROBLEM, hparams, data, str(tmp_path / "CUT"), **options)
-    assert "2,000 tokens a side an update = 1 replica x 2 parts" in " ".join(said)
+        run = train(PROBLEM, hparams, data, str(tmp_path / "CUT"), FLOAT32, report=said.append)
+    assert "2,000 tokens per side and step = 1 replica x 2 micro-batches" in " ".join(said)
     (line,) = [line for line in said if line.startswith("out of memory")]
-    assert line == "out of memory in update 1; from here on 2,000 tokens a side an update = 1 replica x 4 parts"
-    assert run.training["accumulate"] == 4
+    assert line == "out of memory in step 1; from here on 2,000 tokens per side and step = 1 replica x 4 micro-batches"
+    assert run.training["held_tokens"] == 500
 
-    said.clear()  # what is continued goes on with as many
-    train(PROBLEM, replace(hparams, train_steps=6), data, str(tmp_path / "CUT"), **options)
-    assert "1 replica x 4 parts" in " ".join(said)
+    said.clear()  # a run that continues knows what fits
+    train(PROBLEM, replace(hparams, train_steps=6), data, str(tmp_path / "CUT"), FLOAT32, report=said.append)
+    assert "1 replica x 4 micro-batches" in " ".join(said)
 
-    whole = train(PROBLEM, replace(hparams, train_steps=6), data, str(tmp_path / "WHOLE"), **options)
+    whole = train(PROBLEM, replace(hparams, train_steps=6), data, str(tmp_path / "WHOLE"), FLOAT32, report=said.append)
     cut, uncut = values(run, 6), values(whole, 6)
     assert cut.pop(SPENT)[0] == uncut.pop(SPENT)[0]
     for name in cut:
@@ -160,35 +152,63 @@ def test_smaller_parts_where_memory_runs_out(data, tmp_path, monkeypatch, one_re
 @pytest.mark.slow
 def test_training_compiled_by_xla(data, tmp_path, one_replica):
     """It learns what the other does, and is continued by it."""
-    hparams, options = replace(TINY, dropout=0.0, train_steps=2), {"precision": "float32", "report": silent}
-    compiled = train(PROBLEM, hparams, data, str(tmp_path / "XLA"), jit_compile=True, **options)
-    graph = train(PROBLEM, hparams, data, str(tmp_path / "GRAPH"), **options)
+    hparams = replace(TINY, dropout=0.0, train_steps=2)
+    compiled = train(PROBLEM, hparams, data, str(tmp_path / "XLA"), replace(FLOAT32, jit_compile=True), report=silent)
+    graph = train(PROBLEM, hparams, data, str(tmp_path / "GRAPH"), FLOAT32, report=silent)
     ours, theirs = values(compiled, 2), values(graph, 2)
     assert ours.pop(SPENT)[0] == theirs.pop(SPENT)[0]
     for name in theirs:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-3, err_msg=name)
-    continued = train(PROBLEM, replace(hparams, train_steps=3), data, str(tmp_path / "XLA"), **options)
+    continued = train(PROBLEM, replace(hparams, train_steps=3), data, str(tmp_path / "XLA"), FLOAT32, report=silent)
     assert continued.training["step"] == 3
 
 
-@pytest.mark.parametrize(
-    ("accumulate", "pairs", "message"),
-    [
-        (2, 25, "out of memory in update 1, 2,000 tokens .* x 2 parts; give --accumulate=4"),
-        (0, 0, r"out of memory in update 1, 2,000 tokens .* x 32 parts; take a smaller set, .* \(OOM when allocating"),
-    ],
-)
-def test_what_does_not_fit_is_told(accumulate, pairs, message, data, tmp_path, monkeypatch, one_replica):
-    refuse_parts(monkeypatch, more_than=pairs)
+def test_train_reports_what_no_micro_batch_holds(data, tmp_path, monkeypatch, one_replica):
+    refuse_parts(monkeypatch, more_than=0)
+    message = (
+        r"out of memory in step 1, 2,000 tokens .* x 63 micro-batches; take a smaller set, .* \(OOM when allocating"
+    )
     with pytest.raises(ValueError, match=message):
-        train(PROBLEM, TINY, data, str(tmp_path / "RUN"), accumulate=accumulate, report=silent)
+        train(PROBLEM, TINY, data, str(tmp_path / "RUN"), report=silent)
     assert not os.listdir(tmp_path / "RUN" / "checkpoints")
+
+
+@pytest.mark.parametrize("microbatch_tokens", [1_000, 2_000, 500, 667])
+def test_micro_batches_of_any_size_make_the_same_step(data, tmp_path, one_replica, microbatch_tokens):
+    """Two parts joined, alone, and cut in halves and thirds: the sums differ by rounding."""
+    hparams, options = replace(TINY, dropout=0.0, train_steps=3), replace(FLOAT32, microbatch_tokens=microbatch_tokens)
+    lines: list[str] = []
+    run = train(PROBLEM, hparams, data, str(tmp_path / "RUN"), options, report=lines.append)
+    assert f"1 replica x {math.ceil(2_000 / microbatch_tokens)} micro-batch" in " ".join(lines)
+    plain = train(PROBLEM, hparams, data, str(tmp_path / "PLAIN"), FLOAT32, report=silent)
+    ours, theirs = values(run, 3), values(plain, 3)
+    assert ours.pop(SPENT)[0] == theirs.pop(SPENT)[0]
+    for name in theirs:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-3, err_msg=name)
+
+
+def test_validation_continues_in_smaller_batches_if_memory_runs_out(trained, data, tmp_path, monkeypatch, one_replica):
+    """In batches of one pair if need be; without any that fits, training continues without the score."""
+    run = Run.open(shutil.copytree(trained.directory, str(tmp_path / "RUN")))
+    expected = json.loads(Path(run.metrics).read_text().splitlines()[-1])
+    for limit, step in ((1, 9), (0, 10)):
+        with monkeypatch.context() as patch:
+            refuse_evaluation(patch, more_than=limit)
+            lines: list[str] = []
+            train(PROBLEM, replace(TINY, train_steps=step), data, run.directory, FLOAT32, report=lines.append)
+        newest = json.loads(Path(run.metrics).read_text().splitlines()[-1])
+        if limit:
+            assert newest["validation_loss"] == pytest.approx(expected["validation_loss"], rel=0.2)
+        else:
+            assert "validation_loss" not in newest
+            assert lines[-1].startswith("checkpoint at step 10: saved, not validated: out of memory (OOM when")
+    assert paths(run)[-1].endswith("ckpt-10")
 
 
 @pytest.mark.slow
 def test_two_replicas_train_as_one(trained, data, tmp_path):
     """The trainer takes both CPUs of these tests, one part each; sums in another order round otherwise."""
-    run = train(PROBLEM, replace(TINY, train_steps=4), data, str(tmp_path / "RUN"), precision="float32", report=silent)
+    run = train(PROBLEM, replace(TINY, train_steps=4), data, str(tmp_path / "RUN"), FLOAT32, report=silent)
     one, two = values(trained, 4), values(run, 4)
     assert one.keys() == two.keys()
     for name in (name for name in one if name.startswith("model/") and "seed_generator" not in name):
@@ -197,7 +217,7 @@ def test_two_replicas_train_as_one(trained, data, tmp_path):
 
 def test_a_finished_run_is_left_as_it_is(trained, data, one_replica):
     before = values(trained, 8)
-    train(PROBLEM, TINY, data, trained.directory, precision="float32", report=silent)
+    train(PROBLEM, TINY, data, trained.directory, FLOAT32, report=silent)
     for name, array in values(trained, 8).items():
         np.testing.assert_array_equal(array, before[name])
 
@@ -216,25 +236,24 @@ def copy(trained, tmp_path) -> str:
         ({}, {"seed": 2}, "RUN' holds another run: its seed is 1, not 2; give another --output_dir"),
         ({"d_ff": 25}, {}, "RUN' holds another run: its d_ff is 24, not 25"),
         ({}, {"precision": "bfloat16"}, "RUN' holds another run: its precision is 'float32', not 'bfloat16'"),
-        ({}, {"precision": "half"}, "precision must be one of auto, float32, bfloat16, float16, got 'half'"),
-        ({}, {"seed": 2**18}, "seed must be at least 0 and below 262144, got 262144"),
+        ({}, {"precision": "tf32"}, "'tf32' expects GPUs of compute capability 8.0 or later. Received: no GPU"),
         ({"batch_tokens": 59}, {}, "batch_tokens 59 cannot hold a sentence of max_length 60 tokens"),
     ],
 )
 def test_what_does_not_go_together(copy, data, changes, options, message):
     before = sorted(os.listdir(copy))
     with pytest.raises(ValueError, match=message):
-        train(PROBLEM, replace(TINY, **changes), data, copy, report=silent, **{"precision": "float32"} | options)
+        train(PROBLEM, replace(TINY, **changes), data, copy, replace(FLOAT32, **options), report=silent)
     assert sorted(os.listdir(copy)) == before
 
 
 def test_without_its_list_of_checkpoints_a_run_does_not_start_anew(copy, data, one_replica):
     os.remove(os.path.join(copy, "checkpoints", "checkpoint"))
     with pytest.raises(ValueError, match="holds checkpoints, but its file 'checkpoint', which lists them, is missing"):
-        train(PROBLEM, TINY, data, copy, precision="float32", report=silent)
+        train(PROBLEM, TINY, data, copy, FLOAT32, report=silent)
 
 
 def test_two_trainers_in_one_directory(copy, data):
     with FileLock(os.path.join(copy, ".lock")):
         with pytest.raises(ValueError, match="another t2t-trainer is at work in .*RUN'; wait for it, or stop it"):
-            train(PROBLEM, TINY, data, copy, precision="float32", report=silent)
+            train(PROBLEM, TINY, data, copy, FLOAT32, report=silent)

@@ -60,7 +60,7 @@ class Trainer:
         shards: list[str],
         replicas: int,
         dtype: str = "float32",
-        accumulate: int = 1,
+        microbatch_tokens: int = 0,
         jit_compile: bool = False,
         **changes: Any,
     ):
@@ -74,8 +74,8 @@ class Trainer:
             self.model = Transformer(VOCAB, hparams, dtype=dtype)
             self.variables = [weight.value for weight in self.model.trainable_weights]
             self.optimizer = Adam(self.variables, hparams, scaled=dtype == "mixed_float16")
-            self.updater = Updater(self.model, self.optimizer, hparams, 1, accumulate, jit_compile)
-        shares = {"replicas": replicas, "accumulate": accumulate}
+            self.updater = Updater(self.model, self.optimizer, hparams, 1, microbatch_tokens, jit_compile)
+        shares = {"replicas": replicas, "microbatch_tokens": microbatch_tokens}
         self.data = pipeline.training_batches(shards, hparams.batch_tokens, 1, 0, **shares)
         self.update = self.updater.compiled(self.data.element_spec)
 
@@ -160,14 +160,15 @@ def test_one_replica_equals_one_plain_batch(trained, shards):
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_parts_in_pieces_are_the_same_update(trained, shards, replicas):
-    """Sixteen in place of eight, each of half the pairs, some with less padding and so fewer FLOPs."""
+@pytest.mark.parametrize("count", [16, 4, 2])
+def test_any_number_of_micro_batches_makes_the_same_step(trained, shards, replicas, count):
+    """In place of eight: with less padding if they are smaller, and so fewer FLOPs; with more if they are larger."""
     _, whole = trained(1, 0.0)
-    cut = Trainer(shards, replicas, accumulate=16 // replicas, dropout=0.0, attention_dropout=0.0)
-    assert cut.updater.parts_per_replica == 16 // replicas
-    found = cut.run()
+    other = Trainer(shards, replicas, microbatch_tokens=128 // count, dropout=0.0, attention_dropout=0.0)
+    assert other.updater.microbatches == count // replicas
+    found = other.run()
     for ours, theirs in zip(found.sums, whole.sums, strict=True):
-        assert ours[4] <= theirs[4]
+        assert ours[4] <= theirs[4] if count > 8 else ours[4] >= theirs[4]
         ours[4] = theirs[4]
     must_be_equal(found, whole)
 
@@ -246,11 +247,6 @@ def test_the_scale_grows_again(monkeypatch):
 
 def test_one_graph_for_all_shapes(trained):
     assert trained(1, 0.0)[1].traces == trained(2, 0.3)[1].traces == 1
-
-
-def test_parts_of_the_paper():
-    """1 replica x 8 parts or 2 replicas x 4."""
-    assert [batching.parts_per_replica(batching.num_parts(HPARAMS.batch_tokens), n) for n in (1, 2)] == [8, 4]
 
 
 @pytest.mark.parametrize("poison", [np.nan, 1e38])

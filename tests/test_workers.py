@@ -20,9 +20,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import CHECKOUT
-from small import PROBLEM
+from small import PROBLEM, values
 from test_cluster import free_ports
 
+from t2t_repro.config import TrainingOptions
 from t2t_repro.run import Run
 from t2t_repro.training import workers
 from t2t_repro.training.checkpoints import paths
@@ -30,6 +31,7 @@ from t2t_repro.training.cluster import Cluster
 
 MACHINE = Path(__file__).with_name("machine.py")
 PATIENCE = 1200  # seconds for what takes ten: a process that hangs fails the test and does not hang it
+OPTIONS = TrainingOptions()
 STEPS = 400  # of a training that is disturbed
 
 
@@ -79,10 +81,7 @@ def last_line(machine: Ended) -> str:
 
 def weights(output_dir: str, step: int) -> dict[str, np.ndarray]:
     """All of a checkpoint, but for the seconds that the training took."""
-    (path,) = (path for path in paths(Run.open(output_dir)) if path.endswith(f"-{step}"))
-    reader = tf.train.load_checkpoint(path)
-    names = [name for name in reader.get_variable_to_shape_map() if name.endswith("VARIABLE_VALUE")]
-    return {name: reader.get_tensor(name) for name in names if "save_counter" not in name and "spent" not in name}
+    return {name: value for name, value in values(Run.open(output_dir), step).items() if "spent" not in name}
 
 
 def wait_for_checkpoint(output_dir: str, machines: list[subprocess.Popen], steps: int = 0) -> None:
@@ -222,15 +221,16 @@ def test_another_machine_only_reads_the_data(data, tmp_path):
 
 def test_what_must_be_the_same(trained, data):
     """The set and the text; not the length of a file's path, nor how the run is stored."""
-    facts = workers.facts(trained, workers.prepared(PROBLEM, data), 0)
+    prepared = workers.prepared(PROBLEM, data)
+    facts = workers.facts(trained, prepared, OPTIONS)
     assert (facts["problem"], facts["d_model"], facts["seed"], facts["precision"]) == ("animals", 16, 1, "float32")
     assert facts["SHA-256 of the vocabulary"] == trained.vocabulary_sha256
     elsewhere = replace(trained, directory="elsewhere", data_dir="there")
-    assert workers.facts(elsewhere, workers.prepared(PROBLEM, data), 0) == facts
-    assert workers.facts(elsewhere, workers.prepared(PROBLEM, data), 16) != facts
-    assert workers.facts(elsewhere, workers.prepared(PROBLEM, data), 0, jit_compile=True) != facts
+    assert workers.facts(elsewhere, prepared, OPTIONS) == facts
+    assert workers.facts(elsewhere, prepared, replace(OPTIONS, microbatch_tokens=16)) != facts
+    assert workers.facts(elsewhere, prepared, replace(OPTIONS, jit_compile=True)) != facts
     longer = replace(trained, hparams=replace(trained.hparams, train_steps=9))
-    assert workers.facts(longer, workers.prepared(PROBLEM, data), 0) != facts
+    assert workers.facts(longer, prepared, OPTIONS) != facts
 
 
 def test_one_machine_alone_stops_at_once():

@@ -1,7 +1,7 @@
 """Which pairs share a batch: similar lengths together, under a budget of tokens a side (section 5.1).
 
-A *part* is what one device computes at a time; an *update* is `parts` of them, the paper's batch. Both are fixed by the
-data, the seed and the set, never by the number of devices.
+A step has the paper's batch: `parts` neighbouring *parts*. Both are fixed by the data, the seed and the hyperparameter
+set, never by the devices. A *micro-batch* is what one device computes at a time: some parts, one, or a share of one.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ def num_parts(batch_tokens: int) -> int:
     return parts
 
 
+def part_tokens(batch_tokens: int) -> int:
+    """Returns how many tokens per side a part has at most."""
+    return math.ceil(batch_tokens / num_parts(batch_tokens))
+
+
 @dataclass(frozen=True)
 class Plan:
     """`order` [N]: the pairs, each once. Part i is order[starts[i]:starts[i + 1]]."""
@@ -41,7 +46,9 @@ def plan(lengths: np.ndarray, part_tokens: int, rng: np.random.Generator) -> Pla
 
     Raises ValueError for a pair that fits in no part.
     """
-    if len(lengths) and lengths.max() > part_tokens:
+    if not len(lengths):
+        return Plan(np.zeros(0, np.int64), np.zeros(1, np.int64))
+    if lengths.max() > part_tokens:
         raise ValueError(
             f"a pair of {lengths.max()} tokens does not fit in {part_tokens} tokens a part; "
             "raise batch_tokens, or lower max_length of the problem"
@@ -85,30 +92,37 @@ def updates(starts: np.ndarray, parts: int, rng: np.random.Generator) -> list[li
     return [groups[i] for i in rng.permutation(len(groups))]
 
 
-def pieces(parts: int, replicas: int, accumulate: int = 1) -> int:
-    """Into how many pieces each part is cut, by its pairs: the fewest that the replicas can share evenly, each
-    computing at least `accumulate` of them one after the other. The update stays the same."""
-    fewest = replicas // math.gcd(parts, replicas)
-    return fewest * math.ceil(accumulate * replicas / (parts * fewest))
+def microbatches(batch_tokens: int, replicas: int, microbatch_tokens: int = 0) -> int:
+    """Returns A, the number of micro-batches that each of `replicas` devices computes for one step.
+
+    A micro-batch has about `microbatch_tokens` tokens per side at most; 0 stands for the tokens of a part.
+    """
+    return math.ceil(batch_tokens / (replicas * (microbatch_tokens or part_tokens(batch_tokens))))
 
 
-def may_cut(batch_tokens: int, pieces: int, longest: int) -> bool:
-    """Whether a part of pairs of `longest` tokens has more than one of them in each of so many pieces."""
-    return batch_tokens // num_parts(batch_tokens) // longest > pieces
+def may_halve(batch_tokens: int, count: int, longest: int) -> bool:
+    """Returns whether any of `count` micro-batches of a step still holds two pairs of `longest` tokens."""
+    return batch_tokens // longest > count
 
 
-def parts_per_replica(parts: int, replicas: int, accumulate: int = 1) -> int:
-    """A: how many parts, or pieces of parts, each replica computes for one update."""
-    return parts * pieces(parts, replicas, accumulate) // replicas
+def deal(spans: list[tuple[int, int]], parts: int, replicas: int, count: int) -> np.ndarray:
+    """Deals one step to the replicas as spans [replicas, count, 2] of its pairs, the empty ones last.
+
+    `spans` are the neighbouring parts of the step, `parts` of them unless it is short. A micro-batch covers
+    parts / (replicas count) of a part: several neighbours, or a share of the pairs of one. So the pairs of a step do
+    not depend on the replicas, and its micro-batches depend on replicas times `count` alone.
+    """
+    total = replicas * count
+    bounds = [*(start for start, _ in spans), spans[-1][1]]
+    ends = [min(index * parts, len(spans) * total) for index in range(-(-len(spans) * total // parts) + 1)]
+    edges = [_between(bounds, *divmod(end, total), total) for end in ends]
+    dealt = [span for span in zip(edges[:-1], edges[1:], strict=True) if span[0] < span[1]]
+    # micro-batch i goes to replica i mod replicas, so that a short step leaves none idle before another has two fewer
+    table = np.zeros((total, 2), np.int64)
+    table[: len(dealt)] = dealt
+    return table.reshape(count, replicas, 2).transpose(1, 0, 2)
 
 
-def shares(spans: list[tuple[int, int]], parts: int, replicas: int, accumulate: int = 1) -> np.ndarray:
-    """Deals the parts of one update, or the `pieces` of them, to the replicas: spans [replicas, A, 2], the empty ones
-    last."""
-    edges = pieces(parts, replicas, accumulate) + 1
-    bounds = [np.linspace(start, end, edges).astype(np.int64) for start, end in spans]
-    dealt = [span for bound in bounds for span in zip(bound[:-1], bound[1:], strict=True) if span[0] < span[1]]
-    empty = replicas * parts_per_replica(parts, replicas, accumulate) - len(dealt)
-    # part i goes to replica i mod replicas, so that a short update leaves none idle before another has two fewer
-    table = np.concatenate([np.array(dealt, np.int64).reshape(-1, 2), np.zeros((empty, 2), np.int64)])
-    return table.reshape(-1, replicas, 2).transpose(1, 0, 2)
+def _between(bounds: list[int], part: int, share: int, whole: int) -> int:
+    """The pair at share / whole of the way through a part."""
+    return bounds[part] + ((bounds[part + 1] - bounds[part]) * share // whole if share else 0)

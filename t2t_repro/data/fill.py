@@ -59,9 +59,12 @@ def table(shards: Sequence[str], batch_tokens: int) -> str:
     return show(fill_by_width(shards, batch_tokens), batch_tokens)
 
 
-def show(fills: Sequence[Fill], batch_tokens: int, pieces: int = 1) -> str:
-    """The table of `fills`, one for each of BOUNDS and one for what is wider; each part is in so many pieces."""
-    part_tokens = batch_tokens // batching.num_parts(batch_tokens) // pieces
+def show(fills: Sequence[Fill], batch_tokens: int, count: int | None = None) -> str:
+    """Returns the table of `fills`, one for each of BOUNDS and one for what is wider.
+
+    A step has `count` micro-batches; without it, as many as parts.
+    """
+    part_tokens = batch_tokens // (count or batching.num_parts(batch_tokens))
     total = Fill()
     for each in fills:
         for name, value in vars(each).items():

@@ -31,25 +31,25 @@ def training_batches(
     *,
     replicas: int = 1,
     local: range | None = None,
-    accumulate: int = 1,
+    microbatch_tokens: int = 0,
     skip: int = 0,
     epochs: int | None = 1,
 ) -> tf.data.Dataset:
     """Updates from number `skip` of `epoch` on, for so many `epochs` (None: without end) and `replicas` devices: the
     first update's element for each device, then the second update's, and so on. Where several machines share the
-    devices, `local` of them (None: all) are this one's, and get theirs of the same updates. `accumulate` is of
-    `batching.pieces`.
+    devices, `local` of them (None: all) are this one's, and get theirs of the same updates. `microbatch_tokens` is of
+    `batching.microbatches`, which gives A.
 
-    An element is that device's share of an update: "inputs" [A, B, M] and "targets" [A, B, L], int32, hold its A parts,
-    and "sizes" [A, 3] the true (B, M, L) of each; beyond it all is zero. The last of them may be empty. "position" [2],
-    int64, is where the next update begins: its epoch, and its number in that epoch.
+    An element is that device's share of a step: "inputs" [A, B, M] and "targets" [A, B, L], int32, hold its A
+    micro-batches, and "sizes" [A, 3] the true (B, M, L) of each; beyond it all is zero. The last of them may be empty.
+    "position" [2], int64, is where the next step begins: its epoch, and its number in that epoch.
     """
     last = 2**62 if epochs is None else epoch + epochs
     local = range(replicas) if local is None else local
 
     def one(number: tf.Tensor) -> tf.data.Dataset:
         done = tf.where(number == epoch, tf.constant(skip * len(local), tf.int64), 0)
-        planned = _planned_epoch(shards, batch_tokens, seed, number, replicas, local, accumulate)
+        planned = _planned_epoch(shards, batch_tokens, seed, number, replicas, local, microbatch_tokens)
         return planned.enumerate().skip(done).map(lambda index, parts: (number, index // len(local) + 1, *parts))
 
     dataset = tf.data.Dataset.range(epoch, last).flat_map(one)  # one graph for all epochs: no pause between two
@@ -66,10 +66,9 @@ def _planned_epoch(
     epoch: tf.Tensor,
     replicas: int,
     local: range,
-    accumulate: int,
+    microbatch_tokens: int,
 ) -> tf.data.Dataset:
     """One epoch's elements before they are put together: the pairs of a window, their order, the spans of the parts."""
-    parts = batching.num_parts(batch_tokens)
 
     def shuffled(epoch: np.ndarray) -> np.ndarray:
         return _shard_order(len(shards), seed, int(epoch))
@@ -80,7 +79,7 @@ def _planned_epoch(
 
         def planned(number: np.ndarray, epoch: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             seeds = (seed, int(epoch), int(number))
-            return _plan_window(lengths, batch_tokens, parts, replicas, local, accumulate, seeds)
+            return _plan_window(lengths, batch_tokens, replicas, local, microbatch_tokens, seeds)
 
         rows, spans = tf.numpy_function(planned, [number, epoch, lengths], (tf.int64, tf.int64), stateful=False)
         rows, spans = tf.ensure_shape(rows, (None,)), tf.ensure_shape(spans, (None, None, 2))
@@ -105,18 +104,22 @@ def damage_named(directory: str) -> Iterator[None]:
 def evaluation_batches(shards: Sequence[str], batch_tokens: int = EVALUATION_TOKENS) -> tf.data.Dataset:
     """Every pair once, in the order of the shards: "inputs" [B, M] and "targets" [B, L], int32.
 
-    A batch holds similar lengths and at most `batch_tokens` positions a side (one pair alone may be longer).
+    A batch holds similar lengths and at most `batch_tokens` positions per side; a pair that is longer is one alone.
     """
     with damage_named(os.path.dirname(shards[0])):
         pairs = _parse(next(iter(_records(list(shards), 1).batch(2**31 - 1))))
     lengths = _lengths(pairs).numpy()
-    cut = batching.plan(lengths, max(batch_tokens, int(lengths.max())), np.random.default_rng(0))
+    longer = lengths.max(axis=1) > batch_tokens
+    (short,), (alone,) = np.nonzero(~longer), np.nonzero(longer)
+    cut = batching.plan(lengths[short], batch_tokens, np.random.default_rng(0))
+    order = np.concatenate([short[cut.order], alone])
+    starts = np.concatenate([cut.starts, len(short) + 1 + np.arange(len(alone))])
 
     def batch(span: tf.Tensor) -> dict[str, tf.Tensor]:
-        rows = tf.gather(cut.order, tf.range(span[0], span[1]))
+        rows = tf.gather(order, tf.range(span[0], span[1]))
         return {side: tf.gather(pairs[side], rows).to_tensor() for side in pairs}
 
-    return tf.data.Dataset.from_tensor_slices(np.stack([cut.starts[:-1], cut.starts[1:]], axis=1)).map(batch)
+    return tf.data.Dataset.from_tensor_slices(np.stack([starts[:-1], starts[1:]], axis=1)).map(batch)
 
 
 class Window(NamedTuple):
@@ -154,16 +157,15 @@ class Window(NamedTuple):
 
 
 def windows(
-    shards: Sequence[str], batch_tokens: int, seed: int, epoch: int, replicas: int = 1, accumulate: int = 1
+    shards: Sequence[str], batch_tokens: int, seed: int, epoch: int, replicas: int = 1, microbatch_tokens: int = 0
 ) -> Iterator[Window]:
     """The windows of an epoch, in the order in which training comes to them."""
     order = [shards[i] for i in _shard_order(len(shards), seed, epoch)]
     for number, records in enumerate(_records(order, MIXED).batch(WINDOW)):
         pairs = _parse(records)
         lengths = _lengths(pairs).numpy()
-        parts = batching.num_parts(batch_tokens)
         seeds = (seed, epoch, number)
-        plan = _plan_window(lengths, batch_tokens, parts, replicas, range(replicas), accumulate, seeds)
+        plan = _plan_window(lengths, batch_tokens, replicas, range(replicas), microbatch_tokens, seeds)
         yield Window(pairs, lengths, *plan)
 
 
@@ -224,18 +226,19 @@ def _lengths(pairs: dict[str, tf.RaggedTensor]) -> tf.Tensor:
 def _plan_window(
     lengths: np.ndarray,
     batch_tokens: int,
-    parts: int,
     replicas: int,
     local: range,
-    accumulate: int,
+    microbatch_tokens: int,
     seeds: tuple[int, int, int],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The order of a window's pairs, and the spans into it of each local device's parts: [updates * devices, A, 2]."""
-    rng = np.random.default_rng(seeds)
+    """Returns the order of a window's pairs, and the spans into it of each local device's micro-batches:
+    [steps * devices, A, 2]."""
+    rng, parts = np.random.default_rng(seeds), batching.num_parts(batch_tokens)
+    count = batching.microbatches(batch_tokens, replicas, microbatch_tokens)
     cut = batching.plan(lengths, batch_tokens // parts, rng)
     updates = batching.updates(cut.starts, parts, rng)
-    shares = [batching.shares(spans, parts, replicas, accumulate)[local.start : local.stop] for spans in updates]
-    return cut.order.astype(np.int64), np.concatenate(shares).astype(np.int64)
+    shares = [batching.deal(spans, parts, replicas, count)[local.start : local.stop] for spans in updates]
+    return cut.order.astype(np.int64), np.concatenate(shares)
 
 
 def _assemble(

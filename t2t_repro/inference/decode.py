@@ -20,7 +20,7 @@ from t2t_repro.inference.search import NEVER, PAD, Hypotheses
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import load_weights
-from t2t_repro.training.precision import POLICIES
+from t2t_repro.training.precision import POLICIES, allow_tf32
 
 BATCH_TOKENS = 2_048  # source positions of a batch, padding included, for a beam of at most `BATCH_WIDTH`
 BATCH_WIDTH = 4
@@ -68,6 +68,7 @@ class Translator:
                     "runs decode together only where they were trained on the same prepared data"
                 )
         vocabulary = Vocabulary(runs[0].vocabulary)
+        allow_tf32(all(run.precision == "tf32" for run in runs))
         models = [Transformer(vocabulary.size, run.hparams, dtype=POLICIES[run.precision]) for run in runs]
         for run, model in zip(runs, models, strict=True):
             load_weights(run, model, average_checkpoints)

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from t2t_repro.config import HParams
+from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.cost import training_flops
 from t2t_repro.data import batching, pipeline
 from t2t_repro.data.dataset import Dataset
@@ -26,7 +26,7 @@ from t2t_repro.training import machine
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.grid import sizes_on_grid
 from t2t_repro.training.optimizer import Adam
-from t2t_repro.training.trainer import MakeSampler
+from t2t_repro.training.trainer import MakeSampler, first_microbatch_tokens
 from t2t_repro.training.update import Updater, make_evaluator
 
 TIMED_SECONDS = 3.0  # for the parts that are timed
@@ -47,18 +47,18 @@ class Flight:
         dataset: Dataset,
         vocab_size: int,
         sampler: MakeSampler | None = None,
-        accumulate: int = 1,
-        jit_compile: bool = False,
+        options: TrainingOptions = TrainingOptions(),  # noqa: B008 (frozen)
     ):
         self.run, self.dataset, self.vocab_size, self.sampler = run, dataset, vocab_size, sampler
-        self.accumulate, self.jit_compile, self.at, self.trained = accumulate, jit_compile, "at the start", False
+        self.options, self.jit_compile, self.at, self.trained = options, options.jit_compile, "at the start", False
         self.strategy = tf.distribute.MirroredStrategy()
         self.replicas = self.strategy.num_replicas_in_sync
-        self.pieces = batching.pieces(batching.num_parts(run.hparams.batch_tokens), self.replicas, accumulate)
+        self.microbatch_tokens = first_microbatch_tokens(run, options, self.replicas)
         self.bytes_per_shape = machine.bytes_per_shape(run.precision)  # before anything is freed that it could use
         shards, tokens = dataset.shards("train"), run.hparams.batch_tokens
-        self.window = next(pipeline.windows(shards, tokens, run.seed, 0, self.replicas, accumulate))
+        self.window = next(pipeline.windows(shards, tokens, run.seed, 0, self.replicas, self.microbatch_tokens))
         self.sizes, self.tokens = self.window.parts()  # [U R, A, 3] and [U R, A, 2]
+        self.count = self.replicas * self.sizes.shape[1]  # micro-batches of a step
         self.costs = training_flops(run.hparams, vocab_size, *np.moveaxis(self.sizes, -1, 0), self.tokens[..., 1])
         self.run_sizes: list[tuple[int, int, int]] = []  # of the parts that were run
         self.share = len(self.window.rows) / dataset.record["splits"]["train"]["pairs"]
@@ -87,7 +87,8 @@ class Flight:
                 run.hparams,
                 scaled=run.precision == "float16",
             )
-            self.updater = Updater(self.model, optimizer, run.hparams, run.seed, self.accumulate, self.jit_compile)
+            how = run.seed, self.microbatch_tokens, self.jit_compile
+            self.updater = Updater(self.model, optimizer, run.hparams, *how)
         chosen = self._chosen()
         training_data = self._training_data()
         self.update = self.updater.compiled(training_data.element_spec)
@@ -184,9 +185,9 @@ class Flight:
         sizes = self.sizes.reshape(-1, 3)
         if self.share < 1 and self.steps() > self.updates:
             longest = [self.dataset.record["splits"]["train"]["length"][side]["max"] for side in ("inputs", "targets")]
-            h = self.run.hparams
-            batch = h.batch_tokens // batching.num_parts(h.batch_tokens) // max(longest)
-            sizes = np.concatenate([sizes, [[max(math.ceil(batch / self.pieces), 1), *longest]]])
+            parts = batching.num_parts(self.run.hparams.batch_tokens)
+            pairs = parts * (self.run.hparams.batch_tokens // parts // max(longest))
+            sizes = np.concatenate([sizes, [[math.ceil(pairs / self.count), *longest]]])
         held = [_numbers_held(self.run.hparams, *size) for size in sizes]
         return tuple(sizes[int(np.argmax(held))].tolist())
 
@@ -194,7 +195,13 @@ class Flight:
         """The updates as training reads them."""
         shards, tokens = self.dataset.shards("train"), self.run.hparams.batch_tokens
         return pipeline.training_batches(
-            shards, tokens, self.run.seed, 0, replicas=self.replicas, accumulate=self.accumulate, epochs=None
+            shards,
+            tokens,
+            self.run.seed,
+            0,
+            replicas=self.replicas,
+            microbatch_tokens=self.microbatch_tokens,
+            epochs=None,
         )
 
     def _measure_evaluation(self) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 
 SMALLER = "take a smaller set, --precision=bfloat16, or --override=batch_tokens=2048"  # where it does not suffice
+_OUT_OF_MEMORY = ("OOM when allocating", "OUT_OF_MEMORY", "Out of memory")  # in errors of collectives, CUDA and XLA
 M_ARENA_MAX = -8  # <malloc.h> of glibc
 
 
@@ -17,3 +18,19 @@ def one_heap() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+
+
+class OutOfMemory(ValueError):
+    """Memory ran out on one of several devices, which ends all communication between them in this process.
+
+    `microbatch_tokens` is half of what was tried; with it, another process can continue.
+    """
+
+    def __init__(self, message: str, microbatch_tokens: int):
+        super().__init__(message)
+        self.microbatch_tokens = microbatch_tokens
+
+
+def ran_out(error: Exception) -> bool:
+    """Returns whether an error of TensorFlow's says that a device had no memory left."""
+    return type(error).__name__ == "ResourceExhaustedError" or any(sign in str(error) for sign in _OUT_OF_MEMORY)

@@ -1,29 +1,52 @@
-"""What the matrix products are computed in. Weights, softmax, loss and normalisation statistics are float32 always."""
+"""What matrix products are computed in.
+
+In "bfloat16" and "float16" the activations between products have that dtype too: residual sums, biases, ReLU, dropout,
+and the attention weights that are kept for the backward pass. Weights, their gradients' sums, Adam, softmax, the sums
+of the loss and the statistics of layer normalization are float32 always. In "tf32" a GPU rounds the factors of float32
+products to ten bits of mantissa; in every other precision it does not.
+"""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}  # Keras' names
-CHOICES = ("auto", *POLICIES)
+POLICIES = {  # Keras' names
+    "float32": "float32",
+    "tf32": "float32",
+    "bfloat16": "mixed_bfloat16",
+    "float16": "mixed_float16",
+}
+
+
+def allow_tf32(allowed: bool) -> None:
+    """Lets GPUs multiply float32 in TF32, or not, in the whole process. TensorFlow's own default is to do so."""
+    tf.config.experimental.enable_tensor_float_32_execution(allowed)
 
 
 def resolve(precision: str) -> str:
     """`precision`, or for "auto" the fastest that the hardware computes natively.
 
     That is "bfloat16" on GPUs of compute capability 8.0 and on processors that have it, "float16" on GPUs of 7.0 and
-    later, whose tensor cores are for that alone, and "float32" elsewhere. Raises ValueError for another name.
+    later, whose tensor cores are for that alone, and "float32" elsewhere. Raises ValueError for "tf32" on other devices
+    than GPUs of 8.0 and later.
     """
-    if precision not in CHOICES:
-        raise ValueError(f"precision must be one of {', '.join(CHOICES)}, got {precision!r}")
+    least = _least_capability()
+    if precision == "tf32" and (least is None or least < (8, 0)):
+        raise ValueError(
+            "precision 'tf32' expects GPUs of compute capability 8.0 or later. "
+            f"Received: {'no GPU' if least is None else least}; take 'float32'"
+        )
     if precision != "auto":
         return precision
-    gpus = tf.config.list_physical_devices("GPU")
-    if not gpus:
+    if least is None:
         return "bfloat16" if _processor_has_bfloat16() else "float32"
-    details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
-    least = min(detail.get("compute_capability", (0, 0)) for detail in details)
     return "bfloat16" if least >= (8, 0) else "float16" if least >= (7, 0) else "float32"
+
+
+def _least_capability() -> tuple[int, int] | None:
+    """The lowest compute capability of the GPUs, None without one."""
+    details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
+    return min((detail.get("compute_capability", (0, 0)) for detail in details), default=None)
 
 
 def _processor_has_bfloat16() -> bool:

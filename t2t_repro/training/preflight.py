@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import shutil
@@ -11,19 +12,24 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from t2t_repro.config import HParams
+from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.data import batching, fill
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.problem import Problem
 from t2t_repro.registry import HPARAMS, RECORDS
 from t2t_repro.run import Run
-from t2t_repro.training import devices, machine
+from t2t_repro.training import devices, machine, memory
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.flight import Flight
-from t2t_repro.training.memory import SMALLER
 from t2t_repro.training.progress import clock
-from t2t_repro.training.trainer import MakeSampler, checkpoints_kept, must_go_together, only_trainer
+from t2t_repro.training.trainer import (
+    MakeSampler,
+    checkpoints_kept,
+    chosen_precision,
+    must_fit,
+    only_trainer,
+)
 
 GIB = 2**30
 
@@ -55,33 +61,30 @@ def dry_run(
     hparams: HParams,
     data_dir: str,
     output_dir: str,
+    options: TrainingOptions = TrainingOptions(),  # noqa: B008 (frozen)
     *,
-    seed: int = 1,
-    precision: str = "auto",
-    checkpoint_minutes: float = 10.0,
-    checkpoint_steps: int = 0,
-    accumulate: int = 0,
-    jit_compile: bool = False,
     show: Callable[[str], None] = say,
     sampler: MakeSampler | None = None,
 ) -> Forecast:
     """Foretells what `train` with the same arguments would do, and shows it in lines of at most 80 columns.
 
-    Raises FileNotFoundError where the data is not prepared, which may take hours and is not done here, and ValueError
-    where `train` would, or where memory or disk do not hold it.
+    Raises FileNotFoundError if the data is not prepared, which may take hours and is not done here, and ValueError if
+    `train` would, or if memory or disk do not suffice; `OutOfMemory` if another process may find that they do.
     """
     dataset = Dataset.open(os.path.join(data_dir, problem.name))
     dataset.must_be_of(problem)
-    must_go_together(problem, hparams, seed)
+    must_fit(problem, hparams)
     vocabulary = Vocabulary(dataset.vocabulary)
-    run = Run(output_dir, problem, hparams, data_dir, seed, precisions.resolve(precision), vocabulary.sha256)
+    precision = chosen_precision(options.precision, output_dir)
+    precisions.allow_tf32(precision == "tf32")
+    run = Run(output_dir, problem, hparams, data_dir, options.seed, precision, vocabulary.sha256)
     run.can_start()
     _must_be_free(run)
-    flight = Flight(run, dataset, vocabulary.size, sampler, accumulate or 1, jit_compile)
+    flight = Flight(run, dataset, vocabulary.size, sampler, options)
     for line in _plan(flight):
         show(line)
-    flight = _measured(flight, accumulate == 0, show)
-    forecast = _forecast(flight, checkpoint_minutes, checkpoint_steps)
+    flight = _measured(flight, show)
+    forecast = _forecast(flight, options)
     for line in _outcome(flight, forecast):
         show(line)
     free = shutil.disk_usage(_nearest(output_dir)).free
@@ -93,22 +96,25 @@ def dry_run(
     return forecast
 
 
-def _measured(flight: Flight, may_accumulate_more: bool, show: Callable[[str], None]) -> Flight:
-    """`flight` when it is done, or one in smaller parts, as `train` would go on."""
+def _measured(flight: Flight, show: Callable[[str], None]) -> Flight:
+    """Returns `flight` when it is done, or one in smaller micro-batches, as `train` would continue."""
     while True:
         try:
             flight.measure()
             return flight
-        except tf.errors.ResourceExhaustedError as error:
-            fails, parts = f"out of memory {flight.at}", flight.sizes.shape[1]
-            h, longest = flight.run.hparams, flight.run.problem.max_length
-            if flight.trained or not batching.may_cut(h.batch_tokens, flight.pieces, longest):
-                raise ValueError(f"does not fit: {fails}; {SMALLER} ({error.message:.100})") from None
-            if not may_accumulate_more:
-                raise ValueError(f"does not fit: {fails}; give --accumulate={2 * parts}") from None
-        for line in _wrapped("", f"{fails}; once more with {2 * parts} parts a device"):
+        except tf.errors.OpError as error:
+            if not memory.ran_out(error):
+                raise
+            fails, h = f"out of memory {flight.at}", flight.run.hparams
+            if flight.trained or not batching.may_halve(h.batch_tokens, flight.count, flight.run.problem.max_length):
+                raise ValueError(f"does not fit: {fails}; {memory.SMALLER} ({error.message:.100})") from None
+        smaller = math.ceil(h.batch_tokens / (2 * flight.count))
+        for line in _wrapped("", f"{fails}; once more with micro-batches of {smaller:,} tokens"):
             show(line)
-        flight = Flight(flight.run, flight.dataset, flight.vocab_size, flight.sampler, 2 * parts, flight.jit_compile)
+        if flight.replicas > 1:
+            raise memory.OutOfMemory(f"does not fit: {fails}; set microbatch_tokens to {smaller:,}", smaller)
+        options = dataclasses.replace(flight.options, microbatch_tokens=smaller)
+        flight = Flight(flight.run, flight.dataset, flight.vocab_size, flight.sampler, options)
 
 
 def _plan(flight: Flight) -> Iterator[str]:
@@ -119,28 +125,30 @@ def _plan(flight: Flight) -> Iterator[str]:
     yield from _wrapped("set         ", f"{h.name}: {h.description}")
     parameters = h.num_parameters(flight.vocab_size)
     yield f"parameters  {parameters:,} with {flight.vocab_size:,} pieces{_papers(h, 'millions')}"
-    parts = batching.num_parts(h.batch_tokens)
-    update = f"an update of {parts} part{'s' * (parts > 1)}, {flight.sizes.shape[1]} a device"
+    each = flight.sizes.shape[1]
+    step = f"{each} micro-batch{'es' * (each > 1)} per device and step"
     yield from _wrapped(
-        "devices     ", f"{flight.replicas} x {devices.name()}, {run.precision}{', XLA' * flight.jit_compile}; {update}"
+        "devices     ", f"{flight.replicas} x {devices.name()}, {run.precision}{', XLA' * flight.jit_compile}; {step}"
     )
     fills = [fill.Fill() for _ in range(len(fill.BOUNDS) + 1)]
     fill.add_parts(fills, flight.sizes, flight.tokens)
     yield ""
     if flight.share < 1:
         yield f"of {len(flight.window.rows):,} pairs, a random sample:"
-    yield from fill.show(fills, h.batch_tokens, flight.pieces).splitlines()
+    yield from fill.show(fills, h.batch_tokens, flight.count).splitlines()
     yield ""
 
 
-def _forecast(flight: Flight, checkpoint_minutes: float, checkpoint_steps: int) -> Forecast:
+def _forecast(flight: Flight, options: TrainingOptions) -> Forecast:
     h, steps = flight.run.hparams, flight.steps()
     per_update = flight.seconds_per_update()
     updating = flight.startup + steps * per_update
-    if checkpoint_steps:
-        evaluations = math.ceil(steps / checkpoint_steps)
+    if options.checkpoint_steps:
+        evaluations = math.ceil(steps / options.checkpoint_steps)
+    elif options.checkpoint_minutes:
+        evaluations = 1 + int(updating / 60 / options.checkpoint_minutes)
     else:
-        evaluations = 1 + int(updating / 60 / max(checkpoint_minutes, 1e-9)) if checkpoint_minutes else steps
+        evaluations = steps
     # weights and the two moments of Adam, float32
     checkpoint = 3 * 4 * h.num_parameters(flight.vocab_size)
     return Forecast(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -13,7 +14,7 @@ import keras
 import tensorflow as tf
 from filelock import FileLock, Timeout
 
-from t2t_repro.config import HParams
+from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.cost import paper_flops
 from t2t_repro.data import batching, pipeline
 from t2t_repro.data.prepare import Dataset, prepare
@@ -21,12 +22,11 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
-from t2t_repro.training import devices, machine, workers
+from t2t_repro.training import devices, machine, memory, workers
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.checkpoints import Checkpoints, variables_of
 from t2t_repro.training.cluster import Cluster, Meeting
 from t2t_repro.training.guard import Guard
-from t2t_repro.training.memory import SMALLER
 from t2t_repro.training.optimizer import Adam
 from t2t_repro.training.progress import Progress, safe_exp, stderr_line
 from t2t_repro.training.schedule import learning_rate
@@ -56,33 +56,29 @@ def train(
     hparams: HParams,
     data_dir: str,
     output_dir: str,
+    options: TrainingOptions = TrainingOptions(),  # noqa: B008 (frozen)
     *,
-    seed: int = 1,
-    precision: str = "auto",
-    checkpoint_minutes: float = 10.0,
-    checkpoint_steps: int = 0,
-    accumulate: int = 0,
-    jit_compile: bool = False,
     report: Callable[[str], None] = stderr_line,
     sampler: MakeSampler | None = None,
 ) -> Run:
-    """Prepares the data where it is not there, and trains to `hparams.train_steps` updates, continuing what is there.
+    """Prepares the data if it is not there, and trains to `hparams.train_steps` steps, continuing what is there.
 
-    A checkpoint is written every `checkpoint_minutes`, or every `checkpoint_steps` updates where that is above 0, and
-    at the end. What a `sampler`, made for the model, then gives of its translations is shown beside the validation
-    loss: scores by name, and (source, reference, ours) of some sentences.
+    A checkpoint is written as `options` ask, and at the end. What a `sampler`, made for the model, then gives of its
+    translations is shown beside the validation loss: scores by name, and (source, reference, ours) of some sentences.
 
     On each of several machines that TF_CONFIG names, the same call is that machine's part. The chief alone prepares
     and writes.
 
-    Each device computes at least `accumulate` parts of an update one after the other; where that is 0, twice as many
-    whenever TensorFlow runs out of memory. `jit_compile` is of `Updater`.
+    If TensorFlow runs out of memory in a step, one device continues with micro-batches of half the size. With several
+    devices the call raises `OutOfMemory`, and continues so when it is repeated in another process.
 
-    Raises ValueError where `output_dir` holds another run, or memory runs out all the same, `Diverged` where the
-    training comes to nothing, ConnectionError where another machine does not come, differs, or is gone, and
-    `Interrupted` after SIGINT or SIGTERM, when the update in progress is finished and saved.
+    Raises ValueError if `output_dir` holds another run, or memory does not suffice for two pairs, `Diverged` if the
+    loss diverges, ConnectionError if another machine does not come, differs, or is gone, and `Interrupted` after
+    SIGINT or SIGTERM, when the step in progress is finished and saved.
     """
-    must_go_together(problem, hparams, seed)
+    must_fit(problem, hparams)
+    if options.deterministic:
+        tf.config.experimental.enable_op_determinism()
     cluster = Cluster.from_environment()
     with Meeting(cluster, report) as meeting:
         dataset = prepare(problem, data_dir, report) if cluster.is_chief else None
@@ -94,30 +90,50 @@ def train(
             problem=problem,
             hparams=hparams,
             data_dir=data_dir,
-            seed=seed,
-            precision=precisions.resolve(precision),
+            seed=options.seed,
+            precision=chosen_precision(options.precision, output_dir),
             vocabulary_sha256=vocabulary.sha256,
         )
+        precisions.allow_tf32(run.precision == "tf32")
         if cluster.is_chief:
             run.start(dataset.vocabulary)
             run.note({"data": dataset.condition()})
         with only_trainer(run) if cluster.is_chief else nullcontext():
-            meeting.agree(workers.facts(run, dataset, accumulate, jit_compile))
+            meeting.agree(workers.facts(run, dataset, options))
             with _signals() as caught, workers.noticed(cluster):
-                how = checkpoint_minutes, checkpoint_steps, accumulate, jit_compile
-                training = _Training(run, cluster, dataset, vocabulary.size, *how, report, sampler)
+                training = _Training(run, cluster, dataset, vocabulary.size, options, report, sampler)
                 training.run(caught)
     return run
 
 
-def must_go_together(problem: Problem, hparams: HParams, seed: int) -> None:
-    """Raises ValueError for a seed out of range, and a batch that not every sentence fits in."""
-    if not 0 <= seed < 2**18:
-        raise ValueError(f"seed must be at least 0 and below {2**18}, got {seed}")
+def must_fit(problem: Problem, hparams: HParams) -> None:
+    """Raises ValueError for a batch that the longest sentence does not fit in."""
     if problem.max_length > hparams.batch_tokens:
         raise ValueError(
             f"batch_tokens {hparams.batch_tokens} cannot hold a sentence of max_length {problem.max_length} tokens"
         )
+
+
+def chosen_precision(precision: str, output_dir: str) -> str:
+    """Returns the precision that "auto" stands for: that of the run in `output_dir`, whatever machine continues it, or
+    without one what `precisions.resolve` finds. Raises ValueError as that does."""
+    if precision == "auto" and Run.exists(output_dir):
+        return Run.open(output_dir).precision
+    return precisions.resolve(precision)
+
+
+def first_microbatch_tokens(run: Run, options: TrainingOptions, replicas: int, machines: int = 1) -> int:
+    """Returns the size of micro-batch to begin with: on one machine at most what its devices were found to hold.
+
+    Without a choice it is all of a device's share of a step on a GPU, where each operation costs its start, and that
+    of `batching.plan` on a CPU, whose caches hold it.
+    """
+    whole = math.ceil(run.hparams.batch_tokens / replicas)
+    on_gpu = bool(tf.config.list_logical_devices("GPU"))
+    wanted = options.microbatch_tokens or (whole if on_gpu else batching.part_tokens(run.hparams.batch_tokens))
+    known = run.training if machines == 1 and Run.exists(run.directory) else {}
+    held = known.get("held_tokens", wanted) if known.get("device") == devices.name() else wanted
+    return min(wanted, int(held))
 
 
 def checkpoints_kept(hparams: HParams) -> int:
@@ -134,15 +150,12 @@ class _Training:
         cluster: Cluster,
         dataset: Dataset,
         vocab_size: int,
-        checkpoint_minutes: float,
-        checkpoint_steps: int,
-        accumulate: int,
-        jit_compile: bool,
+        options: TrainingOptions,
         report: Callable[[str], None],
         sampler: MakeSampler | None,
     ):
         self.settings, self.cluster, self.dataset, self.report = run, cluster, dataset, report
-        self.checkpoint_minutes, self.checkpoint_steps = checkpoint_minutes, checkpoint_steps
+        self.options = options
         hparams = run.hparams
         self.strategy = workers.strategy(cluster)
         with self.strategy.scope():
@@ -150,8 +163,8 @@ class _Training:
             self.model = Transformer(vocab_size, hparams, dtype=precisions.POLICIES[run.precision])
             weights = [weight.value for weight in self.model.trainable_variables]
             self.optimizer = Adam(weights, hparams, scaled=run.precision == "float16")
-        self.may_accumulate_more = accumulate == 0 and cluster.size == 1
-        self.accumulate, self.jit_compile = accumulate or 1, jit_compile
+        replicas = self.strategy.num_replicas_in_sync
+        self.microbatch_tokens = first_microbatch_tokens(run, options, replicas, cluster.size)
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # updates tried so far
         self.position = tf.Variable([0, 0], dtype=tf.int64, trainable=False)  # in the data: epoch, updates within it
         self.spent = tf.Variable([0, 0, 0], dtype=tf.float64, trainable=False)  # what `Progress` counts
@@ -165,14 +178,12 @@ class _Training:
     def run(self, caught: list[int]) -> None:
         if self.checkpoints and self.checkpoints.restore_newest():
             self.report(f"continuing {self.settings.directory} at step {int(self.step):,}")
-            before = self.settings.training
-            if self.may_accumulate_more and before.get("replicas") == self.strategy.num_replicas_in_sync:
-                self.accumulate = max(int(before.get("accumulate", 1)), 1)
         workers.share(self.cluster, self.strategy, [self.step])
         if self.step > 0:  # else they are the chief's already, as TensorFlow made them
             workers.share(self.cluster, self.strategy, self.variables)
         self._make_updater()
-        self.report(self._headline())
+        for line in filter(None, (devices.unused_gpu(), self._headline())):
+            self.report(line)
         stop = workers.StopTogether(self.cluster, self.strategy, caught)
         if self.checkpoints:
             self.checkpoints.must_have_room()
@@ -196,12 +207,12 @@ class _Training:
     def _make_updater(self) -> None:
         run = self.settings
         with self.strategy.scope():
-            how = run.seed, self.accumulate, self.jit_compile
+            how = run.seed, self.microbatch_tokens, self.options.jit_compile
             self.updater = Updater(self.model, self.optimizer, run.hparams, *how)
 
     def _updates(self, stop: workers.StopTogether) -> Iterator[tuple[int, float, tf.Tensor, tf.Tensor]]:
-        """Makes the updates that are left, in smaller parts where memory runs out: of each its step, learning rate,
-        where in the data the next one begins, and sums."""
+        """Makes the steps that are left, in smaller micro-batches if memory runs out: of each its number, learning
+        rate, where in the data the next one begins, and sums."""
         step, position = int(self.step), self.position.value()
         while True:
             try:
@@ -209,18 +220,24 @@ class _Training:
                     step, _, position, _ = made
                     yield made
                 return
-            except tf.errors.ResourceExhaustedError as error:
-                self._accumulate_more(step + 1, error)
+            except tf.errors.OpError as error:
+                if not memory.ran_out(error):
+                    raise
+                self._halve_microbatches(step + 1, error)
 
-    def _accumulate_more(self, step: int, error: tf.errors.ResourceExhaustedError) -> None:
-        """Raises ValueError where the parts were to be these, or are as small as they can be."""
-        now, fails = self.updater.parts_per_replica, f"out of memory in update {step:,}"
-        longest = self.settings.problem.max_length
-        if not batching.may_cut(self.settings.hparams.batch_tokens, self.updater.pieces, longest):
-            raise ValueError(f"{fails}, {_equation(self.updater)}; {SMALLER} ({error.message:.100})") from None
-        if not self.may_accumulate_more:
-            raise ValueError(f"{fails}, {_equation(self.updater)}; give --accumulate={2 * now}") from None
-        self.accumulate = 2 * now
+    def _halve_microbatches(self, step: int, error: tf.errors.OpError) -> None:
+        """Halves the micro-batches, here or, with several devices, in the next process: see `train`."""
+        h, replicas = self.settings.hparams, self.strategy.num_replicas_in_sync
+        count, fails = replicas * self.updater.microbatches, f"out of memory in step {step:,}"
+        if not batching.may_halve(h.batch_tokens, count, self.settings.problem.max_length):
+            raise ValueError(f"{fails}, {_equation(self.updater)}; {memory.SMALLER} ({error.message:.100})") from None
+        self.microbatch_tokens = math.ceil(h.batch_tokens / (2 * count))
+        if self.cluster.size > 1:
+            raise ValueError(f"{fails}; set microbatch_tokens to {self.microbatch_tokens:,} on all machines") from None
+        self.settings.note({"device": devices.name(), "replicas": replicas, "held_tokens": self.microbatch_tokens})
+        if replicas > 1:
+            smaller = f"start again for micro-batches of {self.microbatch_tokens:,} tokens"
+            raise memory.OutOfMemory(f"{fails}; {smaller}", self.microbatch_tokens) from None
         self._make_updater()
         self.report(f"{fails}; from here on {_equation(self.updater)}")
 
@@ -244,9 +261,9 @@ class _Training:
         for step, rate, position, sums in self._updates(stop):
             progress.update(step, sums, rate, position)
             due = (
-                step % self.checkpoint_steps == 0
-                if self.checkpoint_steps
-                else time.monotonic() - saved_at >= 60 * self.checkpoint_minutes
+                step % self.options.checkpoint_steps == 0
+                if self.options.checkpoint_steps
+                else time.monotonic() - saved_at >= 60 * self.options.checkpoint_minutes
             )
             if due and step < total:
                 progress.flush(step, rate)
@@ -267,7 +284,7 @@ class _Training:
             epoch,
             replicas=self.strategy.num_replicas_in_sync,
             local=self.updater.local,
-            accumulate=self.accumulate,
+            microbatch_tokens=self.microbatch_tokens,
             skip=skip,
             epochs=None,
         )
@@ -278,12 +295,21 @@ class _Training:
         self.spent.assign(progress.spent)
         self.checkpoints.save(step)
         self._note(step)
-        if not evaluate or "validation" not in self.dataset.record["splits"]:
+        if evaluate and self.dataset.has("validation"):
+            self._validate(step, progress)
+
+    def _validate(self, step: int, progress: Progress) -> None:
+        """Reports the scores on the validation text, as far as memory allows: without them training continues."""
+        try:
+            smoothed, plain, correct, tokens = self._validation_sums()
+            sample = self.sample() if self.sample else Sample({}, [])
+        except tf.errors.OpError as error:
+            if not memory.ran_out(error):
+                raise
+            self.report(f"checkpoint at step {step:,}: saved, not validated: out of memory ({error.message:.100})")
             return
-        smoothed, plain, correct, tokens = self._validation_sums()
         values = {"validation_loss": smoothed / tokens, "validation_perplexity": safe_exp(plain / tokens)}
         values |= {"validation_accuracy": correct / tokens}
-        sample = self.sample() if self.sample else Sample({}, [])
         scores = "".join(f", {name.replace('_', ' ')} {score:.1f}" for name, score in sample.scores.items())
         progress.write(
             step,
@@ -299,28 +325,36 @@ class _Training:
         device, replicas = devices.name(), self.strategy.num_replicas_in_sync
         values: dict[str, Any] = {"step": step, "target_tokens": tokens, "flops": flops, "seconds": seconds}
         values |= {"device": device, "replicas": replicas, "paper_flops": paper_flops(seconds, replicas, device)}
-        values |= {"accumulate": self.accumulate}
         self.settings.note(values)
 
     def _validation_sums(self) -> list[float]:
-        batches = pipeline.evaluation_batches(self.dataset.shards("validation"))
-        sums = tf.add_n([self.evaluate(batch["inputs"], batch["targets"]) for batch in batches])
-        return [float(x) for x in sums]
+        """The four sums of `Loss`, in batches of half the size each time that memory runs out, down to single pairs."""
+        shards, batch_tokens = self.dataset.shards("validation"), pipeline.EVALUATION_TOKENS
+        while True:
+            try:
+                batches = pipeline.evaluation_batches(shards, batch_tokens)
+                return (
+                    tf.add_n([self.evaluate(batch["inputs"], batch["targets"]) for batch in batches]).numpy().tolist()
+                )
+            except tf.errors.OpError as error:
+                if not memory.ran_out(error) or batch_tokens == 1:
+                    raise
+                batch_tokens //= 2
 
     def _headline(self) -> str:
         run = self.settings
         parameters = run.hparams.num_parameters(self.model.vocab_size)
-        of = f"{run.problem.name} with {run.hparams.name}"
         return (
-            f"{of}: {parameters:,} parameters, {run.precision}{', XLA' * self.jit_compile}; {_equation(self.updater)}"
+            f"{run.problem.name} with {run.hparams.name}: {parameters:,} parameters, "
+            f"{run.precision}{', XLA' * self.options.jit_compile} on {devices.name()}; {_equation(self.updater)}"
         )
 
 
 def _equation(updater: Updater) -> str:
-    replicas, parts = updater.strategy.num_replicas_in_sync, updater.parts_per_replica
+    replicas, count = updater.strategy.num_replicas_in_sync, updater.microbatches
     return (
-        f"{updater.hparams.batch_tokens:,} tokens a side an update = {replicas} replica{'s' * (replicas > 1)} "
-        f"x {parts} part{'s' * (parts > 1)}"
+        f"{updater.hparams.batch_tokens:,} tokens per side and step = {replicas} replica{'s' * (replicas > 1)} "
+        f"x {count} micro-batch{'es' * (count > 1)}"
     )
 
 

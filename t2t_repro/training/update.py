@@ -32,11 +32,11 @@ class Updater:
         optimizer: Adam,
         hparams: HParams,
         seed: int,
-        accumulate: int = 1,
+        microbatch_tokens: int = 0,
         jit_compile: bool = False,
     ):
-        """With `jit_compile`, XLA compiles the gradient of a part, for each shape anew: parts are padded to few shapes
-        (`grid`)."""
+        """`microbatch_tokens` is of `batching.microbatches`. With `jit_compile`, XLA compiles the gradient of a
+        micro-batch once for each shape: micro-batches are padded to few shapes (`grid`)."""
         self.model, self.optimizer, self.hparams, self.seed = model, optimizer, hparams, seed
         self.jit_compile, self.gradients = jit_compile, self._gradients
         if jit_compile:
@@ -46,9 +46,8 @@ class Updater:
             )
         self.strategy = tf.distribute.get_strategy()
         self.variables = [weight.value for weight in model.trainable_variables]
-        parts, replicas = batching.num_parts(hparams.batch_tokens), self.strategy.num_replicas_in_sync
-        self.parts_per_replica = batching.parts_per_replica(parts, replicas, accumulate)
-        self.pieces = batching.pieces(parts, replicas, accumulate)
+        replicas = self.strategy.num_replicas_in_sync
+        self.microbatches = batching.microbatches(hparams.batch_tokens, replicas, microbatch_tokens)  # of each replica
         numbers = self.strategy.experimental_distribute_values_from_function(lambda at: at.replica_id_in_sync_group)
         first, *others = self.strategy.experimental_local_results(numbers)
         self.local = range(first, first + 1 + len(others))  # which of all the replicas are on this machine
@@ -109,7 +108,7 @@ class Updater:
             seed = tf.stack([step, self.seed * 4096 + number * replicas + replica])
             return self._part_gradients(element, number, seed, divisor)
 
-        if self.parts_per_replica == 1 and self.strategy.num_replicas_in_sync == 1:
+        if self.microbatches == 1 and self.strategy.num_replicas_in_sync == 1:
             return part(0)
         zeros = [tf.zeros(variable.shape) for variable in self.variables], tf.zeros(5)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from t2t_repro.config import TrainingOptions
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run, versions
@@ -59,11 +60,12 @@ def prepared(problem: Problem, data_dir: str) -> Dataset:
     return dataset
 
 
-def facts(run: Run, dataset: Dataset, accumulate: int, jit_compile: bool = False) -> dict[str, Any]:
+def facts(run: Run, dataset: Dataset, options: TrainingOptions) -> dict[str, Any]:
     """What must be the same on all machines, by the name that an error gives it."""
     shards = "".join(str(shard["sha256"]) for shard in dataset.record["splits"]["train"]["shards"])
-    found = {"problem": run.problem.name, "seed": run.seed, "precision": run.precision, "accumulate": accumulate}
-    found |= {"jit_compile": jit_compile} | run.hparams.to_dict()
+    found = {"problem": run.problem.name, "seed": run.seed, "precision": run.precision}
+    found |= {name: getattr(options, name) for name in ("microbatch_tokens", "jit_compile", "deterministic")}
+    found |= run.hparams.to_dict()
     found |= {"SHA-256 of the vocabulary": run.vocabulary_sha256}
     found |= {"SHA-256 of the training text": hashlib.sha256(shards.encode("ascii")).hexdigest()}
     found |= {"number of devices": max(len(tf.config.list_physical_devices("GPU")), 1)}
