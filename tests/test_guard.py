@@ -51,7 +51,7 @@ def guard(run, dataset):
     def look(losses: list[float], skipped: float = 0.0) -> None:
         rows = [[TOKENS * loss, TOKENS * loss, 9, TOKENS, 1e6, 1.0, skipped] for loss in losses]
         look.step += len(rows)
-        positions = [tf.constant([0, 1 + step % 3], tf.int64) for step in range(look.step - len(rows), look.step)]
+        positions = [tf.constant([0, 0, 1 + step % 3], tf.int64) for step in range(look.step - len(rows), look.step)]
         watch(look.step, np.array(rows, np.float32), positions)
 
     look.step, look.said = 0, []
@@ -70,14 +70,14 @@ def test_entropy_of_single_tokens(guard, run):
 def test_a_loss_that_is_not_finite(guard, run, dataset):
     """The second of five updates: it is that one's pairs that are written down, not the newest one's."""
     with pytest.raises(
-        Diverged, match=r"^stopped at step 2: the loss is nan, at learning rate [\d.e-]+, update 1 of "
+        Diverged, match=r"^stopped at step 2: the loss is nan, at learning rate [\d.e-]+, in epoch 0"
     ) as stop:
         guard([5.0, math.nan, 5.0, 5.0, 5.0])
     assert str(stop.value).count("\n") == 0
     assert "try a lower --override=learning_rate_scale=0.5 or a longer --override=warmup_steps=960" in str(stop.value)
     (name,) = [name for name in os.listdir(run.directory) if name.startswith("stopped")]
     written = read_json(os.path.join(run.directory, name))
-    assert (name, written["step"], written["epoch"], written["update"]) == ("stopped-2.json", 2, 0, 1)
+    assert (name, written["step"], written["epoch"], written["step_of_window"]) == ("stopped-2.json", 2, 0, 1)
     batches = pipeline.training_batches(dataset.shards("train"), TINY.batch_tokens, 1, 0)
     _, second, *_ = batches.as_numpy_iterator()
     assert len(written["pairs"]) == second["sizes"][:, 0].sum()
@@ -137,7 +137,9 @@ def test_a_training_that_explodes_stops(data, tmp_path, monkeypatch):
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"]))
     hparams = replace(TINY, learning_rate_scale=1e38, train_steps=6)
     options = TrainingOptions(precision="float32", checkpoint_steps=1)
-    with pytest.raises(Diverged, match=r"stopped at step \d: the loss is (nan|inf), at learning rate .*e\+3\d, update"):
+    with pytest.raises(
+        Diverged, match=r"stopped at step \d: the loss is (nan|inf), at learning rate .*e\+3\d, in epoch"
+    ):
         train(PROBLEM, hparams, data, str(tmp_path / "RUN"), options, report=silent)
     (name,) = [name for name in os.listdir(tmp_path / "RUN") if name.startswith("stopped")]
     step = int(name.removeprefix("stopped-").removesuffix(".json"))

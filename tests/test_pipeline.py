@@ -129,8 +129,21 @@ def test_sizes_tell_the_truth(shards):
 def test_a_position_is_where_to_go_on(shards, replicas):
     whole = elements(shards, epochs=3, replicas=replicas)
     for at in (5 * replicas, len(whole) // 3, len(whole) // 3 + 3 * replicas):
-        epoch, index = (int(number) for number in whole[at - 1]["position"])
-        assert same(elements(shards, epoch=epoch, skip=index, epochs=3 - epoch, replicas=replicas), whole[at:])
+        epoch, window, index = (int(number) for number in whole[at - 1]["position"])
+        place = {"epoch": epoch, "window": window, "skip": index, "epochs": 3 - epoch}
+        assert same(elements(shards, **place, replicas=replicas), whole[at:])
+
+
+def test_a_position_skips_windows_unread(shards, monkeypatch):
+    """Only the windows from the position on are planned; a position of version 0.1 counts from the epoch's first."""
+    planned, plan = [], pipeline._plan_window
+    monkeypatch.setattr(pipeline, "_plan_window", lambda *given: planned.append(given[-1]) or plan(*given))
+    whole = first_epoch(shards)
+    windows = [int(element["position"][1]) for element in whole]
+    assert windows == sorted(windows) and set(windows) == {0, 1, 2}
+    assert same(elements(shards, window=2, skip=1), whole[windows.index(2) + 1 :])
+    assert [seeds[2] for seeds in planned] == [2]
+    assert same(elements(shards, skip=windows.index(2) + 1), whole[windows.index(2) + 1 :])
 
 
 def test_no_part_is_over_its_budget(shards):
@@ -186,13 +199,15 @@ def test_elements_of_chosen_parts(shards):
     assert not none["sizes"].any() and none["inputs"].size == 0
 
 
-def test_pairs_of_an_update_and_where_they_lie(shards, pairs):
+def test_pairs_of_a_step_and_where_they_lie(shards, pairs):
     """Of the first window, of the last one, and of another epoch: record n of shard k is pair 80 k + n."""
     for epoch, number in ((0, 0), (0, len(first_epoch(shards)) - 1), (1, 2)):
         made = elements(shards, epoch=epoch)[number]
-        found = pipeline.pairs_of_update(shards, BUDGET, 1, epoch, number)
+        window, after = made["position"][1:].tolist()
+        found = pipeline.pairs_of_step(shards, BUDGET, 1, epoch, window, after - 1)
+        assert found == pipeline.pairs_of_step(shards, BUDGET, 1, epoch, 0, number)
         assert [(tuple(each.inputs), tuple(each.targets)) for each in found] == sum(parts_of(made), [])
         for each in found:
             assert (tuple(each.inputs), tuple(each.targets)) == pairs[80 * shards.index(each.shard) + each.record]
-    with pytest.raises(ValueError, match=r"epoch 0 has \d+ updates, and no number 999"):
-        pipeline.pairs_of_update(shards, BUDGET, 1, 0, 999)
+    with pytest.raises(ValueError, match=r"epoch 0 ends \d+ steps before the one asked for in window 1"):
+        pipeline.pairs_of_step(shards, BUDGET, 1, 0, 1, 999)

@@ -237,7 +237,11 @@ def copy(trained, tmp_path) -> str:
         ({"d_ff": 25}, {}, "RUN' holds another run: its d_ff is 24, not 25"),
         ({}, {"precision": "bfloat16"}, "RUN' holds another run: its precision is 'float32', not 'bfloat16'"),
         ({}, {"precision": "tf32"}, "'tf32' expects GPUs of compute capability 8.0 or later. Received: no GPU"),
-        ({"batch_tokens": 59}, {}, "batch_tokens 59 cannot hold a sentence of max_length 60 tokens"),
+        (
+            {"batch_tokens": 59},
+            {},
+            "max_length must be at most batch_tokens / 1 = 59. Received: max_length=60; raise batch_tokens",
+        ),
     ],
 )
 def test_what_does_not_go_together(copy, data, changes, options, message):

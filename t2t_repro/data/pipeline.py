@@ -1,7 +1,7 @@
 """Shards to batches, with tf.data. The order of training is a pure function of (seed, epoch).
 
-So a position in the data is two integers, an epoch and a number of updates within it, and a run that continues there
-sees what an uninterrupted one would have seen.
+So a position in the data is three integers: an epoch, a window, and a number of steps within it. A run that continues
+there sees what an uninterrupted one would have seen, and does not plan the windows before it.
 """
 
 from __future__ import annotations
@@ -32,25 +32,26 @@ def training_batches(
     replicas: int = 1,
     local: range | None = None,
     microbatch_tokens: int = 0,
+    window: int = 0,
     skip: int = 0,
     epochs: int | None = 1,
 ) -> tf.data.Dataset:
-    """Updates from number `skip` of `epoch` on, for so many `epochs` (None: without end) and `replicas` devices: the
-    first update's element for each device, then the second update's, and so on. Where several machines share the
-    devices, `local` of them (None: all) are this one's, and get theirs of the same updates. `microbatch_tokens` is of
-    `batching.microbatches`, which gives A.
+    """Returns the elements of the steps from number `skip` of `window` of `epoch` on, for `epochs` (None: without end).
+
+    They are the first step's element for each of `replicas` devices, then the second step's, and so on. If several
+    machines share the devices, `local` of them (None: all) are this one's, and get theirs of the same steps.
+    `microbatch_tokens` is of `batching.microbatches`, which gives A.
 
     An element is that device's share of a step: "inputs" [A, B, M] and "targets" [A, B, L], int32, hold its A
     micro-batches, and "sizes" [A, 3] the true (B, M, L) of each; beyond it all is zero. The last of them may be empty.
-    "position" [2], int64, is where the next step begins: its epoch, and its number in that epoch.
+    "position" [3], int64, is where the next step begins: its epoch, its window, and its number in that window.
     """
     last = 2**62 if epochs is None else epoch + epochs
     local = range(replicas) if local is None else local
 
     def one(number: tf.Tensor) -> tf.data.Dataset:
-        done = tf.where(number == epoch, tf.constant(skip * len(local), tf.int64), 0)
-        planned = _planned_epoch(shards, batch_tokens, seed, number, replicas, local, microbatch_tokens)
-        return planned.enumerate().skip(done).map(lambda index, parts: (number, index // len(local) + 1, *parts))
+        first, done = (tf.where(number == epoch, tf.constant(n, tf.int64), 0) for n in (window, skip * len(local)))
+        return _planned_epoch(shards, batch_tokens, seed, number, first, replicas, local, microbatch_tokens).skip(done)
 
     dataset = tf.data.Dataset.range(epoch, last).flat_map(one)  # one graph for all epochs: no pause between two
     dataset = dataset.map(_assemble, num_parallel_calls=ASSEMBLERS, deterministic=True)
@@ -64,11 +65,15 @@ def _planned_epoch(
     batch_tokens: int,
     seed: int,
     epoch: tf.Tensor,
+    first: tf.Tensor,
     replicas: int,
     local: range,
     microbatch_tokens: int,
 ) -> tf.data.Dataset:
-    """One epoch's elements before they are put together: the pairs of a window, their order, the spans of the parts."""
+    """Returns an epoch's elements from window `first` on, before they are put together, as `_assemble` takes them.
+
+    The ids of a window are dense tensors, which all its elements share: tf.data would copy a RaggedTensor for each one.
+    """
 
     def shuffled(epoch: np.ndarray) -> np.ndarray:
         return _shard_order(len(shards), seed, int(epoch))
@@ -83,10 +88,13 @@ def _planned_epoch(
 
         rows, spans = tf.numpy_function(planned, [number, epoch, lengths], (tf.int64, tf.int64), stateful=False)
         rows, spans = tf.ensure_shape(rows, (None,)), tf.ensure_shape(spans, (None, None, 2))
-        return tf.data.Dataset.from_tensor_slices(spans).map(lambda span: (pairs, rows, span))
+        dense = {side: (ids.flat_values, ids.row_splits) for side, ids in pairs.items()}
+        elements = tf.data.Dataset.from_tensor_slices(spans).enumerate()
+        return elements.map(lambda at, span: (tf.stack([epoch, number, at // len(local) + 1]), dense, rows, span))
 
     order = tf.ensure_shape(tf.numpy_function(shuffled, [epoch], tf.int64, stateful=False), (None,))
-    return _records(tf.gather(list(shards), order), MIXED).batch(WINDOW).enumerate().flat_map(window_batches)
+    records = _records(tf.gather(list(shards), order), MIXED).skip(first * WINDOW)
+    return records.batch(WINDOW).enumerate(first).flat_map(window_batches)
 
 
 @contextlib.contextmanager
@@ -146,22 +154,29 @@ class Window(NamedTuple):
         return sizes.reshape(*self.spans.shape[:2], 3), tokens.reshape(self.spans.shape)
 
     def elements(self, spans: np.ndarray) -> tf.data.Dataset:
-        """Elements as of `training_batches`, of any parts [K, A, 2] of this window; each position is (0, 0)."""
-        nowhere = tf.zeros([], tf.int64)
+        """Elements as of `training_batches`, of any parts [K, A, 2] of this window; each position is (0, 0, 0)."""
+        dense = {side: (ids.flat_values, ids.row_splits) for side, ids in self.pairs.items()}
 
         def assembled(span: tf.Tensor) -> dict[str, tf.Tensor]:
-            return _assemble(nowhere, nowhere, self.pairs, tf.constant(self.rows), tf.ensure_shape(span, (None, 2)))
+            nowhere = tf.zeros([3], tf.int64)
+            return _assemble(nowhere, dense, tf.constant(self.rows), tf.ensure_shape(span, (None, 2)))
 
         dataset = tf.data.Dataset.from_generator(lambda: spans, output_signature=tf.TensorSpec((None, 2), tf.int64))
         return dataset.map(assembled)
 
 
 def windows(
-    shards: Sequence[str], batch_tokens: int, seed: int, epoch: int, replicas: int = 1, microbatch_tokens: int = 0
+    shards: Sequence[str],
+    batch_tokens: int,
+    seed: int,
+    epoch: int,
+    replicas: int = 1,
+    microbatch_tokens: int = 0,
+    first: int = 0,
 ) -> Iterator[Window]:
-    """The windows of an epoch, in the order in which training comes to them."""
+    """The windows of an epoch from number `first` on, in the order in which training comes to them."""
     order = [shards[i] for i in _shard_order(len(shards), seed, epoch)]
-    for number, records in enumerate(_records(order, MIXED).batch(WINDOW)):
+    for number, records in enumerate(_records(order, MIXED).skip(first * WINDOW).batch(WINDOW), start=first):
         pairs = _parse(records)
         lengths = _lengths(pairs).numpy()
         seeds = (seed, epoch, number)
@@ -178,19 +193,22 @@ class Found(NamedTuple):
     targets: list[int]
 
 
-def pairs_of_update(shards: Sequence[str], batch_tokens: int, seed: int, epoch: int, number: int) -> list[Found]:
-    """The pairs of update `number`, from 0, of an epoch. Raises ValueError where the epoch has fewer."""
-    first = 0
-    for index, window in enumerate(windows(shards, batch_tokens, seed, epoch)):
-        if number - first < len(window.spans):
-            spans = window.spans[number - first]
-            rows = np.concatenate([window.rows[start:end] for start, end in spans])
-            places = _places(shards, seed, epoch).skip(index * WINDOW).take(len(window.rows))
+def pairs_of_step(
+    shards: Sequence[str], batch_tokens: int, seed: int, epoch: int, window: int, number: int
+) -> list[Found]:
+    """Returns the pairs of step `number`, from 0, of a window of an epoch, or of a later window if it has fewer steps.
+
+    Raises ValueError if the epoch has no such step.
+    """
+    for index, found in enumerate(windows(shards, batch_tokens, seed, epoch, first=window), start=window):
+        if number < len(found.spans):
+            rows = np.concatenate([found.rows[start:end] for start, end in found.spans[number]])
+            places = _places(shards, seed, epoch).skip(index * WINDOW).take(len(found.rows))
             where = np.array(list(places.as_numpy_iterator()))[rows]
-            ids = [tf.gather(window.pairs[side], rows).to_list() for side in ("inputs", "targets")]
+            ids = [tf.gather(found.pairs[side], rows).to_list() for side in ("inputs", "targets")]
             return [Found(shards[shard], int(n), *both) for (shard, n), *both in zip(where, *ids, strict=True)]
-        first += len(window.spans)
-    raise ValueError(f"epoch {epoch} has {first:,} updates, and no number {number:,}")
+        number -= len(found.spans)
+    raise ValueError(f"epoch {epoch} ends {number + 1:,} steps before the one asked for in window {window}")
 
 
 def _places(shards: Sequence[str], seed: int, epoch: int) -> tf.data.Dataset:
@@ -242,13 +260,17 @@ def _plan_window(
 
 
 def _assemble(
-    epoch: tf.Tensor, index: tf.Tensor, pairs: dict[str, tf.RaggedTensor], rows: tf.Tensor, spans: tf.Tensor
+    position: tf.Tensor, dense: dict[str, tuple[tf.Tensor, tf.Tensor]], rows: tf.Tensor, spans: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """The parts `spans` [A, 2] as one element of `training_batches`."""
+    """Returns the micro-batches `spans` [A, 2] as one element of `training_batches`.
+
+    `dense` has the ids of all pairs of each side, and where each pair begins and ends.
+    """
+    pairs = {side: tf.RaggedTensor.from_row_splits(*ids, validate=False) for side, ids in dense.items()}
     counts = spans[:, 1] - spans[:, 0]
     chosen = tf.gather(rows, tf.ragged.range(spans[:, 0], spans[:, 1]))  # [A, (B)]
     sides = {side: tf.gather(ids, chosen) for side, ids in pairs.items()}  # [A, (B), (length)]
     widths = [tf.reduce_max(sides[side].row_lengths(axis=2), axis=1) for side in ("inputs", "targets")]
     sizes = tf.stack([counts, *(tf.maximum(width, 0) for width in widths)], axis=1)
-    numbers = {"sizes": tf.cast(sizes, tf.int32), "position": tf.stack([epoch, index])}
+    numbers = {"sizes": tf.cast(sizes, tf.int32), "position": position}
     return {side: ids.to_tensor() for side, ids in sides.items()} | numbers

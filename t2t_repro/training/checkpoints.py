@@ -51,7 +51,8 @@ class Checkpoints:
         self._run, self._keep, self._report = run, keep, report
         self._members = [member for part in state.values() for member in variables_of(part)]
         self._num_variables = len(self._members)
-        self._bytes = sum(int(np.prod(each.shape)) * tf.as_dtype(each.dtype).size for each in self._members)
+        sizes = ((each.shape.num_elements() or 0) * tf.as_dtype(each.dtype).size for each in self._members)
+        self._bytes = sum(sizes)
 
     def save(self, step: int) -> str:
         """Writes the checkpoint of `step` and removes the oldest beyond `keep`. Raises OSError where there is no room

@@ -106,16 +106,14 @@ class Guard:
 
     def _stop(self, step: int, position: tf.Tensor, what: str) -> None:
         """Writes down the pairs of the update, and raises `Diverged`."""
-        epoch, after = position.numpy().tolist()
+        epoch, window, after = position.numpy().tolist()
         rate = learning_rate(step, self._run.hparams)
         path = os.path.join(self._run.directory, f"stopped-{step}.json")
-        pairs = self._pairs(epoch, after - 1)
-        write_json(
-            path,
-            {"step": step, "reason": what, "learning_rate": rate, "epoch": epoch, "update": after - 1, "pairs": pairs},
-        )
+        pairs = self._pairs(epoch, window, after - 1)
+        place = {"epoch": epoch, "window": window, "step_of_window": after - 1}
+        write_json(path, {"step": step, "reason": what, "learning_rate": rate} | place | {"pairs": pairs})
         raise Diverged(
-            f"stopped at step {step:,}: {what}, at learning rate {rate:.2e}, update {after - 1:,} of epoch {epoch:,}; "
+            f"stopped at step {step:,}: {what}, at learning rate {rate:.2e}, in epoch {epoch:,}; "
             f"its {len(pairs):,} pairs are in {path}; nothing was saved since the last checkpoint; "
             f"try a {self._other_rate()}"
         )
@@ -129,8 +127,8 @@ class Guard:
             f"--override=warmup_steps={2 * h.warmup_steps}{wider}, in another --output_dir"
         )
 
-    def _pairs(self, epoch: int, number: int) -> list[dict[str, Any]]:
-        found = pipeline.pairs_of_update(self._shards, self._run.hparams.batch_tokens, self._run.seed, epoch, number)
+    def _pairs(self, *place: int) -> list[dict[str, Any]]:
+        found = pipeline.pairs_of_step(self._shards, self._run.hparams.batch_tokens, self._run.seed, *place)
         sources, targets = (self._vocabulary.decode([pair[side] for pair in found]) for side in (2, 3))
         return [
             {"shard": os.path.basename(pair.shard), "record": pair.record, "source": source, "target": target}

@@ -107,10 +107,13 @@ def train(
 
 
 def must_fit(problem: Problem, hparams: HParams) -> None:
-    """Raises ValueError for a batch that the longest sentence does not fit in."""
-    if problem.max_length > hparams.batch_tokens:
+    """Raises ValueError if the longest sentence does not fit in a part of a batch."""
+    parts = batching.num_parts(hparams.batch_tokens)
+    longest = hparams.batch_tokens // parts
+    if problem.max_length > longest:
         raise ValueError(
-            f"batch_tokens {hparams.batch_tokens} cannot hold a sentence of max_length {problem.max_length} tokens"
+            f"max_length must be at most batch_tokens / {parts} = {longest:,}. Received: max_length="
+            f"{problem.max_length:,}; raise batch_tokens, or prepare the data with a lower max_length"
         )
 
 
@@ -166,7 +169,8 @@ class _Training:
         replicas = self.strategy.num_replicas_in_sync
         self.microbatch_tokens = first_microbatch_tokens(run, options, replicas, cluster.size)
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # updates tried so far
-        self.position = tf.Variable([0, 0], dtype=tf.int64, trainable=False)  # in the data: epoch, updates within it
+        # in the data: epoch, window, steps within it; of any length, for version 0.1 saved epoch and steps alone
+        self.position = tf.Variable([0, 0, 0], shape=[None], dtype=tf.int64, trainable=False)
         self.spent = tf.Variable([0, 0, 0], dtype=tf.float64, trainable=False)  # what `Progress` counts
         state = {"model": self.model, "optimizer": self.optimizer}
         state |= {"step": self.step, "position": self.position, "spent": self.spent}
@@ -178,6 +182,8 @@ class _Training:
     def run(self, caught: list[int]) -> None:
         if self.checkpoints and self.checkpoints.restore_newest():
             self.report(f"continuing {self.settings.directory} at step {int(self.step):,}")
+            epoch, *window, skip = self.position.numpy().tolist()
+            self.position.assign([epoch, window[0] if window else 0, skip])
         workers.share(self.cluster, self.strategy, [self.step])
         if self.step > 0:  # else they are the chief's already, as TensorFlow made them
             workers.share(self.cluster, self.strategy, self.variables)
@@ -276,7 +282,7 @@ class _Training:
 
     def _data(self, position: tf.Tensor) -> tf.data.Dataset:
         """This machine's elements from there on, without end."""
-        epoch, skip = position.numpy().tolist()
+        epoch, window, skip = position.numpy().tolist()
         return pipeline.training_batches(
             self.dataset.shards("train"),
             self.settings.hparams.batch_tokens,
@@ -285,6 +291,7 @@ class _Training:
             replicas=self.strategy.num_replicas_in_sync,
             local=self.updater.local,
             microbatch_tokens=self.microbatch_tokens,
+            window=window,
             skip=skip,
             epochs=None,
         )
