@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from small import seed
+from small import SMALL, seed
 
+from t2t_repro.model import layers
 from t2t_repro.model.layers import (
     AddNorm,
     Dropout,
@@ -18,7 +20,9 @@ from t2t_repro.model.layers import (
     keep_mask,
     linear,
     sinusoids,
+    site_key,
 )
+from t2t_repro.model.transformer import Transformer
 
 RNG = np.random.default_rng(1)
 EPSILON = 1e-6  # of layer normalisation: tensor2tensor's, since the paper names none
@@ -77,6 +81,21 @@ def test_every_site_draws_its_own_mask():
     )
     np.testing.assert_array_equal(a, again)
     within((a == b).mean(), 0.5, a.size)
+
+
+def test_no_two_sites_ever_draw_from_one_seed(monkeypatch):
+    """Of a model of 64 layers, in any two of 2^22 steps and 2^12 micro-batches; and no sum overflows int32."""
+    drawn: list[str] = []
+    monkeypatch.setattr(layers, "site_key", lambda site: drawn.append(site) or site_key(site))
+    model = Transformer(4, replace(SMALL, num_layers=1, dropout=0.1, attention_dropout=0.1))
+    model({"inputs": tf.constant([[3, 1]]), "targets": tf.constant([[2, 1]])}, training=True, seed=seed(1, 2))
+    assert len(set(drawn)) == len(drawn) == 2 + (2 + 1) + (3 + 2)
+    sites = sorted({site.replace("/0/", f"/{layer}/") for site in drawn for layer in range(64)})
+    assert len(sites) == 2 + 64 * (2 + 1) + 64 * (3 + 2)
+    keys = np.array([site_key(site) for site in sites])
+    assert keys.min() >= 0 and keys.max() < 2**30
+    steps, parts = (np.abs(column[:, None] - column) for column in keys.T)
+    assert ((steps >= 2**22) | (parts >= 2**12))[~np.eye(len(sites), dtype=bool)].all()
 
 
 def test_what_is_kept_keeps_the_expectation():

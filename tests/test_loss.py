@@ -57,25 +57,27 @@ def test_what_perplexity_comes_from_is_not_smoothed():
 # The fused form.
 
 
-def value_and_gradients(function, states, embedding, wanted, label_smoothing, dtype=tf.float32):
-    """The loss, and the gradients of 3 times it with respect to states and embedding, all in float64."""
+def value_and_gradients(function, states, embedding, wanted, label_smoothing, dtype=tf.float32, factor=1.5):
+    """The loss, and the gradients of twice `factor` times it with respect to states and embedding, all in float64."""
     states, embedding = tf.constant(states, dtype), tf.constant(embedding, max(dtype, tf.float32, key=lambda d: d.size))
     with tf.GradientTape() as tape:
         tape.watch((states, embedding))
-        loss = function(states, embedding, tf.constant(wanted), label_smoothing)
-        scaled = 3 * loss.smoothed
+        scaled, loss = function(states, embedding, tf.constant(wanted), label_smoothing, factor)
+        scaled = 2 * scaled
+    np.testing.assert_allclose(scaled, 2 * factor * loss.smoothed, rtol=1e-6)
     found = (*loss, *tape.gradient(scaled, (states, embedding)))
     return [tf.cast(each, tf.float64).numpy() for each in found]
 
 
-def plainly(states, embedding, wanted, label_smoothing):
+def plainly(states, embedding, wanted, label_smoothing, factor=1.0):
     states, wanted = tf.boolean_mask(states, wanted != PAD), tf.boolean_mask(wanted, wanted != PAD)
-    return smoothed_cross_entropy(states @ tf.transpose(embedding), wanted, label_smoothing)
+    loss = smoothed_cross_entropy(states @ tf.transpose(embedding), wanted, label_smoothing)
+    return factor * loss.smoothed, loss
 
 
-def fused(states, embedding, wanted, label_smoothing):
+def fused(states, embedding, wanted, label_smoothing, factor=1.0):
     blocks, rows = vocabulary_blocks(embedding), tf.gather(embedding, wanted)
-    return projected_loss(states, blocks, rows, wanted, label_smoothing)
+    return projected_loss(states, blocks, rows, wanted, label_smoothing, factor)
 
 
 def compare(ours, exact, tolerance):
@@ -133,7 +135,7 @@ def test_the_highest_of_a_row_of_any_sign(dtype):
 def test_counts():
     embedding, wanted = np.eye(VOCAB, dtype=np.float32), np.arange(9, dtype=np.int32)
     states = np.eye(VOCAB, dtype=np.float32)[[0, 1, 2, 9, 9, 5, 9, 9, 9]]
-    loss = fused(tf.constant(states), tf.constant(embedding), tf.constant(wanted), 0.1)
+    _, loss = fused(tf.constant(states), tf.constant(embedding), tf.constant(wanted), 0.1)
     assert (float(loss.correct), float(loss.tokens)) == (3, 8)  # the first is padding
 
 
@@ -150,8 +152,8 @@ def test_xla_computes_the_same(monkeypatch, dtype):
     monkeypatch.setattr(loss_module, "BLOCK", 5)
     specs = [tf.TensorSpec([None, D_MODEL], dtype), tf.TensorSpec([VOCAB, D_MODEL]), tf.TensorSpec([None], tf.int32)]
 
-    def compiled(states, embedding, wanted, label_smoothing):
-        function = tf.function(lambda *case: fused(*case, label_smoothing), specs, autograph=False, jit_compile=True)
+    def compiled(states, embedding, wanted, *numbers):
+        function = tf.function(lambda *case: fused(*case, *numbers), specs, autograph=False, jit_compile=True)
         return function(states, embedding, wanted)
 
     case = normal(21, D_MODEL), normal(VOCAB, D_MODEL), targets(21), 0.1
@@ -162,11 +164,33 @@ def test_xla_computes_the_same(monkeypatch, dtype):
 def test_one_graph_for_any_number_of_tokens():
     @tf.function(input_signature=[tf.TensorSpec([None, D_MODEL]), tf.TensorSpec([None], tf.int32)])
     def smoothed(states, wanted):
-        return fused(states, embedding, wanted, 0.1).smoothed
+        return fused(states, embedding, wanted, 0.1)[1].smoothed
 
     embedding = tf.constant(normal(VOCAB, D_MODEL))
     for tokens in (1, 5, 2000):
         states, wanted = tf.constant(normal(tokens, D_MODEL)), tf.constant(targets(tokens))
         np.testing.assert_allclose(
-            smoothed(states, wanted), plainly(states, embedding, wanted, 0.1).smoothed, rtol=1e-4
+            smoothed(states, wanted), plainly(states, embedding, wanted, 0.1)[1].smoothed, rtol=1e-4
         )
+
+
+def test_fused_multiplies_by_the_factor_before_it_rounds_to_bfloat16():
+    """The gradients' slope against 1 / tokens is 1 for states and embedding alike; bfloat16 is 0.3% off at 24,892."""
+    case = normal(400, 32), normal(VOCAB, 32), targets(400), 0.1, tf.bfloat16
+    whole, shares = (value_and_gradients(fused, *case, factor)[4:] for factor in (1.0, 1 / 24_892))
+    for one, share in zip(whole, shares, strict=True):
+        assert 24_892 * np.vdot(share, one) / np.vdot(one, one) == pytest.approx(1, abs=1e-3)
+
+
+def test_fused_keeps_float16_gradients_that_only_the_factor_makes_large_enough():
+    """A gradient of 1e-8, which float16 would round to 0, is there with a loss scale of 2^15, and right to 3%."""
+    words = 4_000
+    states, wanted = 1e-3 * normal(6, 16), np.full(6, 1, np.int32)
+    embedding = 2.0**-21 * RNG.choice([-1.0, 1.0], (words, 16)).astype(np.float32)
+    embedding[1] = 0
+    ours, exact = (
+        value_and_gradients(function, states, embedding, wanted, 0.0, dtype, 2.0**14)[4]
+        for function, dtype in ((fused, tf.float16), (plainly, tf.float64))
+    )
+    assert 0 < np.abs(exact).max() / 2**15 < 3e-8
+    assert np.linalg.norm(ours - exact) < 0.03 * np.linalg.norm(exact)

@@ -180,6 +180,24 @@ def test_two_replicas_equal_one(trained):
     assert np.abs(one.weights[0] - trained(1, 0.0)[1].weights[0]).max() > 1e-3
 
 
+def test_a_replica_without_pairs_adds_nothing(shards):
+    """One micro-batch for each of two replicas, the second empty, as at the end of an epoch: the step of the first
+    alone, computed without a second set of gradients to add to."""
+    one = Trainer(shards, 1, batch_tokens=16, dropout=0.3, attention_dropout=0.3)
+    two = Trainer(shards, 2, batch_tokens=32, dropout=0.3, attention_dropout=0.3)
+    assert one.updater.parts_per_replica == two.updater.parts_per_replica == 1
+    (element,) = one.updater.take(iter(one.data))
+    for step, size in ((1, 0), (2, 3)):
+        empty = {side: tf.zeros([1, size, size], tf.int32) for side in ("inputs", "targets")}
+        empty |= {"sizes": tf.zeros([1, 3], tf.int32), "position": element["position"]}
+        scalars = tf.constant(step), tf.constant(1e-3)
+        np.testing.assert_allclose(two.update([element, empty], *scalars), one.update([element], *scalars), rtol=1e-5)
+    for ours, theirs in zip(two.weights(), one.weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    loops = [each for each in two.update.get_concrete_function().graph.get_operations() if "While" in each.type]
+    assert loops and all(len(loop.inputs) < len(two.variables) for loop in loops)  # the losses' own
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_xla_makes_the_same_update(trained, shards, replicas):

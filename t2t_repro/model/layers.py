@@ -6,8 +6,8 @@ d_model, F d_ff.
 
 from __future__ import annotations
 
+import hashlib
 import math
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -109,10 +109,23 @@ class Layer(keras.layers.Layer):
         return self.add_weight(shape=shape, initializer=initializer, name=name, autocast=False)
 
 
+def site_key(site: str) -> tuple[int, int]:
+    """Two numbers below 2^30 that are added to the seed of a forward pass. (A sum of integers: TensorFlow has no exclusive
+    or in host memory, where a GPU wants its seeds.)
+
+    Two sites draw the same mask only if both numbers differ by as much as two seeds do. Seeds of one run differ by less
+    than 2^22 in the first number, a step, and by less than 2^12 in the second, a micro-batch; a test shows that no two
+    sites of a model of 64 layers are so close.
+    """
+    digest = hashlib.blake2b(site.encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little") >> 2, int.from_bytes(digest[4:], "little") >> 2
+
+
 class Dropout(Layer):
     """Dropout as a pure function of a seed: no state, so nothing to save, and each replica draws its own.
 
-    `site` names the place in the model; every site draws its own mask from the one seed of a forward pass.
+    `site` names the place in the model; every site draws its own mask from the one seed of a forward pass. What is kept
+    is multiplied by 1 / (1 - rate) in the dtype of `x`: bfloat16 rounds 1.1111 to 1.1094.
     """
 
     def __init__(self, rate: float, site: str, **kwargs: Any):
@@ -135,8 +148,7 @@ class Dropout(Layer):
         its own gradient. None where nothing is dropped."""
         if seed is None or self.rate == 0:
             return None
-        site = zlib.crc32(self.site.encode()) >> 1
-        mask = keep_mask(shape, self.rate, ops.bitwise_xor(seed, ops.convert_to_tensor([site, 0], "int32")))
+        mask = keep_mask(shape, self.rate, ops.add(seed, ops.convert_to_tensor(site_key(self.site), "int32")))
         return lambda x: ops.where(mask, x * (1 / (1 - self.rate)), 0.0)
 
 

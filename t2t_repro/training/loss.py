@@ -22,7 +22,9 @@ class Loss(NamedTuple):
 
     smoothed: tf.Tensor  # what is minimised
     plain: tf.Tensor  # negative log-likelihood in nats: exp(plain / tokens) is the perplexity per token
-    correct: tf.Tensor  # tokens whose likeliest prediction is the target
+    # Tokens whose likeliest prediction is the target. `projected_loss` also counts a target whose logit, in the dtype of
+    # the states, equals the highest; `smoothed_cross_entropy` counts it only if its id is the lowest of those.
+    correct: tf.Tensor
     tokens: tf.Tensor
 
 
@@ -34,7 +36,9 @@ def smoothed_cross_entropy(logits_NV: tf.Tensor, targets_N: tf.Tensor, label_smo
     log_p_NV = tf.nn.log_softmax(logits_NV)
     plain_N = -tf.gather(log_p_NV, targets_N, batch_dims=1)
     smoothed_N = (1 - label_smoothing) * plain_N - label_smoothing * tf.reduce_mean(log_p_NV, axis=-1)
-    correct_N = tf.equal(tf.argmax(logits_NV, axis=-1, output_type=tf.int32), targets_N)
+    correct_N = tf.equal(
+        tf.argmax(logits_NV, axis=-1), tf.cast(targets_N, tf.int64)
+    )  # a GPU compares int32 on the host
     return Loss(
         tf.reduce_sum(smoothed_N),
         tf.reduce_sum(plain_N),
@@ -61,9 +65,14 @@ def projected_loss(
     rows_ND: tf.Tensor,
     targets_N: tf.Tensor,
     label_smoothing: float,
-) -> Loss:
+    factor: tf.Tensor | float = 1.0,
+) -> tuple[tf.Tensor, Loss]:
     """`smoothed_cross_entropy` of the logits states_ND embedding_VD^T where targets are not `PAD`, with the gradient
     computed on the way.
+
+    Returns `factor`, a float32 scalar, times the smoothed loss, and the loss itself. Only the former has a gradient. It
+    is multiplied by `factor` in float32, before the states' gradient is rounded to their dtype: float16 cannot hold
+    most of it without the loss scale, and bfloat16 cannot hold 1 / tokens.
 
     The embedding is given twice, float32: whole, in `vocabulary_blocks`, and as `rows_ND`, the rows of the targets. Its
     gradient is the sum of both, of which the latter is sparse.
@@ -74,7 +83,8 @@ def projected_loss(
     float32; the logits are in the dtype of `states_ND`.
     """
     eps, vocab_size = label_smoothing, sum(block_KD.shape[0] for block_KD in blocks_KD)
-    tokens = tf.shape(targets_N)[0]
+    factor = tf.convert_to_tensor(factor, tf.float32)
+    tokens = tf.shape(states_ND)[0]
     chunks = tf.maximum((tokens + CHUNK - 1) // CHUNK, 1)
     size = (tokens + chunks - 1) // chunks  # C: all alike, for XLA knows no others
 
@@ -92,7 +102,7 @@ def projected_loss(
 
         def add(number: tf.Tensor, sums: tuple, d_states: tf.TensorArray, d_blocks_KD: tuple[tf.Tensor, ...]) -> tuple:
             chunk = all_states[number], all_rows[number], all_targets[number]
-            more, d_states_CD, d_more_KD = _chunk(*chunk, blocks_KD, mean_row_D, eps)
+            more, d_states_CD, d_more_KD = _chunk(*chunk, blocks_KD, mean_row_D, eps, factor)
             sums, d_blocks_KD = (tuple(map(tf.add, *both)) for both in ((sums, more), (d_blocks_KD, d_more_KD)))
             return number + 1, sums, d_states.write(number, d_states_CD), d_blocks_KD
 
@@ -108,19 +118,20 @@ def projected_loss(
             ),
             parallel_iterations=1,
         )
-        d_states_ND = d_states.concat()[:tokens]
+        # not `concat`, for which a GPU copies the lengths of all chunks to the host
+        d_states_ND = tf.reshape(d_states.stack(), [-1, states_ND.shape[-1]])[:tokens]
 
         def grad(upstream: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            d_rows_ND = cast_again(states_ND, tf.float32, upstream) * ((eps - 1) * upstream)
+            d_rows_ND = cast_again(states_ND, tf.float32, upstream) * ((eps - 1) * factor * upstream)
             d_states = d_states_ND * tf.cast(upstream, d_states_ND.dtype)
-            return d_states, d_rows_ND, *(d_block_KD * upstream for d_block_KD in d_blocks_KD)
+            return d_states, d_rows_ND, *(d_block_KD * (factor * upstream) for d_block_KD in d_blocks_KD)
 
-        return sums, grad
+        return (factor * sums[0], *sums), grad
 
     # a state of zeros has no part in the gradient of the embedding, nor gets one itself
     real_N = targets_N != PAD
-    smoothed, plain, correct = fused(tf.where(real_N[:, None], states_ND, 0), rows_ND, *blocks_KD)
-    return Loss(smoothed, plain, correct, tf.math.count_nonzero(real_N, dtype=tf.float32))
+    scaled, *sums = fused(tf.where(real_N[:, None], states_ND, 0), rows_ND, *blocks_KD)
+    return scaled, Loss(*sums, tf.math.count_nonzero(real_N, dtype=tf.float32))
 
 
 def _chunk(
@@ -130,9 +141,10 @@ def _chunk(
     blocks_KD: Sequence[tf.Tensor],
     mean_row_D: tf.Tensor,
     eps: float,
+    factor: tf.Tensor,
 ) -> tuple[tuple[tf.Tensor, ...], tf.Tensor, list[tf.Tensor]]:
     """Of one chunk: the first three numbers of `Loss`, and the gradient of the first of them with respect to the
-    states, in their dtype, and, where it is that of p, to each block of the embedding, float32."""
+    states, times `factor`, in their dtype, and, where it is that of p, to each block of the embedding, float32."""
     states32_CD, real_C = tf.cast(states_CD, tf.float32), tf.cast(targets_C != PAD, tf.float32)
     logits_CK = _logits(states_CD, blocks_KD)
     highest_C, exps_CK, total_C = _exps(logits_CK)
@@ -144,10 +156,10 @@ def _chunk(
         tf.reduce_sum(real_C * (log_total_C - chosen_C)),
         tf.reduce_sum(real_C * tf.cast(chosen_C >= highest_C, tf.float32)),
     )
-    expected_CD = _weighted_sum(exps_CK, blocks_KD) / total_C[:, None]
-    d_states_CD = tf.cast(expected_CD - (1 - eps) * rows_CD - eps * mean_row_D, states_CD.dtype)
+    expected_CD = _weighted_sum(exps_CK, blocks_KD) * (factor / total_C)[:, None]
+    d_states_CD = expected_CD - ((1 - eps) * factor) * rows_CD - (eps * factor) * mean_row_D
     scaled_CD = tf.cast(states32_CD / total_C[:, None], states_CD.dtype)
-    return sums, d_states_CD, [_product(block_CK, scaled_CD) for block_CK in exps_CK]
+    return sums, tf.cast(d_states_CD, states_CD.dtype), [_product(block_CK, scaled_CD) for block_CK in exps_CK]
 
 
 def _product(weights_CK: tf.Tensor, states_CD: tf.Tensor) -> tf.Tensor:
