@@ -126,13 +126,13 @@ class ExportedTranslator(tf.Module):
         "repairs" [B] int32 is what it took to make a tree of the best of the beam, "symbols" [B], whose "scores" [B]
         these are. A sentence without tokens gives an empty text.
         """
-        words = tree_graph.split_words(inputs)
         found = self._best(inputs)
-        trees, repairs = tf.map_fn(
-            lambda both: tree_graph.rebuild(*both),
-            (found["outputs"], words),
-            fn_output_signature=(tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int32)),
-        )
+        with tf.device("/CPU:0"):  # else the loop is placed on a GPU, which cannot hold its texts
+            trees, repairs = tf.map_fn(
+                lambda both: tree_graph.rebuild(*both),
+                (found["outputs"], tree_graph.split_words(inputs)),
+                fn_output_signature=(tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int32)),
+            )
         return {"outputs": trees, "scores": found["scores"], "repairs": repairs, "symbols": found["outputs"]}
 
     def _score(self, inputs: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:

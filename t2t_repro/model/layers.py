@@ -110,8 +110,8 @@ class Layer(keras.layers.Layer):
 
 
 def site_key(site: str) -> tuple[int, int]:
-    """Two numbers below 2^30 that are added to the seed of a forward pass. (A sum of integers: TensorFlow has no exclusive
-    or in host memory, where a GPU wants its seeds.)
+    """Two numbers below 2^30 that are added to the seed of a forward pass. They are added because a GPU takes its seeds
+    from host memory, where TensorFlow has integer addition but no exclusive or.
 
     Two sites draw the same mask only if both numbers differ by as much as two seeds do. Seeds of one run differ by less
     than 2^22 in the first number, a step, and by less than 2^12 in the second, a micro-batch; a test shows that no two

@@ -22,8 +22,8 @@ class Loss(NamedTuple):
 
     smoothed: tf.Tensor  # what is minimised
     plain: tf.Tensor  # negative log-likelihood in nats: exp(plain / tokens) is the perplexity per token
-    # Tokens whose likeliest prediction is the target. `projected_loss` also counts a target whose logit, in the dtype of
-    # the states, equals the highest; `smoothed_cross_entropy` counts it only if its id is the lowest of those.
+    # Tokens whose likeliest prediction is the target. If several words have the highest logit, in the dtype of the
+    # states, `projected_loss` counts any of them as right, and `smoothed_cross_entropy` the one with the lowest id.
     correct: tf.Tensor
     tokens: tf.Tensor
 
