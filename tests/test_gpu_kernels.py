@@ -51,8 +51,6 @@ TO_HOST_OF_A_STEP = {  # per micro-batch, step or replica
     Copy("SelectV2", "Equal", "x", "int32"): "counter: finite steps so far, for the loss scale",
 }
 FLOATS_TO_DEVICE_OF_A_STEP = {
-    Copy("StatelessRandomGetKeyCounter", "StatelessRandomUniformFullIntV2", "key", "uint64"): "a mask's key",
-    Copy("StatelessRandomGetKeyCounter", "StatelessRandomUniformFullIntV2", "counter", "uint64"): "a mask's key",
     Copy("Placeholder", "If", "input", "float32"): "the learning rate",
     Copy("Identity", "RealDiv", "x", "float32"): "the number of target tokens, summed over replicas",
     Copy("Identity", "ConcatV2", "values", "float32"): "metrics, summed over replicas",
@@ -142,7 +140,7 @@ step = functools.cache(traced_step)
 def test_step_runs_on_gpus(precision, replicas, positions, micro_batches):
     found = step(precision, replicas, positions, micro_batches)
     assert not found.missing
-    assert found.operations["StatelessRandomUniformFullIntV2"] == MASKS * replicas
+    assert found.operations["StatelessRandomUniformFullInt"] == MASKS * replicas
     assert found.operations["ResourceApplyAdam"] > 20 * replicas
     assert set(found.copies("to_host")) <= set(TO_HOST_OF_A_STEP)
     assert floats(found.copies("to_device")) <= set(FLOATS_TO_DEVICE_OF_A_STEP)
@@ -164,14 +162,14 @@ def test_a_seed_that_is_mixed_on_the_device_is_found(monkeypatch):
     """Exclusive or of int32 has kernels on the device alone: each mask then waits for a copy of its seed."""
     monkeypatch.setattr(layers.ops, "add", layers.ops.bitwise_xor)
     copies = traced_step("bfloat16", 1, "sinusoid", 1).copies("to_host")
-    assert copies[Copy("BitwiseXor", "StatelessRandomGetKeyCounter", "seed", "int32")] == MASKS
+    assert copies[Copy("BitwiseXor", "StatelessRandomUniformFullInt", "seed", "int32")] == MASKS
 
 
 @pytest.mark.parametrize("precision", POLICIES)
 def test_step_compiled_by_xla_runs_on_gpus(precision):
     assert any(kernel.device_type == "XLA_GPU_JIT" for kernel in kernels_of("MatMul"))
     found = step(precision, 1, "sinusoid", 8, jit_compile=True)
-    assert not found.missing and found.operations["StatelessRandomUniformFullIntV2"] == MASKS
+    assert not found.missing and found.operations["StatelessRandomUniformFullInt"] == MASKS
     assert all(copy.dtype in NARROW for copy in found.copies("to_host"))
 
 

@@ -67,6 +67,14 @@ def test_a_mask_of_any_shape(shape):
     assert keep_mask(shape, 0.5, seed(1, 1)).shape == shape
 
 
+def test_a_mask_is_of_the_bits_of_stateless_uniform():
+    """A bit of an element decides at a rate of 1/2: the sign of what both bytes make."""
+    words = tf.random.stateless_uniform([100 // 8 + 2], seed(3, 4), minval=None, maxval=None, dtype=tf.int64).numpy()
+    first, second = words.tobytes()[:-8], words.tobytes()[1:-7]
+    expected = np.concatenate([np.frombuffer(each, np.int16) >= 0 for each in (first, second)])[:100]
+    np.testing.assert_array_equal(keep_mask((100,), 0.5, seed(3, 4)), expected)
+
+
 def test_same_seed_same_mask():
     masks = [keep_mask((40, 25), 0.5, seed(*parts)).numpy() for parts in ((1, 2), (1, 2), (2, 2), (1, 3), (2, 1))]
     np.testing.assert_array_equal(masks[0], masks[1])

@@ -89,7 +89,8 @@ def keep_mask(shape: Any, rate: float, seed: Any) -> Any:
     import tensorflow as tf
 
     size = math.prod(shape)
-    words = tf.random.stateless_uniform([size // 8 + 2], seed, minval=None, maxval=None, dtype=tf.int64)
+    # what `tf.random.stateless_uniform` draws, without its key, which a GPU would copy from the host for each mask
+    words = tf.raw_ops.StatelessRandomUniformFullInt(shape=[size // 8 + 2], seed=seed, dtype=tf.int64)
     drawn = tf.reshape(tf.bitcast(words, tf.int8), [-1])
     halves = [tf.bitcast(tf.reshape(each, [-1, 2]), tf.int16) >= threshold for each in (drawn[:-8], drawn[1:-7])]
     return tf.reshape(tf.concat(halves, 0)[:size], shape)
