@@ -126,10 +126,10 @@ def traced_step(precision: str, replicas: int, positions: str, micro_batches: in
         updater = Updater(
             model, Adam(variables, hparams, precision == "float16"), hparams, seed=1, jit_compile=jit_compile
         )
-    assert updater.parts_per_replica == micro_batches
+    assert updater.microbatches == micro_batches
     ids = tf.TensorSpec([micro_batches, None, None], tf.int32)
     element = {"inputs": ids, "targets": ids, "sizes": tf.TensorSpec([micro_batches, 3], tf.int32)}
-    element |= {"position": tf.TensorSpec([2], tf.int64)}
+    element |= {"position": tf.TensorSpec([3], tf.int64)}
     return audit(updater.compiled(element).get_concrete_function())
 
 

@@ -185,7 +185,7 @@ def test_a_replica_without_pairs_adds_nothing(shards):
     alone, computed without a second set of gradients to add to."""
     one = Trainer(shards, 1, batch_tokens=16, dropout=0.3, attention_dropout=0.3)
     two = Trainer(shards, 2, batch_tokens=32, dropout=0.3, attention_dropout=0.3)
-    assert one.updater.parts_per_replica == two.updater.parts_per_replica == 1
+    assert one.updater.microbatches == two.updater.microbatches == 1
     (element,) = one.updater.take(iter(one.data))
     for step, size in ((1, 0), (2, 3)):
         empty = {side: tf.zeros([1, size, size], tf.int32) for side in ("inputs", "targets")}
