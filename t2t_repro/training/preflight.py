@@ -19,7 +19,7 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.problem import Problem
 from t2t_repro.registry import HPARAMS, RECORDS
 from t2t_repro.run import Run
-from t2t_repro.training import devices, machine, memory
+from t2t_repro.training import hardware, memory
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.flight import Flight
 from t2t_repro.training.progress import clock
@@ -128,7 +128,8 @@ def _plan(flight: Flight) -> Iterator[str]:
     each = flight.sizes.shape[1]
     step = f"{each} micro-batch{'es' * (each > 1)} per device and step"
     yield from _wrapped(
-        "devices     ", f"{flight.replicas} x {devices.name()}, {run.precision}{', XLA' * flight.jit_compile}; {step}"
+        "devices     ",
+        f"{flight.replicas} x {hardware.name()}, {run.precision}{', XLA' * flight.jit_compile}; {step}",
     )
     fills = [fill.Fill() for _ in range(len(fill.BOUNDS) + 1)]
     fill.add_parts(fills, flight.sizes, flight.tokens)
@@ -167,7 +168,7 @@ def _forecast(flight: Flight, options: TrainingOptions) -> Forecast:
 
 
 def _outcome(flight: Flight, forecast: Forecast) -> Iterator[str]:
-    h, total = flight.run.hparams, machine.total_bytes()
+    h, total = flight.run.hparams, hardware.total_bytes()
     some = "" if flight.share >= 1 else " (from a sample)"
     shape = " x ".join(f"{n:,}" for n in flight.worst)
     data = sum(file["bytes"] for split in flight.dataset.record["splits"].values() for file in split["shards"])

@@ -22,7 +22,7 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
-from t2t_repro.training import devices, machine, memory, workers
+from t2t_repro.training import hardware, memory, workers
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.checkpoints import Checkpoints, variables_of
 from t2t_repro.training.cluster import Cluster, Meeting
@@ -135,7 +135,7 @@ def first_microbatch_tokens(run: Run, options: TrainingOptions, replicas: int, m
     on_gpu = bool(tf.config.list_logical_devices("GPU"))
     wanted = options.microbatch_tokens or (whole if on_gpu else batching.part_tokens(run.hparams.batch_tokens))
     known = run.training if machines == 1 and Run.exists(run.directory) else {}
-    held = known.get("held_tokens", wanted) if known.get("device") == devices.name() else wanted
+    held = known.get("held_tokens", wanted) if known.get("device") == hardware.name() else wanted
     return min(wanted, int(held))
 
 
@@ -188,7 +188,7 @@ class _Training:
         if self.step > 0:  # else they are the chief's already, as TensorFlow made them
             workers.share(self.cluster, self.strategy, self.variables)
         self._make_updater()
-        for line in filter(None, (devices.unused_gpu(), self._headline())):
+        for line in filter(None, (hardware.unused_gpu(), self._headline())):
             self.report(line)
         stop = workers.StopTogether(self.cluster, self.strategy, caught)
         if self.checkpoints:
@@ -205,7 +205,7 @@ class _Training:
             raise Interrupted(stop.signal)
 
     def _progress(self) -> Progress:
-        rate = machine.matrix_rate(self.settings.precision, self.strategy.num_replicas_in_sync)
+        rate = hardware.matrix_rate(self.settings.precision, self.strategy.num_replicas_in_sync)
         self.report(f"% is the share of the rate of matrix products here, {rate / 1e9:,.0f} GFLOP/s")
         guard = Guard(self.settings, self.dataset, self.report)
         return Progress(self.settings, self.report, self.spent.numpy(), matrix_rate=rate, watch=guard)
@@ -240,7 +240,7 @@ class _Training:
         self.microbatch_tokens = math.ceil(h.batch_tokens / (2 * count))
         if self.cluster.size > 1:
             raise ValueError(f"{fails}; set microbatch_tokens to {self.microbatch_tokens:,} on all machines") from None
-        self.settings.note({"device": devices.name(), "replicas": replicas, "held_tokens": self.microbatch_tokens})
+        self.settings.note({"device": hardware.name(), "replicas": replicas, "held_tokens": self.microbatch_tokens})
         if replicas > 1:
             smaller = f"start again for micro-batches of {self.microbatch_tokens:,} tokens"
             raise memory.OutOfMemory(f"{fails}; {smaller}", self.microbatch_tokens) from None
@@ -329,7 +329,7 @@ class _Training:
     def _note(self, step: int) -> None:
         """Keeps in run.json what the training has come to and cost, by count and, where it can be said, by time."""
         tokens, flops, seconds = self.spent.numpy().tolist()
-        device, replicas = devices.name(), self.strategy.num_replicas_in_sync
+        device, replicas = hardware.name(), self.strategy.num_replicas_in_sync
         values: dict[str, Any] = {"step": step, "target_tokens": tokens, "flops": flops, "seconds": seconds}
         values |= {"device": device, "replicas": replicas, "paper_flops": paper_flops(seconds, replicas, device)}
         self.settings.note(values)
@@ -353,7 +353,7 @@ class _Training:
         parameters = run.hparams.num_parameters(self.model.vocab_size)
         return (
             f"{run.problem.name} with {run.hparams.name}: {parameters:,} parameters, "
-            f"{run.precision}{', XLA' * self.options.jit_compile} on {devices.name()}; {_equation(self.updater)}"
+            f"{run.precision}{', XLA' * self.options.jit_compile} on {hardware.name()}; {_equation(self.updater)}"
         )
 
 
