@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "training": CORE | {"cost", "data", "model"},
     "inference": CORE | {"data", "model", "training"},
     "evaluation": CORE | {"data", "model", "training", "inference"},
-    "selftest": CORE | {"data", "model", "training", "inference"},
+    "selftest": CORE | {"cost", "data", "model", "training", "inference"},
     "serving": {"files"},  # what is exported stands on its own
     "bin": CORE
     | {"describe", "scaffold", "cost", "scale", "data", "training", "inference", "evaluation", "selftest", "serving"},

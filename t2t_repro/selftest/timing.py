@@ -72,8 +72,8 @@ def _too_long(case: Case, child: Child, products: dict[str, Any], found: list[di
     plain = next((each for each in found if _same(each, case) and "seconds" in each), None)
     if case.xla and plain is None:
         return "as without XLA"
-    start = max((each["startup_seconds"] for each in found if each["set"] == case.set and "seconds" in each), default=0)
-    start = (plain["startup_seconds"] * COMPILING) if case.xla and plain else start or START_SECONDS[case.set]
+    started = [each["startup_seconds"] for each in found if each["set"] == case.set and "seconds" in each]
+    start = plain["startup_seconds"] * COMPILING if case.xla else max(started, default=START_SECONDS[case.set])
     flops = child.do("speed.flops", set_name=case.set)
     estimate = start + 3 * (flops.value or 0) / (REACHED * rate)
     return "" if estimate < left else f"would take {estimate:.0f} s or more"

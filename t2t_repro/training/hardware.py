@@ -102,7 +102,7 @@ def native_precision() -> tuple[str, str]:
         limit = processor.onednn_limit()
         held = f" under ONEDNN_MAX_CPU_ISA={limit}" if limit else ""
         return "float32", f"the processor has no products in bfloat16{held}"
-    if not _has_onednn():
+    if not tensorflow_build()["onednn"]:
         return "float32", "without oneDNN products in bfloat16 are computed in float32"
     return "bfloat16", "the processor has products in bfloat16"
 
