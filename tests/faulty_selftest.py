@@ -79,7 +79,7 @@ def replica() -> None:
 
 
 def export() -> None:
-    """The exported model decodes with another beam: other strings."""
+    """The exported model reads each sentence backwards."""
     from t2t_repro.inference.exported import ExportedModel
 
     n_best = ExportedModel.n_best
