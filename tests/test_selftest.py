@@ -284,7 +284,7 @@ def test_memory_that_runs_out_is_a_reason_and_another_end_is_a_failure(monkeypat
         ([], "threads_per_batch", 1, "2 batches at a time, one on each core; 0 for single sentences of big models"),
         (
             [timed("base", "bfloat16", False, 1.0)],
-            "accumulate",
+            "microbatch_tokens",
             0,
             "8 micro-batches a step of base take 1.0 of 8.0 GiB",
         ),

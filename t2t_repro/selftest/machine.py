@@ -40,7 +40,7 @@ def product(precision: str) -> dict[str, Any]:
     """
     if precision == "int8":
         return _int8()
-    tf.config.experimental.enable_tensor_float_32_execution(False)  # float32 is what is tested
+    precisions.allow_tf32(False)  # float32 is what is tested
     found: dict[str, Any] = {"fault": "", "rate": 0.0, "decoding_rate": 0.0}
     for device in [gpu.name for gpu in tf.config.list_logical_devices("GPU")] or ["CPU:0"]:
         with tf.device(device):

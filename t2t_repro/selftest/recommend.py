@@ -78,11 +78,13 @@ def _micro_batch(machine: dict[str, Any], measured: dict[Any, Any]) -> Recommend
     rows = [row for (name, precision, _), row in measured.items() if precision == machine["auto_precision"]]
     rows = [row for row in rows if row["set"] in ("base", "big")]
     if not rows:
-        return Recommendation("accumulate", 0, "not measured: the trainer halves micro-batches if memory runs out")
+        return Recommendation(
+            "microbatch_tokens", 0, "not measured: the trainer halves micro-batches if memory runs out"
+        )
     row = max(rows, key=lambda row: row["peak_bytes"])
     memory = min((gpu["memory_bytes"] for gpu in machine["gpus"]), default=machine["memory_bytes"])
     used = f"take {row['peak_bytes'] / GIB:.1f} of {memory / GIB:.1f} GiB"
-    return Recommendation("accumulate", 0, f"{row['micro_batches']} micro-batches a step of {row['set']} {used}")
+    return Recommendation("microbatch_tokens", 0, f"{row['micro_batches']} micro-batches a step of {row['set']} {used}")
 
 
 def _ratios(measured: dict[Any, Any], one: tuple[str, bool], other: tuple[str, bool]) -> dict[str, float]:

@@ -17,11 +17,11 @@ import tensorflow as tf
 import t2t_repro
 from t2t_repro.config import HParams
 from t2t_repro.cost import training_flops
-from t2t_repro.data import batching
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training import hardware
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.optimizer import Adam
+from t2t_repro.training.trainer import default_microbatch_tokens
 from t2t_repro.training.update import Element, Updater
 
 VOCAB_SIZES = {"base": 37_000, "big": 37_000, "multi30k": 6_000, "tiny": 4_000}  # of the problems they are meant for
@@ -47,8 +47,9 @@ def step(set_name: str, precision: str, xla: bool = False) -> dict[str, Any]:
         keras.utils.set_random_seed(1)
         model = Transformer(VOCAB_SIZES[set_name], hparams, dtype=precisions.POLICIES[precision])
         optimizer = Adam([each.value for each in model.trainable_variables], hparams, scaled=precision == "float16")
-        updater = Updater(model, optimizer, hparams, seed=1, jit_compile=xla)
-    number = updater.parts_per_replica
+        size = default_microbatch_tokens(hparams, strategy.num_replicas_in_sync)
+        updater = Updater(model, optimizer, hparams, seed=1, microbatch_tokens=size, jit_compile=xla)
+    number = updater.microbatches
     spec = {name: tf.TensorSpec([None, None, None], tf.int32) for name in ("inputs", "targets")}
     compiled = updater.compiled(spec | {"sizes": tf.TensorSpec([None, 3], tf.int32)})
 
@@ -84,7 +85,8 @@ def _least(seconds: Any, filled: int) -> float:
 
 
 def _pairs(hparams: HParams) -> int:
-    return hparams.batch_tokens // batching.num_parts(hparams.batch_tokens) // LENGTH
+    replicas = max(len(tf.config.list_physical_devices("GPU")), 1)
+    return default_microbatch_tokens(hparams, replicas) // LENGTH
 
 
 def _element(hparams: HParams, vocab_size: int, number: int, filled: int) -> Element:

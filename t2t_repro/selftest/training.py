@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from t2t_repro.config import HParams
+from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.data import pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.prepare import prepare
@@ -25,6 +25,7 @@ from t2t_repro.problem import Generated, Pair, Problem
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import paths
 from t2t_repro.training.optimizer import Adam
+from t2t_repro.training.precision import allow_tf32
 from t2t_repro.training.schedule import learning_rate
 from t2t_repro.training.trainer import train
 from t2t_repro.training.update import Updater
@@ -83,10 +84,10 @@ def run(folder: str, kill: bool = False) -> None:
         if kill and written:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    if tf.config.list_physical_devices("GPU"):
-        tf.config.experimental.enable_op_determinism()
     output_dir = os.path.join(folder, "run")
-    train(PROBLEM, HPARAMS, os.path.join(folder, "data"), output_dir, checkpoint_steps=SAVED_EVERY, report=report)
+    on_gpu = bool(tf.config.list_physical_devices("GPU"))
+    options = TrainingOptions(checkpoint_steps=SAVED_EVERY, deterministic=on_gpu)
+    train(PROBLEM, HPARAMS, os.path.join(folder, "data"), output_dir, options, report=report)
 
 
 def compare(one: str, other: str, at: str) -> dict[str, str]:
@@ -112,7 +113,7 @@ def replicas(folder: str) -> dict[str, str]:
         (cpu,) = tf.config.list_physical_devices("CPU")
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
         devices = ["CPU:0", "CPU:1"]
-    tf.config.experimental.enable_tensor_float_32_execution(False)
+    allow_tf32(False)
     dataset = prepare(PROBLEM, os.path.join(folder, "data"), lambda line: None)
     one, tokens = _first_moment(dataset, devices[:1])
     several, same_tokens = _first_moment(dataset, devices)

@@ -125,15 +125,17 @@ def chosen_precision(precision: str, output_dir: str) -> str:
     return precisions.resolve(precision)
 
 
-def first_microbatch_tokens(run: Run, options: TrainingOptions, replicas: int, machines: int = 1) -> int:
-    """Returns the size of micro-batch to begin with: on one machine at most what its devices were found to hold.
+def default_microbatch_tokens(hparams: HParams, replicas: int) -> int:
+    """Returns a micro-batch's tokens per side: on a GPU, where each operation costs its start, all of a device's share
+    of a step; on a CPU those of a part, which its caches hold."""
+    if tf.config.list_physical_devices("GPU"):
+        return math.ceil(hparams.batch_tokens / replicas)
+    return batching.part_tokens(hparams.batch_tokens)
 
-    Without a choice it is all of a device's share of a step on a GPU, where each operation costs its start, and that
-    of `batching.plan` on a CPU, whose caches hold it.
-    """
-    whole = math.ceil(run.hparams.batch_tokens / replicas)
-    on_gpu = bool(tf.config.list_logical_devices("GPU"))
-    wanted = options.microbatch_tokens or (whole if on_gpu else batching.part_tokens(run.hparams.batch_tokens))
+
+def first_microbatch_tokens(run: Run, options: TrainingOptions, replicas: int, machines: int = 1) -> int:
+    """Returns the size of micro-batch to begin with: on one machine at most what its devices were found to hold."""
+    wanted = options.microbatch_tokens or default_microbatch_tokens(run.hparams, replicas)
     known = run.training if machines == 1 and Run.exists(run.directory) else {}
     held = known.get("held_tokens", wanted) if known.get("device") == hardware.name() else wanted
     return min(wanted, int(held))
