@@ -52,7 +52,7 @@ def test_a_run_directory(trained):
     assert any(name.startswith("events.out.tfevents.") for name in names)
     assert [os.path.basename(path) for path in paths(trained)] == ["ckpt-4", "ckpt-8"]
     run = Run.open(trained.directory)
-    assert (run.hparams, run.seed, run.precision) == (TINY, 1, "float32")
+    assert (run.hparams, run.seed, run.precision) == (replace(TINY, checkpoint_steps=4), 1, "float32")
 
 
 def test_run_json_says_what_was_trained_on_and_spent(trained, data):

@@ -47,7 +47,7 @@ class Forecast:
     evaluation_seconds: float  # of one, its samples included
     seconds: float  # all of these, to the end
     peak_bytes: int  # of the fullest GPU, or of the process
-    disk_bytes: int  # of the checkpoints that are kept, and one more while it is written
+    disk_bytes: int  # of the checkpoints that are kept, the newest besides, and one more while it is written
     flops: float  # of all steps, from the first
 
 
@@ -144,12 +144,9 @@ def _forecast(flight: Flight, options: TrainingOptions) -> Forecast:
     h, steps = flight.run.hparams, flight.steps()
     per_update = flight.seconds_per_update()
     updating = flight.startup + steps * per_update
-    if options.checkpoint_steps:
-        evaluations = math.ceil(steps / options.checkpoint_steps)
-    elif options.checkpoint_minutes:
-        evaluations = 1 + int(updating / 60 / options.checkpoint_minutes)
-    else:
-        evaluations = steps
+    evaluations = math.ceil(steps / (options.checkpoint_steps or h.checkpoint_steps))
+    if options.checkpoint_minutes:
+        evaluations = max(evaluations, 1 + int(updating / 60 / options.checkpoint_minutes))
     # weights and the two moments of Adam, float32
     checkpoint = 3 * 4 * h.num_parameters(flight.vocab_size)
     return Forecast(
@@ -162,7 +159,7 @@ def _forecast(flight: Flight, options: TrainingOptions) -> Forecast:
         evaluation_seconds=flight.evaluation,
         seconds=(updating + flight.sampling + evaluations * flight.evaluation) if steps else 0.0,
         peak_bytes=flight.peak,
-        disk_bytes=max((checkpoints_kept(h) + 1) * checkpoint - _bytes_in(flight.run.checkpoints), 0),
+        disk_bytes=max((checkpoints_kept(h) + 2) * checkpoint - _bytes_in(flight.run.checkpoints), 0),
         flops=flight.flops_per_update() * h.train_steps,
     )
 
@@ -179,7 +176,7 @@ def _outcome(flight: Flight, forecast: Forecast) -> Iterator[str]:
         "time": f"{clock(forecast.seconds)} to the end, evaluation with {forecast.evaluation_seconds:.2g} s each time",
         "worst": f"a part of {shape} (pairs, source, target): {flight.worst_seconds:.2g} s, and it fits",
         "memory": f"{_size(forecast.peak_bytes)} at most{f' of {_size(total)}' if total else ''}",
-        "disk": f"{_size(forecast.disk_bytes)} more for {checkpoints_kept(h)} checkpoints and the next; "
+        "disk": f"{_size(forecast.disk_bytes)} more for {checkpoints_kept(h)} checkpoints, the newest and the next; "
         f"{_size(data)} of data",
         "cost": f"{forecast.flops:.2g} FLOPs in {h.train_steps:,} updates{_papers(h, 'flops')}",
     }

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import keras
@@ -63,8 +64,9 @@ def train(
 ) -> Run:
     """Prepares the data if it is not there, and trains to `hparams.train_steps` steps, continuing what is there.
 
-    A checkpoint is written as `options` ask, and at the end. What a `sampler`, made for the model, then gives of its
-    translations is shown beside the validation loss: scores by name, and (source, reference, ours) of some sentences.
+    A checkpoint is written every `checkpoint_steps` steps, after `checkpoint_minutes` without one, and at the end. What
+    a `sampler`, made for the model, then gives of its translations is shown beside the validation loss: scores by name,
+    and (source, reference, ours) of some sentences.
 
     On each of several machines that TF_CONFIG names, the same call is that machine's part. The chief alone prepares
     and writes.
@@ -77,6 +79,7 @@ def train(
     SIGINT or SIGTERM, when the step in progress is finished and saved.
     """
     must_fit(problem, hparams)
+    hparams = replace(hparams, checkpoint_steps=options.checkpoint_steps or hparams.checkpoint_steps)
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
     cluster = Cluster.from_environment()
@@ -142,7 +145,7 @@ def first_microbatch_tokens(run: Run, options: TrainingOptions, replicas: int, m
 
 
 def checkpoints_kept(hparams: HParams) -> int:
-    """How many checkpoints a run keeps: enough to average, and five at least."""
+    """Returns how many regular checkpoints a run keeps: enough to average, and at least five."""
     return max(hparams.average_checkpoints, 5)
 
 
@@ -268,11 +271,8 @@ class _Training:
         saved_step = step
         for step, rate, position, sums in self._updates(stop):
             progress.update(step, sums, rate, position)
-            due = (
-                step % self.options.checkpoint_steps == 0
-                if self.options.checkpoint_steps
-                else time.monotonic() - saved_at >= 60 * self.options.checkpoint_minutes
-            )
+            late = 0 < 60 * self.options.checkpoint_minutes <= time.monotonic() - saved_at
+            due = late or step % self.settings.hparams.checkpoint_steps == 0
             if due and step < total:
                 progress.flush(step, rate)
                 self._save(step, position, progress)
