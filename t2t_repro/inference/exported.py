@@ -13,6 +13,7 @@ from t2t_repro.data.vocabulary import must_be_unicode
 from t2t_repro.files import read_json
 
 _GRAPH, _CARD = "saved_model.pb", "model_card.json"
+_ASSERTION = re.compile(r"assertion failed: (.*)")  # as far as the line goes: then TensorFlow names the node
 
 
 class ExportedModel:
@@ -71,11 +72,13 @@ class ExportedModel:
         return self._call("score", inputs=sources, targets=targets)["log_probabilities"].numpy().tolist()
 
     def _call(self, signature: str, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Raises ValueError where the graph finds the inputs wrong."""
+        """Raises ValueError if a check in the graph fails: the inputs are wrong, or this processor's products."""
         try:
             return self._loaded.signatures[signature](**inputs)
         except tf.errors.InvalidArgumentError as error:
-            raise ValueError(f"{self.path} refuses this: {' '.join(error.message.split())}") from None
+            found = _ASSERTION.search(error.message)
+            reason = re.sub(r"[\[\]]", "", found[1]) if found else " ".join(error.message.split())
+            raise ValueError(f"{self.path} refuses this: {reason}") from None
 
 
 def holds_export(path: str) -> bool:
