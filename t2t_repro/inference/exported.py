@@ -22,7 +22,8 @@ class ExportedModel:
     def __init__(self, path: str):
         """`path`: the folder of a SavedModel, or one of numbered folders, of which the highest is taken.
 
-        Raises FileNotFoundError where there is none, and ValueError where it is damaged.
+        Raises FileNotFoundError where there is none, and ValueError where it is damaged or TensorFlow lacks one of its
+        operations.
         """
         import tensorflow_text  # noqa: F401  (registers the operations of the tokenizer)
 
@@ -32,6 +33,9 @@ class ExportedModel:
             self._loaded = tf.saved_model.load(self.path)  # kept, for signatures do not keep their variables
         except (KeyError, TypeError, ValueError, OSError, tf.errors.OpError) as error:
             raise ValueError(f"{self.path} is damaged: {str(error).splitlines()[0]}; export the run again") from None
+        except RuntimeError as error:  # an operation is not registered: of a float32 export no processor lacks one
+            reason = str(error).partition(".")[0]
+            raise ValueError(f"{self.path} cannot run here: {reason}; export it with quantization float32") from None
 
     def translate(self, texts: Sequence[str], beam_size: int | None = None, alpha: float | None = None) -> list[str]:
         """The best translation of each text; an empty text gives an empty one."""
