@@ -16,6 +16,8 @@ from t2t_repro.model.attention import (
     moved_as_integers,
 )
 
+pytestmark = pytest.mark.numeric
+
 RNG = np.random.default_rng(1)
 
 # A sentence of one token has one key; Keras remarks that a softmax over one score is always 1.

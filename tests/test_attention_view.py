@@ -20,6 +20,8 @@ from t2t_repro.inference.decode import Translator
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 
+pytestmark = pytest.mark.numeric
+
 SENTENCE = "3 red cats and 4 old dogs"
 NEAR_ONE = 4 * 2**-24  # a softmax of one score: exponential, sum, reciprocal and product may each be rounded
 

@@ -78,6 +78,7 @@ def run(tmp_path_factory):
     return run
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("quantization", ["float32", "int8"])
 def test_a_stranger_gets_what_the_run_gives(run, tmp_path, quantization):
     path = export(run.directory, str(tmp_path / "exported"), quantization=quantization)
@@ -219,6 +220,7 @@ def test_an_operation_that_is_missing_is_one_line(run, tmp_path, program):
     assert (code, out) == (1, "") and re.fullmatch(rf"t2t-serve: {path} cannot be loaded: {reason}.*\n", err)
 
 
+@pytest.mark.numeric
 def test_scores_are_the_same_in_turns(run, monkeypatch):
     from t2t_repro.inference import signatures
 
@@ -233,6 +235,7 @@ def test_scores_are_the_same_in_turns(run, monkeypatch):
         module.signatures()["score"](np.array(["a " * 2_000]), np.array(["a"]))
 
 
+@pytest.mark.numeric
 def test_a_parser_gives_trees(run):
     translator = Translator.from_run(run.directory)
     sentences = ["3 red cats .", "", " f  ( x )", "12"]

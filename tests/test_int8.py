@@ -13,6 +13,8 @@ from t2t_repro.inference.decode import Translator
 from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
 from t2t_repro.model import int8
 
+pytestmark = pytest.mark.numeric
+
 RNG = np.random.default_rng(1)
 NEAR = 2e-2  # scores: a number between two steps may be rounded to either, which moves a logit by 1/127 of its spread
 TEXTS = ["3 red cats and 4 old dogs", "", "12 big cows", "12 big cows and 1 red dog"]

@@ -13,6 +13,8 @@ from t2t_repro.model.transformer import PAD
 from t2t_repro.training import loss as loss_module
 from t2t_repro.training.loss import projected_loss, smoothed_cross_entropy, vocabulary_blocks
 
+pytestmark = pytest.mark.numeric
+
 RNG = np.random.default_rng(1)
 VOCAB, D_MODEL = 13, 6
 

@@ -15,6 +15,8 @@ from t2t_repro.config import HParams
 from t2t_repro.model.layers import sinusoids
 from t2t_repro.model.transformer import Transformer
 
+pytestmark = pytest.mark.numeric
+
 VOCAB = 11
 RNG = np.random.default_rng(1)
 SOURCE, TARGET = random_ids(RNG, VOCAB, 3, 5), random_ids(RNG, VOCAB, 3, 6)
