@@ -36,8 +36,13 @@ def test_instruction_sets_follow_from_the_flags(flags, expected):
     [
         (["AVX2"], False, ["AVX2 oneDNN"]),
         (["AVX2"], True, ["AVX2 Eigen"]),
-        (["AVX2", "AVX512_CORE"], False, ["AVX2 Eigen", "AVX2 oneDNN", "AVX512_CORE oneDNN"]),
-        (UP_TO_BF16, True, ["AVX2 Eigen", "AVX2 oneDNN", "AVX512_CORE oneDNN", "AVX512_CORE_VNNI oneDNN"]),
+        (["AVX2", "AVX2_VNNI"], True, ["AVX2 Eigen", "AVX2 oneDNN"]),
+        (["AVX2", "AVX512_CORE"], False, ["AVX2 Eigen", "AVX2 oneDNN no bfloat16", "AVX512_CORE oneDNN"]),
+        (
+            UP_TO_BF16,
+            True,
+            ["AVX2 Eigen", "AVX2 oneDNN no bfloat16", "AVX512_CORE oneDNN", "AVX512_CORE_VNNI oneDNN"],
+        ),
     ],
 )
 def test_configurations_are_all_but_the_native_one(sets, native_onednn, expected):

@@ -185,6 +185,7 @@ def test_a_copy_keeps_its_precision():
     assert Transformer.from_config(model.get_config()).compute_dtype == "bfloat16"
 
 
+@pytest.mark.bfloat16
 def test_mixed_precision_keeps_weights_and_logits_in_float32():
     wide, narrow = shared_model(VOCAB), random_model(VOCAB, dtype="mixed_bfloat16")
     assert {weight.dtype for weight in narrow.weights} == {"float32"}
