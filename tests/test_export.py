@@ -14,6 +14,8 @@ import pytest
 import tensorflow as tf
 from small import PROBLEM, SMALL, random_model, train_pairs
 
+from helpers.instruction_sets import cpu_flags, instruction_sets
+
 import t2t_repro
 from t2t_repro.data.vocabulary import Vocabulary, learn
 from t2t_repro.evaluation.attention_view import attend
@@ -114,14 +116,6 @@ def test_a_stranger_gets_what_the_run_gives(run, tmp_path, quantization):
     np.testing.assert_allclose(found["memory"][0], shown.views["memory"].weights, atol=1e-5)
 
 
-INSTRUCTION_SETS = {  # oneDNN's names, and what /proc/cpuinfo calls what they need
-    "AVX2": {"avx2"},
-    "AVX512_CORE": {"avx512f", "avx512bw", "avx512dq", "avx512vl"},
-    "AVX512_CORE_VNNI": {"avx512_vnni"},
-    "AVX512_CORE_BF16": {"avx512_bf16"},
-}
-CPUINFO = Path("/proc/cpuinfo")
-FLAGS = set(CPUINFO.read_text().split()) if CPUINFO.exists() else set()
 HOLDER = """
 import json, sys
 import tensorflow as tf, tensorflow_text
@@ -166,7 +160,7 @@ def save(path: str, module: ExportedTranslator) -> None:
     tf.saved_model.save(module, path, signatures=signatures)
 
 
-@pytest.mark.parametrize("name", [name for name, needed in INSTRUCTION_SETS.items() if needed <= FLAGS])
+@pytest.mark.parametrize("name", instruction_sets(cpu_flags()))
 def test_int8_export_is_right_or_refuses_under_every_instruction_set(int8_exports, name):
     """By whoever holds the SavedModel alone. Without VNNI, products of weights to 127 saturate."""
     right, expected, wrong = int8_exports
@@ -220,7 +214,6 @@ def test_an_operation_that_is_missing_is_one_line(run, tmp_path, program):
     assert (code, out) == (1, "") and re.fullmatch(rf"t2t-serve: {path} cannot be loaded: {reason}.*\n", err)
 
 
-@pytest.mark.numeric
 def test_scores_are_the_same_in_turns(run, monkeypatch):
     from t2t_repro.inference import signatures
 
