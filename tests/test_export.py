@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from small import PROBLEM, SMALL, random_model, train_pairs
-
 from helpers.instruction_sets import cpu_flags, instruction_sets
+from small import PROBLEM, SMALL, random_model, train_pairs
 
 import t2t_repro
 from t2t_repro.data.vocabulary import Vocabulary, learn
