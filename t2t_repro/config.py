@@ -104,7 +104,7 @@ class HParams:
     def override(self, assignments: list[str]) -> HParams:
         """A copy with fields replaced by `name=value` texts, as `--override` gives them.
 
-        Raises ValueError for an unknown field, one that has no such form, or a value of the wrong type.
+        Raises KeyError for an unknown field, and ValueError for another form, or a value of the wrong type.
         """
         fields = {each.name: each for each in dataclasses.fields(self) if each.name not in ("name", "description")}
         changes: dict[str, Any] = {}
@@ -115,7 +115,7 @@ class HParams:
             if name not in fields:
                 close = difflib.get_close_matches(name, fields, n=1)
                 hint = f"did you mean {close[0]!r}? " if close else ""
-                raise ValueError(f"unknown field {name!r} in --override: {hint}known: {', '.join(fields)}")
+                raise KeyError(f"unknown field {name!r} in --override: {hint}known: {', '.join(fields)}")
             changes[name] = _parse(name, str(fields[name].type), text)
         return dataclasses.replace(self, **changes)
 

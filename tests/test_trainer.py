@@ -22,6 +22,7 @@ from t2t_repro.data import batching, pipeline
 from t2t_repro.run import Run
 from t2t_repro.training import trainer
 from t2t_repro.training.checkpoints import paths
+from t2t_repro.training.progress import UNKNOWN
 from t2t_repro.training.trainer import Interrupted, train
 
 SPENT = "spent/.ATTRIBUTES/VARIABLE_VALUE"
@@ -119,7 +120,8 @@ def test_stopped_and_continued_is_uninterrupted(trained, data, tmp_path, monkeyp
     assert f"continuing {output_dir} at step 5" in said
     uninterrupted, continued = values(trained, 8), values(run, 8)
     assert uninterrupted.keys() == continued.keys()
-    tokens, flops, seconds = continued.pop(SPENT)
+    tokens, flops, seconds, paper = continued.pop(SPENT)
+    assert paper == UNKNOWN
     assert [tokens, flops] == pytest.approx(uninterrupted.pop(SPENT)[:2].tolist()) and seconds > 0
     for name, array in continued.items():
         np.testing.assert_array_equal(array, uninterrupted[name], err_msg=name)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2t_repro.files import written_whole
+from t2t_repro.files import sync, written_whole
 from t2t_repro.run import Run
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the name of every variable in a checkpoint
@@ -63,6 +63,9 @@ class Checkpoints:
         before = [each for each in paths(self._run) if each != path]
         try:
             self._saved.write(path)
+            for name in _files(self._run, os.path.basename(path)):  # TensorFlow renames its files and never syncs them
+                sync(os.path.join(self._run.checkpoints, name))
+            sync(self._run.checkpoints)
             _write_list(self._run, self._kept([*before, path]))
         except tf.errors.OpError as error:
             reason = error.message.strip().split("\n")[0].rpartition("; ")[2].partition(" [Op:")[0]

@@ -29,7 +29,7 @@ from t2t_repro.training.checkpoints import Checkpoints, variables_of
 from t2t_repro.training.cluster import Cluster, Meeting
 from t2t_repro.training.guard import Guard
 from t2t_repro.training.optimizer import Adam
-from t2t_repro.training.progress import Progress, safe_exp, stderr_line
+from t2t_repro.training.progress import UNKNOWN, Progress, safe_exp, stderr_line
 from t2t_repro.training.schedule import learning_rate
 from t2t_repro.training.update import Updater, make_evaluator
 
@@ -176,7 +176,8 @@ class _Training:
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # updates tried so far
         # in the data: epoch, window, steps within it; of any length, for version 0.1 saved epoch and steps alone
         self.position = tf.Variable([0, 0, 0], shape=[None], dtype=tf.int64, trainable=False)
-        self.spent = tf.Variable([0, 0, 0], dtype=tf.float64, trainable=False)  # what `Progress` counts
+        # what `Progress` counts; of any length, for version 0.1 saved three numbers
+        self.spent = tf.Variable([0, 0, 0, 0], shape=[None], dtype=tf.float64, trainable=False)
         state = {"model": self.model, "optimizer": self.optimizer}
         state |= {"step": self.step, "position": self.position, "spent": self.spent}
         self.variables = [variable for part in state.values() for variable in variables_of(part)]
@@ -189,6 +190,9 @@ class _Training:
             self.report(f"continuing {self.settings.directory} at step {int(self.step):,}")
             epoch, *window, skip = self.position.numpy().tolist()
             self.position.assign([epoch, window[0] if window else 0, skip])
+            tokens, flops, seconds, *paper = self.spent.numpy().tolist()
+            before = self.settings.training.get("paper_flops")
+            self.spent.assign([tokens, flops, seconds, *(paper or [UNKNOWN if before is None else before])])
         workers.share(self.cluster, self.strategy, [self.step])
         if self.step > 0:  # else they are the chief's already, as TensorFlow made them
             workers.share(self.cluster, self.strategy, self.variables)
@@ -213,7 +217,9 @@ class _Training:
         rate = hardware.matrix_rate(self.settings.precision, self.strategy.num_replicas_in_sync)
         self.report(f"% is the share of the rate of matrix products here, {rate / 1e9:,.0f} GFLOP/s")
         guard = Guard(self.settings, self.dataset, self.report)
-        return Progress(self.settings, self.report, self.spent.numpy(), matrix_rate=rate, watch=guard)
+        paper_rate = paper_flops(1.0, self.strategy.num_replicas_in_sync, hardware.name()) or UNKNOWN
+        spent = self.spent.numpy()
+        return Progress(self.settings, self.report, spent, matrix_rate=rate, paper_rate=paper_rate, watch=guard)
 
     def _make_updater(self) -> None:
         run = self.settings
@@ -330,10 +336,10 @@ class _Training:
 
     def _note(self, step: int) -> None:
         """Keeps in run.json what the training has come to and cost, by count and, where it can be said, by time."""
-        tokens, flops, seconds = self.spent.numpy().tolist()
+        tokens, flops, seconds, paper = self.spent.numpy().tolist()
         device, replicas = hardware.name(), self.strategy.num_replicas_in_sync
         values: dict[str, Any] = {"step": step, "target_tokens": tokens, "flops": flops, "seconds": seconds}
-        values |= {"device": device, "replicas": replicas, "paper_flops": paper_flops(seconds, replicas, device)}
+        values |= {"device": device, "replicas": replicas, "paper_flops": None if paper < 0 else paper}
         self.settings.note(values)
 
     def _validation_sums(self) -> list[float]:
