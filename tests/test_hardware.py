@@ -10,6 +10,8 @@ from t2t_repro import processor
 from t2t_repro.model import int8
 from t2t_repro.training import hardware, precision
 
+pytestmark = pytest.mark.numeric
+
 matmul = tf.matmul
 PRECISIONS = ("float32", "float16", "bfloat16")
 
