@@ -12,15 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import CHECKOUT
 from helpers.instruction_sets import cpu_flags, instruction_sets
 from small import PROBLEM, SMALL, random_model, train_pairs
 
 import t2t_repro
 from t2t_repro.data.vocabulary import Vocabulary, learn
 from t2t_repro.evaluation.attention_view import attend
-from t2t_repro.inference import ensemble
+from t2t_repro.inference import ensemble, memory, signatures
 from t2t_repro.inference.decode import Translator
 from t2t_repro.inference.export import export
+from t2t_repro.inference.memory import search_bytes
 from t2t_repro.inference.parse import Parser
 from t2t_repro.inference.signatures import ExportedTranslator
 from t2t_repro.model import int8
@@ -214,17 +216,122 @@ def test_an_operation_that_is_missing_is_one_line(run, tmp_path, program):
 
 
 def test_scores_are_the_same_in_turns(run, monkeypatch):
-    from t2t_repro.inference import signatures
-
     monkeypatch.setattr(signatures, "SCORED_AT_ONCE", 40)
     translator = Translator.from_run(run.directory)
     pairs = [*train_pairs()][:9]
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
-    module = signatures.ExportedTranslator(translator)
+    module = ExportedTranslator(translator)
     found = module.signatures()["score"](np.array(sources), np.array(targets))
     assert found["log_probabilities"].numpy() == pytest.approx(translator.score(pairs), rel=1e-5)
     with pytest.raises(tf.errors.InvalidArgumentError, match="at most 1024 are scored, got"):
         module.signatures()["score"](np.array(["a " * 2_000]), np.array(["a"]))
+
+
+def test_options_may_differ_by_row(run):
+    translate = ExportedTranslator(Translator.from_run(run.directory)).signatures()["translate"]
+    one_each = {
+        "beam_size": np.array([3, 1, 3, 2, 3], np.int32),
+        "alpha": np.array([0.0, 0.6, 0.0, 1.0, 0.6], np.float32),
+        "extra_length": np.array([5, 4, 5, 3, 5], np.int32),
+        "n_best": np.array([2, 1, 2, 1, 3], np.int32),
+    }
+    found = translate(np.array(TEXTS), **one_each)
+    assert found["outputs"].shape == [5, 3]
+    for row, text in enumerate(TEXTS):
+        alone = translate(np.array([text]), **{name: values[row] for name, values in one_each.items()})
+        count = one_each["n_best"][row]
+        assert found["outputs"][row, :count].numpy().tolist() == alone["outputs"][0].numpy().tolist()
+        np.testing.assert_allclose(found["scores"][row, :count], alone["scores"][0], atol=1e-4)
+        assert set(found["outputs"][row, count:].numpy()) <= {b""}
+        assert set(found["scores"][row, count:].numpy()) <= {0.0 if text == "" else -np.inf}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="an option is one value, or one for each row, got"):
+        translate(np.array(TEXTS), **one_each | {"alpha": np.array([0.0, 0.6], np.float32)})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="beam_size must be from 1 to 64, got"):
+        translate(np.array(TEXTS), **one_each | {"beam_size": np.array([3, 1, 3, 65, 3], np.int32)})
+
+
+def test_search_is_cut_by_beams_and_vocabulary(run, monkeypatch):
+    translator = Translator.from_run(run.directory)
+    texts, options = np.array(TEXTS[:3] * 20), [np.int32(8), np.float32(0.6), np.int32(4), np.int32(1)]
+    longest = max(map(len, translator.vocabulary.encode(TEXTS[:3]))) + 4
+    each = search_bytes(translator.ensemble, PROBLEM.vocab_size, 8, longest)
+    expected = ExportedTranslator(translator).signatures()["translate"](texts, *options)
+    searched, search = [], Translator.search
+
+    def recorded(self, source_BM, *rest):
+        rows = tf.numpy_function(lambda rows: searched.append(int(rows)) or rows, [tf.shape(source_BM)[0]], tf.int32)
+        with tf.control_dependencies([rows]):
+            return search(self, tf.identity(source_BM), *rest)
+
+    monkeypatch.setattr(Translator, "search", recorded)
+    monkeypatch.setattr(signatures, "SEARCH_BYTES", 7 * each)
+    found = ExportedTranslator(translator).signatures()["translate"](texts, *options)
+    assert sum(searched) == 60 and searched[-1] <= 7 < max(searched[:-1], default=0) * 4
+    assert found["outputs"].numpy().tolist() == expected["outputs"].numpy().tolist()
+
+    monkeypatch.setattr(signatures, "SEARCH_BYTES", each - 1)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="its extra_length and its beam_size need too much memory"):
+        ExportedTranslator(translator).signatures()["translate"](texts, *options)
+
+
+def test_translator_splits_batches_by_memory(run, monkeypatch):
+    translator = Translator.from_run(run.directory)
+    texts = [f"{number} red cats" for number in range(30)]
+    expected, searched, search = translator.translate(texts, beam_size=8), [], Translator.search
+    monkeypatch.setattr(
+        Translator, "search", lambda self, *given: searched.append(given[0].shape) or search(self, *given)
+    )
+    longest = max(map(len, translator.vocabulary.encode(texts))) + SMALL.extra_length
+    monkeypatch.setattr(memory, "SEARCH_BYTES", 5 * search_bytes(translator.ensemble, PROBLEM.vocab_size, 8, longest))
+    assert translator.translate(texts, beam_size=8) == expected
+    assert max(rows for rows, _ in searched) <= 5 and sum(rows for rows, _ in searched) == 30
+
+
+def test_rows_are_counted_in_64_bits():
+    """4,096 rows of 2^21 tokens are 2^33 of them."""
+    lengths = tf.fill([4_096], tf.constant(1 << 21, tf.int64))
+    seen = []
+
+    def run(start, stop, order):
+        seen.append(int(stop - start))
+        return (tf.cast(order[start:stop], tf.float32)[:, None],)
+
+    (found,) = signatures._in_turns(run, (tf.zeros([0, 1]),), lengths, (1 << 22) // lengths)
+    assert set(seen) == {2} and found.numpy()[:, 0].tolist() == list(range(4_096))
+
+
+MEMORY = """
+import itertools, resource, sys
+import numpy as np
+import tensorflow as tf
+from t2t_repro.config import HParams
+from t2t_repro.data.vocabulary import Vocabulary, learn
+from t2t_repro.inference.decode import Translator
+from t2t_repro.inference.signatures import ExportedTranslator
+from t2t_repro.model.transformer import Transformer
+
+rng, path = np.random.default_rng(0), sys.argv[1]
+letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+learn(["".join(letters[rng.integers(0, 26, 7)]) for _ in range(60_000)], path, "bpe", 37_000)
+h = HParams(name="x", description="", num_layers=1, d_model=16, d_ff=16, num_heads=1, d_k=16, d_v=16, extra_length=2)
+model = Transformer(37_000, h)
+translate = ExportedTranslator(Translator(model, Vocabulary(path), h)).signatures()["translate"]
+options = [tf.constant(64), tf.constant(0.6), tf.constant(2), tf.constant(1)]
+translate(tf.constant(["a"]), *options)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert translate(tf.constant(["a"] * 256), *options)["outputs"].shape == [256, 1]
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+"""
+
+
+@pytest.mark.slow
+def test_memory_of_the_widest_beam_stays_in_bounds(tmp_path):
+    """256 rows x 64 beams x 37,000 subwords are 2.4 GB of logits alone."""
+    argv = [sys.executable, "-c", MEMORY, str(tmp_path / "vocabulary.model")]
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    done = subprocess.run(argv, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 2_048
 
 
 @pytest.mark.numeric

@@ -16,6 +16,7 @@ from t2t_repro.evaluation.bleu import paper as paper_bleu
 from t2t_repro.evaluation.evalb import evalb
 from t2t_repro.inference.cores import at_once
 from t2t_repro.inference.decode import Translator
+from t2t_repro.inference.memory import batches_in_memory
 from t2t_repro.inference.parse import Parser
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import to_average
@@ -56,7 +57,8 @@ def evaluate(
         scores = _translation_scores(shards, translator, run.problem.target_language, beam_size, alpha)
     evaluator = make_evaluator(translator.model, run.hparams.label_smoothing)
     batches = list(pipeline.evaluation_batches(shards))
-    sums = tf.add_n(list(at_once(lambda batch: evaluator(batch["inputs"], batch["targets"]), batches)))
+    most = batches_in_memory(pipeline.EVALUATION_TOKENS, translator.model.vocab_size)
+    sums = tf.add_n(list(at_once(lambda batch: evaluator(batch["inputs"], batch["targets"]), batches, most)))
     smoothed, plain, correct, tokens = (float(x) for x in sums)
     weights = [os.path.basename(path) for path in to_average(run, average_checkpoints)]
     return {

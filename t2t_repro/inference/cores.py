@@ -35,9 +35,9 @@ def batches_at_once() -> int:
     return 1 if tf.config.list_physical_devices("GPU") else max(1, cores // threads)
 
 
-def at_once(function: Callable[[Batch], Result], batches: Sequence[Batch]) -> Iterator[Result]:
-    """`function` of each batch, in their order, `batches_at_once` of them computed at the same time."""
-    threads = min(batches_at_once(), len(batches))
+def at_once(function: Callable[[Batch], Result], batches: Sequence[Batch], most: int | None = None) -> Iterator[Result]:
+    """`function` of each batch, in their order; `batches_at_once` of them run in parallel, and no more than `most`."""
+    threads = min(batches_at_once(), len(batches), most or len(batches))
     if threads <= 1:
         yield from map(function, batches)
         return

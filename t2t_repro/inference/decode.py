@@ -11,7 +11,7 @@ import tensorflow as tf
 from t2t_repro.config import HParams
 from t2t_repro.data import batching
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.inference import cores
+from t2t_repro.inference import cores, memory
 from t2t_repro.inference.beam import beam_search
 from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
 from t2t_repro.inference.given_words import GivenWords
@@ -178,7 +178,8 @@ class Translator:
             return self.token_log_probabilities(source_BM, target_BL).numpy()
 
         batches = list(_by_length(lengths, BATCH_TOKENS))
-        for numbers, log_p_BL in zip(batches, cores.at_once(log_probabilities, batches), strict=True):
+        most = memory.batches_in_memory(BATCH_TOKENS, self.model.vocab_size)
+        for numbers, log_p_BL in zip(batches, cores.at_once(log_probabilities, batches, most), strict=True):
             for number, log_p in zip(numbers, log_p_BL.tolist(), strict=True):
                 scores[number] = [(pieces[id], log_p[place]) for place, id in enumerate(targets[number])]
         return scores
@@ -248,10 +249,19 @@ class Translator:
             return list(self._texts(found, n))
 
         batches = list(_batches(sources, BATCH_TOKENS * BATCH_WIDTH // max(width, BATCH_WIDTH)))
+        lengths = {i: max(len(ids), len(begun[i]) + 1, min_length + 1) for i, ids in sources.items()}
+        batches = [part for places in batches for part in self._in_memory(places, lengths, width)]
         for places, found in zip(batches, cores.at_once(best, batches), strict=True):
             for place, hypotheses in zip(places, found, strict=True):
                 results[place] = hypotheses
         return results
+
+    def _in_memory(self, places: list[int], lengths: Mapping[int, int], width: int) -> Iterator[list[int]]:
+        """Splits a batch evenly if its beams and their logits need more memory than each core's batch may have."""
+        positions = max(lengths[place] for place in places) + self.hparams.extra_length
+        each = memory.search_bytes(self.ensemble, self.model.vocab_size, width, positions)
+        most = max(1, memory.batch_bytes(cores.batches_at_once()) // each)
+        yield from (part.tolist() for part in np.array_split(places, math.ceil(len(places) / most)))
 
     def _encode(self, texts: Sequence[str], report: Report | None) -> dict[int, list[int]]:
         """Ids of each text that is not empty, by its place."""

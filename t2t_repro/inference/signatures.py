@@ -18,9 +18,10 @@ from t2t_repro.data.vocabulary import END, PAD
 from t2t_repro.inference import tree_graph
 from t2t_repro.inference.beam import NEVER
 from t2t_repro.inference.decode import Translator
+from t2t_repro.inference.memory import SEARCH_BYTES, search_bytes
 from t2t_repro.model.int8 import must_be_exact
 
-TOKENS_AT_ONCE = 4_096  # source positions a search holds; a larger batch of strings is searched in turns
+TOKENS_AT_ONCE = 4_096  # source positions of one search; a larger batch of strings is searched in several
 SCORED_AT_ONCE = 1_024  # target positions that are scored at once: each has the logits of a whole vocabulary
 MOST_BEAMS = 64
 MOST_WEIGHTS = (
@@ -47,8 +48,8 @@ class ExportedTranslator(tf.Module):
         `score`: log-probabilities of given translations; `attention`: the weights with which one is read and written;
         and of a parser `parse`: the best tree, in brackets.
 
-        The inputs of `translate` but the strings have defaults, which TF Serving fills in: the run's own beam, and one
-        translation.
+        The options of `translate` have defaults: the run's own beam, and one translation. Each is one value for all
+        strings or a vector of one for each, so that rows of TF Serving's REST form may hold them.
         """
         h = self._translator.hparams
 
@@ -59,14 +60,15 @@ class ExportedTranslator(tf.Module):
             extra_length: tf.Tensor = tf.constant(h.extra_length),  # noqa: B008
             n_best: tf.Tensor = tf.constant(1),  # noqa: B008
         ) -> dict[str, tf.Tensor]:
-            return self._n_best(inputs, beam_size, alpha, extra_length, n_best)
+            options = _one_each(tf.size(inputs), beam_size, alpha, extra_length, n_best)
+            return self._n_best(inputs, *options)
 
         strings, targets = (tf.TensorSpec([None], tf.string, name=name) for name in ("inputs", "targets"))
-        search = [
-            tf.TensorSpec([], tf.int32, name="beam_size"),
-            tf.TensorSpec([], tf.float32, name="alpha"),
-            tf.TensorSpec([], tf.int32, name="extra_length"),
-            tf.TensorSpec([], tf.int32, name="n_best"),
+        search = [  # of any shape: one value for all strings, or one for each
+            tf.TensorSpec(None, tf.int32, name="beam_size"),
+            tf.TensorSpec(None, tf.float32, name="alpha"),
+            tf.TensorSpec(None, tf.int32, name="extra_length"),
+            tf.TensorSpec(None, tf.int32, name="n_best"),
         ]
         parse = {"parse": tf.function(self._parse, autograph=False, input_signature=[strings])} if self._parses else {}
         return parse | {
@@ -87,7 +89,8 @@ class ExportedTranslator(tf.Module):
     ) -> dict[str, tf.Tensor]:
         """[B] strings to "outputs" [B, N] and "scores" [B, N], best first; an empty string gives empty ones.
 
-        Where the beam ends with fewer than N, the rest is empty with score -inf. A parser's outputs hold the words.
+        An option is a scalar or [B]; N is the maximum of `n_best`. If the beam ends with fewer than N translations, or
+        fewer were asked for, the rest is empty with score -inf. A parser's outputs hold the words.
         """
         limit = self._translator.hparams.max_positions
         _must(1 <= beam_size, beam_size <= MOST_BEAMS, f"beam_size must be from 1 to {MOST_BEAMS}, got", beam_size)
@@ -107,19 +110,37 @@ class ExportedTranslator(tf.Module):
         tokens = self._vocabulary.encode_tensor(inputs)[:, :-1][:, : limit - 1]
         sources = tf.concat([tokens, tf.fill([tf.size(inputs), 1], END)], axis=1)
 
-        def search(start: tf.Tensor, stop: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            source_BM = tf.gather(sources, order[start:stop]).to_tensor(default_value=PAD)
-            if self._parses:
-                given_BG = tf.gather(given, order[start:stop]).to_tensor(default_value=PAD)
-                found = self._translator.search_given(source_BM, beam_size, alpha, extra_length, given_BG)
-            else:
-                found = self._translator.search(source_BM, beam_size, alpha, extra_length)
-            ids = tf.reshape(found.ids[:, :n_best], [-1, tf.shape(found.ids)[2]])
-            return tf.reshape(self._vocabulary.decode_tensor(ids), [-1, n_best]), found.scores[:, :n_best]
+        lengths = sources.row_lengths()
+        longest = tf.maximum(lengths, given.row_lengths() + 1) if self._parses else lengths
+        beam_size, alpha, extra_length, n_best = (
+            tf.broadcast_to(option, tf.shape(lengths)) for option in (beam_size, alpha, extra_length, n_best)
+        )
+        width, positions = tf.cast(beam_size, tf.int64), longest + tf.cast(extra_length, tf.int64)
+        bytes_B = search_bytes(self._translator.ensemble, self._translator.model.vocab_size, width, positions)
+        largest = tf.reduce_max(tf.concat([[0], bytes_B], axis=0))
+        message = "a text, its extra_length and its beam_size need too much memory: MiB for at most"
+        _must(largest <= SEARCH_BYTES, True, f"{message} {SEARCH_BYTES >> 20}, got", largest // (1 << 20))
+        columns = tf.reduce_max(tf.concat([[1], n_best], axis=0))
 
-        lengths = tf.cast(sources.row_lengths(), tf.int32)
-        nothing = tf.zeros([0, n_best], tf.float32)
-        texts, scores = _in_turns(search, (tf.as_string(nothing), nothing), lengths, TOKENS_AT_ONCE)
+        def search(start: tf.Tensor, stop: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            rows = order[start:stop]
+            source_BM = tf.gather(sources, rows).to_tensor(default_value=PAD)
+            options = [option[rows[0]] for option in (beam_size, alpha, extra_length)]  # those of every row here
+            if self._parses:
+                given_BG = tf.gather(given, rows).to_tensor(default_value=PAD)
+                found = self._translator.search_given(source_BM, *options, given_BG)
+            else:
+                found = self._translator.search(source_BM, *options)
+            count = n_best[rows[0]]
+            more = [[0, 0], [0, columns - count]]
+            ids = tf.pad(found.ids[:, :count], [*more, [0, 0]], constant_values=PAD)
+            texts = self._vocabulary.decode_tensor(tf.reshape(ids, [-1, tf.shape(ids)[2]]))
+            return tf.reshape(texts, [-1, columns]), tf.pad(found.scores[:, :count], more, constant_values=NEVER)
+
+        nothing = tf.zeros([0, columns], tf.float32)
+        most_rows = tf.minimum(TOKENS_AT_ONCE // lengths, SEARCH_BYTES // bytes_B)
+        kinds = _kinds(beam_size, alpha, extra_length, n_best)
+        texts, scores = _in_turns(search, (tf.as_string(nothing), nothing), lengths, most_rows, kinds)
         empty = (inputs == "")[:, None]
         texts = tf.where(empty | (scores <= NEVER / 1e6), "", texts)
         scores = tf.where(empty, 0.0, tf.where(scores <= NEVER / 1e6, -float("inf"), scores))
@@ -143,7 +164,7 @@ class ExportedTranslator(tf.Module):
     def _score(self, inputs: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
         """[B] sources and targets to "log_probabilities" [B] and, of each token, "token_log_probabilities" [B, L]."""
         sources, references = self._pairs(inputs, targets)
-        lengths = tf.cast(tf.maximum(sources.row_lengths(), references.row_lengths()), tf.int32)
+        lengths = tf.maximum(sources.row_lengths(), references.row_lengths())
         longest = tf.cast(references.bounding_shape(1), tf.int32)
 
         def score(start: tf.Tensor, stop: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor]:
@@ -153,7 +174,7 @@ class ExportedTranslator(tf.Module):
             log_p_BL = self._translator.token_log_probabilities(source_BM, target_BL)
             return (tf.pad(log_p_BL, [[0, 0], [0, longest - tf.shape(log_p_BL)[1]]]),)
 
-        (log_p_BL,) = _in_turns(score, (tf.zeros([0, longest], tf.float32),), lengths, SCORED_AT_ONCE)
+        (log_p_BL,) = _in_turns(score, (tf.zeros([0, longest], tf.float32),), lengths, SCORED_AT_ONCE // lengths)
         return {"log_probabilities": tf.reduce_sum(log_p_BL, axis=1), "token_log_probabilities": log_p_BL}
 
     def _attention(self, inputs: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -205,26 +226,61 @@ class ExportedTranslator(tf.Module):
 
 
 def _must(low: tf.Tensor, high: tf.Tensor | bool, message: str, value: tf.Tensor) -> None:
-    """Ends the run of the graph with `message` and `value` where one of the two conditions does not hold."""
-    tf.debugging.Assert(tf.logical_and(low, high), [message, value])
+    """Ends the run of the graph with `message` and `value` unless both conditions hold, of every element."""
+    tf.debugging.Assert(tf.reduce_all(tf.logical_and(low, high)), [message, value])
+
+
+def _one_each(rows: tf.Tensor, *options: tf.Tensor) -> list[tf.Tensor]:
+    """The options, each as one value for each of the rows: [B]. One may be a scalar, [1] or [B]."""
+    vectors = []
+    for option in options:
+        flat = tf.reshape(option, [-1])
+        size = tf.size(flat)
+        fits = tf.debugging.Assert(
+            (size == 1) | (size == rows), ["an option is one value, or one for each row, got", size]
+        )
+        with tf.control_dependencies([fits]):
+            vectors.append(tf.broadcast_to(flat, [rows]))
+    return vectors
+
+
+def _kinds(*options_B: tf.Tensor) -> tf.Tensor:
+    """[B] int64: rows of one number have the same options."""
+    kinds_B = tf.zeros(tf.shape(options_B[0]), tf.int64)
+    for option_B in options_B:
+        _, numbers_B = tf.unique(option_B, out_idx=tf.int64)
+        _, kinds_B = tf.unique(kinds_B * tf.size(option_B, tf.int64) + numbers_B, out_idx=tf.int64)
+    return kinds_B
 
 
 Outputs = tuple[tf.Tensor, ...]
 
 
 def _in_turns(
-    run: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Outputs], nothing: Outputs, lengths: tf.Tensor, most: int
+    run: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Outputs],
+    nothing: Outputs,
+    lengths: tf.Tensor,
+    most_rows: tf.Tensor,
+    kinds: tf.Tensor | None = None,
 ) -> Outputs:
-    """`run(start, stop, order)` on the shortest rows first, as many at a time as `most` positions hold, padding
-    included; outputs are joined and in the rows' own order. `nothing` is the outputs of no rows.
+    """`run(start, stop, order)` on rows of one kind, the shortest first; outputs are joined, in the rows' own order.
+
+    Args:
+      nothing: the outputs of no rows.
+      lengths: [B] int64.
+      most_rows: [B] int64, how many rows as long as this one may be run together; one is always run.
+      kinds: [B] int64; without it, all rows are of one kind.
     """
     order = tf.argsort(lengths, stable=True)
-    sorted_lengths = tf.gather(lengths, order)
+    kinds = tf.zeros_like(order) if kinds is None else kinds
+    order = tf.gather(order, tf.argsort(tf.gather(kinds, order), stable=True))
+    most_rows, kinds = tf.gather(most_rows, order), tf.gather(kinds, order)
     size = tf.size(order)
 
     def turn(start: tf.Tensor, outputs: Outputs) -> tuple[tf.Tensor, Outputs]:
-        positions = tf.range(1, size - start + 1) * sorted_lengths[start:]
-        stop = start + tf.maximum(tf.math.count_nonzero(positions <= most, dtype=tf.int32), 1)
+        rows = tf.range(1, tf.cast(size - start, tf.int64) + 1)
+        fits = (rows <= most_rows[start:]) & (kinds[start:] == kinds[start])
+        stop = start + tf.maximum(tf.math.count_nonzero(fits, dtype=tf.int32), 1)
         new = run(start, stop, order)
         return stop, tuple(tf.concat(both, axis=0) for both in zip(outputs, new, strict=True))
 
