@@ -40,8 +40,8 @@ def server(export_dir: str, flags: list[str]) -> Iterator[tuple[str, int]]:
     said = []
     try:
         for line in process.stderr or ():
-            if line.startswith("http"):
-                yield line.split()[0], process.pid
+            if " http://" in line:
+                yield line.split()[1], process.pid
                 return
             said.append(line)
         sys.exit("".join(said) or "t2t-serve said nothing")

@@ -5,14 +5,17 @@
 
 Serves the newest SavedModel that t2t-exporter wrote to E; the run itself is not
 needed. http://localhost:8501/ is a page to type into; /healthz and /metrics
-(for Prometheus) are for those who run it. Requests of several clients are run
-together. Ctrl-C and SIGTERM finish what is under way; a second one does not.
+(for Prometheus) are for operators. Requests of several clients are run together,
+and a newer version in E is served as soon as it is loaded. SIGTERM and Ctrl-C
+stop it after what is under way; a second one ends it immediately.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import sys
+import time
 
 from absl import flags
 
@@ -28,11 +31,36 @@ for _name, _default, _lowest, _meaning in (
     ("batch_ms", 5, 0, "milliseconds that a request waits for others"),
     ("max_body", 1 << 20, 1, "bytes of a request"),
     ("max_requests", 256, 1, "requests at once; beyond, 503"),
+    ("max_connections", 512, 1, "connections at once; beyond, 503"),
     ("body_seconds", 10, 1, "in which a request must have come; beyond, 408"),
     ("answer_seconds", 60, 1, "in which it must be answered; beyond, 504"),
+    ("write_seconds", 30, 1, "in which a client must read its answer"),
+    ("drain_seconds", 5, 0, "after SIGTERM, in which it answers and /healthz fails"),
+    ("stop_seconds", 20, 0, "after that, for requests under way"),
+    ("poll_seconds", 10, 0, "between looks for a newer version; 0: never"),
 ):
     flags.DEFINE_integer(_name, _default, _meaning, lower_bound=_lowest, flag_values=FLAGS)
+flags.DEFINE_list("labels", [], "other names of the version, in /labels/NAME", flag_values=FLAGS)
+flags.DEFINE_boolean("attention", False, "serve the signature attention as well", flag_values=FLAGS)
+flags.DEFINE_boolean("access_log", False, "print a line for each request", flag_values=FLAGS)
 _flags.threads_flag(FLAGS)
+
+
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+
+
+def _report(line: str) -> None:
+    _program.report(f"{time.strftime(_TIME, time.gmtime())} {line}")
+
+
+def _log_to_stderr() -> None:
+    """The server's log, each line with its time as in `_report`."""
+    formatter = logging.Formatter("%(asctime)s %(message)s", _TIME)
+    formatter.converter = time.gmtime
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter)
+    logging.basicConfig(handlers=[handler])
+    logging.getLogger("t2t_serve").setLevel(logging.INFO)
 
 
 def serve() -> None:
@@ -48,6 +76,7 @@ def serve() -> None:
     from t2t_repro.serving.serve import serve as answer
 
     set_threads(FLAGS.threads_per_batch)
+    _log_to_stderr()
     settings = Settings(
         max_batch=FLAGS.max_batch,
         batches_at_once=batches_at_once(),
@@ -56,8 +85,23 @@ def serve() -> None:
         max_requests=FLAGS.max_requests,
         body_seconds=FLAGS.body_seconds,
         answer_seconds=FLAGS.answer_seconds,
+        max_connections=FLAGS.max_connections,
+        write_seconds=FLAGS.write_seconds,
+        drain_seconds=FLAGS.drain_seconds,
+        stop_seconds=FLAGS.stop_seconds,
+        labels=tuple(FLAGS.labels),
+        access_log=FLAGS.access_log,
     )
-    number, answered = answer(FLAGS.export_dir, FLAGS.host, FLAGS.port, FLAGS.model_name, settings, _program.report)
+    number, answered = answer(
+        FLAGS.export_dir,
+        FLAGS.host,
+        FLAGS.port,
+        FLAGS.model_name,
+        settings,
+        _report,
+        FLAGS.attention,
+        FLAGS.poll_seconds,
+    )
     raise _program.Stopped(f"stopped; {answered:,} requests were answered", number)
 
 

@@ -6,6 +6,7 @@ import concurrent.futures
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import threading
 import urllib.error
 import urllib.request
 
+import numpy as np
 import pytest
 from conftest import CHECKOUT
 from small import test_pairs as held_out_pairs
@@ -22,6 +24,10 @@ from t2t_repro.inference.export import export
 
 pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
+
+from t2t_repro.serving.cancellation import Cancellation, Cancelled  # noqa: E402
+from t2t_repro.serving.model import ServedModel  # noqa: E402
+
 TEXTS = [source for source, _ in held_out_pairs()] + ["", "12 big cows"]
 
 
@@ -35,12 +41,12 @@ class Served:
         self.process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
         watchdog = threading.Timer(300, self.process.kill)
         watchdog.start()
-        self.line = self.process.stderr.readline()
+        self.lines = [self.process.stderr.readline(), self.process.stderr.readline()]
         watchdog.cancel()
-        if not self.line.startswith("http://127.0.0.1:"):
+        if " http://127.0.0.1:" not in self.lines[1]:
             self.process.kill()
-            raise AssertionError(self.line + self.process.communicate()[1])
-        self.address = self.line.split()[0]
+            raise AssertionError("".join(self.lines) + self.process.communicate()[1])
+        self.address = self.lines[1].split()[1]
 
     def post(self, body, name="E"):
         request = urllib.request.Request(f"{self.address}v1/models/{name}:predict", json.dumps(body).encode())
@@ -53,6 +59,11 @@ class Served:
     def get(self, path):
         with urllib.request.urlopen(self.address + path, timeout=300) as response:
             return response.read().decode()
+
+    def until(self, text):
+        """Reads the log up to a line that holds `text`."""
+        while text not in (line := self.process.stderr.readline()):
+            assert line, text
 
     def stop(self, number):
         self.process.send_signal(number)
@@ -72,7 +83,8 @@ def exported(trained, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(exported):
-    running = Served(f"--export_dir={exported}", "--batch_ms=20", "--answer_seconds=300")
+    flags = ["--batch_ms=20", "--answer_seconds=300", "--attention", "--access_log", "--drain_seconds=1"]
+    running = Served(f"--export_dir={exported}", *flags, "--stop_seconds=300", "--poll_seconds=1")
     yield running
     if running.process.poll() is None:  # the last test stops it
         running.process.kill()
@@ -104,6 +116,10 @@ def test_what_a_run_gives_to_many_clients(served, trained):
     options = {"beam_size": 3, "alpha": 0, "n_best": 2}
     code, found = served.post({"signature_name": "translate", "inputs": {"inputs": TEXTS, **options}})
     assert code == 200
+    rows = [{"inputs": text, **options} for text in TEXTS]
+    assert served.post({"signature_name": "translate", "instances": rows})[1]["predictions"] == [
+        dict(zip(found["outputs"], row, strict=True)) for row in zip(*found["outputs"].values(), strict=True)
+    ]
     assert found["outputs"]["outputs"] == [[text for text, _ in (*best, ("", 0.0))[:2]] for best in several]
     _, found = served.post({"signature_name": "score", "inputs": {"inputs": TEXTS, "targets": TEXTS}})
     assert found["outputs"]["log_probabilities"] == pytest.approx(scores, rel=1e-4)
@@ -129,7 +145,48 @@ def test_metadata_is_the_saved_models_own(served):
     assert set(signatures) == {"serving_default", "translate", "score", "attention"}
     assert signatures["serving_default"]["inputs"]["inputs"]["dtype"] == "DT_STRING"
     assert signatures["translate"]["defaults"]["n_best"]["dtype"] == "DT_INT32"  # which TF Serving fills in
-    assert served.line.endswith("answers for version 1 of E\n")
+    first, second = served.lines
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ loading version 1 of E\n", first)
+    assert second.endswith("answers for version 1 of E\n")
+
+
+def test_attention_is_not_served_by_default(exported):
+    model, other = ServedModel(str(exported)), ServedModel(str(exported), attention=True)
+    assert set(other.signatures) - set(model.signatures) == {"attention"} == set(other.metadata) - set(model.metadata)
+
+
+def test_a_run_that_is_cancelled_ends_and_no_other(exported):
+    model = ServedModel(str(exported))
+    inputs = {"inputs": np.array([b"a"] * 64), "beam_size": 64, "extra_length": 1_024, "alpha": 3.0}
+    cancelled, other = Cancellation(), Cancellation()
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        long = threads.submit(model.run, "translate", inputs, cancelled)
+        threading.Timer(1, cancelled.cancel).start()
+        small = {"inputs": np.array([b"12 big cows"] * 8)}
+        for _ in range(5):
+            model.run("translate", small, other)
+        with pytest.raises(Cancelled):
+            long.result(60)
+        assert len(threads.submit(model.run, "translate", small, other).result(60)["outputs"]) == 8
+        with pytest.raises(Cancelled):
+            model.run("translate", small, cancelled)
+
+
+def test_a_new_version_is_served_and_a_damaged_one_is_not(served, exported):
+    def version():
+        return json.loads(served.get("v1/models/E"))["model_version_status"][0]["version"]
+
+    assert version() == "1"
+    shutil.copytree(exported / "1", exported / ".2")
+    (exported / ".2").rename(exported / "2")
+    (exported / "3.partial").mkdir()
+    while version() == "1":
+        assert served.post({"instances": ["12 big cows"]})[0] == 200
+    (exported / ".4").mkdir()
+    (exported / ".4" / "saved_model.pb").write_bytes(b"nonsense")
+    (exported / ".4").rename(exported / "4")
+    served.until("version 2 of E answers as before: ")
+    assert version() == "2" and served.post({"instances": ["12 big cows"]})[0] == 200
 
 
 def test_sigterm_finishes_what_is_under_way(served):
@@ -142,9 +199,14 @@ def test_sigterm_finishes_what_is_under_way(served):
         status, found = answer.result()
     assert status == 200 and len(found["outputs"]["outputs"]) == 20 * len(TEXTS)
     assert code == 143
-    assert re.fullmatch(
-        r"stopping: what is under way is finished\nt2t-serve: stopped; \d+ requests were answered\n", err
-    )
+    lines = [line.split(" ", 1)[1] for line in err.splitlines()]
+    assert [line for line in lines if "stop" in line] == [
+        "stopping: /healthz fails; requests are answered for 1 s more",
+        "stopping: 1 requests are under way; they have 300 s",
+        lines[-1],
+    ]
+    assert re.fullmatch(r"stopped; \d+ requests were answered", lines[-1])
+    assert any(re.fullmatch(r"127\.0\.0\.1 POST /v1/models/E:predict 200 \S+ s", line) for line in lines)
 
 
 # What it says before anything heavy.
@@ -176,7 +238,7 @@ def test_what_cannot_be_served(program, exported, tmp_path):
     (tmp_path / "E" / "1").mkdir(parents=True)
     (tmp_path / "E" / "1" / "saved_model.pb").write_bytes(b"nonsense")
     found = program("t2t-serve", f"--export_dir={tmp_path / 'E'}")
-    assert found.code == 1 and found.err.startswith(f"t2t-serve: {tmp_path / 'E' / '1'} cannot be loaded: ")
+    assert found.code == 1 and f"\nt2t-serve: {tmp_path / 'E' / '1'} cannot be loaded: " in found.err
     found = program("t2t-serve", f"--export_dir={exported}", "--model_name=a/b")
     message = "t2t-serve: --model_name: 'a/b' cannot stand in an address; use letters, digits, . _ and -\n"
     assert found == (1, "", message)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import socket
-import threading
 import time
 
 import numpy as np
@@ -19,49 +19,16 @@ pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
 
 from aiohttp.test_utils import TestClient, TestServer  # noqa: E402
+from helpers.capitals import Capitals  # noqa: E402
 
 from t2t_repro.serving.app import Server, Settings  # noqa: E402
-from t2t_repro.serving.model import Input, WrongInput  # noqa: E402
-from t2t_repro.serving.protocol import Limits  # noqa: E402
+from t2t_repro.serving.protocol import Limits, Request  # noqa: E402
+from t2t_repro.serving.protocol import answer as written  # noqa: E402
+from t2t_repro.serving.serve import bound  # noqa: E402
 from t2t_repro.serving.versions import newest_version  # noqa: E402
 
 TestClient.__test__ = TestServer.__test__ = False  # they are no tests
 PREDICT = "/v1/models/m:predict"
-STRINGS = Input("inputs", "string", batched=True, optional=False)
-TARGETS = Input("targets", "string", batched=True, optional=False)
-OPTIONS = {
-    "beam_size": Input("beam_size", "int32", batched=False, optional=True),
-    "alpha": Input("alpha", "float32", batched=False, optional=True),
-}
-
-
-class Capitals:
-    """What a `ServedModel` is to the server. Keeps the rows of each call; waits where `gate` is not set."""
-
-    version, path, card = 3, "E/3", {"problem": {"name": "capitals"}}
-    metadata = {"serving_default": {"method_name": "tensorflow/serving/predict"}}
-    signatures = {
-        "serving_default": {"inputs": STRINGS},
-        "translate": {"inputs": STRINGS, **OPTIONS},
-        "score": {"inputs": STRINGS, "targets": TARGETS},
-    }
-
-    def __init__(self):
-        self.calls, self.gate = [], threading.Event()
-        self.gate.set()
-
-    def run(self, signature, inputs):
-        texts = inputs["inputs"]
-        self.calls.append((signature, len(texts)))
-        self.gate.wait(10)
-        if b"defect" in texts:
-            raise RuntimeError("the secret inside")
-        if inputs.get("beam_size", 1) > 64:
-            raise WrongInput("beam_size must be from 1 to 64, got 65")
-        if signature == "score":
-            return {"log_probabilities": np.array([-0.1] * len(texts), np.float32)}
-        scores = np.array([-len(text) / 10 if text else -np.inf for text in texts], np.float32)
-        return {"outputs": np.array([text.upper() for text in texts], object), "scores": scores}
 
 
 def served(test, model=None, **settings):
@@ -94,7 +61,7 @@ def answer(body, **settings):
     ("body", "expected"),
     [
         (
-            {"instances": ["a", {"inputs": "b"}]},
+            {"instances": [{"inputs": "a"}, {"inputs": "b"}]},
             {"predictions": [{"outputs": "A", "scores": -0.1}, {"outputs": "B", "scores": -0.1}]},
         ),
         ({"inputs": {"inputs": ["ab", "c"]}}, {"outputs": {"outputs": ["AB", "C"], "scores": [-0.2, -0.1]}}),
@@ -106,10 +73,22 @@ def answer(body, **settings):
         ({"signature_name": "translate", "instances": ["a"]}, {"predictions": [{"outputs": "A", "scores": -0.1}]}),
         (
             {"signature_name": "score", "instances": [{"inputs": "a", "targets": "b"}] * 2},
-            {"predictions": [-0.1, -0.1]},
+            {"predictions": [{"log_probabilities": -0.1, "token_log_probabilities": [-0.1]}] * 2},
         ),
-        ({"signature_name": "score", "inputs": {"inputs": ["a"], "targets": ["b"]}}, {"outputs": [-0.1]}),
-        ({"instances": []}, {"predictions": []}),
+        (
+            {"signature_name": "score", "inputs": {"inputs": ["a"], "targets": ["b"]}},
+            {"outputs": {"log_probabilities": [-0.1], "token_log_probabilities": [[-0.1]]}},
+        ),
+        (
+            {"signature_name": "translate", "instances": [{"inputs": "a", "beam_size": 2, "alpha": 1}] * 2},
+            {"predictions": [{"outputs": "A", "scores": -0.1}] * 2},
+        ),
+        (
+            {"signature_name": "translate", "inputs": {"inputs": ["a", "b"], "beam_size": [2, 3], "alpha": [1]}},
+            {"outputs": {"outputs": ["A", "B"], "scores": [-0.1, -0.1]}},
+        ),
+        ({"inputs": []}, {"outputs": {"outputs": [], "scores": []}}),
+        ({"signature_name": "", "inputs": ["a"]}, {"outputs": {"outputs": ["A"], "scores": [-0.1]}}),
         ({"instances": [""]}, {"predictions": [{"outputs": "", "scores": None}]}),  # JSON has no -inf
         ({"instances": [{"b64": "YQ=="}]}, {"predictions": [{"outputs": "A", "scores": -0.1}]}),
         ({"instances": [{"inputs": {"b64": "/w=="}}]}, {"predictions": [{"outputs": "\ufffd", "scores": -0.1}]}),
@@ -152,6 +131,9 @@ def test_state_and_metadata():
         ({"instances": ["a"], "inputs": ["a"]}, 'give either "instances"'),
         ({"instance": ["a"]}, "unknown key 'instance'; expected signature_name, instances, inputs"),
         ({"instances": "a"}, '"instances" must be a list, got a string'),
+        ({"instances": []}, 'no values in "instances"'),
+        ({"instances": ["a", {"inputs": "a"}]}, 'row 1 of "instances" must be a value like the first, got an object'),
+        ({"instances": [{"inputs": "a"}, "a"]}, 'row 1 of "instances" must be an object like the first, got a string'),
         ({"instances": [1]}, "'inputs' must hold strings, got a number"),
         ({"instances": [None]}, "'inputs' must hold strings, got null"),
         ({"instances": [["a"]]}, "'inputs' must hold strings, got a list"),
@@ -166,13 +148,22 @@ def test_state_and_metadata():
         ({"inputs": 1}, "'inputs' must be a list, got a number"),
         ({"signature_name": "tranlsate", "instances": ["a"]}, "no signature 'tranlsate'; this model has serving_def"),
         ({"signature_name": ["translate"], "instances": ["a"]}, "no signature ['translate']"),
-        ({"signature_name": "score", "instances": ["a"]}, "missing input 'targets'; signature score takes inputs, tar"),
+        ({"signature_name": "score", "instances": ["a"]}, '"instances" must hold objects with inputs, targets, got a'),
+        ({"signature_name": "score", "instances": [{"inputs": "a"}]}, "missing input 'targets'; signature score takes"),
         ({"signature_name": "score", "inputs": ["a"]}, '"inputs" must be an object with inputs, targets, got a list'),
         (
             {"signature_name": "score", "inputs": {"inputs": ["a"], "targets": []}},
             "of one length: inputs has 1, targets has 0",
         ),
-        ({"signature_name": "translate", "instances": [{"inputs": "a", "beam_size": 2}]}, "one value for all rows"),
+        ({"signature_name": "translate", "instances": [{"inputs": "a", "scalar": 2}]}, "one value for all rows"),
+        (
+            {"signature_name": "translate", "inputs": {"inputs": ["a", "b", "c"], "beam_size": [2, 3]}},
+            "of one length: inputs has 3, beam_size has 2",
+        ),
+        (
+            {"signature_name": "translate", "inputs": {"inputs": ["a"] * 1024, "beam_size": 64, "extra_length": 1024}},
+            "of all 1,024 rows is 67,174,400; at most 4,194,304: send fewer rows, or lower beam_size or extra_length",
+        ),
         ({"signature_name": "translate", "inputs": {"inputs": ["a"], "beam_size": 2.5}}, "a whole number of 32 bits"),
         ({"signature_name": "translate", "inputs": {"inputs": ["a"], "beam_size": True}}, "got a boolean True"),
         ({"signature_name": "translate", "inputs": {"inputs": ["a"], "beam_size": 2**31}}, "a whole number of 32"),
@@ -304,7 +295,7 @@ def test_clients_at_once_share_batches_and_get_their_own_answers():
     assert [[row["outputs"] for row in body["predictions"]] for _, body in found] == [
         [text.upper() for text in rows] for rows in texts
     ]
-    assert first[1]["predictions"][0]["outputs"] == "FIRST" and other == (200, {"outputs": [-0.1]})
+    assert first[1]["predictions"][0]["outputs"] == "FIRST" and other[1]["outputs"]["log_probabilities"] == [-0.1]
     sizes = [rows for signature, rows in model.calls if signature == "serving_default"]
     assert sizes[0] == 1 and sum(sizes) == 1 + sum(map(len, texts)) and max(sizes) <= 16
     assert len(sizes) <= 2 + sum(map(len, texts)) // 14  # nearly full ones
@@ -442,7 +433,217 @@ def test_a_client_that_left_is_not_worked_for():
     assert [rows for _, rows in model.calls] == [1, 1]
 
 
+# Long requests, and clients that do harm.
+
+
+def test_a_long_request_is_run_in_slices():
+    model = Capitals()
+    texts = [f"text {number}" for number in range(100)]
+
+    async def ask(client):
+        _, found = await post(client, {"instances": texts})
+        columns = {"inputs": ["a" * (number + 1) for number in range(20)], "targets": ["b"] * 20}
+        return found, await post(client, {"signature_name": "score", "inputs": columns})
+
+    found, (_, scores) = served(ask, model=model, max_batch=16)
+    assert [row["outputs"] for row in found["predictions"]] == [text.upper() for text in texts]
+    assert [rows for name, rows in model.calls if name == "score"] == [16, 4]
+    assert max(rows for _, rows in model.calls) == 16 and sum(rows for _, rows in model.calls) == 120
+    expected = [[-0.1] * (number + 1) + [0] * (19 - number) for number in range(20)]
+    assert scores["outputs"]["token_log_probabilities"] == expected
+
+
+def test_a_short_request_does_not_wait_for_a_long_one():
+    model = Capitals()
+
+    async def ask(client):
+        model.gate.clear()
+        long = asyncio.create_task(post(client, {"instances": ["a"] * 64}))
+        await until(lambda: model.calls)
+        short = asyncio.create_task(post(client, {"signature_name": "translate", "instances": ["b"]}))
+        await until(lambda: client.t2t.batcher.waiting == 61)
+        model.gate.set()
+        return await asyncio.gather(long, short)
+
+    assert {status for status, _ in served(ask, model=model, max_batch=4)} == {200}
+    assert model.calls.index(("translate", 1)) <= 2 and len(model.calls) == 17
+
+
+def test_rows_with_options_of_their_own():
+    model = Capitals()
+    rows = [{"inputs": "a", "beam_size": 2}, {"inputs": "b", "beam_size": 3}]
+
+    async def ask(client):
+        return await asyncio.gather(
+            *(post(client, {"signature_name": "translate", "instances": rows}) for _ in range(2))
+        )
+
+    found = served(ask, model=model, batch_seconds=0.2)
+    assert [[row["outputs"] for row in body["predictions"]] for _, body in found] == [["A", "B"]] * 2
+    assert model.calls == [("translate", 2)] * 2  # not joined: their outputs are as wide as the widest row
+
+
+def test_a_batch_that_nobody_waits_for_ends():
+    model = Capitals()
+
+    async def ask(client):
+        model.gate.clear()
+        both = [asyncio.create_task(post(client, {"instances": ["a"] * 8})) for _ in range(2)]
+        await until(lambda: model.calls)
+        both[0].cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await both[0]
+        await until(lambda: client.t2t.under_way == 1)
+        await asyncio.sleep(0.1)
+        still = client.t2t.batcher.longest  # for the other client
+        both[1].cancel()
+        await until(lambda: client.t2t.batcher.longest == 0)
+        return still
+
+    assert served(ask, model=model, batch_seconds=0.2, max_batch=16) > 0
+    assert len(model.calls) == 1
+
+
+def test_slices_after_the_deadline_are_not_run():
+    model = Capitals()
+
+    async def ask(client):
+        model.gate.clear()
+        found = await post(client, {"instances": ["a"] * 64})
+        await until(lambda: client.t2t.batcher.longest == 0)
+        model.gate.set()
+        return found, await post(client, {"instances": ["b"]})
+
+    found, last = served(ask, model=model, max_batch=4, answer_seconds=0.3)
+    assert (found[0], last[0]) == (504, 200) and model.calls == [("serving_default", 4), ("serving_default", 1)]
+
+
+def test_health_fails_while_a_batch_overstays():
+    model = Capitals()
+    model.is_deaf = True
+
+    async def ask(client):
+        async def health():
+            async with client.get("/healthz") as response:
+                return response.status, await response.text()
+
+        model.gate.clear()
+        status, _ = await post(client, {"instances": ["a"]})
+        await until(lambda: client.t2t.batcher.longest > 0.4)
+        failing = await health()
+        model.gate.set()
+        await until(lambda: client.t2t.batcher.longest == 0)
+        return status, failing, await health()
+
+    found = served(ask, model=model, answer_seconds=0.2, overstay_seconds=0.2)
+    assert found == (504, (503, "a batch does not end\n"), (200, "ok\n"))
+
+
+def test_an_answer_that_nobody_reads_is_counted_and_cut_off():
+    async def ask(client):
+        body = json.dumps({"instances": ["large"] * 200}).encode()
+        head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        silent = []
+        for _ in range(2):
+            connection = socket.socket()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            connection.connect((client.host, client.port))
+            connection.sendall(head + body)
+            silent.append(connection)
+        await until(lambda: client.t2t.under_way == 2 and client.t2t.batcher.waiting == 0)
+        await asyncio.sleep(0.3)  # they are answered, and the answers are not read
+        refused = await post(client, {"instances": ["a"]})
+        await until(lambda: client.t2t.under_way == 0)
+        async with client.get("/metrics") as response:
+            text = await response.text()
+        for connection in silent:
+            connection.close()
+        return refused, text, await post(client, {"instances": ["a"]})
+
+    refused, text, last = served(ask, write_seconds=1, max_requests=2)
+    assert (refused[0], last[0]) == (503, 200)
+    assert 't2t_requests_total{path="/v1/models/m:predict",status="499"} 2.0' in text
+
+
+def test_answers_are_bounded():
+    status, found = answer({"instances": ["a", "b"]}, limits=Limits(values=3))
+    assert (status, found["error"]) == (400, "the answer has 4 values; at most 3: send fewer or shorter texts")
+
+
+def test_numbers_are_the_same_in_json():
+    rng = np.random.default_rng(0)
+    some = np.array([0.0, -0.0, 0.1, 1e-45, 3.4028235e38, 16777216, -np.inf, np.nan], np.float32)
+    bits = rng.integers(0, 2**32, 100_000, np.uint64).astype(np.uint32).view(np.float32)
+    value = np.concatenate([some, rng.random(100_000, np.float32), bits])
+    request = Request("score", {}, {}, len(value), by_rows=True)
+    found = json.loads(json.dumps(written(request, {"x": value}, Limits())))["predictions"]
+    assert [x is None for x in found] == (~np.isfinite(value)).tolist()
+    read = np.array([0 if x is None else x for x in found]).astype(np.float32)
+    assert (read == np.where(np.isfinite(value), value, 0)).all()
+    assert found[2] == 0.1 and max(len(repr(x)) for x in found[8:100_008]) <= len("1.23456789e-05")
+
+
 # Who runs it.
+
+
+def test_the_model_may_be_exchanged():
+    old, new = Capitals(), Capitals()
+    new.version = 4
+
+    async def ask(client):
+        old.gate.clear()
+        first = asyncio.create_task(post(client, {"instances": ["a"]}))
+        await until(lambda: old.calls)
+        client.t2t.serve_model(new)
+        second = await post(client, {"instances": ["b"]})
+        old.gate.set()
+        async with client.get("/v1/models/m") as response:
+            (state,) = (await response.json())["model_version_status"]
+        gone = await post(client, {"instances": ["a"]}, "/v1/models/m/versions/3:predict")
+        there = await post(client, {"instances": ["a"]}, "/v1/models/m/versions/4:predict")
+        return await first, second, state["version"], gone, there
+
+    first, second, version, gone, there = served(ask, model=old, batches_at_once=2)
+    assert (first[0], second[0], version, gone[0], there[0]) == (200, 200, "4", 404, 200)
+    assert old.calls == [("serving_default", 1)] and len(new.calls) == 2
+
+
+def test_labels_are_names_of_the_version():
+    async def ask(client):
+        found = [
+            await post(client, {"instances": ["a"]}, f"/v1/models/m/labels/{label}:predict")
+            for label in ("stable", "other")
+        ]
+        for path in ("/labels/stable", "/labels/stable/metadata", "/labels/other"):
+            async with client.get(f"/v1/models/m{path}") as response:
+                found.append((response.status, None))
+        return found
+
+    known, other, *rest = served(ask, labels=("canary", "stable"))
+    assert known[0] == 200 and [status for status, _ in rest] == [200, 200, 400]
+    assert other == (400, {"error": "unrecognized servable version label: 'other'; there are: canary, stable"})
+
+
+def test_access_log_has_a_line_for_each_request(caplog):
+    async def ask(client):
+        await post(client, {"instances": ["secret"]})
+        async with client.get("/v1/%0Aforged?x=1"):
+            pass
+
+    with caplog.at_level("INFO", "t2t_serve.access"):
+        served(ask, access_log=True)
+    first, second = caplog.messages
+    assert re.fullmatch(r"127\.0\.0\.1 POST /v1/models/m:predict 200 \d+\.\d{3} s", first)
+    assert re.fullmatch(r"127\.0\.0\.1 GET /v1/%0Aforged 404 \d+\.\d{3} s", second)
+
+
+def test_a_taken_port_is_an_error():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"cannot listen on port {port} of '127.0.0.1': Address already in use"):
+            bound("127.0.0.1", port)
+    for each in bound("127.0.0.1", port):
+        each.close()
 
 
 def test_health_and_metrics():
@@ -452,6 +653,7 @@ def test_health_and_metrics():
         await post(client, {"instances": ["a"]}, "/v1/models/<script>:predict")
         async with client.get("/healthz") as response:
             health = response.status, await response.text()
+        await until(lambda: client.t2t.active == 0)
         client.t2t.stopping = True
         async with client.get("/healthz") as response:
             stopping = response.status

@@ -16,7 +16,7 @@ pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
 
 from aiohttp.test_utils import TestServer  # noqa: E402
-from test_serving import Capitals  # noqa: E402
+from helpers.capitals import Capitals  # noqa: E402
 
 from t2t_repro.serving.app import Server, Settings  # noqa: E402
 

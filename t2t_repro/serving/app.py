@@ -2,12 +2,14 @@
 
     POST /v1/models/NAME:predict                GET /v1/models/NAME, /v1/models/NAME/metadata
     POST /v1/models/NAME/versions/N:predict     GET /v1/models/NAME/versions/N, /v1/models/NAME/versions/N/metadata
+    POST /v1/models/NAME/labels/L:predict       GET /v1/models/NAME/labels/L, /v1/models/NAME/labels/L/metadata
     GET /    GET /healthz    GET /metrics
 
 Every error is a JSON object {"error": "..."}: 400 for what cannot be answered, 404 and 405 for what is not there, 408
-for a body that comes too slowly, 413 for one that is too large, 415 for a compressed one, 503 where too much is under
-way, 504 where the model takes too long, 500 for a defect, of which the client is told no more. aiohttp closes a
-connection whose head does not come within `Settings.idle_seconds`.
+for a body that comes too slowly, 413 for one that is too large, 415 for a compressed one, 503 if too much is under
+way, 504 if the model takes too long, 500 for a defect, of which the client learns no more. aiohttp closes a
+connection whose head does not come within `Settings.idle_seconds`. A response that is not read within
+`Settings.write_seconds` is cut off, and counts as under way until then.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,11 +27,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from t2t_repro.serving import page, protocol
 from t2t_repro.serving.batching import Batcher, Overloaded
+from t2t_repro.serving.cancellation import Cancelled
 from t2t_repro.serving.model import ServedModel, WrongInput
 
 logger = logging.getLogger("t2t_serve")
+access_logger = logging.getLogger("t2t_serve.access")
 
 _SECURITY = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+_COUNTED = web.RequestKey("counted", bool)  # of a request that `Server.under_way` counts
+_LEFT = 499  # status, in metrics and log, of a request whose client did not read the answer
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -40,12 +47,18 @@ class Settings:
     batches_at_once: int = 1  # each in a thread of its own
     batch_seconds: float = 0.005  # that the oldest request waits for others
     max_body: int = 1 << 20  # bytes
-    max_requests: int = 256  # under way at once, bodies that are still coming included
+    max_connections: int = 512  # further ones are answered with 503 and closed
+    max_requests: int = 256  # under way at once, from the head of the request to the last byte of the answer
     max_waiting: int = 4_096  # rows that wait for the model
     body_seconds: float = 10.0  # in which a body must have come
     answer_seconds: float = 60.0  # in which the model must have answered
+    overstay_seconds: float = 10.0  # beyond `answer_seconds`, after which a batch that still runs makes /healthz fail
+    write_seconds: float = 30.0  # in which a client must have read its answer
     idle_seconds: float = 30.0  # that a connection may be silent, or take for the head of its request
-    stop_seconds: float = 60.0  # that what is under way has when the server is stopped
+    drain_seconds: float = 5.0  # after SIGTERM, in which /healthz fails and requests are still answered
+    stop_seconds: float = 20.0  # that requests under way have after that
+    labels: tuple[str, ...] = ()  # other names of the version that is served
+    access_log: bool = False  # a line for each request
     limits: protocol.Limits = field(default_factory=protocol.Limits)
 
 
@@ -57,11 +70,11 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         registry = {"registry": self.registry}
         self.requests = Counter("t2t_requests", "Answered requests", ["path", "status"], **registry)
-        self.seconds = Histogram("t2t_predict_seconds", "From a request's head to its answer", **registry)
+        self.seconds = Histogram("t2t_predict_seconds", "From a request's head to the end of its answer", **registry)
         sizes = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
         self.batches = Histogram("t2t_batch_rows", "Rows that were run at once", buckets=sizes, **registry)
         gauges = (
-            ("t2t_requests_under_way", "Predictions that have been asked for and are not answered", under_way),
+            ("t2t_requests_under_way", "Predictions whose answer has not been sent completely", under_way),
             ("t2t_waiting_rows", "Rows that wait for the model", waiting),
         )
         for name, meaning, value in gauges:
@@ -69,13 +82,13 @@ class Metrics:
 
 
 class Server:
-    """The application `app` over one model under one name. `stopping` is set when it takes no more."""
+    """The application `app` over one model under one name. `stopping` is set when clients should go elsewhere."""
 
     def __init__(self, model: ServedModel, name: str, settings: Settings):
-        self.model, self.name, self.settings = model, name, settings
+        self.name, self.settings = name, settings
         self.stopping = False
-        self.answered = self.under_way = 0
-        self.page = page.render(model, name)
+        self.answered = self.active = self.under_way = 0  # `active`: requests of any kind
+        self.serve_model(model)
         self.metrics = Metrics(lambda: self.under_way, lambda: self.batcher.waiting)
         self.app = web.Application(client_max_size=settings.max_body, middlewares=[self._guard])
         self.app.cleanup_ctx.append(self._with_batcher)
@@ -85,9 +98,15 @@ class Server:
                 web.get("/healthz", self._health),
                 web.get("/metrics", self._metrics),
                 *self._model_routes(f"/v1/models/{name}"),
-                *self._model_routes(f"/v1/models/{name}/versions/{model.version}"),
+                *self._model_routes(f"/v1/models/{name}/versions/{{version:[0-9]+}}"),
+                *self._model_routes(f"/v1/models/{name}/labels/{{label:[^/:]+}}"),
             ]
         )
+
+    def serve_model(self, model: ServedModel) -> None:
+        """Answers with `model` from now on; requests under way are answered with the one that they came for."""
+        self.model = model
+        self.page = page.render(model, self.name)
 
     def _model_routes(self, path: str) -> list[web.RouteDef]:
         return [
@@ -96,10 +115,19 @@ class Server:
             web.get(f"{path}/metadata", self._metadata),
         ]
 
+    def _addressed(self, request: web.Request) -> ServedModel:
+        """The model, if it has the version or label in the address."""
+        if int(request.match_info.get("version", self.model.version)) != self.model.version:
+            raise web.HTTPNotFound
+        label = request.match_info.get("label")
+        if label is not None and label not in self.settings.labels:
+            known = ", ".join(self.settings.labels) or "none"
+            raise protocol.BadRequest(f"unrecognized servable version label: {label!r:.80}; there are: {known}")
+        return self.model
+
     async def _with_batcher(self, _: web.Application) -> AsyncIterator[None]:
         settings = self.settings
         self.batcher = Batcher(
-            self.model.run,
             settings.max_batch,
             settings.batch_seconds,
             settings.max_waiting,
@@ -112,14 +140,46 @@ class Server:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Counts requests, and gives every failure its form."""
-        response = await self._answered(request, handler)
-        resource = request.match_info.route.resource
-        path = resource.canonical if resource is not None else "other"
-        self.metrics.requests.labels(path, str(response.status)).inc()
-        self.answered += 1
+        """Counts requests until their answer is sent, and gives every failure its form."""
+        started, status = time.perf_counter(), _LEFT
+        self.active += 1
+        try:
+            response = await self._answered(request, handler)
+            if await self._write(request, response):
+                status = response.status
+            return response
+        finally:
+            self.active -= 1
+            self.answered += 1
+            seconds = time.perf_counter() - started
+            if _COUNTED in request:
+                self.under_way -= 1
+                self.metrics.seconds.observe(seconds)
+            resource = request.match_info.route.resource
+            path = resource.canonical if resource is not None else "other"
+            self.metrics.requests.labels(path, str(status)).inc()
+            if self.settings.access_log:
+                line = f"{request.remote} {request.method} {request.rel_url.raw_path:.200} {status} {seconds:.3f} s"
+                access_logger.info(line.encode("ascii", "backslashreplace").decode())
+
+    async def _write(self, request: web.Request, response: web.StreamResponse) -> bool:
+        """Whether the client read the whole response; else it is cut off."""
         response.headers.update(_SECURITY)
-        return response
+        if self.stopping:
+            response.force_close()
+        if request.transport is None:
+            return False
+        request.transport.set_write_buffer_limits(0)  # so writing ends when nothing is left in this process
+        try:
+            async with asyncio.timeout(self.settings.write_seconds):
+                await response.prepare(request)
+                await response.write_eof()
+            return True
+        except ConnectionError:
+            return False
+        except TimeoutError:
+            request.transport.abort()
+            return False
 
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
@@ -130,6 +190,8 @@ class Server:
             return self._refusal(400, "the body is not whole")
         except Overloaded as error:
             return self._refusal(503, str(error), retry=True)
+        except Cancelled:
+            return self._refusal(503, "the server is stopping", retry=True)
         except web.HTTPRequestEntityTooLarge:
             return self._refusal(413, f"the body is too large; at most {self.settings.max_body:,} bytes")
         except web.HTTPException as error:
@@ -158,25 +220,21 @@ class Server:
         return response
 
     async def _predict(self, request: web.Request) -> web.Response:
+        model = self._addressed(request)
         if self.under_way >= self.settings.max_requests:
             raise Overloaded("too many requests at once")
         self.under_way += 1
+        request[_COUNTED] = True
+        limits = self.settings.limits
+        understood = protocol.parse(await self._body(request), model.signatures, limits)
         try:
-            return await self._prediction(request)
-        finally:
-            self.under_way -= 1
-
-    async def _prediction(self, request: web.Request) -> web.Response:
-        with self.metrics.seconds.time():
-            body = await self._body(request)
-            understood = protocol.parse(body, self.model.signatures, self.settings.limits)
-            try:
-                outputs = await asyncio.wait_for(self.batcher(understood), self.settings.answer_seconds)
-            except TimeoutError:
-                raise web.HTTPGatewayTimeout(reason="the model took too long; send fewer sentences") from None
-            # in a thread, as the weights of attention are megabytes of text
-            text = await asyncio.to_thread(lambda: _dumps(protocol.answer(understood, outputs)))
-            return web.Response(text=text, content_type="application/json")
+            async with asyncio.timeout(self.settings.answer_seconds):
+                outputs = await self.batcher(understood, model.run)
+        except TimeoutError:
+            raise web.HTTPGatewayTimeout(reason="the model took too long; send fewer sentences") from None
+        # in a thread, as the weights of attention are megabytes of text
+        text = await asyncio.to_thread(lambda: _dumps(protocol.answer(understood, outputs, limits)))
+        return web.Response(text=text, content_type="application/json")
 
     async def _body(self, request: web.Request) -> bytes:
         encoding = request.headers.get("Content-Encoding", "identity")
@@ -189,15 +247,17 @@ class Server:
         except TimeoutError:
             raise web.HTTPRequestTimeout(reason="the body came too slowly") from None
 
-    async def _status(self, _: web.Request) -> web.Response:
+    async def _status(self, request: web.Request) -> web.Response:
+        model = self._addressed(request)
         state = "UNLOADING" if self.stopping else "AVAILABLE"
         status = {"error_code": "OK", "error_message": ""}
-        version = {"version": str(self.model.version), "state": state, "status": status}
+        version = {"version": str(model.version), "state": state, "status": status}
         return _json({"model_version_status": [version]})
 
-    async def _metadata(self, _: web.Request) -> web.Response:
-        spec = {"name": self.name, "signature_name": "", "version": str(self.model.version)}
-        definitions = {"signature_def": {"signature_def": self.model.metadata}}
+    async def _metadata(self, request: web.Request) -> web.Response:
+        model = self._addressed(request)
+        spec = {"name": self.name, "signature_name": "", "version": str(model.version)}
+        definitions = {"signature_def": {"signature_def": model.metadata}}
         return _json({"model_spec": spec, "metadata": definitions})
 
     async def _page(self, _: web.Request) -> web.Response:
@@ -205,7 +265,11 @@ class Server:
         return web.Response(text=self.page, content_type="text/html", charset="utf-8", headers=headers)
 
     async def _health(self, _: web.Request) -> web.Response:
-        return web.Response(text="stopping\n" if self.stopping else "ok\n", status=503 if self.stopping else 200)
+        if self.stopping:
+            return web.Response(text="stopping\n", status=503)
+        if self.batcher.longest > self.settings.answer_seconds + self.settings.overstay_seconds:
+            return web.Response(text="a batch does not end\n", status=503)
+        return web.Response(text="ok\n")
 
     async def _metrics(self, _: web.Request) -> web.Response:
         text = exposition.generate_latest(self.metrics.registry)

@@ -15,11 +15,13 @@ from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
 from t2t_repro.files import read_json
+from t2t_repro.serving.cancellation import Cancellation
 from t2t_repro.serving.versions import newest_version
 
 DEFAULT_SIGNATURE = "serving_default"
 # Signatures whose outputs are as wide whatever other sentences are in the batch: these may be joined.
 JOINED = (DEFAULT_SIGNATURE, "translate", "parse")
+ATTENTION = "attention"  # one pair of sentences makes megabytes of JSON, so it is served only on request
 _ASSERTION = re.compile(r"assertion failed: (.*)")
 
 
@@ -29,12 +31,17 @@ class WrongInput(ValueError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Input:
-    """One input of a signature: `dtype` is numpy's name of it, or "string"; `batched` if it has one value a row."""
+    """One input of a signature: `dtype` is numpy's name of it, or "string"; `batched` if it has one value per row.
+
+    One that is not `batched` is an option, one value for all rows; `either` if it may have one value per row too.
+    """
 
     name: str
     dtype: str
     batched: bool
     optional: bool
+    either: bool = False
+    default: float | None = None
 
 
 class ServedModel:
@@ -43,7 +50,8 @@ class ServedModel:
     Raises FileNotFoundError where there is none, and ValueError where it is no SavedModel of `t2t-exporter`.
     """
 
-    def __init__(self, export_dir: str):
+    def __init__(self, export_dir: str, attention: bool = False):
+        """`attention`: whether the signature of that name can be called."""
         self.version = newest_version(export_dir)
         self.path = os.path.join(export_dir, str(self.version))
         try:
@@ -51,6 +59,8 @@ class ServedModel:
         except (OSError, RuntimeError, ValueError, tf.errors.OpError) as error:  # RuntimeError: an unknown operation
             raise ValueError(f"{self.path} cannot be loaded: {' '.join(str(error).split())}") from None
         definitions = _definitions(self.path)
+        if not attention:
+            definitions.pop(ATTENTION, None)
         self._defaults = {
             name: {key: tf.make_ndarray(value) for key, value in definition.defaults.items()}
             for name, definition in definitions.items()
@@ -60,23 +70,25 @@ class ServedModel:
             for name, definition in definitions.items()
         }
         self.signatures: dict[str, dict[str, Input]] = {
-            name: self._inputs(name) for name in self._model.signatures if self._takes_rows(name)
+            name: self._inputs(name) for name in definitions if self._takes_rows(name)
         }
         if DEFAULT_SIGNATURE not in self.signatures:
             raise ValueError(f"{self.path} has no signature {DEFAULT_SIGNATURE!r}; give what t2t-exporter wrote")
         card = os.path.join(self.path, "model_card.json")
         self.card: dict[str, Any] = read_json(card) if os.path.exists(card) else {}
 
-    def run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs of a signature, strings as bytes. What has a default may be left out, as in TF Serving.
+    def run(
+        self, signature: str, inputs: Mapping[str, np.ndarray], cancellation: Cancellation | None = None
+    ) -> dict[str, np.ndarray]:
+        """The outputs of a signature, strings as bytes. What has a default may be left out.
 
-        Raises `WrongInput` where the model refuses.
+        Raises `WrongInput` if the model refuses, and `Cancelled`.
         """
         specs = self._specs(signature)
         values = {**self._defaults[signature], **inputs}
         given = {name: tf.constant(value, specs[name].dtype) for name, value in values.items()}
         try:
-            found = self._model.signatures[signature](**given)
+            found = (cancellation or Cancellation()).call(self._model.signatures[signature], given)
         except tf.errors.InvalidArgumentError as error:
             refused = _ASSERTION.search(error.message)
             if refused is None:
@@ -88,13 +100,21 @@ class ServedModel:
         return dict(self._model.signatures[signature].structured_input_signature[1])
 
     def _takes_rows(self, signature: str) -> bool:
-        """Whether every input is one value, or one a row, with some of the latter."""
+        """Whether every input is one value, one per row, or an option of any shape, and some are one per row."""
         ranks = {spec.shape.rank for spec in self._specs(signature).values()}
-        return ranks <= {0, 1} and 1 in ranks
+        return ranks <= {0, 1, None} and 1 in ranks
 
     def _inputs(self, signature: str) -> dict[str, Input]:
+        defaults = self._defaults[signature]
         return {
-            name: Input(name, spec.dtype.name, spec.shape.rank == 1, name in self._defaults[signature])
+            name: Input(
+                name,
+                spec.dtype.name,
+                batched=spec.shape.rank == 1,
+                optional=name in defaults,
+                either=spec.shape.rank is None,
+                default=defaults[name].item() if name in defaults else None,
+            )
             for name, spec in self._specs(signature).items()
         }
 

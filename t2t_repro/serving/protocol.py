@@ -1,16 +1,19 @@
 """TF Serving's REST form: JSON to arrays and back.
 
-    {"instances": ["a text", {"inputs": "another"}]}          rows     -> {"predictions": [{...}, {...}]}
+    {"instances": ["a text", "another"]}                      rows     -> {"predictions": [{...}, {...}]}
+    {"instances": [{"inputs": "a text", "beam_size": 4}]}     rows
     {"inputs": {"inputs": ["a text"], "beam_size": 4}}        columns  -> {"outputs": {"outputs": [...], ...}}
 
-"signature_name" chooses another signature than serving_default. A string that is no UTF-8 is written {"b64": "..."}.
+"signature_name" chooses another signature than serving_default. A string that is not valid UTF-8 is written
+{"b64": "..."}. Every request that TF Serving's REST API accepts means the same here (its rules are those of
+tensorflow_serving/util/json_tensor.cc), but for unknown keys, NaN and infinities, which are refused. What has a default
+may be left out here and not there.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,12 +34,14 @@ class Limits:
     """What one request may ask for."""
 
     rows: int = 1_024
-    characters: int = 10_000  # of one string; in bytes where it is given so
+    characters: int = 10_000  # of one string; bytes, if it is given in base64
+    positions: int = 1 << 22  # beam_size x (bytes of the text + extra_length), summed over the rows
+    values: int = 1 << 20  # numbers and strings of the answer
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One request, understood. `inputs` have one value a row, `options` one for all rows."""
+    """One request, understood. `inputs` have one value per row, `options` one for all rows."""
 
     signature: str
     inputs: dict[str, np.ndarray]
@@ -51,7 +56,8 @@ def parse(body: bytes, signatures: Mapping[str, Mapping[str, Input]], limits: Li
     unknown = [key for key in message if key not in _KEYS]
     if unknown:
         raise BadRequest(f"unknown key {unknown[0]!r:.80}; expected {', '.join(_KEYS)}")
-    name = message.get("signature_name", DEFAULT_SIGNATURE)
+    name = message.get("signature_name", "")
+    name = DEFAULT_SIGNATURE if name == "" else name
     if not isinstance(name, str) or name not in signatures:
         raise BadRequest(f"no signature {name!r:.80}; this model has {', '.join(signatures)}")
     takes = signatures[name]
@@ -81,20 +87,39 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _columns_of_rows(instances: Any, takes: Mapping[str, Input]) -> dict[str, Any]:
-    """Rows, each an object or the value of the only input, as columns."""
+    """Rows, each an object or each the value of the only required input, as columns."""
     if not isinstance(instances, list):
         raise BadRequest(f'"instances" must be a list, got {_kind(instances)}')
-    only = next((each.name for each in takes.values() if not each.optional), "")
-    rows = [row if _is_row(row) else {only: row} for row in instances]
-    names = list(rows[0]) if rows else [each.name for each in takes.values() if each.batched]
-    for number, row in enumerate(rows):
+    if not instances:
+        raise BadRequest('no values in "instances"; give at least one row')
+    if not _is_row(instances[0]):
+        return {_only(takes, '"instances" must hold objects with', instances[0]): _plain_rows(instances)}
+    names = list(instances[0])
+    for number, row in enumerate(instances):
+        if not _is_row(row):
+            raise BadRequest(f'row {number} of "instances" must be an object like the first, got {_kind(row)}')
         if set(row) != set(names):
             raise BadRequest(f'row {number} of "instances" has other inputs than the first')
     _must_be_known(names, takes)
     for name in names:
-        if not takes[name].batched:
+        if not takes[name].batched and not takes[name].either:
             raise BadRequest(f'{name!r} is one value for all rows; give it in the column form, "inputs"')
-    return {name: [row[name] for row in rows] for name in names}
+    return {name: [row[name] for row in instances] for name in names}
+
+
+def _plain_rows(instances: list[Any]) -> list[Any]:
+    for number, row in enumerate(instances):
+        if _is_row(row):
+            raise BadRequest(f'row {number} of "instances" must be a value like the first, got an object')
+    return instances
+
+
+def _only(takes: Mapping[str, Input], message: str, value: Any) -> str:
+    """The name of the only required input."""
+    required = [each.name for each in takes.values() if not each.optional]
+    if len(required) != 1:
+        raise BadRequest(f"{message} {', '.join(required)}, got {_kind(value)}")
+    return required[0]
 
 
 def _is_row(value: Any) -> bool:
@@ -104,10 +129,7 @@ def _is_row(value: Any) -> bool:
 def _columns(inputs: Any, takes: Mapping[str, Input]) -> dict[str, Any]:
     """Columns by name, or the column of the only input."""
     if not _is_row(inputs):
-        required = [each.name for each in takes.values() if not each.optional]
-        if len(required) != 1:
-            raise BadRequest(f'"inputs" must be an object with {", ".join(required)}, got {_kind(inputs)}')
-        inputs = {required[0]: inputs}
+        inputs = {_only(takes, '"inputs" must be an object with', inputs): inputs}
     _must_be_known(list(inputs), takes)
     return dict(inputs)
 
@@ -122,7 +144,9 @@ def _request(name: str, takes: Mapping[str, Input], columns: dict[str, Any], by_
     inputs, options = {}, {}
     for each in (takes[column] for column in columns):
         value = columns[each.name]
-        if not each.batched:
+        if each.either and isinstance(value, list) and len(value) == 1:
+            (value,) = value
+        if not each.batched and not (each.either and isinstance(value, list)):
             options[each.name] = _array([value], each, limits)[0]
         elif not isinstance(value, list):
             raise BadRequest(f"{each.name!r} must be a list, got {_kind(value)}")
@@ -134,7 +158,31 @@ def _request(name: str, takes: Mapping[str, Input], columns: dict[str, Any], by_
     if len(lengths) > 1:
         counts = ", ".join(f"{key} has {len(column)}" for key, column in inputs.items())
         raise BadRequest(f"the columns must be of one length: {counts}")
-    return Request(name, inputs, options, lengths.pop(), by_rows)
+    rows = lengths.pop()
+    _must_be_affordable(rows, takes, inputs | options, limits)
+    for each in takes.values():  # rows that ask for the same can be run with those of other requests
+        if each.either and each.name in inputs and rows and (inputs[each.name] == inputs[each.name][0]).all():
+            options[each.name] = inputs.pop(each.name)[0]
+    return Request(name, inputs, options, rows, by_rows)
+
+
+def _must_be_affordable(
+    rows: int, takes: Mapping[str, Input], values: Mapping[str, np.ndarray], limits: Limits
+) -> None:
+    """A search takes time in proportion to beams and positions; a token is at least one byte."""
+
+    def option(name: str, otherwise: int) -> np.ndarray:
+        default = takes[name].default if name in takes else None
+        return np.asarray(values.get(name, otherwise if default is None else default), np.int64)
+
+    texts = [values[each.name] for each in takes.values() if each.dtype == "string"]
+    lengths = np.array([sum(map(len, row)) for row in zip(*texts, strict=True)], np.int64)
+    positions = int(np.sum(option("beam_size", 1) * (lengths + option("extra_length", 0))))
+    if positions > limits.positions:
+        raise BadRequest(
+            f"beam_size x (bytes of the text + extra_length) of all {rows:,} rows is {positions:,}; at most "
+            f"{limits.positions:,}: send fewer rows, or lower beam_size or extra_length"
+        )
 
 
 def _array(values: list[Any], each: Input, limits: Limits) -> np.ndarray:
@@ -176,8 +224,12 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "null")
 
 
-def answer(request: Request, outputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The body of the response. What JSON cannot hold (an infinite score, where the beam held fewer) is null."""
+def answer(request: Request, outputs: Mapping[str, np.ndarray], limits: Limits) -> dict[str, Any]:
+    """The body of the response. A number that JSON lacks (the score -inf of a translation that the beam did not find)
+    is null. Raises `BadRequest` if it holds too many values."""
+    values = sum(value.size for value in outputs.values())
+    if values > limits.values:
+        raise BadRequest(f"the answer has {values:,} values; at most {limits.values:,}: send fewer or shorter texts")
     columns = {name: _plain(value) for name, value in outputs.items()}
     if not request.by_rows:
         return {"outputs": next(iter(columns.values())) if len(columns) == 1 else columns}
@@ -189,10 +241,24 @@ def answer(request: Request, outputs: Mapping[str, np.ndarray]) -> dict[str, Any
 def _plain(value: np.ndarray) -> Any:
     if value.dtype == object:
         return _each(value.tolist(), lambda text: text.decode("utf-8", "replace"))
-    if value.dtype == np.float32:  # as few digits as tell it from its neighbours
-        return _each(value.tolist(), lambda x: float(str(np.float32(x))) if math.isfinite(x) else None)
+    if value.dtype == np.float32:
+        return _shortest(value)
     return value.tolist()
 
 
 def _each(value: Any, function: Any) -> Any:
     return [_each(item, function) for item in value] if isinstance(value, list) else function(value)
+
+
+def _shortest(value: np.ndarray) -> Any:
+    """float32 as lists of Python floats: the same numbers in at most nine digits, fewer if they are enough."""
+    finite = np.isfinite(value)
+    exact = np.where(finite, value, 0).astype(np.float64)
+    size = np.floor(np.log10(np.abs(exact), out=np.zeros_like(exact), where=exact != 0)).astype(np.int64)
+    found = exact
+    for digits in (9, 8, 7, 6):  # nine digits are always enough
+        places = digits - 1 - size
+        scale = 10.0 ** np.abs(places)
+        rounded = np.where(places >= 0, np.round(exact * scale) / scale, np.round(exact / scale) * scale)
+        found = np.where(rounded.astype(np.float32) == value, rounded, found)
+    return found.tolist() if finite.all() else np.where(finite, found, None).tolist()

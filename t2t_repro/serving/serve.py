@@ -1,19 +1,26 @@
-"""`serve`: answers over HTTP until a signal says to stop, and then finishes what is under way."""
+"""`serve`: answers over HTTP until a signal stops it, after what is under way is finished."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
+import socket
+import threading
 from collections.abc import Callable
 
 from aiohttp import web
 
 from t2t_repro.serving.app import Server, Settings
 from t2t_repro.serving.model import DEFAULT_SIGNATURE, ServedModel
+from t2t_repro.serving.versions import newest_version
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_CLOSING_SECONDS = 5.0  # beyond the time to stop, for closing connections and ending threads
+Report = Callable[[str], None]
 
 
 def serve(
@@ -22,40 +29,94 @@ def serve(
     port: int,
     model_name: str | None,
     settings: Settings,
-    report: Callable[[str], None],
+    report: Report,
+    attention: bool = False,
+    poll_seconds: float = 0.0,
 ) -> tuple[int, int]:
     """Serves the newest version in `export_dir` until SIGINT or SIGTERM: the signal's number, and how many requests
     were answered.
 
-    The model's name is that of the folder where none is given. Raises FileNotFoundError, ValueError or OSError where it
-    cannot begin.
+    Args:
+      model_name: in the address; without it, the name of the folder.
+      attention: whether to serve the signature `attention`.
+      poll_seconds: how often to look for another version, which is then served in place of this one. 0: never.
+
+    Raises FileNotFoundError, ValueError or OSError if it cannot start.
     """
     name = model_name or os.path.basename(os.path.abspath(export_dir))
     if not _NAME.fullmatch(name):
         raise ValueError(f"--model_name: {name!r} cannot stand in an address; use letters, digits, . _ and -")
-    model = ServedModel(export_dir)
-    model.run(DEFAULT_SIGNATURE, _one_row(model))  # the first run optimises the graph, which no client should wait for
-    server = Server(model, name, settings)
-    return asyncio.run(_until_stopped(server, host, port, report)), server.answered
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(each) for each in bound(host, port)]
+        report(f"loading version {newest_version(export_dir)} of {name}")
+        server = Server(_load(export_dir, attention), name, settings)
+        watch = _Watch(export_dir, attention, poll_seconds, report)
+        number = asyncio.run(_until_stopped(server, sockets, watch, report))
+        return number, server.answered
 
 
-def _one_row(model: ServedModel) -> dict[str, list[bytes]]:
-    return {each.name: [b"1"] for each in model.signatures[DEFAULT_SIGNATURE].values() if each.batched}
+def bound(host: str, port: int) -> list[socket.socket]:
+    """A socket for each address of `host`, bound and not listening yet. Raises OSError, naming the address."""
+    sockets: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            sockets.append(socket.socket(family, kind, protocol))
+            sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sockets[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sockets[-1].bind(address)
+    except OSError as error:
+        for each in sockets:
+            each.close()
+        raise OSError(f"cannot listen on port {port} of {host!r}: {error.strerror}; give another") from None
+    return sockets
 
 
-async def _until_stopped(server: Server, host: str, port: int, report: Callable[[str], None]) -> int:
-    loop = asyncio.get_running_loop()
-    stopped: asyncio.Future[int] = loop.create_future()
+def _load(export_dir: str, attention: bool) -> ServedModel:
+    """The newest version. Its first run optimizes the graph, which no client should wait for."""
+    model = ServedModel(export_dir, attention)
+    inputs = {each.name: [b"1"] for each in model.signatures[DEFAULT_SIGNATURE].values() if each.batched}
+    model.run(DEFAULT_SIGNATURE, inputs)
+    return model
 
-    def stop(number: int) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):  # a second one ends the process at once
-            loop.remove_signal_handler(each)
-        server.stopping = True
-        stopped.set_result(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number)
-    settings = server.settings
+class _Watch:
+    """Looks for another newest version, and serves it once it is loaded. One that cannot be loaded is reported once."""
+
+    def __init__(self, export_dir: str, attention: bool, seconds: float, report: Report):
+        self._export_dir, self._attention, self._seconds, self._report = export_dir, attention, seconds, report
+        self._damaged: set[int] = set()
+
+    async def run(self, server: Server) -> None:
+        while self._seconds:
+            await asyncio.sleep(self._seconds)
+            with contextlib.suppress(OSError):  # no version is there now, or the folder cannot be read
+                newest = await asyncio.to_thread(newest_version, self._export_dir)
+                if newest != server.model.version and newest not in self._damaged:
+                    await self._serve(newest, server)
+
+    async def _serve(self, version: int, server: Server) -> None:
+        self._report(f"loading version {version} of {server.name}")
+        try:
+            server.serve_model(await asyncio.to_thread(_load, self._export_dir, self._attention))
+            self._report(f"version {server.model.version} of {server.name} answers from now on")
+        except (OSError, ValueError) as error:
+            self._damaged.add(version)
+            self._report(f"version {server.model.version} of {server.name} answers as before: {error}")
+
+
+class _Refusing(asyncio.Protocol):
+    """A connection beyond the limit."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(_FULL)
+        transport.close()
+
+
+async def _until_stopped(server: Server, sockets: list[socket.socket], watch: _Watch, report: Report) -> int:
+    loop, settings = asyncio.get_running_loop(), server.settings
     runner = web.AppRunner(
         server.app,
         access_log=None,
@@ -63,16 +124,72 @@ async def _until_stopped(server: Server, host: str, port: int, report: Callable[
         lingering_time=1,
         auto_decompress=False,
         handler_cancellation=True,
-        shutdown_timeout=settings.stop_seconds,
+        shutdown_timeout=1,  # what is under way was waited for before
     )
     await runner.setup()
+    connections = runner.server
+    assert connections is not None
+
+    def protocol() -> asyncio.BaseProtocol:
+        return connections() if len(connections.connections) < settings.max_connections else _Refusing()
+
+    stopped = _first_signal(server)
+    ender = None
     try:
-        await web.TCPSite(runner, host, port).start()
-        for address in runner.addresses:
-            shown = f"[{address[0]}]" if ":" in address[0] else address[0]
-            report(f"http://{shown}:{address[1]}/ answers for version {server.model.version} of {server.name}")
+        listeners = [
+            await loop.create_server(protocol, sock=each, backlog=settings.max_connections) for each in sockets
+        ]
+        for each in sockets:
+            host, port = each.getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            report(f"http://{shown}:{port}/ answers for version {server.model.version} of {server.name}")
+        watcher = loop.create_task(watch.run(server))
         number = await stopped
-        report("stopping: what is under way is finished")
+        watcher.cancel()
+        drain = settings.drain_seconds if number == signal.SIGTERM else 0
+        ender = threading.Timer(drain + settings.stop_seconds + _CLOSING_SECONDS, _end_now, (128 + number, report))
+        ender.daemon = True
+        ender.start()
+        report(f"stopping: /healthz fails; requests are answered for {drain:g} s more" if drain else "stopping")
+        await asyncio.sleep(drain)
+        for listener in listeners:
+            listener.close()
+        connections.pre_shutdown()  # closes those without a request
+        report(f"stopping: {server.active} requests are under way; they have {settings.stop_seconds:g} s")
+        await _idle(server, settings.stop_seconds)
+        await server.batcher.stop()
+        await _idle(server, 1)  # while clients are informed
         return number
     finally:
         await runner.cleanup()
+        if ender is not None and not server.batcher.stuck:
+            ender.cancel()
+
+
+def _first_signal(server: Server) -> asyncio.Future[int]:
+    """Is set to the number of the signal that stops the server. A second one ends the process immediately."""
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[int] = loop.create_future()
+
+    def stop(number: int) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(each)
+        server.stopping = True
+        stopped.set_result(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    return stopped
+
+
+async def _idle(server: Server, seconds: float) -> None:
+    """Waits until no request is under way, but no longer than that."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while server.active:
+                await asyncio.sleep(0.02)
+
+
+def _end_now(code: int, report: Report) -> None:
+    report("ended while the model was still running")
+    os._exit(code)

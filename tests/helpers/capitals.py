@@ -1,0 +1,55 @@
+"""A model that writes capitals, in place of a `ServedModel`."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from t2t_repro.serving.cancellation import Cancelled
+from t2t_repro.serving.model import Input, WrongInput
+
+STRINGS = Input("inputs", "string", batched=True, optional=False)
+TARGETS = Input("targets", "string", batched=True, optional=False)
+OPTIONS = {
+    "beam_size": Input("beam_size", "int32", batched=False, optional=True, either=True, default=4),
+    "alpha": Input("alpha", "float32", batched=False, optional=True, either=True, default=0.6),
+    "extra_length": Input("extra_length", "int32", batched=False, optional=True, either=True, default=50),
+    "scalar": Input("scalar", "int32", batched=False, optional=True, default=1),  # as older exports have options
+}
+
+
+class Capitals:
+    """What a `ServedModel` is to the server. Keeps the rows of each call; waits if `gate` is not set."""
+
+    version, path, card = 3, "E/3", {"problem": {"name": "capitals"}}
+    metadata = {"serving_default": {"method_name": "tensorflow/serving/predict"}}
+    signatures = {
+        "serving_default": {"inputs": STRINGS},
+        "translate": {"inputs": STRINGS, **OPTIONS},
+        "score": {"inputs": STRINGS, "targets": TARGETS},
+    }
+
+    def __init__(self):
+        self.calls, self.gate = [], threading.Event()
+        self.gate.set()
+        self.is_deaf = False  # to cancellation
+
+    def run(self, signature, inputs, cancellation):
+        texts = inputs["inputs"]
+        self.calls.append((signature, len(texts)))
+        while not self.gate.wait(0.01):
+            if cancellation.is_cancelled and not self.is_deaf:
+                raise Cancelled
+        if b"large" in texts:
+            return {"outputs": np.array([b"x" * 100_000 for _ in texts], object)}
+        if b"defect" in texts:
+            raise RuntimeError("the secret inside")
+        if np.max(inputs.get("beam_size", 1), initial=1) > 64:
+            raise WrongInput("beam_size must be from 1 to 64, got 65")
+        if signature == "score":
+            widest = max(map(len, texts))
+            each = np.array([[-0.1] * len(text) + [0] * (widest - len(text)) for text in texts], np.float32)
+            return {"log_probabilities": each[:, 0], "token_log_probabilities": each}
+        scores = np.array([-len(text) / 10 if text else -np.inf for text in texts], np.float32)
+        return {"outputs": np.array([text.upper() for text in texts], object), "scores": scores}

@@ -1,0 +1,36 @@
+"""`serve` in a process of its own with `Capitals` for a model: python serve_capitals.py E '{"drain_seconds": 1}' MODE
+
+MODE "deaf": the model never answers and cannot be cancelled; "slow": it takes 10 ms.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from helpers.capitals import Capitals
+
+from t2t_repro.bin import _program
+from t2t_repro.serving import serve
+from t2t_repro.serving.app import Settings
+
+model, (_, export_dir, settings, mode) = Capitals(), sys.argv
+run = model.run
+
+
+def slow(*arguments):
+    time.sleep(0.01)
+    return run(*arguments)
+
+
+model.run = slow
+if mode == "deaf":
+    model.is_deaf = True
+    model.gate.clear()
+serve._load = lambda export_dir, attention: model
+serve._CLOSING_SECONDS = 1.0
+number, answered = serve.serve(export_dir, "127.0.0.1", 0, "m", Settings(**json.loads(settings)), _program.report)
+print(answered, flush=True)
+sys.exit(128 + number)
