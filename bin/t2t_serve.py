@@ -5,9 +5,9 @@
 
 Serves the newest SavedModel that t2t-exporter wrote to E; the run itself is not
 needed. http://localhost:8501/ is a page to type into; /healthz and /metrics
-(for Prometheus) are for operators. Requests of several clients are run together,
-and a newer version in E is served as soon as it is loaded. SIGTERM and Ctrl-C
-stop it after what is under way; a second one ends it immediately.
+(for Prometheus) are for operators. Requests of several clients run together. A
+newer version in E is served as soon as it is loaded. SIGTERM and Ctrl-C stop it
+after what is under way; a second one ends it immediately.
 """
 
 from __future__ import annotations
