@@ -198,7 +198,7 @@ def test_wrong_products_of_an_export_are_one_line(run, tmp_path, wrong_products,
     with pytest.raises(ValueError, match=rf"^{path} refuses this: {reason}$"):
         t2t_repro.load(path).translate(["12 big cows"])
     code, out, err = program("t2t-serve", f"--export_dir={tmp_path}/exported")
-    assert (code, out) == (1, "") and re.fullmatch(rf"t2t-serve: .*{reason}\n", err)
+    assert (code, out) == (1, "") and re.fullmatch(rf".* loading version 1 of exported\nt2t-serve: .*{reason}\n", err)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # TensorFlow's, of what it half loaded
@@ -212,7 +212,9 @@ def test_an_operation_that_is_missing_is_one_line(run, tmp_path, program):
     with pytest.raises(ValueError, match=rf"cannot run here: {reason}[^;\n]*; export it with quantization float32$"):
         t2t_repro.load(path)
     code, out, err = program("t2t-serve", f"--export_dir={tmp_path}/exported")
-    assert (code, out) == (1, "") and re.fullmatch(rf"t2t-serve: {path} cannot be loaded: {reason}.*\n", err)
+    assert (code, out) == (1, "") and re.fullmatch(
+        rf".* loading version 1 of exported\nt2t-serve: {path} cannot be loaded: {reason}.*\n", err
+    )
 
 
 def test_scores_are_the_same_in_turns(run, monkeypatch):

@@ -39,6 +39,7 @@ UNSAFE_ATTRIBUTES = {
 }
 # where modules are imported by a name that was made: of the package itself, an entry point, --t2t_usr_dir, TensorFlow
 IMPORTS_BY_NAME = {
+    "t2t_repro/selftest/child.py",  # a task of its own package
     "t2t_repro/__init__.py",
     "t2t_repro/registry.py",
     "bin/_completion.py",

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2t_repro.inference.ensemble import Ensemble
-from t2t_repro.training.machine import total_bytes
+from t2t_repro.training.hardware import total_bytes
 
 SEARCH_BYTES = 1 << 30  # that one search plans with; its peak is up to twice that, while caches grow
 _LOGIT_BYTES = 12  # of a logit, the probability made of it and the padded copy that `top_k` groups
