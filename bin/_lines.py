@@ -1,42 +1,32 @@
-"""Lines of text in and out of t2t-decoder: UTF-8, split at newlines only, whole files or none."""
+"""Lines of text in and out of t2t-decoder: read as all programs read them, written as complete files or not at all."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from t2t_repro.files import MAX_LINE_BYTES, written_whole
+from t2t_repro.files import written_whole
 
 
 def read(path: str | None) -> list[str]:
-    """The lines of a file, or of standard input where `path` is None. Raises ValueError for invalid UTF-8.
+    """Returns the lines of a file, or of standard input if `path` is None, as training reads them.
 
-    Only a newline ends a line: U+2028 or a carriage return belong to the text (`str.splitlines` would cut there).
-    More than MAX_LINE_BYTES in a line are an error too: input without newlines does not fill the memory.
+    Raises ValueError for what `t2t_repro.data.sources.lines` refuses.
     """
-    if path is None and sys.stdin is None:
+    from t2t_repro.data.sources import lines, open_lines
+
+    if path is not None:
+        return list(open_lines(path))
+    if sys.stdin is None:
         raise ValueError("standard input is closed; give --decode_from_file")
-    lines: list[str] = []
-    with open(path, "rb") if path else contextlib.nullcontext(sys.stdin.buffer) as stream:
-        while line := stream.readline(MAX_LINE_BYTES + 1):
-            where = f"{path or 'standard input'}, line {len(lines) + 1}"
-            if len(line) > MAX_LINE_BYTES:
-                raise ValueError(f"{where}: longer than {MAX_LINE_BYTES:,} bytes; expected one sentence a line")
-            try:
-                lines.append(line.removesuffix(b"\n").decode("utf-8"))
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"{where}: not UTF-8 at byte {error.start + 1} of the line; convert the text"
-                ) from None
-    return lines
+    return list(lines(sys.stdin.buffer, "standard input"))
 
 
-def read_beside(path: str, lines: Sequence[str]) -> list[str]:
-    """A line for each of `lines`. Raises ValueError where there are more or fewer."""
+def read_beside(path: str, texts: Sequence[str]) -> list[str]:
+    """A line for each of `texts`. Raises ValueError where there are more or fewer."""
     found = read(path)
-    if len(found) != len(lines):
-        raise ValueError(f"{path} has {len(found):,} lines beside {len(lines):,} to translate; give one for each")
+    if len(found) != len(texts):
+        raise ValueError(f"{path} has {len(found):,} lines beside {len(texts):,} to translate; give one for each")
     return found
 
 
@@ -51,9 +41,9 @@ def pairs(path: str) -> list[tuple[str, str]]:
     return found
 
 
-def write(lines: Iterable[str], path: str | None) -> None:
+def write(texts: Iterable[str], path: str | None) -> None:
     """Writes one line each to a file, whole or not at all, or to standard output where `path` is None."""
-    data = b"".join(_one_line(line).encode("utf-8") + b"\n" for line in lines)
+    data = b"".join(_one_line(line).encode("utf-8") + b"\n" for line in texts)
     if path:
         with written_whole(path) as temporary, open(temporary, "wb") as file:
             file.write(data)
@@ -70,11 +60,11 @@ def write(lines: Iterable[str], path: str | None) -> None:
 
 def scored(sentences: Sequence[Sequence[tuple[str, float]]], n: int) -> list[str]:
     """`score <tab> text`, n lines for every sentence: where it has fewer translations, `-inf` and no text fill up."""
-    lines = []
+    written = []
     for translations in sentences:
         filled = [*translations, *[("", float("-inf"))] * n][:n]
-        lines += [f"{score:.4f}\t{text}" for text, score in filled]
-    return lines
+        written += [f"{score:.4f}\t{text}" for text, score in filled]
+    return written
 
 
 def token_scores(sentences: Iterable[Sequence[tuple[str, float]]]) -> list[str]:
@@ -87,17 +77,18 @@ def token_scores(sentences: Iterable[Sequence[tuple[str, float]]]) -> list[str]:
 
 def converse(answer: Callable[[str], Iterable[str]]) -> None:
     """Writes the answer to each line that is typed, until the end of the input. Asks with "> " on a terminal."""
-    for line in _typed():
+    for number, line in enumerate(_typed()):
         try:
             line.encode("utf-8")
         except UnicodeEncodeError:
             print("that was not UTF-8; type it again", file=sys.stderr)
             continue
-        write(answer(line), None)
+        write(answer(line.removeprefix("\ufeff") if number == 0 else line), None)
         sys.stdout.flush()
 
 
-def _typed() -> Iterable[str]:
+def _typed() -> Iterator[str]:
+    """Lines from the keyboard or a pipe, each given as soon as it is there, without the carriage return of its end."""
     if sys.stdin.isatty():
         try:
             import readline  # noqa: F401  (gives input() its editing and history)
@@ -109,7 +100,7 @@ def _typed() -> Iterable[str]:
         try:
             if sys.stdin.isatty() and not sys.stdout.isatty():
                 print("> ", end="", file=sys.stderr, flush=True)
-            yield input("> " if sys.stdin.isatty() and sys.stdout.isatty() else "")
+            yield input("> " if sys.stdin.isatty() and sys.stdout.isatty() else "").removesuffix("\r")
         except EOFError:
             return
 

@@ -5,6 +5,8 @@
   t2t-decoder --output_dir=RUN --score_file=pairs.tsv > scores.tsv
 
 Line n of the output translates line n of the input; an empty line stays empty.
+Lines are read as training reads them: UTF-8, .gz and .sgm too, without a byte
+order mark and without the carriage returns of Windows.
 With --n_best=N each line becomes N lines, the best first: score, tab, text (a
 score of -inf where the beam held fewer). --decode_interactive writes these too.
 

@@ -242,7 +242,9 @@ def decoder_input(content: bytes) -> None:
         return
     assert len(lines) == content.count(b"\n") + (not content.endswith(b"\n") and bool(content))
     _lines.write(lines, out)
-    assert Path(out).read_bytes() == content + b"\n" * (bool(content) and not content.endswith(b"\n"))
+    unmarked = content.removeprefix(b"\xef\xbb\xbf")
+    ended = unmarked + b"\n" * (bool(content) and not content.endswith(b"\n"))
+    assert Path(out).read_bytes() == ended.replace(b"\r\n", b"\n")
     _lines.write([line + "\n" for line in lines], out)  # a model may spell a newline
     assert Path(out).read_bytes().count(b"\n") == len(lines)
 

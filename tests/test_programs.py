@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import gzip
 import hashlib
 import json
 import os
@@ -536,8 +537,41 @@ def test_decoder_keeps_every_line_in_its_place(program, translator):
     stdin = "ein\n\n zwei \u2028 drei\r\n\t\nvier".encode()
     code, out, err = program("t2t-decoder", "--output_dir=RUN", "--average_checkpoints=3", stdin=stdin)
     assert (code, err) == (0, "")
-    assert out.split("\n") == ["EIN", "", " ZWEI \u2028 DREI\r", "\t", "VIER", ""]
+    assert out.split("\n") == ["EIN", "", " ZWEI \u2028 DREI", "\t", "VIER", ""]
     assert translator.calls[0] == ("RUN", 3)
+
+
+WINDOWS = "\ufeff12 €\r\n\r\nein\u2028Wort\r\r\n".encode()  # as Windows writes text, and a "\r" of the text's own
+LINES = ["12 €", "", "ein\u2028Wort\r"]
+
+
+@pytest.mark.parametrize("name", ["in.txt", "in.txt.gz"])
+def test_decoder_reads_lines_as_training_does(program, translator, name):
+    """Carriage returns at line ends and a byte order mark are no text, in no file and not on standard input."""
+    Path(name).write_bytes(gzip.compress(WINDOWS) if name.endswith(".gz") else WINDOWS)
+    assert program("t2t-decoder", "--output_dir=RUN", f"--decode_from_file={name}", f"--prefix_file={name}").code == 0
+    assert program("t2t-decoder", "--output_dir=RUN", stdin=WINDOWS).code == 0
+    (_, from_file), (_, from_stdin) = translator.calls[:2], translator.calls[2:]
+    assert from_file == (LINES, 1, None, None, ("prefixes", LINES)) and from_stdin == (LINES, 1, None, None)
+
+
+def test_decoder_scores_lines_as_training_reads_them(program, translator, monkeypatch):
+    pairs = []
+    monkeypatch.setattr(translator, "score_tokens", lambda self, given: [*map(pairs.append, given)] and [])
+    Path("pairs.tsv").write_bytes("\ufeff12\tzwölf\r\n".encode())
+    assert program("t2t-decoder", "--output_dir=RUN", "--score_file=pairs.tsv").code == 0
+    assert pairs == [("12", "zwölf")]
+
+
+def test_decoder_reads_what_is_typed_on_windows(program, translator):
+    assert program("t2t-decoder", "--output_dir=RUN", "--decode_interactive", stdin=WINDOWS).code == 0
+    assert [texts for texts, *_ in translator.calls[1:]] == [[line] for line in LINES]
+
+
+def test_decoder_refuses_an_empty_gzip_file(program, translator):
+    Path("in.gz").touch()
+    message = "t2t-decoder: in.gz is named .gz and is empty, which no gzip stream is; fetch it again\n"
+    assert program("t2t-decoder", "--output_dir=RUN", "--decode_from_file=in.gz") == (1, "", message)
 
 
 @pytest.mark.parametrize(("stdin", "out"), [(b"", ""), (b"\n", "\n"), (b"a", "A\n"), (b"a\n\n", "A\n\n")])
@@ -598,7 +632,7 @@ def test_decoder_interactive(program, translator):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 1, "standard input, line 2: not UTF-8 at byte 3 of the line; convert the text"),
+        ([], 1, "standard input, line 2: not UTF-8 (byte 0xe9 at position 3); convert the file to UTF-8"),
         (["--decode_from_file=none"], 1, "none: No such file or directory"),
         (["--decode_to_file=no/out"], 1, "--decode_to_file: no directory 'no'; make it first"),
         (["--decode_to_file=RUN"], 1, "--decode_to_file: 'RUN' is a directory; give a file"),

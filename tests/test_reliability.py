@@ -30,6 +30,7 @@ from fault_cases import AREAS, FAULTS, FRESH
 from faults import DATA, RUN, TRAIN, Fault
 
 from t2t_repro.bin import _program, t2t_trainer
+from t2t_repro.config import TrainingOptions
 from t2t_repro.data.prepare import prepare
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.run import Run
@@ -71,10 +72,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         vocabulary = Vocabulary(dataset.vocabulary)
         run = Run(RUN, problem, hparams, DATA, 1, "float32", vocabulary.sha256).start(dataset.vocabulary)
         run.note({"data": dataset.condition()})
-        how = 10, 0, 0, False  # checkpoints, parts, XLA
-        training = trainer._Training(
-            run, Cluster.from_environment(), dataset, vocabulary.size, *how, small.silent, None
-        )
+        alone, options = Cluster.from_environment(), TrainingOptions()
+        training = trainer._Training(run, alone, dataset, vocabulary.size, options, small.silent, None)
         for step in (2, 4):
             training.step.assign(step)
             training.checkpoints.save(step)
