@@ -12,6 +12,7 @@ from small import PROBLEM, random_model, train_pairs
 from t2t_repro.data.vocabulary import Vocabulary, learn
 from t2t_repro.inference import cores
 from t2t_repro.inference.decode import Translator
+from t2t_repro.inference.parse import Parser
 from t2t_repro.inference.search import Hypotheses
 
 LIMIT = 40  # tokens of a source
@@ -170,6 +171,33 @@ def test_the_likeliest_token_alone_is_greedy(translator):
 def test_wrong_arguments_of_sampling(translator, arguments, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         translator.sample(TEXTS, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda model: model.translate("12"), "texts"),
+        (lambda model: model.n_best("12", 1), "texts"),
+        (lambda model: model.n_best(["a", "b"], 1, prefixes="12"), "prefixes"),
+        (lambda model: model.n_best(["a", "b"], 1, given="12"), "given"),
+        (lambda model: model.sample("12"), "texts"),
+        (lambda model: model.score("12"), "pairs"),
+        (lambda model: model.score_tokens("12"), "pairs"),
+        (lambda model: model.vocabulary.encode("12"), "texts"),
+        (lambda model: Parser(model).n_best("12", 1), "texts"),
+        (lambda model: Parser(model).parse("12"), "sentences"),
+        (lambda model: Parser(model).parse([["We"], "12"]), "sentence 2"),
+    ],
+)
+def test_one_string_is_no_list_of_texts(translator, call, name):
+    """Python would go through its letters."""
+    with pytest.raises(ValueError, match=f"^{name} must be a list of strings. Received: one string, '12'; give a list"):
+        call(translator)
+
+
+def test_a_string_of_two_letters_is_no_pair(translator):
+    with pytest.raises(ValueError, match="^pair 2 must be a source and a target. Received: '12'; give "):
+        translator.score([("a", "b"), "12"])
 
 
 def test_scores_of_tokens(translator):

@@ -83,6 +83,9 @@ def test_what_cannot_be_loaded_or_asked_for(exported, tmp_path):
         model.n_best(TEXTS, 3)
     with pytest.raises(ValueError, match="text 2 is not Unicode: a lone surrogate"):
         model.translate(["12", "\ud800"])
+    for call in (model.translate, model.score):
+        with pytest.raises(ValueError, match="must be a list of strings. Received: one string, '12'"):
+            call("12")
     (tmp_path / "saved_model.pb").write_bytes(b"no graph")
     (tmp_path / "model_card.json").write_bytes((Path(exported) / "model_card.json").read_bytes())
     with pytest.raises(ValueError, match="is damaged: .*; export the run again"):

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from t2t_repro.config import HParams
 from t2t_repro.data import batching
-from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs
 from t2t_repro.inference import cores
 from t2t_repro.inference.beam import beam_search
 from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
@@ -120,6 +120,7 @@ class Translator:
                 return self.search_given(source_BM, width, penalty, extra, prefix_BP)
             return self.search(source_BM, width, penalty, extra, prefix_BP, min_length)
 
+        must_be_list(given, "given")
         # words are spelled as they are after a bracket: with the space before them
         begun = prefixes if given is None else [f" {words}" for words in given]
         return self._decode(best, texts, n, width, report, begun, min_length)
@@ -167,6 +168,7 @@ class Translator:
 
         Tokens are spelled as sentencepiece does: U+2581 for a space, `</s>` for the end.
         """
+        must_be_pairs(pairs)
         sources = self.vocabulary.encode([source for source, _ in pairs])
         targets = self.vocabulary.encode([target for _, target in pairs])
         pieces = self.vocabulary.pieces
@@ -234,6 +236,8 @@ class Translator:
         min_length: int,
     ) -> list[Found]:
         """The first n of what `decode` finds by batches of sources, sources [B, M] and prefixes [B, P]."""
+        must_be_list(texts)
+        must_be_list(prefixes, "prefixes")
         if min_length < 0:
             raise ValueError(f"min_length must be at least 0, got {min_length}")
         if prefixes is not None and len(prefixes) != len(texts):

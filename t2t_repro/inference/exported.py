@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from t2t_repro.config import HParams
-from t2t_repro.data.vocabulary import must_be_unicode
+from t2t_repro.data.vocabulary import must_be_list, must_be_pairs, must_be_unicode
 from t2t_repro.files import read_json
 
 _GRAPH, _CARD = "saved_model.pb", "model_card.json"
@@ -43,6 +43,7 @@ class ExportedModel:
 
         There are fewer where the beam ends with fewer.
         """
+        must_be_list(texts)
         width = self.hparams.beam_size if beam_size is None else beam_size
         penalty = self.hparams.alpha if alpha is None else alpha
         if not 1 <= n <= width:
@@ -65,6 +66,7 @@ class ExportedModel:
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """The log-probability of each target given its source, its end included."""
+        must_be_pairs(pairs)
         if not pairs:
             return []
         sources, targets = (_strings(side) for side in zip(*pairs, strict=True))

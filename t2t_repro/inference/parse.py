@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from t2t_repro.data.linearise import rebuild, split_words, symbol_of
 from t2t_repro.data.trees import Tree
+from t2t_repro.data.vocabulary import must_be_list
 from t2t_repro.inference.decode import Translator
 
 
@@ -31,6 +32,9 @@ class Parser:
 
         `tags`: the part of speech of each word; without, those that punctuation tells, and XX.
         """
+        must_be_list(sentences, "sentences")
+        for number, words in enumerate(sentences, start=1):
+            must_be_list(words, f"sentence {number}")
         found = self._hypotheses([" ".join(words) for words in sentences], 1, beam_size, alpha, None)
         all_tags = [None] * len(sentences) if tags is None else tags
         return [
@@ -48,6 +52,7 @@ class Parser:
     ) -> list[list[tuple[str, float]]]:
         """The n best trees of each tokenised sentence, written in brackets, with their scores: see
         `Translator.n_best`. A text without words gives an empty one."""
+        must_be_list(texts)
         sentences = [split_words(text) for text in texts]
         found = self._hypotheses([" ".join(words) for words in sentences], n, beam_size, alpha, report)
         return [
