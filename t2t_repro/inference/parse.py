@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from t2t_repro.data.linearise import rebuild, split_words, symbol_of
@@ -79,7 +80,8 @@ class Parser:
     def _trees(
         self, hypotheses: list[tuple[str, float]], words: Sequence[str], n: int, tags: Sequence[str] | None = None
     ) -> list[tuple[Tree, float]]:
-        """The n best trees of one sentence with their scores."""
+        """The n best trees of one sentence with their scores: all words under TOP if the search found nothing."""
+        hypotheses = hypotheses or [("", -math.inf)]
         rebuilt = [(*rebuild(text, words, tags), score) for text, score in hypotheses]
         if self.well_formed:
             rebuilt.sort(key=lambda each: each[1] > 0)  # those of a kind stay in order
