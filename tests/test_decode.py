@@ -75,8 +75,9 @@ def test_a_beam_and_alpha_of_ones_own(translator):
         ({"n": 4}, "n_best must be at least 1 and at most the beam size 3, got 4"),
         ({"n": 3, "beam_size": 2}, "n_best must be at least 1 and at most the beam size 2, got 3"),
         ({"n": 0}, "n_best must be at least 1 and at most the beam size 3, got 0"),
-        ({"n": 1, "alpha": -1.0}, "alpha must be at least 0, got -1.0"),
-        ({"n": 1, "alpha": float("nan")}, "alpha must be at least 0, got nan"),
+        ({"n": 1, "alpha": -1.0}, "alpha must be at least 0 and finite, got -1.0"),
+        ({"n": 1, "alpha": float("nan")}, "alpha must be at least 0 and finite, got nan"),
+        ({"n": 1, "alpha": float("inf")}, "alpha must be at least 0 and finite, got inf"),
     ],
 )
 def test_wrong_arguments(translator, arguments, message):
@@ -149,6 +150,13 @@ def test_samples_are_the_same_whatever_is_sampled_with_them(translator, monkeypa
     monkeypatch.setattr("t2t_repro.inference.decode.BATCH_TOKENS", 40)
     in_parts = translator.sample(TEXTS, 3, temperature=0.8, top_k=20, seed=5)
     assert [[text for text, _ in samples] for samples in in_parts] == [[text for text, _ in some] for some in several]
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-45, 5e-324])
+def test_a_temperature_near_zero_is_greedy(translator, temperature):
+    """float32 ends at 1e-45."""
+    sampled = translator.sample(TEXTS, temperature=temperature)
+    assert [text for ((text, _),) in sampled] == [text for ((text, _),) in translator.sample(TEXTS, top_k=1)]
 
 
 def test_the_likeliest_token_alone_is_greedy(translator):

@@ -26,6 +26,7 @@ BATCH_TOKENS = 2_048  # source positions of a batch, padding included, for a bea
 BATCH_WIDTH = 4
 SLACK = 1.1  # for padding, where few sentences are shared by the cores
 _IDS, _COUNT, _NUMBER = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int32), tf.TensorSpec([])
+_DRAWS = tf.TensorSpec([None, None, None])
 
 Found = list[tuple[str, float]]  # translations of a text with their scores
 Report = Callable[[str], None]
@@ -110,8 +111,8 @@ class Translator:
             raise ValueError(f"beam_size must be at least 1, got {width}")
         if not 1 <= n <= width:
             raise ValueError(f"n_best must be at least 1 and at most the beam size {width}, got {n}")
-        if not penalty >= 0:
-            raise ValueError(f"alpha must be at least 0, got {penalty}")
+        if not 0 <= penalty < float("inf"):
+            raise ValueError(f"alpha must be at least 0 and finite, got {penalty}")
 
         extra = self.hparams.extra_length
 
@@ -213,7 +214,7 @@ class Translator:
 
     @tf.function(
         autograph=False,
-        input_signature=[_IDS, tf.TensorSpec([None, None, None]), _NUMBER, _COUNT, _COUNT, _IDS, _COUNT],
+        input_signature=[_IDS, _DRAWS, tf.TensorSpec([], tf.float64), _COUNT, _COUNT, _IDS, _COUNT],
     )
     def _sample(self, source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length):
         return sample(self.ensemble, source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length)
