@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -68,9 +69,10 @@ def scored(sentences: Sequence[Sequence[tuple[str, float]]], n: int) -> list[str
 
 
 def token_scores(sentences: Iterable[Sequence[tuple[str, float]]]) -> list[str]:
-    """`sum <tab> log-probabilities of the tokens`, a space between them, of each sentence."""
+    """`sum <tab> log-probabilities of the tokens`, a space between them, of each sentence; -inf if it has none."""
     return [
-        f"{sum(log_p for _, log_p in tokens):.4f}\t{' '.join(f'{log_p:.4f}' for _, log_p in tokens)}"
+        f"{sum(log_p for _, log_p in tokens) if tokens else -math.inf:.4f}\t"
+        f"{' '.join(f'{log_p:.4f}' for _, log_p in tokens)}"
         for tokens in sentences
     ]
 

@@ -19,7 +19,7 @@ probabilities; they must share their vocabulary.
 
 --score_file holds a source, a tab and a target in each line, of which it writes
 the log-probability, a tab, and those of the target's tokens, the last that of
-its end, a space between them.
+its end, a space between them. A pair that is too long for the run has -inf.
 
 A parsing run takes tokens, a space between them, and writes a bracketed tree
 over exactly these; how many trees needed repairs is said at the end. It tags
@@ -80,7 +80,7 @@ def decode() -> None:
         _flags.must_be_writable("decode_to_file", FLAGS.decode_to_file)
     pairs = _lines.pairs(FLAGS.score_file) if FLAGS.score_file else None
     lines = None if FLAGS.decode_interactive or FLAGS.score_file else _lines.read(FLAGS.decode_from_file)
-    options: dict[str, Any] = {"n": FLAGS.n_best, "report": _program.report}
+    options: dict[str, Any] = {"n": FLAGS.n_best, "report": _report}
     if FLAGS.prefix_file:
         options["prefixes"] = _lines.read_beside(FLAGS.prefix_file, lines or [])
     _program.load_tensorflow()
@@ -91,7 +91,7 @@ def decode() -> None:
     set_threads(FLAGS.threads_per_batch)
     translator = Translator.from_runs(FLAGS.output_dir, FLAGS.average_checkpoints, FLAGS.int8)
     if pairs is not None:
-        _lines.write(_lines.token_scores(translator.score_tokens(pairs)), FLAGS.decode_to_file)
+        _lines.write(_lines.token_scores(translator.score_tokens(pairs, report=_report)), FLAGS.decode_to_file)
         return
     parser = Parser(translator, well_formed=FLAGS.well_formed) if parses else None
     answer = _answer(parser or translator, options)
@@ -103,6 +103,10 @@ def decode() -> None:
         _lines.write(_lines.scored(answer(lines), FLAGS.n_best), FLAGS.decode_to_file)
     if parser:
         _program.report(parser.summary())
+
+
+def _report(number: int, what: str) -> None:
+    _program.report(f"line {number + 1:,} {what}")
 
 
 def _check(run: Run, parses: bool) -> None:

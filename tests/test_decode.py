@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import math
 
 import numpy as np
 import pytest
@@ -86,11 +87,11 @@ def test_wrong_arguments(translator, arguments, message):
 
 
 def test_text_that_is_too_long_is_cut_and_said(translator):
-    said: list[str] = []
+    said: list[tuple[int, str]] = []
     long = "3 red cats and " * 30
     (ids,) = translator.vocabulary.encode([long])
-    first, cut = translator.n_best(["old dogs", long], 1, report=said.append)
-    assert said == [f"line 2 has {len(ids)} tokens; the first {LIMIT - 1} are translated"]
+    first, cut = translator.n_best(["old dogs", long], 1, report=lambda *each: said.append(each))
+    assert said == [(1, f"has {len(ids)} tokens; the first {LIMIT - 1} are translated")]
     assert first[0][0] == translator.translate(["old dogs"])[0]
     h, source_BM = translator.hparams, tf.constant([[*ids[: LIMIT - 1], 1]])
     found = translator.search(source_BM, h.beam_size, h.alpha, h.extra_length)
@@ -107,6 +108,23 @@ def test_a_score_is_the_sum_of_log_probabilities(translator):
         log_p_LV = tf.nn.log_softmax(translator.model(inputs))[0].numpy()
         expected = sum(log_p_LV[place, token] for place, token in enumerate(target_ids))
         assert score == pytest.approx(expected, rel=1e-4)
+
+
+def test_pairs_that_are_too_long_are_not_scored_and_reported(translator):
+    """A side of half a million tokens would take a terabyte for one matrix of weights."""
+    said: list[tuple[int, str]] = []
+    short, long = ("old dogs", "alte Hunde"), "3 red cats and " * 50_000
+    pairs = [short, (long, "drei"), ("3", long), short]
+    tokens = translator.score_tokens(pairs, report=lambda *each: said.append(each))
+    counts = [len(ids) for ids in translator.vocabulary.encode([long, long])]
+    assert said == [
+        (number, f"has {count:,} tokens on a side; at most {LIMIT} are scored")
+        for number, count in enumerate(counts, start=1)
+    ]
+    assert tokens[1] == tokens[2] == [] and [piece for piece, _ in tokens[3]][-1] == "</s>"
+    alone = translator.score([short])[0]
+    assert translator.score(pairs) == pytest.approx([alone, -math.inf, -math.inf, alone])
+    assert translator.score([(long, "")]) == [-math.inf]
 
 
 # What else can be asked for.

@@ -493,6 +493,7 @@ def test_trainer_refuses_before_anything_heavy(program, training, run):
         ("training/preflight.py", "dry_run", [*TRAINED, "options", "sampler"]),
         ("inference/decode.py", "from_run", ["cls", "output_dir", "average_checkpoints"]),
         ("inference/decode.py", "n_best", ["self", "texts", "n", "beam_size", "alpha", "report"]),
+        ("inference/decode.py", "score_tokens", ["self", "pairs", "report"]),
         ("evaluation/evaluate.py", "evaluate", ["output_dir", *t2t_eval.OPTIONS]),
     ],
 )
@@ -526,8 +527,9 @@ def translator(stand_in, run):
             self.calls.append((list(texts), n, *further.items()))
             return [[(text[::-1], -2.5)] * n for text in texts]
 
-        def score_tokens(self, pairs):
-            return [[(source, -1.0), (target, -0.25)] for source, target in pairs]
+        def score_tokens(self, pairs, report):
+            report(len(pairs) - 1, "has 9,999 tokens")
+            return [[(source, -1.0), (target, -0.25)] if target else [] for source, target in pairs]
 
     stand_in("inference.decode", Translator=Translator)
     return Translator
@@ -557,7 +559,7 @@ def test_decoder_reads_lines_as_training_does(program, translator, name):
 
 def test_decoder_scores_lines_as_training_reads_them(program, translator, monkeypatch):
     pairs = []
-    monkeypatch.setattr(translator, "score_tokens", lambda self, given: [*map(pairs.append, given)] and [])
+    monkeypatch.setattr(translator, "score_tokens", lambda self, given, report: [*map(pairs.append, given)] and [])
     Path("pairs.tsv").write_bytes("\ufeff12\tzwölf\r\n".encode())
     assert program("t2t-decoder", "--output_dir=RUN", "--score_file=pairs.tsv").code == 0
     assert pairs == [("12", "zwölf")]
@@ -607,10 +609,10 @@ def test_decoder_samples(program, translator):
 
 
 def test_decoder_scores(program, translator):
-    Path("pairs.tsv").write_text("a\tb\n\tc\n")
+    Path("pairs.tsv").write_text("a\tb\n\tc\nlong\t\n")
     arguments = ["--output_dir=RUN", "--score_file=pairs.tsv", "--decode_to_file=scores"]
-    assert program("t2t-decoder", *arguments) == (0, "", "")
-    assert Path("scores").read_text() == "-1.2500\t-1.0000 -0.2500\n" * 2
+    assert program("t2t-decoder", *arguments) == (0, "", "line 3 has 9,999 tokens\n")
+    assert Path("scores").read_text() == "-1.2500\t-1.0000 -0.2500\n" * 2 + "-inf\t\n"
 
 
 def test_decoder_n_best_gives_n_lines_each(program, translator):

@@ -29,7 +29,7 @@ _IDS, _COUNT, _NUMBER = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([],
 _DRAWS = tf.TensorSpec([None, None, None])
 
 Found = list[tuple[str, float]]  # translations of a text with their scores
-Report = Callable[[str], None]
+Report = Callable[[int, str], None]  # the number of a text, from 0, and what was done to it: "has 2,000 tokens; ..."
 
 
 class Translator:
@@ -103,7 +103,7 @@ class Translator:
         There are fewer where the beam ends with fewer. Each translation begins with its text's prefix, whose tokens
         count in the score, and has at least `min_length` tokens before its end; or it is its text's `given` words with
         brackets between them, and there are no prefixes and no `min_length`. A text of more tokens than
-        `max_positions` is cut to them, which `report` is told.
+        `max_positions` is cut to them, and `report` is called with it.
         """
         width = self.hparams.beam_size if beam_size is None else beam_size
         penalty = self.hparams.alpha if alpha is None else alpha
@@ -161,13 +161,15 @@ class Translator:
         return self._decode(drawn, texts, n, n, report, prefixes, min_length)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """The log-probability of each target given its source, its end included."""
-        return [sum(log_p for _, log_p in tokens) for tokens in self.score_tokens(pairs)]
+        """The log-probability of each target given its source, its end included; -inf for a pair that is too long."""
+        scores = self.score_tokens(pairs)
+        return [sum(log_p for _, log_p in tokens) if tokens else -math.inf for tokens in scores]
 
-    def score_tokens(self, pairs: Sequence[tuple[str, str]]) -> list[Found]:
+    def score_tokens(self, pairs: Sequence[tuple[str, str]], report: Report | None = None) -> list[Found]:
         """Each target's tokens, the end of it last, with their log-probabilities given those before and the source.
 
-        Tokens are spelled as sentencepiece does: U+2581 for a space, `</s>` for the end.
+        Tokens are spelled as sentencepiece does: U+2581 for a space, `</s>` for the end. A pair with more tokens per
+        side than `max_positions` is not scored: it has no tokens, and `report` is called with it.
         """
         must_be_pairs(pairs)
         sources = self.vocabulary.encode([source for source, _ in pairs])
@@ -175,12 +177,17 @@ class Translator:
         pieces = self.vocabulary.pieces
         scores: list[Found] = [[] for _ in pairs]
         lengths = np.array([[len(s), len(t)] for s, t in zip(sources, targets, strict=True)]).reshape(-1, 2)
+        longest, limit = lengths.max(axis=1, initial=0), self._max_positions()
+        (scored,) = np.nonzero(longest <= limit)
+        if report:
+            for number in np.flatnonzero(longest > limit).tolist():
+                report(number, f"has {longest[number]:,} tokens on a side; at most {limit:,} are scored")
 
         def log_probabilities(numbers: list[int]) -> np.ndarray:
             source_BM, target_BL = _padded([sources[i] for i in numbers]), _padded([targets[i] for i in numbers])
             return self.token_log_probabilities(source_BM, target_BL).numpy()
 
-        batches = list(_by_length(lengths, BATCH_TOKENS))
+        batches = [scored[batch].tolist() for batch in _by_length(lengths[scored], BATCH_TOKENS)]
         for numbers, log_p_BL in zip(batches, cores.at_once(log_probabilities, batches), strict=True):
             for number, log_p in zip(numbers, log_p_BL.tolist(), strict=True):
                 scores[number] = [(pieces[id], log_p[place]) for place, id in enumerate(targets[number])]
@@ -262,13 +269,17 @@ class Translator:
         """Ids of each text that is not empty, by its place."""
         places = [place for place, text in enumerate(texts) if text]
         encoded = dict(zip(places, self.vocabulary.encode([texts[place] for place in places]), strict=True))
-        limit = min(model.hparams.max_positions for model in self.ensemble.models)
+        limit = self._max_positions()
         for place, ids in encoded.items():
             if len(ids) > limit:
                 if report:
-                    report(f"line {place + 1} has {len(ids):,} tokens; the first {limit - 1:,} are translated")
+                    report(place, f"has {len(ids):,} tokens; the first {limit - 1:,} are translated")
                 encoded[place] = ids[: limit - 1] + ids[-1:]
         return encoded
+
+    def _max_positions(self) -> int:
+        """The most tokens of a text. Sinusoids have no end, but attention takes memory for the square of the length."""
+        return min(model.hparams.max_positions for model in self.ensemble.models)
 
     def _texts(self, found: Hypotheses, n: int) -> Iterator[Found]:
         all_ids, all_scores = found.ids.numpy()[:, :n], found.scores.numpy()[:, :n]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from t2t_repro.data.linearise import rebuild, split_words, symbol_of
 from t2t_repro.data.trees import Tree
 from t2t_repro.data.vocabulary import must_be_list
-from t2t_repro.inference.decode import Translator
+from t2t_repro.inference.decode import Report, Translator
 
 
 class Parser:
@@ -49,7 +49,7 @@ class Parser:
         n: int,
         beam_size: int | None = None,
         alpha: float | None = None,
-        report: Callable[[str], None] | None = None,
+        report: Report | None = None,
     ) -> list[list[tuple[str, float]]]:
         """The n best trees of each tokenised sentence, written in brackets, with their scores: see
         `Translator.n_best`. A text without words gives an empty one."""
@@ -71,7 +71,7 @@ class Parser:
         n: int,
         beam_size: int | None,
         alpha: float | None,
-        report: Callable[[str], None] | None,
+        report: Report | None,
     ) -> list[list[tuple[str, float]]]:
         width = self.translator.hparams.beam_size if beam_size is None else beam_size
         wanted = max(n, width) if self.well_formed else n
