@@ -1,15 +1,17 @@
-"""Lines of text in and out of t2t-decoder: read as all programs read them, written as complete files or not at all."""
+"""Lines of text in and out of t2t-decoder, read as all programs read them."""
 
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
-from t2t_repro.files import written_whole
+Items = Callable[[], Iterator[tuple[str, ...]]]  # from the first line on
 
 
-def read(path: str | None) -> list[str]:
+def read(path: str | None) -> Iterator[str]:
     """Returns the lines of a file, or of standard input if `path` is None, as training reads them.
 
     Raises ValueError for what `t2t_repro.data.sources.lines` refuses.
@@ -17,54 +19,87 @@ def read(path: str | None) -> list[str]:
     from t2t_repro.data.sources import lines, open_lines
 
     if path is not None:
-        return list(open_lines(path))
+        found: Iterator[str] = open_lines(path)
+        return found
     if sys.stdin is None:
         raise ValueError("standard input is closed; give --decode_from_file")
-    return list(lines(sys.stdin.buffer, "standard input"))
-
-
-def read_beside(path: str, texts: Sequence[str]) -> list[str]:
-    """A line for each of `texts`. Raises ValueError where there are more or fewer."""
-    found = read(path)
-    if len(found) != len(texts):
-        raise ValueError(f"{path} has {len(found):,} lines beside {len(texts):,} to translate; give one for each")
+    stream: Any = sys.stdin.buffer
+    if not stream.seekable():
+        # a stream of its own: a thread may still wait for its next line, and hold its lock, when the program ends
+        stream = open(os.dup(sys.stdin.fileno()), "rb")
+    found = lines(stream, "standard input")
     return found
 
 
-def pairs(path: str) -> list[tuple[str, str]]:
-    """The source and the target of each line, which a tab parts. Raises ValueError for a line without just one tab."""
-    found = []
+def count(items: Items, *paths: str | None) -> int | None:
+    """Returns how many items the files `paths` give, after reading them all for what is wrong with them.
+
+    Returns None if one of them is a pipe, which can be read only once. None among `paths` is standard input.
+    """
+    if any(path and os.path.exists(path) and not os.path.isfile(path) for path in paths):
+        return None
+    if None not in paths:
+        return sum(1 for _ in items())
+    if sys.stdin is None or not sys.stdin.buffer.seekable():
+        return None
+    start = sys.stdin.buffer.tell()
+    number = sum(1 for _ in items())
+    sys.stdin.buffer.seek(start)
+    return number
+
+
+def texts(path: str | None) -> Iterator[tuple[str]]:
+    """Returns each line to translate, alone."""
+    return ((text,) for text in read(path))
+
+
+def with_prefixes(path: str | None, prefix_file: str) -> Iterator[tuple[str, str]]:
+    """Returns each line to translate and the same line of `prefix_file`. Raises ValueError unless there are as many."""
+    lines, prefixes = read(path), read(prefix_file)
+    number = 0
+    for text in lines:
+        prefix = next(prefixes, None)
+        if prefix is None:
+            more = number + 1 + sum(1 for _ in lines)
+            raise ValueError(f"{prefix_file} has {number:,} lines beside {more:,} to translate; give one for each")
+        yield text, prefix
+        number += 1
+    if more := sum(1 for _ in prefixes):
+        raise ValueError(f"{prefix_file} has {number + more:,} lines beside {number:,} to translate; give one for each")
+
+
+def pairs(path: str) -> Iterator[tuple[str, str]]:
+    """Returns the source and the target of each line, which a tab separates. Raises ValueError for another number."""
     for number, line in enumerate(read(path), start=1):
         source, *targets = line.split("\t")
         if len(targets) != 1:
             raise ValueError(f"{path}, line {number}: expected a source, a tab and a target, got {len(targets)} tabs")
-        found.append((source, targets[0]))
-    return found
+        yield source, targets[0]
 
 
-def write(texts: Iterable[str], path: str | None) -> None:
-    """Writes one line each to a file, whole or not at all, or to standard output where `path` is None."""
-    data = b"".join(_one_line(line).encode("utf-8") + b"\n" for line in texts)
-    if path:
-        with written_whole(path) as temporary, open(temporary, "wb") as file:
-            file.write(data)
-    else:
-        try:
-            sys.stdout.flush()
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, "standard output") from None
+def write(lines: Iterable[str]) -> None:
+    """Writes lines to standard output, at once."""
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from None
 
 
-def scored(sentences: Sequence[Sequence[tuple[str, float]]], n: int) -> list[str]:
+def best(sentences: Iterable[Sequence[tuple[str, float]]]) -> list[str]:
+    """Returns the first translation of each sentence."""
+    return [_one_line(translations[0][0]) for translations in sentences]
+
+
+def scored(sentences: Iterable[Sequence[tuple[str, float]]], n: int) -> list[str]:
     """`score <tab> text`, n lines for every sentence: where it has fewer translations, `-inf` and no text fill up."""
     written = []
     for translations in sentences:
         filled = [*translations, *[("", float("-inf"))] * n][:n]
-        written += [f"{score:.4f}\t{text}" for text, score in filled]
+        written += [f"{score:.4f}\t{_one_line(text)}" for text, score in filled]
     return written
 
 
@@ -85,7 +120,7 @@ def converse(answer: Callable[[str], Iterable[str]]) -> None:
         except UnicodeEncodeError:
             print("that was not UTF-8; type it again", file=sys.stderr)
             continue
-        write(answer(line.removeprefix("\ufeff") if number == 0 else line), None)
+        write(answer(line.removeprefix("\ufeff") if number == 0 else line))
         sys.stdout.flush()
 
 

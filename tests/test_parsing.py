@@ -327,7 +327,7 @@ def parser_that_writes(*hypotheses: str, **options) -> Parser:
     """A parser whose beam always holds these, the best first."""
     scored = [(text, -float(number)) for number, text in enumerate(hypotheses)]
 
-    def n_best(texts, n, beam_size, alpha, report, given):
+    def n_best(texts, n, beam_size, alpha, report, given, advance):
         assert given == texts
         return [scored[:n] if text else [("", 0.0)] for text in texts]
 

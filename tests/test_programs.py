@@ -492,8 +492,8 @@ def test_trainer_refuses_before_anything_heavy(program, training, run):
         ("training/trainer.py", "train", [*TRAINED, "options", "sampler"]),
         ("training/preflight.py", "dry_run", [*TRAINED, "options", "sampler"]),
         ("inference/decode.py", "from_run", ["cls", "output_dir", "average_checkpoints"]),
-        ("inference/decode.py", "n_best", ["self", "texts", "n", "beam_size", "alpha", "report"]),
-        ("inference/decode.py", "score_tokens", ["self", "pairs", "report"]),
+        ("inference/decode.py", "n_best", ["self", "texts", "n", "beam_size", "alpha", "report", "advance"]),
+        ("inference/decode.py", "score_tokens", ["self", "pairs", "report", "advance"]),
         ("evaluation/evaluate.py", "evaluate", ["output_dir", *t2t_eval.OPTIONS]),
     ],
 )
@@ -518,16 +518,16 @@ def translator(stand_in, run):
             cls.calls.append((*output_dirs, average_checkpoints, *(["int8"] if int8 else [])))
             return cls()
 
-        def n_best(self, texts, n, beam_size, alpha, report, **further):
+        def n_best(self, texts, n, beam_size, alpha, report, advance=None, **further):
             self.calls.append((list(texts), n, beam_size, alpha, *further.items()))
             every = [[(text.upper(), -0.5), (f"{text.upper()}!", -1.25)] if text else [("", 0.0)] for text in texts]
             return [translations[:n] for translations in every]
 
-        def sample(self, texts, n, report, **further):
+        def sample(self, texts, n, report, advance, **further):
             self.calls.append((list(texts), n, *further.items()))
             return [[(text[::-1], -2.5)] * n for text in texts]
 
-        def score_tokens(self, pairs, report):
+        def score_tokens(self, pairs, report, advance):
             report(len(pairs) - 1, "has 9,999 tokens")
             return [[(source, -1.0), (target, -0.25)] if target else [] for source, target in pairs]
 
@@ -559,7 +559,7 @@ def test_decoder_reads_lines_as_training_does(program, translator, name):
 
 def test_decoder_scores_lines_as_training_reads_them(program, translator, monkeypatch):
     pairs = []
-    monkeypatch.setattr(translator, "score_tokens", lambda self, given, report: [*map(pairs.append, given)] and [])
+    monkeypatch.setattr(translator, "score_tokens", lambda self, given, *_: [*map(pairs.append, given)] and [])
     Path("pairs.tsv").write_bytes("\ufeff12\tzwölf\r\n".encode())
     assert program("t2t-decoder", "--output_dir=RUN", "--score_file=pairs.tsv").code == 0
     assert pairs == [("12", "zwölf")]
@@ -598,7 +598,7 @@ def test_decoder_takes_an_ensemble_a_prefix_and_a_least_length(program, translat
     Path("prefixes").write_text("der\n\n")
     options = ["--output_dir=RUN", "--prefix_file=prefixes", "--min_length=3"]
     assert program("t2t-decoder", "--output_dir=RUN", *options, stdin=b"a\nb\n") == (0, "A\nB\n", "")
-    further = (("prefixes", ["der", ""]), ("min_length", 3))
+    further = (("min_length", 3), ("prefixes", ["der", ""]))
     assert translator.calls == [("RUN", "RUN", 1), (["a", "b"], 1, None, None, *further)]
 
 

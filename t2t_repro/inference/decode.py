@@ -17,6 +17,7 @@ from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
 from t2t_repro.inference.given_words import GivenWords
 from t2t_repro.inference.sample import draws, sample
 from t2t_repro.inference.search import NEVER, PAD, Hypotheses
+from t2t_repro.inference.stream import Advance, Report
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import load_weights
@@ -29,7 +30,6 @@ _IDS, _COUNT, _NUMBER = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([],
 _DRAWS = tf.TensorSpec([None, None, None])
 
 Found = list[tuple[str, float]]  # translations of a text with their scores
-Report = Callable[[int, str], None]  # the number of a text, from 0, and what was done to it: "has 2,000 tokens; ..."
 
 
 class Translator:
@@ -97,13 +97,14 @@ class Translator:
         prefixes: Sequence[str] | None = None,
         min_length: int = 0,
         given: Sequence[str] | None = None,
+        advance: Advance | None = None,
     ) -> list[Found]:
         """The n best translations of each text with their scores (log-probability over length penalty), best first.
 
         There are fewer where the beam ends with fewer. Each translation begins with its text's prefix, whose tokens
         count in the score, and has at least `min_length` tokens before its end; or it is its text's `given` words with
         brackets between them, and there are no prefixes and no `min_length`. A text of more tokens than
-        `max_positions` is cut to them, and `report` is called with it.
+        `max_positions` is cut to them, and `report` is called with it. `advance` is called after each batch.
         """
         width = self.hparams.beam_size if beam_size is None else beam_size
         penalty = self.hparams.alpha if alpha is None else alpha
@@ -124,7 +125,7 @@ class Translator:
         must_be_list(given, "given")
         # words are spelled as they are after a bracket: with the space before them
         begun = prefixes if given is None else [f" {words}" for words in given]
-        return self._decode(best, texts, n, width, report, begun, min_length)
+        return self._decode(best, texts, n, width, report, begun, min_length, advance)
 
     def sample(
         self,
@@ -136,6 +137,7 @@ class Translator:
         report: Report | None = None,
         prefixes: Sequence[str] | None = None,
         min_length: int = 0,
+        advance: Advance | None = None,
     ) -> list[Found]:
         """n translations of each text, drawn from the model's own distribution, with their log-probabilities under it.
 
@@ -158,18 +160,21 @@ class Translator:
             draws_BWL = draws(sources, n, longest, seed)
             return self._sample(source_BM, draws_BWL, temperature, top_k, extra, prefix_BP, min_length)
 
-        return self._decode(drawn, texts, n, n, report, prefixes, min_length)
+        return self._decode(drawn, texts, n, n, report, prefixes, min_length, advance)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """The log-probability of each target given its source, its end included; -inf for a pair that is too long."""
         scores = self.score_tokens(pairs)
         return [sum(log_p for _, log_p in tokens) if tokens else -math.inf for tokens in scores]
 
-    def score_tokens(self, pairs: Sequence[tuple[str, str]], report: Report | None = None) -> list[Found]:
+    def score_tokens(
+        self, pairs: Sequence[tuple[str, str]], report: Report | None = None, advance: Advance | None = None
+    ) -> list[Found]:
         """Each target's tokens, the end of it last, with their log-probabilities given those before and the source.
 
         Tokens are spelled as sentencepiece does: U+2581 for a space, `</s>` for the end. A pair with more tokens per
-        side than `max_positions` is not scored: it has no tokens, and `report` is called with it.
+        side than `max_positions` is not scored: it has no tokens, and `report` is called with it. `advance` is called
+        after each batch.
         """
         must_be_pairs(pairs)
         sources = self.vocabulary.encode([source for source, _ in pairs])
@@ -191,6 +196,8 @@ class Translator:
         for numbers, log_p_BL in zip(batches, cores.at_once(log_probabilities, batches), strict=True):
             for number, log_p in zip(numbers, log_p_BL.tolist(), strict=True):
                 scores[number] = [(pieces[id], log_p[place]) for place, id in enumerate(targets[number])]
+            if advance:
+                advance(len(numbers))
         return scores
 
     def search(
@@ -242,6 +249,7 @@ class Translator:
         report: Report | None,
         prefixes: Sequence[str] | None,
         min_length: int,
+        advance: Advance | None,
     ) -> list[Found]:
         """The first n of what `decode` finds by batches of sources, sources [B, M] and prefixes [B, P]."""
         must_be_list(texts)
@@ -263,6 +271,8 @@ class Translator:
         for places, found in zip(batches, cores.at_once(best, batches), strict=True):
             for place, hypotheses in zip(places, found, strict=True):
                 results[place] = hypotheses
+            if advance:
+                advance(len(places))
         return results
 
     def _encode(self, texts: Sequence[str], report: Report | None) -> dict[int, list[int]]:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from t2t_repro.data.linearise import rebuild, split_words, symbol_of
 from t2t_repro.data.trees import Tree
 from t2t_repro.data.vocabulary import must_be_list
-from t2t_repro.inference.decode import Report, Translator
+from t2t_repro.inference.decode import Translator
+from t2t_repro.inference.stream import Advance, Report
 
 
 class Parser:
@@ -50,12 +51,13 @@ class Parser:
         beam_size: int | None = None,
         alpha: float | None = None,
         report: Report | None = None,
+        advance: Advance | None = None,
     ) -> list[list[tuple[str, float]]]:
         """The n best trees of each tokenised sentence, written in brackets, with their scores: see
         `Translator.n_best`. A text without words gives an empty one."""
         must_be_list(texts)
         sentences = [split_words(text) for text in texts]
-        found = self._hypotheses([" ".join(words) for words in sentences], n, beam_size, alpha, report)
+        found = self._hypotheses([" ".join(words) for words in sentences], n, beam_size, alpha, report, advance)
         return [
             [(str(tree), score) for tree, score in self._trees(hypotheses, words, n)] if words else hypotheses
             for hypotheses, words in zip(found, sentences, strict=True)
@@ -72,10 +74,12 @@ class Parser:
         beam_size: int | None,
         alpha: float | None,
         report: Report | None,
+        advance: Advance | None = None,
     ) -> list[list[tuple[str, float]]]:
         width = self.translator.hparams.beam_size if beam_size is None else beam_size
         wanted = max(n, width) if self.well_formed else n
-        return self.translator.n_best(texts, wanted, beam_size, alpha, report, given=[_symbols(text) for text in texts])
+        given = [_symbols(text) for text in texts]
+        return self.translator.n_best(texts, wanted, beam_size, alpha, report, given=given, advance=advance)
 
     def _trees(
         self, hypotheses: list[tuple[str, float]], words: Sequence[str], n: int, tags: Sequence[str] | None = None
