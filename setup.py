@@ -23,6 +23,7 @@ PROGRAMS = (
     "ablate",
     "report",
     "attention",
+    "selftest",
 )
 
 setup(

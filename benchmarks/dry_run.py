@@ -30,7 +30,7 @@ def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
     import t2t_repro
     from t2t_repro.config import TrainingOptions
     from t2t_repro.evaluation.samples import Sampler
-    from t2t_repro.training import machine
+    from t2t_repro.training import hardware
     from t2t_repro.training.preflight import dry_run
     from t2t_repro.training.trainer import train
 
@@ -47,7 +47,7 @@ def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
         return {"seconds": updating, "peak_bytes": forecast.peak_bytes}
     # no checkpoint but the last: what comes between two is no time of updates
     run = train(*where, dataclasses.replace(options, checkpoint_minutes=1e6), sampler=Sampler, report=_say)
-    return {"seconds": run.training["seconds"], "peak_bytes": machine.peak_bytes()}
+    return {"seconds": run.training["seconds"], "peak_bytes": hardware.peak_bytes()}
 
 
 def _say(line: str) -> None:

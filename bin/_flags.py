@@ -61,12 +61,13 @@ def training_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_boolean("jit_compile", False, meaning, flag_values=values)
     meaning = "the same bits each time on a GPU too, where this is slower"
     flags.DEFINE_boolean("deterministic", False, meaning, flag_values=values)
-    flags.DEFINE_float("checkpoint_minutes", 10.0, "between two checkpoints", lower_bound=0, flag_values=values)
+    meaning = "between two checkpoints at most; 0: only those of checkpoint_steps"
+    flags.DEFINE_float("checkpoint_minutes", 10.0, meaning, lower_bound=0, flag_values=values)
     flags.register_validator(
         "checkpoint_minutes", math.isfinite, "expected a finite number of minutes", flag_values=values
     )
     for name, default, lowest, meaning in (
-        ("checkpoint_steps", 0, 0, "updates between two checkpoints, in place of minutes"),
+        ("checkpoint_steps", 0, 0, "steps between the checkpoints that may be averaged; 0: the set's"),
         ("train_steps", None, 1, "updates in all, in place of the set's"),
         ("microbatch_tokens", 0, 0, "tokens per side that a device computes at a time, at most; 0: as memory allows"),
         ("seed", 1, 0, "of weights, order and dropout"),

@@ -96,7 +96,8 @@ def run(
     except (ValueError, KeyError, OSError) as error:
         if os.environ.get("T2T_REPRO_TRACEBACK") == "1" or not _users_to_mend(error):
             raise
-        return _fail(name, _message(error), 1)
+        unknown_name = isinstance(error, KeyError)  # what a registry raises
+        return _fail(name, _message(error), 2 if unknown_name else 1)
 
 
 def _flush() -> None:

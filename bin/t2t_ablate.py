@@ -19,6 +19,7 @@ from absl import flags
 from t2t_repro import scale
 from t2t_repro.config import HParams
 from t2t_repro.cost import training_flops
+from t2t_repro.processor import usable_cores
 from t2t_repro.registry import RECORDS, nearest
 
 from . import _flags, _jobs, _program
@@ -50,7 +51,7 @@ def ablate() -> None:
     problem = _flags.chosen_problem(FLAGS)
     suffix = "" if FLAGS.scale == "full" else f"@{FLAGS.scale}"
     sets = [scale.chosen(row + suffix).override(FLAGS.override) for row in rows(FLAGS.rows)]
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     if FLAGS.jobs > cores:
         raise _program.UsageError(f"--jobs={FLAGS.jobs} is more than the {cores} cores there are")
     _flags.must_be_directory("data_dir", FLAGS.data_dir)

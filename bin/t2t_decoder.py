@@ -127,11 +127,11 @@ def _input() -> tuple[Iterator[tuple[str, ...]], int | None]:
 
 def _made_by(runs: Sequence[Run]) -> dict[str, Any]:
     """What the lines depend on beside those they are made from."""
-    from t2t_repro.training.checkpoints import paths
+    from t2t_repro.training.checkpoints import to_average
 
     values = {flag: FLAGS[flag].value for flag in FLAGS if flag not in ("output_dir", "decode_to_file")}
     values |= {flag: bool(values[flag]) for flag in INPUT}
-    weights = [sha256(f"{path}.index") for run in runs for path in paths(run)[-FLAGS.average_checkpoints :]]
+    weights = [sha256(f"{path}.index") for run in runs for path in to_average(run, FLAGS.average_checkpoints)]
     return values | {"weights": weights, "version": __version__}
 
 

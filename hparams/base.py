@@ -35,6 +35,7 @@ BIG = HPARAMS.register(
         dropout=0.3,
         train_steps=300_000,
         average_checkpoints=20,
+        checkpoint_steps=600,  # ten minutes at 1.0 s a step
     )
 )
 RECORDS.register(

@@ -21,6 +21,7 @@ TINY = HPARAMS.register(
         train_steps=1_500,
         warmup_steps=500,
         average_checkpoints=1,
+        checkpoint_steps=500,
     )
 )
 
@@ -41,6 +42,7 @@ MULTI30K = HPARAMS.register(
         warmup_steps=1_500,
         learning_rate_scale=1.5,  # a highest rate of 0.0024
         average_checkpoints=10,
+        checkpoint_steps=150,
     )
 )
 
@@ -63,5 +65,6 @@ TREEBANK = HPARAMS.register(
         learning_rate_scale=0.75,  # a highest rate of 0.0015
         beam_size=4,  # a fifth of the paper's, and of its time
         average_checkpoints=10,
+        checkpoint_steps=250,
     )
 )

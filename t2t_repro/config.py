@@ -55,6 +55,7 @@ class HParams:
     alpha: float = _paper(0.6, "6.1", "length penalty of Wu et al. (2016), eq. 14")
     extra_length: int = _paper(50, "6.1", "longest output: input length plus this many tokens")
     average_checkpoints: int = _paper(5, "6.1", "the last so many, for the test set (Table 2)")
+    checkpoint_steps: int = _paper(1500, "6.1", "steps between them: the paper's ten minutes at 0.4 s a step")
 
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
@@ -103,7 +104,7 @@ class HParams:
     def override(self, assignments: list[str]) -> HParams:
         """A copy with fields replaced by `name=value` texts, as `--override` gives them.
 
-        Raises ValueError for an unknown field, one that has no such form, or a value of the wrong type.
+        Raises KeyError for an unknown field, and ValueError for another form, or a value of the wrong type.
         """
         fields = {each.name: each for each in dataclasses.fields(self) if each.name not in ("name", "description")}
         changes: dict[str, Any] = {}
@@ -114,7 +115,7 @@ class HParams:
             if name not in fields:
                 close = difflib.get_close_matches(name, fields, n=1)
                 hint = f"did you mean {close[0]!r}? " if close else ""
-                raise ValueError(f"unknown field {name!r} in --override: {hint}known: {', '.join(fields)}")
+                raise KeyError(f"unknown field {name!r} in --override: {hint}known: {', '.join(fields)}")
             changes[name] = _parse(name, str(fields[name].type), text)
         return dataclasses.replace(self, **changes)
 
@@ -136,8 +137,8 @@ class TrainingOptions:
 
     seed: int = 1  # of weights, order of the data and dropout; below 2^18
     precision: str = "auto"  # of matrix products: see `t2t_repro.training.precision`
-    checkpoint_minutes: float = 10.0  # between two checkpoints
-    checkpoint_steps: int = 0  # the same in steps, if above 0, in place of minutes
+    checkpoint_minutes: float = 10.0  # between two checkpoints at most, so that little is lost; 0: without limit
+    checkpoint_steps: int = 0  # between two checkpoints that may be averaged; 0: as the hyperparameter set has it
     microbatch_tokens: int = 0  # tokens per side that a device computes at a time, at most; 0: as memory allows
     jit_compile: bool = False  # XLA compiles the gradient of a micro-batch, one program for each shape
     deterministic: bool = False  # the same bits from the same run on a GPU too; slower there
@@ -187,7 +188,7 @@ class Record:
 
 _AT_LEAST_ONE = (
     "num_layers d_model d_ff num_heads d_k d_v max_positions batch_tokens train_steps warmup_steps beam_size "
-    "average_checkpoints"
+    "average_checkpoints checkpoint_steps"
 ).split()
 
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from t2t_repro.config import HParams
@@ -13,9 +14,9 @@ SUSTAINED = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 def paper_flops(seconds: float, devices: int, device: str) -> float | None:
     """Training time x devices x sustained rate (section 6.1): the paper's own estimate of its cost, an upper bound.
 
-    `device` is a name such as "Tesla P100-SXM2-16GB"; None for one of which the paper gives no rate.
+    `device` is a name such as "Tesla P100-SXM2-16GB"; None for one of which the paper gives no rate, "Quadro P1000".
     """
-    rates = [rate for name, rate in SUSTAINED.items() if name in device]
+    rates = [rate for name, rate in SUSTAINED.items() if re.search(rf"\b{name}\b", device)]
     return seconds * devices * rates[0] if rates else None
 
 

@@ -35,6 +35,15 @@ def written_whole(path: str) -> Iterator[str]:
         raise
 
 
+def sync(path: str) -> None:
+    """Waits until a file's bytes, or a folder's names, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_json(path: str, value: Any) -> None:
     """Writes `value` as indented JSON, whole or not at all. A file name that is no Unicode is escaped, as JSON can."""
     with (

@@ -29,7 +29,10 @@ from t2t_repro.files import append_line, read_json, sha256, write_json, written_
 from t2t_repro.problem import Problem
 
 FORMAT = 1
-_MAY_CHANGE = ("description", "train_steps", "beam_size", "alpha", "extra_length", "average_checkpoints")
+_MAY_CHANGE = (
+    *("description", "train_steps", "beam_size", "alpha", "extra_length"),
+    *("average_checkpoints", "checkpoint_steps"),
+)
 _PACKAGES = ("t2t_repro", "tensorflow", "keras", "tensorflow-text", "sentencepiece", "sacrebleu")
 
 
@@ -79,7 +82,7 @@ class Run:
             run = cls(
                 directory=directory,
                 problem=Problem(**record["problem"]),
-                hparams=HParams(**record["hparams"]),
+                hparams=HParams(**({"checkpoint_steps": 1} | record["hparams"])),  # before it was a field, all counted
                 data_dir=str(record["data_dir"]),
                 seed=int(record["seed"]),
                 precision=str(record["precision"]),

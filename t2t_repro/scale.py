@@ -21,6 +21,7 @@ class Scale:
     batch_tokens: int
     train_steps: int
     warmup_steps: int
+    checkpoint_steps: int
 
     def __call__(self, hparams: HParams, name: str) -> HParams:
         h = hparams
@@ -36,12 +37,13 @@ class Scale:
             batch_tokens=self.batch_tokens,
             train_steps=self.train_steps,
             warmup_steps=self.warmup_steps,
+            checkpoint_steps=self.checkpoint_steps,
         )
 
 
 SCALES = {
     # minutes on a CPU core; base is then N 3, d_model 128, d_ff 512, h 8, d_k 16
-    "tiny": Scale(width=4, depth=2, batch_tokens=2_048, train_steps=1_200, warmup_steps=600),
+    "tiny": Scale(width=4, depth=2, batch_tokens=2_048, train_steps=1_200, warmup_steps=600, checkpoint_steps=200),
 }
 
 

@@ -24,6 +24,7 @@ DATASET, VOCABULARY = "data/translate_files/dataset.json", "data/translate_files
 INDEX, WEIGHTS = (f"RUN/checkpoints/ckpt-4.{end}" for end in ("index", "data-00000-of-00001"))
 LIST = "RUN/checkpoints/checkpoint"
 SMALL = "num_layers=1 d_model=16 d_ff=32 num_heads=2 d_k=8 d_v=8 batch_tokens=512 max_positions=512".split()
+SMALL.append("checkpoint_steps=2")
 PREPARE = ("t2t-datagen", "--problem=translate_files", "--data_dir=data")
 TEXT = ("--train_source=train.en", "--train_target=train.de")
 TREES = ("t2t-datagen", "--problem=parse_files", "--data_dir=data", "--train_trees=train.mrg")

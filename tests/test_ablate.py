@@ -73,7 +73,7 @@ def test_failures_are_named_and_the_rest_goes_on(tmp_path, capfd):
     assert "translate_files" in (tmp_path / "last.log").read_text()
     said = capfd.readouterr().err.splitlines()
     assert said[0] == "good: started (1 of 3)"
-    assert any(line.startswith(f"bad: failed with exit code 1, see {tmp_path}/bad.log") for line in said)
+    assert any(line.startswith(f"bad: failed with exit code 2, see {tmp_path}/bad.log") for line in said)
 
 
 def test_a_signal_is_passed_on_and_nothing_more_is_started(tmp_path, monkeypatch, capfd):

@@ -16,6 +16,8 @@ from t2t_repro.model.attention import (
     moved_as_integers,
 )
 
+pytestmark = pytest.mark.numeric
+
 RNG = np.random.default_rng(1)
 
 # A sentence of one token has one key; Keras remarks that a softmax over one score is always 1.
@@ -111,6 +113,7 @@ def value_and_gradients(function, inputs, upstream):
     return [value, *tape.gradient(value, inputs, output_gradients=upstream)]
 
 
+@pytest.mark.bfloat16
 def test_weights_are_float32_in_a_narrow_dtype():
     q, k, v = (tf.cast(normal(1, 1, n, 8), tf.bfloat16) for n in (3, 300, 300))
     output, weights = attention(q, k, v, mask_bias(np.arange(300) < 299))
@@ -172,6 +175,7 @@ def test_dropout_falls_on_weights_and_by_site():
     assert not np.array_equal(kept, other)
 
 
+@pytest.mark.bfloat16
 def test_narrow_products_have_weights_in_float32():
     layer = MultiHeadAttention(8, 2, 4, 4, dtype="mixed_bfloat16")
     assert {weight.dtype for weight in layer.weights} == {"float32"}

@@ -27,7 +27,7 @@ def make_run(directory, folder, seed=1, weights=STEPS, **changes):
     vocabulary = str(folder / "vocabulary.model")
     if not os.path.exists(vocabulary):
         learn([side for pair in train_pairs() for side in pair], vocabulary, "bpe", PROBLEM.vocab_size)
-    hparams = dataclasses.replace(SMALL, average_checkpoints=2, **changes)
+    hparams = dataclasses.replace(SMALL, average_checkpoints=2, checkpoint_steps=10, **changes)
     run = Run(str(directory), PROBLEM, hparams, "DATA", seed, "float32", Vocabulary(vocabulary).sha256)
     run.start(vocabulary)
     model = random_model(PROBLEM.vocab_size, **changes)

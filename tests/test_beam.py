@@ -15,6 +15,8 @@ from t2t_repro.inference.beam import length_penalty
 from t2t_repro.inference.search import END, PAD
 from t2t_repro.inference.top_k import top_k
 
+pytestmark = pytest.mark.numeric
+
 FEW = 6  # a vocabulary small enough to try everything: PAD, END and four words
 VOCAB = 30
 RNG = np.random.default_rng(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from small import SMALL, random_model
 
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
-from t2t_repro.training.checkpoints import Checkpoints, damage, load_weights, paths
+from t2t_repro.training.checkpoints import Checkpoints, damage, load_weights, paths, to_average
 from t2t_repro.training.optimizer import Adam
 
 STEPS = (10, 20, 30)
@@ -26,7 +27,8 @@ def run(tmp_path) -> Run:
     vocabulary.write_bytes(b"words")
     digest = hashlib.sha256(b"words").hexdigest()
     problem = Problem(name="translate_files", description="", vocab_size=300)
-    return Run(str(tmp_path / "RUN"), problem, SMALL, "DATA", 1, "float32", digest).start(str(vocabulary))
+    hparams = replace(SMALL, checkpoint_steps=10)
+    return Run(str(tmp_path / "RUN"), problem, hparams, "DATA", 1, "float32", digest).start(str(vocabulary))
 
 
 def small(seed=1, num_layers=1):
@@ -74,6 +76,21 @@ def test_a_model_of_another_size(run, weights):
     """Each encoder and decoder layer has 12 + 18 weights, besides the embedding."""
     with pytest.raises(ValueError, match="ckpt-30 holds 31 weights where this model has 61"):
         load_weights(run, small(num_layers=2))
+
+
+def test_a_mean_is_of_regular_checkpoints(run, weights):
+    """Not of those that the clock or a signal made: of every 20 steps, and of the last step."""
+    run = replace(run, hparams=replace(run.hparams, checkpoint_steps=20, train_steps=50))
+    checkpoints = Checkpoints(run, {"model": small()}, keep=2)
+    for step in (40, 43, 47):
+        checkpoints.save(step)
+    assert names(paths(run)) == ["ckpt-20", "ckpt-40", "ckpt-47"]
+    assert names(to_average(run, 1)) == ["ckpt-47"]
+    assert names(to_average(run, 2)) == names(to_average(run, 9)) == ["ckpt-20", "ckpt-40"]
+    checkpoints.save(50)
+    assert names(paths(run)) == ["ckpt-40", "ckpt-50"] == names(to_average(run, 2))
+    rarely = replace(run, hparams=replace(run.hparams, checkpoint_steps=99, train_steps=99))
+    assert names(to_average(rarely, 5)) == ["ckpt-50"]
 
 
 def test_only_so_many_are_kept(run):

@@ -15,7 +15,7 @@ from t2t_repro.inference import cores
     ("machine", "threads", "gpus", "expected"), [(8, 0, 0, 1), (8, 1, 0, 8), (8, 3, 0, 2), (2, 4, 0, 1), (8, 1, 1, 1)]
 )
 def test_batches_fill_the_cores(monkeypatch, machine, threads, gpus, expected):
-    monkeypatch.setattr(cores.os, "cpu_count", lambda: machine)
+    monkeypatch.setattr(cores, "usable_cores", lambda: machine)
     monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: threads)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU:0"] * gpus)
     assert cores.batches_at_once() == expected

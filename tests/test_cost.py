@@ -63,4 +63,5 @@ def test_the_papers_estimates():
 
 
 def test_no_estimate_without_the_papers_rate():
-    assert paper_flops(1.0, 1, "2 cores of a CPU") is None
+    for device in ("2 cores of a CPU", "Quadro P1000", "Quadro M4000", "Quadro K4000"):
+        assert paper_flops(1.0, 1, device) is None

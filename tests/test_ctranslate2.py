@@ -66,6 +66,7 @@ def pieces_of(exported, texts):
     return sentencepiece.SentencePieceProcessor(model_file=f"{exported}/vocabulary.model").encode(texts, out_type=str)
 
 
+@pytest.mark.numeric
 def test_log_probabilities(both):
     translator, exported = both
     sources, targets = zip(*held_out_pairs(), strict=True)
@@ -98,6 +99,7 @@ def test_what_is_written(both, vocabulary):
     assert Vocabulary(f"{exported}/vocabulary.model").sha256 == vocabulary.sha256
 
 
+@pytest.mark.numeric
 def test_int8_is_near_and_smaller(both, vocabulary, tmp_path):
     translator, exported = both
     write(translator.model, vocabulary, str(tmp_path / "int8"), "int8")

@@ -16,6 +16,8 @@ from t2t_repro.inference.decode import Translator
 from t2t_repro.inference.parse import Parser
 from t2t_repro.inference.search import Hypotheses
 
+pytestmark = pytest.mark.numeric
+
 LIMIT = 40  # tokens of a source
 TEXTS = ["3 red cats and 4 old dogs", "12", "a word it never saw: Straßenbahn", "old dogs", "3 red cats"]
 

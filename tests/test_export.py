@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.instruction_sets import cpu_flags, instruction_sets
 from small import PROBLEM, SMALL, random_model, train_pairs
 
+import t2t_repro
 from t2t_repro.data.vocabulary import Vocabulary, learn
 from t2t_repro.evaluation.attention_view import attend
+from t2t_repro.inference import ensemble
 from t2t_repro.inference.decode import Translator
 from t2t_repro.inference.export import export
 from t2t_repro.inference.parse import Parser
+from t2t_repro.inference.signatures import ExportedTranslator
+from t2t_repro.model import int8
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import Checkpoints
 
@@ -72,6 +79,7 @@ def run(tmp_path_factory):
     return run
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("quantization", ["float32", "int8"])
 def test_a_stranger_gets_what_the_run_gives(run, tmp_path, quantization):
     path = export(run.directory, str(tmp_path / "exported"), quantization=quantization)
@@ -81,9 +89,12 @@ def test_a_stranger_gets_what_the_run_gives(run, tmp_path, quantization):
     found = json.loads(done.stdout)
     translator = Translator.from_run(run.directory, int8=quantization == "int8")
     n_best = translator.n_best(TEXTS, 1)
-    assert found["best"] == [hypotheses[0][0] for hypotheses in n_best]
+    # 8-bit rounding takes a number between two steps to either: the beam of the longest text may take another way
+    compared = slice(None) if quantization == "float32" else slice(3)
+    assert found["best"][compared] == [hypotheses[0][0] for hypotheses in n_best][compared]
     assert found["best"][1] == ""
-    assert found["scores"] == pytest.approx([hypotheses[0][1] for hypotheses in n_best], abs=1e-4)
+    tolerance = {"rel": 1e-4} if quantization == "float32" else {"rel": 1e-3, "abs": 0.02}
+    assert found["scores"] == pytest.approx([hypotheses[0][1] for hypotheses in n_best], **tolerance)
     assert found["several"][0] != [found["best"][0]] * 2
     expected = translator.score([(text, text) for text in TEXTS])
     assert found["log_probabilities"] == pytest.approx(expected, rel=1e-4)
@@ -104,6 +115,104 @@ def test_a_stranger_gets_what_the_run_gives(run, tmp_path, quantization):
     np.testing.assert_allclose(found["memory"][0], shown.views["memory"].weights, atol=1e-5)
 
 
+HOLDER = """
+import json, sys
+import tensorflow as tf, tensorflow_text
+
+found = []
+for path in sys.argv[2:]:
+    model, outputs = tf.saved_model.load(path), {}
+    for name, function in model.signatures.items():
+        search = {"beam_size": 2, "alpha": 0.6, "extra_length": 4, "n_best": 1} if name == "translate" else {}
+        search = {key: tf.constant(value) for key, value in search.items()}
+        try:
+            lines = function(inputs=tf.constant(json.loads(sys.argv[1])), **search)["outputs"].numpy()
+            outputs[name] = [line.decode() for line in lines.reshape([-1])]
+        except tf.errors.InvalidArgumentError as error:
+            outputs[name] = error.message.split("assertion failed: [")[1].split("]")[0]
+    found.append(outputs)
+print(json.dumps(found))
+"""
+SHORT = ["3 red cats and 4 old dogs", "", "12 big cows"]
+WRONG = "products of 8-bit integers are wrong on this processor: expected 1612900, received 12750; "
+WRONG += "export the run with --quantization=float32"
+
+
+@pytest.fixture(scope="module")
+def int8_exports(run, tmp_path_factory):
+    """An export by products of 8-bit integers, what it translates to here, and an export whose weights are to 127."""
+    right, wrong = (str(tmp_path_factory.mktemp("int8") / name) for name in ("right", "wrong"))
+    module = ExportedTranslator(Translator.from_run(run.directory, int8=True))
+    lines = module.signatures()["serving_default"](np.array(SHORT))["outputs"].numpy()
+    save(right, module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(int8, "LARGEST_WEIGHT", 127)
+        patch.setattr(ensemble, "must_have_int8", lambda: None)  # as if this machine had VNNI
+        save(wrong, ExportedTranslator(Translator.from_run(run.directory, int8=True)))
+    return right, [line.decode() for line in lines], wrong
+
+
+def save(path: str, module: ExportedTranslator) -> None:
+    """The signatures that decode."""
+    signatures = module.signatures()
+    del signatures["score"], signatures["attention"]
+    tf.saved_model.save(module, path, signatures=signatures)
+
+
+@pytest.mark.parametrize("name", instruction_sets(cpu_flags()))
+def test_int8_export_is_right_or_refuses_under_every_instruction_set(int8_exports, name):
+    """By whoever holds the SavedModel alone. Without VNNI, products of weights to 127 saturate."""
+    right, expected, wrong = int8_exports
+    has_vnni = name not in ("AVX2", "AVX512_CORE")
+    argv = [sys.executable, "-c", HOLDER, json.dumps(SHORT), right, *([] if has_vnni else [wrong])]
+    limit = os.environ | {"ONEDNN_MAX_CPU_ISA": name}
+    done = subprocess.run(argv, capture_output=True, text=True, env=limit, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found[0] == dict.fromkeys(("serving_default", "translate"), expected)
+    assert has_vnni or found[1] == dict.fromkeys(("serving_default", "translate"), WRONG)
+
+
+@pytest.fixture
+def wrong_products(monkeypatch):
+    """Every product of 8-bit integers is a thousandth too large, which is not noticed before the graph runs."""
+    right = int8._quantized_matmul
+    monkeypatch.setattr(int8, "_quantized_matmul", lambda x_NI, matrix: right(x_NI, matrix) * 1.001)
+    monkeypatch.setattr(ensemble, "must_have_int8", lambda: None)
+
+
+@pytest.mark.parametrize("name", ["serving_default", "translate", "parse"])
+def test_every_signature_that_decodes_checks_its_products(run, wrong_products, name):
+    function = ExportedTranslator(Translator.from_run(run.directory, int8=True), parses=True).signatures()[name]
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"wrong on this processor: expected 812800, received 8136\d\d"
+    ):
+        function(np.array(["12 big cows"]))
+
+
+def test_wrong_products_of_an_export_are_one_line(run, tmp_path, wrong_products, program):
+    path = export(run.directory, str(tmp_path / "exported"), quantization="int8")
+    reason = WRONG.replace("1612900", "812800").replace("12750", r"8136\d\d")
+    with pytest.raises(ValueError, match=rf"^{path} refuses this: {reason}$"):
+        t2t_repro.load(path).translate(["12 big cows"])
+    code, out, err = program("t2t-serve", f"--export_dir={tmp_path}/exported")
+    assert (code, out) == (1, "") and re.fullmatch(rf"t2t-serve: .*{reason}\n", err)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # TensorFlow's, of what it half loaded
+def test_an_operation_that_is_missing_is_one_line(run, tmp_path, program):
+    """As if TensorFlow had been built without oneDNN: the file asks for an operation of another name."""
+    path = export(run.directory, str(tmp_path / "exported"), quantization="int8")
+    graph = Path(path, "saved_model.pb")
+    assert b"_QuantizedMatMul" in graph.read_bytes()
+    graph.write_bytes(graph.read_bytes().replace(b"_QuantizedMatMul", b"_QuantizedMatMux"))
+    reason = "Op type not registered '_QuantizedMatMux' in binary running on "
+    with pytest.raises(ValueError, match=rf"cannot run here: {reason}[^;\n]*; export it with quantization float32$"):
+        t2t_repro.load(path)
+    code, out, err = program("t2t-serve", f"--export_dir={tmp_path}/exported")
+    assert (code, out) == (1, "") and re.fullmatch(rf"t2t-serve: {path} cannot be loaded: {reason}.*\n", err)
+
+
 def test_scores_are_the_same_in_turns(run, monkeypatch):
     from t2t_repro.inference import signatures
 
@@ -118,9 +227,8 @@ def test_scores_are_the_same_in_turns(run, monkeypatch):
         module.signatures()["score"](np.array(["a " * 2_000]), np.array(["a"]))
 
 
+@pytest.mark.numeric
 def test_a_parser_gives_trees(run):
-    from t2t_repro.inference.signatures import ExportedTranslator
-
     translator = Translator.from_run(run.directory)
     sentences = ["3 red cats .", "", " f  ( x )", "12"]
     found = ExportedTranslator(translator, parses=True).signatures()["parse"](np.array(sentences))

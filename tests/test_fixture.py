@@ -58,7 +58,7 @@ def test_training_could_go_on(run, tmp_path):
     run = Run.open(shutil.copytree(FIXTURE, tmp_path / "RUN"))
     model = Transformer(Vocabulary(run.vocabulary).size, run.hparams)
     step, position = tf.Variable(0, dtype=tf.int64), tf.Variable([0, 0, 0], shape=[None], dtype=tf.int64)
-    spent = tf.Variable([0, 0, 0], dtype=tf.float64)
+    spent = tf.Variable([0, 0, 0, 0], shape=[None], dtype=tf.float64)
     optimizer = Adam([weight.value for weight in model.trainable_variables], run.hparams)
     state = {"model": model, "optimizer": optimizer, "step": step, "position": position, "spent": spent}
     assert Checkpoints(run, state, keep=5).restore_newest()

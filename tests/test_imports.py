@@ -14,14 +14,18 @@ from conftest import CHECKOUT
 
 # Where each part of the package lies in the checkout. A part is a folder, or one module of the package's root.
 FOLDERS = {"problems": "problems", "hparams": "hparams", "bin": "bin"}
-FOLDERS |= {part: f"t2t_repro/{part}" for part in ("data", "model", "training", "inference", "evaluation", "serving")}
-ROOT_MODULES = ("config", "files", "problem", "registry", "run", "describe", "cost", "scale", "scaffold")
+FOLDERS |= {
+    part: f"t2t_repro/{part}"
+    for part in ("data", "model", "training", "inference", "evaluation", "selftest", "serving")
+}
+ROOT_MODULES = ("config", "files", "problem", "processor", "registry", "run", "describe", "cost", "scale", "scaffold")
 
-CORE = {"config", "files", "problem", "registry", "run"}
+CORE = {"config", "files", "problem", "processor", "registry", "run"}
 MAY_IMPORT = {
     "config": set(),
     "files": set(),
     "problem": set(),
+    "processor": set(),
     "registry": {"config", "problem"},
     "run": {"config", "files", "problem", "registry"},
     "describe": {"config", "problem", "registry"},
@@ -35,8 +39,10 @@ MAY_IMPORT = {
     "training": CORE | {"cost", "data", "model"},
     "inference": CORE | {"data", "model", "training"},
     "evaluation": CORE | {"data", "model", "training", "inference"},
+    "selftest": CORE | {"cost", "data", "model", "training", "inference"},
     "serving": {"files"},  # what is exported stands on its own
-    "bin": CORE | {"describe", "scaffold", "cost", "scale", "data", "training", "inference", "evaluation", "serving"},
+    "bin": CORE
+    | {"describe", "scaffold", "cost", "scale", "data", "training", "inference", "evaluation", "selftest", "serving"},
     "__init__": {"config", "problem", "hparams", "registry", "scale", "inference"},
 }
 # Parts whose import brings nothing but the standard library (and absl, for the programs).

@@ -24,6 +24,8 @@ from t2t_repro.model.layers import (
 )
 from t2t_repro.model.transformer import Transformer
 
+pytestmark = pytest.mark.numeric
+
 RNG = np.random.default_rng(1)
 EPSILON = 1e-6  # of layer normalisation: tensor2tensor's, since the paper names none
 

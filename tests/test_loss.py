@@ -13,6 +13,8 @@ from t2t_repro.model.transformer import PAD
 from t2t_repro.training import loss as loss_module
 from t2t_repro.training.loss import projected_loss, smoothed_cross_entropy, vocabulary_blocks
 
+pytestmark = pytest.mark.numeric
+
 RNG = np.random.default_rng(1)
 VOCAB, D_MODEL = 13, 6
 
@@ -109,6 +111,7 @@ def test_one_target_many_times():
     compare(value_and_gradients(fused, *case), value_and_gradients(plainly, *case, tf.float64), 2e-6)
 
 
+@pytest.mark.bfloat16
 def test_narrow_states(monkeypatch):
     """bfloat16 keeps 8 bits: errors of a few thousandths; sums are taken in float32 all the same."""
     monkeypatch.setattr(loss_module, "CHUNK", 64)
@@ -146,7 +149,7 @@ def test_of_padding_alone_there_is_no_loss(tokens):
         assert not found.any()
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=["float32", "bfloat16"])
 def test_xla_computes_the_same(monkeypatch, dtype):
     monkeypatch.setattr(loss_module, "CHUNK", 8)
     monkeypatch.setattr(loss_module, "BLOCK", 5)

@@ -9,6 +9,8 @@ import tensorflow as tf
 from t2t_repro.config import HParams
 from t2t_repro.training.optimizer import Adam
 
+pytestmark = pytest.mark.numeric
+
 HPARAMS = HParams(name="base", description="")  # beta1 0.9, beta2 0.98, epsilon 1e-9 (section 5.3)
 SHAPES = [(3, 4), (5,)]
 RNG = np.random.default_rng(1)

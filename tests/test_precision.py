@@ -9,7 +9,7 @@ import tensorflow as tf
 from small import PROBLEM, TINY
 
 from t2t_repro.config import TrainingOptions
-from t2t_repro.training import devices, precision, trainer
+from t2t_repro.training import hardware, precision, trainer
 from t2t_repro.training.trainer import train
 
 
@@ -67,12 +67,12 @@ def test_float32_is_not_tf32(trained):
 
 
 def test_a_gpu_that_tensorflow_does_not_see_is_reported(gpus, monkeypatch, tmp_path):
-    monkeypatch.setattr(devices, "NVIDIA", str(tmp_path / "nvidia0"))
-    assert devices.unused_gpu() == ""
+    monkeypatch.setattr(hardware, "NVIDIA", str(tmp_path / "nvidia0"))
+    assert hardware.unused_gpu() == ""
     (tmp_path / "nvidia0").touch()
-    assert devices.unused_gpu().startswith(f"warning: there is an NVIDIA GPU ({tmp_path / 'nvidia0'}), but TensorFlow")
+    assert hardware.unused_gpu().startswith(f"warning: there is an NVIDIA GPU ({tmp_path / 'nvidia0'}), but TensorFlow")
     gpus((8, 0))
-    assert devices.unused_gpu() == ""
+    assert hardware.unused_gpu() == ""
 
 
 @pytest.mark.parametrize(

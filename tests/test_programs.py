@@ -141,7 +141,7 @@ def test_one_line_for_what_the_user_can_mend():
 
     sys_argv, sys.argv = sys.argv, ["t2t-x"]
     try:
-        assert code_of(lambda: HPARAMS["bse"]) == 1
+        assert code_of(lambda: HPARAMS["bse"]) == 2
         assert code_of(lambda: HParams("n", "", d_k=0)) == 1
         assert code_of(lambda: open("missing")) == 1
         for defect in (lambda: {}["x"], lambda: 1 / 0, lambda: json.loads("{"), lambda: "a" + 1):
@@ -158,7 +158,7 @@ def finish(body, monkeypatch, capfd):
 
 def test_message_of_a_key_error_has_no_quotes_around_it(monkeypatch, capfd):
     code, err = finish(lambda: HPARAMS["bse"], monkeypatch, capfd)
-    assert code == 1 and err.startswith("t2t-x: unknown hyperparameter set 'bse': did you mean 'base'? known: ")
+    assert code == 2 and err.startswith("t2t-x: unknown hyperparameter set 'bse': did you mean 'base'? known: ")
     assert err.count("\n") == 1
 
 
@@ -246,7 +246,8 @@ def test_reader_gone_is_quiet():
 )
 def test_failure(program, name, arguments, message):
     code, out, err = program(name, *arguments)
-    assert (code, out) == (1, "")
+    unknown_name = message.startswith(("unknown problem", "unknown hyperparameter set", "unknown field"))
+    assert (code, out) == (2 if unknown_name else 1, "")
     assert err.startswith(f"{name}: {message}") and err.count("\n") == 1
     assert os.listdir() == []
 
@@ -261,9 +262,9 @@ def test_failure(program, name, arguments, message):
         (["t2t-registry"], 0),
         (["t2t-registry", "--problem=translate_ende_cldr", "--hparams=base"], 0),
         (["t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, "--hparms=base"], 2),
-        (["t2t-trainer", "--problem=translate_ende_cdlr", *TRAIN], 1),
-        (["t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, "--hparams=bose"], 1),
-        (["t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, "--override=dmodel=2"], 1),
+        (["t2t-trainer", "--problem=translate_ende_cdlr", *TRAIN], 2),
+        (["t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, "--hparams=bose"], 2),
+        (["t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, "--override=dmodel=2"], 2),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

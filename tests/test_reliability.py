@@ -72,8 +72,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         vocabulary = Vocabulary(dataset.vocabulary)
         run = Run(RUN, problem, hparams, DATA, 1, "float32", vocabulary.sha256).start(dataset.vocabulary)
         run.note({"data": dataset.condition()})
-        alone, options = Cluster.from_environment(), TrainingOptions()
-        training = trainer._Training(run, alone, dataset, vocabulary.size, options, small.silent, None)
+        training = trainer._Training(
+            run, Cluster.from_environment(), dataset, vocabulary.size, TrainingOptions(), small.silent, None
+        )
         for step in (2, 4):
             training.step.assign(step)
             training.checkpoints.save(step)

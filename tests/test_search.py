@@ -24,6 +24,8 @@ from t2t_repro.inference.beam import beam_search
 from t2t_repro.inference.sample import draws
 from t2t_repro.inference.search import END
 
+pytestmark = pytest.mark.numeric
+
 VOCAB = 30
 RNG = np.random.default_rng(3)
 SOURCES = [[*RNG.integers(2, VOCAB, n).tolist(), END] for n in (0, 1, 2, 5, 7, 3, 3, 6)]

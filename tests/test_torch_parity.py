@@ -11,6 +11,8 @@ from small import random_ids, random_model
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.numeric
+
 VOCAB = 50
 SIZES = {"d_model": 64, "num_heads": 4, "d_k": 16, "d_v": 16, "d_ff": 96, "num_layers": 2}
 

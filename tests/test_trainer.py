@@ -23,6 +23,7 @@ from t2t_repro.problem import Generated
 from t2t_repro.run import Run
 from t2t_repro.training import trainer
 from t2t_repro.training.checkpoints import paths
+from t2t_repro.training.progress import UNKNOWN
 from t2t_repro.training.trainer import Interrupted, train
 
 SPENT = "spent/.ATTRIBUTES/VARIABLE_VALUE"
@@ -58,7 +59,7 @@ def test_a_run_directory(trained):
     assert any(name.startswith("events.out.tfevents.") for name in names)
     assert [os.path.basename(path) for path in paths(trained)] == ["ckpt-4", "ckpt-8"]
     run = Run.open(trained.directory)
-    assert (run.hparams, run.seed, run.precision) == (TINY, 1, "float32")
+    assert (run.hparams, run.seed, run.precision) == (replace(TINY, checkpoint_steps=4), 1, "float32")
 
 
 def test_run_json_says_what_was_trained_on_and_spent(trained, data):
@@ -142,7 +143,8 @@ def test_stopped_and_continued_is_uninterrupted(trained, data, tmp_path, monkeyp
     assert f"continuing {output_dir} at step 5" in said
     uninterrupted, continued = values(trained, 8), values(run, 8)
     assert uninterrupted.keys() == continued.keys()
-    tokens, flops, seconds = continued.pop(SPENT)
+    tokens, flops, seconds, paper = continued.pop(SPENT)
+    assert paper == UNKNOWN
     assert [tokens, flops] == pytest.approx(uninterrupted.pop(SPENT)[:2].tolist()) and seconds > 0
     for name, array in continued.items():
         np.testing.assert_array_equal(array, uninterrupted[name], err_msg=name)

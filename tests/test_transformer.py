@@ -15,6 +15,8 @@ from t2t_repro.config import HParams
 from t2t_repro.model.layers import sinusoids
 from t2t_repro.model.transformer import Transformer
 
+pytestmark = pytest.mark.numeric
+
 VOCAB = 11
 RNG = np.random.default_rng(1)
 SOURCE, TARGET = random_ids(RNG, VOCAB, 3, 5), random_ids(RNG, VOCAB, 3, 6)
@@ -183,6 +185,7 @@ def test_a_copy_keeps_its_precision():
     assert Transformer.from_config(model.get_config()).compute_dtype == "bfloat16"
 
 
+@pytest.mark.bfloat16
 def test_mixed_precision_keeps_weights_and_logits_in_float32():
     wide, narrow = shared_model(VOCAB), random_model(VOCAB, dtype="mixed_bfloat16")
     assert {weight.dtype for weight in narrow.weights} == {"float32"}

@@ -153,6 +153,7 @@ def must_be_equal(one: Outcome, other: Outcome) -> None:
         assert np.linalg.norm(a - b) < 1e-3 * np.linalg.norm(b - start)
 
 
+@pytest.mark.numeric
 def test_one_replica_equals_one_plain_batch(trained, shards):
     """Eight parts one after the other, their gradients summed, are one big batch."""
     _, ours = trained(1, 0.0)
@@ -173,6 +174,7 @@ def test_any_number_of_micro_batches_makes_the_same_step(trained, shards, replic
     must_be_equal(found, whole)
 
 
+@pytest.mark.numeric
 def test_two_replicas_equal_one(trained):
     """Under dropout too: each part draws its own masks, whichever device computes it."""
     (_, one), (_, two) = trained(1, 0.3), trained(2, 0.3)
@@ -207,6 +209,7 @@ def test_xla_makes_the_same_update(trained, shards, replicas):
     assert compiled.updater.gradients.experimental_get_tracing_count() == replicas
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_xla_computes_the_same_gradient(shards, dtype):
     """Under dropout too: of a part that needs no more padding, all masks are the same."""
@@ -225,6 +228,7 @@ def test_xla_computes_the_same_gradient(shards, dtype):
         assert np.linalg.norm(a - b) <= precise * np.linalg.norm(b)
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_float16_with_a_scaled_loss(trained, shards, replicas):
     """The same updates as in float32, to half precision: the loss, and the gradient's norm without its factor."""

@@ -37,6 +37,7 @@ from t2t_repro.data.trees import Tree
 from t2t_repro.data.vocabulary import Vocabulary, learn
 from t2t_repro.files import sha256, write_json
 from t2t_repro.problem import SPLITS, Pair, Problem, Wmt
+from t2t_repro.processor import usable_cores
 from t2t_repro.run import versions
 
 __all__ = ["Dataset", "prepare"]
@@ -241,7 +242,7 @@ class _Preparation:
         """Writes the piles that are not there yet."""
         there, total = piles.start(), self._number("train")
         chunks = math.ceil(total / ENCODE_PAIRS)
-        processes = self.processes or (_cores() if chunks - len(there) >= PROCESSES_FROM else 1)
+        processes = self.processes or (usable_cores() if chunks - len(there) >= PROCESSES_FROM else 1)
         started = said = time.monotonic()
         for done, _ in enumerate(piles.encode(self._chunks(there), processes), start=1):
             if time.monotonic() - said > REPORT_SECONDS:
@@ -366,7 +367,3 @@ def _must_be_enough(counts: SplitCounts, held: SplitCounts, piles: Piles) -> Non
             f"too little training text is left of {counts.read:,} pairs: {counts.kept:,} to train on and "
             f"{held.kept:,} held out for validation, {dict(counts.dropped)} dropped; give more text"
         )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))

@@ -37,6 +37,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from t2t_repro.files import written_whole
+from t2t_repro.processor import usable_cores
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -78,7 +79,7 @@ def learn(texts: Iterable[str], path: str, kind: str, size: int, num_threads: in
     number, counts = _characters(texts)
     for most in ((size - _FIXED) // 2, size - _FIXED):
         try:
-            proto = _train(texts, kind, size, _coverage(counts, size, most), num_threads or os.cpu_count() or 1)
+            proto = _train(texts, kind, size, _coverage(counts, size, most), num_threads or usable_cores())
             break
         except RuntimeError as error:
             failure = error
@@ -325,7 +326,7 @@ def must_be_unicode(number: int, text: object) -> None:
 
 def _threads(items: Sequence[object]) -> int:
     """A few texts are encoded sooner than threads are started."""
-    return 1 if len(items) < 64 else os.cpu_count() or 1
+    return 1 if len(items) < 64 else usable_cores()
 
 
 def _last_part(error: Exception) -> str:

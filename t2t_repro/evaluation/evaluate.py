@@ -18,7 +18,7 @@ from t2t_repro.inference.cores import at_once
 from t2t_repro.inference.decode import Translator
 from t2t_repro.inference.parse import Parser
 from t2t_repro.run import Run
-from t2t_repro.training.checkpoints import paths
+from t2t_repro.training.checkpoints import to_average
 from t2t_repro.training.progress import safe_exp
 from t2t_repro.training.update import make_evaluator
 
@@ -60,7 +60,7 @@ def evaluate(
     batches = list(pipeline.evaluation_batches(shards, max_tokens=longest))
     sums = tf.add_n(list(at_once(lambda batch: evaluator(batch["inputs"], batch["targets"]), batches)))
     smoothed, plain, correct, tokens = (float(x) for x in sums)
-    weights = [os.path.basename(path) for path in paths(run)[-average_checkpoints:]]
+    weights = [os.path.basename(path) for path in to_average(run, average_checkpoints)]
     return {
         "problem": run.problem.name,
         "hparams": run.hparams.name,

@@ -10,12 +10,13 @@ of big 0.9, 0.75 and 0.65 times.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import tensorflow as tf
+
+from t2t_repro.processor import usable_cores
 
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
@@ -29,7 +30,7 @@ def set_threads(threads: int) -> None:
 
 def batches_at_once() -> int:
     """As many as fill the cores, each on `set_threads` of them; one where a GPU computes."""
-    cores = os.cpu_count() or 1
+    cores = usable_cores()
     threads = tf.config.threading.get_intra_op_parallelism_threads() or cores
     return 1 if tf.config.list_physical_devices("GPU") else max(1, cores // threads)
 

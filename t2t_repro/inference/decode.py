@@ -49,7 +49,7 @@ class Translator:
 
         With `int8` the products of decoding are in 8-bit integers, for large models faster on a CPU; all else is as the
         run has it. Raises FileNotFoundError where there is no run or no checkpoint, and ValueError where one is
-        damaged, or where there are no such products.
+        damaged, or if such products are missing or wrong here (`t2t_repro.model.int8`).
         """
         return cls.from_runs([output_dir], average_checkpoints, int8)
 

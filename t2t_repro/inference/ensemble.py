@@ -68,7 +68,7 @@ class Ensemble:
 
 class FixedEnsemble(Ensemble):
     """Models whose weights change no more: what a step multiplies by is made once and not in each call. With `int8` its
-    products are in 8-bit integers; raises ValueError where there are none."""
+    products are in 8-bit integers; raises ValueError if this machine has none (`must_have_int8`)."""
 
     def __init__(self, models: Sequence[Transformer], int8: bool = False):
         super().__init__(models)

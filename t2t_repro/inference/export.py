@@ -22,7 +22,7 @@ from t2t_repro.inference import ctranslate2
 from t2t_repro.inference.decode import Translator
 from t2t_repro.inference.signatures import ExportedTranslator
 from t2t_repro.run import Run, versions
-from t2t_repro.training.checkpoints import paths
+from t2t_repro.training.checkpoints import to_average
 
 FORMATS = ("saved_model", "ctranslate2")
 QUANTIZATIONS = ("float32", "int8")
@@ -87,7 +87,7 @@ def _next_version(export_dir: str) -> Iterator[tuple[str, str]]:
 
 def _model_card(run: Run, translator: Translator, average_checkpoints: int) -> dict[str, Any]:
     """What was trained, on what, how well it scored, by which versions."""
-    checkpoints = [os.path.basename(path) for path in paths(run)[-average_checkpoints:]]
+    checkpoints = [os.path.basename(path) for path in to_average(run, average_checkpoints)]
     scores = _scores(run)
     return {
         "problem": run.problem.to_dict(),

@@ -13,6 +13,7 @@ from t2t_repro.data.vocabulary import must_be_list, must_be_pairs, must_be_unico
 from t2t_repro.files import read_json
 
 _GRAPH, _CARD = "saved_model.pb", "model_card.json"
+_ASSERTION = re.compile(r"assertion failed: (.*)")  # as far as the line goes: then TensorFlow names the node
 
 
 class ExportedModel:
@@ -21,7 +22,8 @@ class ExportedModel:
     def __init__(self, path: str):
         """`path`: the folder of a SavedModel, or one of numbered folders, of which the highest is taken.
 
-        Raises FileNotFoundError where there is none, and ValueError where it is damaged.
+        Raises FileNotFoundError where there is none, and ValueError where it is damaged or TensorFlow lacks one of its
+        operations.
         """
         import tensorflow_text  # noqa: F401  (registers the operations of the tokenizer)
 
@@ -31,6 +33,9 @@ class ExportedModel:
             self._loaded = tf.saved_model.load(self.path)  # kept, for signatures do not keep their variables
         except (KeyError, TypeError, ValueError, OSError, tf.errors.OpError) as error:
             raise ValueError(f"{self.path} is damaged: {str(error).splitlines()[0]}; export the run again") from None
+        except RuntimeError as error:  # an operation is not registered: of a float32 export no processor lacks one
+            reason = str(error).partition(".")[0]
+            raise ValueError(f"{self.path} cannot run here: {reason}; export it with quantization float32") from None
 
     def translate(self, texts: Sequence[str], beam_size: int | None = None, alpha: float | None = None) -> list[str]:
         """The best translation of each text; an empty text gives an empty one."""
@@ -73,11 +78,13 @@ class ExportedModel:
         return self._call("score", inputs=sources, targets=targets)["log_probabilities"].numpy().tolist()
 
     def _call(self, signature: str, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Raises ValueError where the graph finds the inputs wrong."""
+        """Raises ValueError if a check in the graph fails: the inputs are wrong, or this processor's products."""
         try:
             return self._loaded.signatures[signature](**inputs)
         except tf.errors.InvalidArgumentError as error:
-            raise ValueError(f"{self.path} refuses this: {' '.join(error.message.split())}") from None
+            found = _ASSERTION.search(error.message)
+            reason = re.sub(r"[\[\]]", "", found[1]) if found else " ".join(error.message.split())
+            raise ValueError(f"{self.path} refuses this: {reason}") from None
 
 
 def holds_export(path: str) -> bool:

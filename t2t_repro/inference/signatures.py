@@ -3,7 +3,8 @@
 B strings in a batch, N translations of each; M and L tokens of the longest source and target, H heads.
 
 What is asked for is checked in the graph, so that it holds wherever the model is served: a `tf.errors.
-InvalidArgumentError` says what was expected.
+InvalidArgumentError` says what was expected. So are the products of 8-bit integers, of a model that decodes by them: on
+a processor that computes them wrongly each request fails, and the message gives the remedy.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from t2t_repro.data.vocabulary import END, PAD
 from t2t_repro.inference import tree_graph
 from t2t_repro.inference.beam import NEVER
 from t2t_repro.inference.decode import Translator
+from t2t_repro.model.int8 import must_be_exact
 
 TOKENS_AT_ONCE = 4_096  # source positions a search holds; a larger batch of strings is searched in turns
 SCORED_AT_ONCE = 1_024  # target positions that are scored at once: each has the logits of a whole vocabulary
@@ -92,6 +94,9 @@ class ExportedTranslator(tf.Module):
         _must(1 <= n_best, n_best <= beam_size, "n_best must be at least 1 and at most beam_size, got", n_best)
         _must(0 <= alpha, alpha < float("inf"), "alpha must be at least 0 and finite, got", alpha)
         _must(0 <= extra_length, extra_length <= limit, f"extra_length must be from 0 to {limit}, got", extra_length)
+        if self._translator.ensemble.int8:
+            with tf.control_dependencies([must_be_exact(tf.size(inputs))]):
+                inputs = tf.identity(inputs)
         if self._parses:
             words = tree_graph.split_words(inputs)
             inputs = tf.strings.reduce_join(words, axis=1, separator=" ")

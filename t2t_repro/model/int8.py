@@ -1,7 +1,15 @@
 """Matrix products in 8-bit integers, for decoding on processors: of a matrix rounded once with a scale for each column,
 and of rows rounded as they come, each with a scale of its own.
 
-Sums are exact, in 32 bits, so a row's product does not depend on the rows beside it.
+Rows are rounded to -127 to 127, weights to -64 to 64 (seven bits). Sums are exact, in 32 bits, so a row's product does
+not depend on the rows beside it.
+
+Why seven bits: on a processor without VNNI, oneDNN shifts signed rows by 128 and adds pairs of products in 16 bits
+(`vpmaddubsw`), which saturate at 32,767. The largest pair is (127 + 128) * 64 * 2 = 32,640; with 65 it is 33,150. With
+weights to 127, as VNNI allows, the products are wrong on those processors, without an error.
+
+What a processor needs: any instruction set of x86-64 that TensorFlow runs on, with oneDNN in TensorFlow. It is detected
+by computing products at the limits of both ranges, never by name: see `must_have_int8` and `must_be_exact`.
 
 Shapes: N rows, I inputs, O outputs.
 """
@@ -11,24 +19,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 AttrValue = tf.compat.v1.AttrValue
 
-LARGEST = 127.0  # the range is symmetric, as oneDNN has it: -128 is not used
+LARGEST_ROW = 127  # the range is symmetric, as oneDNN has it: -128 is not used
+LARGEST_WEIGHT = 64
+PROBES = ((1, 8, 8), (5, 100, 40))  # N, I, O: a vector and a matrix, for which oneDNN may choose different code
+_WRONG = "products of 8-bit integers are wrong on this processor: expected"
+_EXPORT_AGAIN = "export the run with --quantization=float32"
 
 
 class Int8Matrix(NamedTuple):
-    """A matrix: `values_IO` / 127 times the scale of each column."""
+    """A matrix: `values_IO` times the scale of each column."""
 
-    values_IO: tf.Tensor  # int8
-    scales_O: tf.Tensor  # float32: the largest absolute value of each column
+    values_IO: tf.Tensor  # int8, -64 to 64
+    scales_O: tf.Tensor  # float32
 
 
 def int8_matrix(weight_IO: tf.Tensor) -> Int8Matrix:
-    """`weight_IO` [I, O], float32, to the nearest that can be had."""
-    scales_O = tf.reduce_max(tf.abs(weight_IO), axis=0)
-    return Int8Matrix(_rounded(weight_IO, scales_O), scales_O)
+    """`weight_IO` [I, O], float32, rounded to nearest: the largest absolute value of a column becomes 64."""
+    scales_1O = _scales(weight_IO, 0, LARGEST_WEIGHT)
+    return Int8Matrix(_rounded(weight_IO, scales_1O), scales_1O[0])
 
 
 def int8_map(
@@ -39,49 +52,98 @@ def int8_map(
     bias_O = None if bias_O is None else tf.convert_to_tensor(bias_O)
 
     def mapped(x_NI: tf.Tensor) -> tf.Tensor:
-        y_NO = int8_product(x_NI, matrix, tf.as_dtype(result))
-        return y_NO if bias_O is None else y_NO + tf.cast(bias_O, y_NO.dtype)
+        y_NO = int8_product(x_NI, matrix)
+        return tf.cast(y_NO if bias_O is None else y_NO + bias_O, result)
 
     return mapped
 
 
-def int8_product(x_NI: tf.Tensor, matrix: Int8Matrix, dtype: tf.DType) -> tf.Tensor:
-    """x W [N, O] as `dtype`.
+def int8_product(x_NI: tf.Tensor, matrix: Int8Matrix) -> tf.Tensor:
+    """x W [N, O], float32.
 
     `matrix` must stay the same for as long as the graph lives: the operation packs it once and keeps that.
     """
-    given = dtype if dtype == tf.bfloat16 else tf.float32  # what the operation can give
     x_NI = tf.cast(x_NI, tf.float32)
-    scale_N1 = tf.reduce_max(tf.abs(x_NI), axis=1, keepdims=True)
-    y_NO = _quantized_matmul(_rounded(x_NI, scale_N1), matrix, given)
-    return tf.cast(y_NO * tf.cast(scale_N1 / LARGEST, given), dtype)
+    scales_N1 = _scales(x_NI, 1, LARGEST_ROW)
+    return _quantized_matmul(_rounded(x_NI, scales_N1), matrix) * scales_N1
 
 
 def must_have_int8() -> None:
-    """Raises ValueError where TensorFlow has no such products: for a GPU, and for a processor without oneDNN."""
+    """Raises ValueError if such products are missing or wrong here, or if there is a GPU, which has none."""
     if tf.config.list_physical_devices("GPU"):
         raise ValueError("products of 8-bit integers are for CPUs, and there is a GPU; decode without int8")
-    product = tf.function(int8_map(tf.ones([8, 8])), autograph=False)
     try:
-        found = float(product(tf.ones([1, 8]))[0, 0])
+        furthest = tf.function(lambda size: _furthest(size), autograph=False)
+        expected, received = (float(each) for each in furthest(tf.constant(1)))
     except (tf.errors.OpError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"no products of 8-bit integers here ({reason}); decode without int8") from None
-    if abs(found - 8) > 0.1:
-        raise ValueError(f"products of 8-bit integers are wrong here ({found} for 8); decode without int8")
+    if not _is_exact(expected, received):
+        raise ValueError(f"{_WRONG} {expected:.0f}, received {received:.0f}; decode without int8")
 
 
-def _rounded(x: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
-    steps = tf.round(x * (LARGEST / tf.maximum(scale, 1e-30)))  # where all is 0, 0
-    return tf.cast(steps, tf.int8)
+def must_be_exact(size: tf.Tensor) -> tf.Operation:
+    """An operation that fails with `InvalidArgumentError` if such products are wrong where the graph runs.
+
+    For graphs that are exported: `size`, an int32 scalar of at least 0, comes from each request, so that the products
+    cannot be computed before the graph is loaded.
+    """
+    expected, received = _furthest(size)
+    numbers = [tf.as_string(each, precision=0) for each in (expected, received)]
+    message = tf.strings.join([_WRONG, numbers[0] + ",", "received", numbers[1] + ";", _EXPORT_AGAIN], separator=" ")
+    return tf.debugging.Assert(_is_exact(expected, received), [message])
 
 
-def _quantized_matmul(x_NI: tf.Tensor, matrix: Int8Matrix, dtype: tf.DType) -> tf.Tensor:
-    """oneDNN's product of 8-bit integers. TensorFlow has it as `_QuantizedMatMul`, without a name in Python; of those
-    that have one, none takes rows with a sign, or a scale for each column, or keeps the packed matrix."""
+def _furthest(size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Of products at the limits of both ranges the one that is furthest from its sum: float32, expected and received.
+
+    `size` is as for `must_be_exact`.
+    """
+    zero = tf.cast(tf.minimum(size, 0), tf.int8)
+    pairs = []
+    for rows, inputs, outputs in PROBES:
+        x_NI, weight_IO = _extremes(rows, inputs) * LARGEST_ROW, _extremes(outputs, inputs).T * LARGEST_WEIGHT
+        matrix = Int8Matrix(tf.constant(weight_IO, tf.int8), tf.ones([outputs]))
+        received_NO = _quantized_matmul(tf.constant(x_NI, tf.int8) + zero, matrix)
+        pairs.append((tf.reshape((x_NI @ weight_IO).astype(np.float32), [-1]), tf.reshape(received_NO, [-1])))
+    expected, received = (tf.concat(side, axis=0) for side in zip(*pairs, strict=True))
+    error = tf.abs(received - expected)
+    place = tf.argmax(tf.where(tf.math.is_nan(error), tf.float32.max, error))
+    return expected[place], received[place]
+
+
+def _is_exact(expected: Any, received: Any) -> Any:
+    """Sums are integers, at most 100 * 127 * 64 here, which a few roundings to float32 move by less than a half."""
+    return abs(received - expected) < 0.5
+
+
+def _extremes(count: int, length: int) -> np.ndarray:
+    """[count, length] of 1 and -1: all 1, all -1, alternating, and random."""
+    signs = np.random.default_rng(0).choice([-1, 1], (count, length))
+    signs[:3] = np.stack([np.ones(length), -np.ones(length), np.arange(length) % 2 * 2 - 1])[:count]
+    return signs
+
+
+def _scales(x: tf.Tensor, axis: int, largest: int) -> tf.Tensor:
+    """What 1 stands for if the largest absolute value along `axis` becomes `largest`: at least 1e-30, never 0."""
+    return tf.maximum(tf.reduce_max(tf.abs(x), axis=axis, keepdims=True) / largest, 1e-30)
+
+
+def _rounded(x: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.round(x * (1 / scales)), tf.int8)
+
+
+def _quantized_matmul(x_NI: tf.Tensor, matrix: Int8Matrix) -> tf.Tensor:
+    """oneDNN's product of 8-bit integers, float32: TensorFlow's `_QuantizedMatMul`, which has no name in Python.
+
+    Of those that have one, none takes rows with a sign, or a scale for each column, or keeps the packed matrix.
+
+    The result is never asked for as bfloat16: without AVX-512 that ends the process.
+    """
     outputs = matrix.scales_O.shape[0]
     bias_O = tf.zeros([outputs])  # the kernel wants one, to give what is no integer
-    ranges = [-LARGEST, LARGEST, -matrix.scales_O, matrix.scales_O]
+    largest_O = matrix.scales_O * 127  # which the kernel divides by 127, whatever the range
+    ranges = [-127.0, 127.0, -largest_O, largest_O]
     integers = (tf.bitcast(each, tf.qint8) for each in (x_NI, matrix.values_IO))  # no loop carries that type
     inputs = [*integers, bias_O, *(tf.convert_to_tensor(each) for each in ranges)]
     attributes = {
@@ -89,15 +151,15 @@ def _quantized_matmul(x_NI: tf.Tensor, matrix: Int8Matrix, dtype: tf.DType) -> t
         "T2": _type(tf.qint8),
         "Tbias": _type(tf.float32),
         "U": _type(tf.float32),
-        "Tout": _type(dtype),
+        "Tout": _type(tf.float32),
         "Tdevice_inputs": _types([]),
         "Tdevice_outputs": _types([]),
         "Thost_inputs": _types([each.dtype for each in inputs]),
-        "Thost_outputs": _types([dtype]),
+        "Thost_outputs": _types([tf.float32]),
         "fused_ops": AttrValue(list=AttrValue.ListValue(s=[b"BiasAdd", b"Dequantize"])),
     }
     graph = tf.compat.v1.get_default_graph()
-    operation = graph.create_op("_QuantizedMatMul", inputs, [dtype], attrs=attributes, name="int8_product")
+    operation = graph.create_op("_QuantizedMatMul", inputs, [tf.float32], attrs=attributes, name="int8_product")
     (y_NO,) = operation.outputs
     y_NO.set_shape([None, outputs])
     return y_NO

@@ -48,7 +48,7 @@ class ServedModel:
         self.path = os.path.join(export_dir, str(self.version))
         try:
             self._model = tf.saved_model.load(self.path)
-        except (OSError, ValueError, tf.errors.OpError) as error:
+        except (OSError, RuntimeError, ValueError, tf.errors.OpError) as error:  # RuntimeError: an unknown operation
             raise ValueError(f"{self.path} cannot be loaded: {' '.join(str(error).split())}") from None
         definitions = _definitions(self.path)
         self._defaults = {

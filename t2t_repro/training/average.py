@@ -10,7 +10,7 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.files import write_json
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
-from t2t_repro.training.checkpoints import Checkpoints, load_weights, paths
+from t2t_repro.training.checkpoints import Checkpoints, load_weights, to_average
 from t2t_repro.training.precision import POLICIES
 
 
@@ -24,7 +24,7 @@ def average(output_dir: str, average_dir: str, checkpoints: int | None = None) -
     """
     run = Run.open(output_dir)
     last = run.hparams.average_checkpoints if checkpoints is None else checkpoints
-    found = len(paths(run))
+    found = len(to_average(run, 10**9))
     if not 1 <= last <= found:
         raise ValueError(f"{output_dir!r} has {found} checkpoints, and {last} are to be averaged; ask for 1 to {found}")
     if os.path.exists(average_dir) and (not os.path.isdir(average_dir) or os.listdir(average_dir)):

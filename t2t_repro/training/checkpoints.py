@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2t_repro.files import written_whole
+from t2t_repro.files import sync, written_whole
 from t2t_repro.run import Run
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the name of every variable in a checkpoint
@@ -63,13 +63,22 @@ class Checkpoints:
         before = [each for each in paths(self._run) if each != path]
         try:
             self._saved.write(path)
-            _write_list(self._run, [*before, path][-self._keep :])
+            for name in _files(self._run, os.path.basename(path)):  # TensorFlow renames its files and never syncs them
+                sync(os.path.join(self._run.checkpoints, name))
+            sync(self._run.checkpoints)
+            _write_list(self._run, self._kept([*before, path]))
         except tf.errors.OpError as error:
             reason = error.message.strip().split("\n")[0].rpartition("; ")[2].partition(" [Op:")[0]
             raise OSError(f"cannot write {path}: {reason}; the checkpoints before it are whole") from None
         finally:
             _remove_unfinished(self._run)
         return path
+
+    def _kept(self, there: list[str]) -> list[str]:
+        """The newest checkpoint, whenever it was written, and the newest that may be averaged."""
+        regular = [path for path in there[:-1] if _is_regular(self._run, path)]
+        number = self._keep - _is_regular(self._run, there[-1])
+        return [*regular[max(len(regular) - number, 0) :], there[-1]]
 
     def _must_be_finite(self, step: int) -> None:
         for member in self._members:
@@ -159,6 +168,22 @@ def paths(run: Run) -> list[str]:
     return []
 
 
+def to_average(run: Run, number: int) -> list[str]:
+    """Returns the newest `number` checkpoints that may be averaged, oldest first, or fewer if there are fewer.
+
+    They are those of every `checkpoint_steps` steps and of the last step, so that neither the clock nor a stop decides
+    which they are. If `number` is 1, or there are none, it is the newest checkpoint of all.
+    """
+    there = paths(run)
+    regular = [path for path in there if _is_regular(run, path)]
+    return there[-1:] if number == 1 else (regular or there[-1:])[-number:]
+
+
+def _is_regular(run: Run, path: str) -> bool:
+    step = int(path.rpartition("-")[2])
+    return step % run.hparams.checkpoint_steps == 0 or step == run.hparams.train_steps
+
+
 def damage(path: str) -> str:
     """Why a checkpoint cannot be read; "" where every byte of it is as it was written, by its checksums."""
     try:
@@ -230,7 +255,7 @@ def load_weights(run: Run, model: tf.Module, average: int = 1) -> list[str]:
     Fewer are averaged where there are fewer. Raises FileNotFoundError where there is none, and ValueError where one has
     weights of other shapes than `model`, or they are of different runs.
     """
-    chosen = paths(run)[-average:]
+    chosen = to_average(run, average)
     if not chosen:
         raise FileNotFoundError(f"{run.directory!r} has no checkpoint yet; train it first (t2t-trainer)")
     variables = variables_of(model)

@@ -22,7 +22,7 @@ from t2t_repro.data import batching, pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
-from t2t_repro.training import machine
+from t2t_repro.training import hardware
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.grid import sizes_on_grid
 from t2t_repro.training.optimizer import Adam
@@ -54,7 +54,7 @@ class Flight:
         self.strategy = tf.distribute.MirroredStrategy()
         self.replicas = self.strategy.num_replicas_in_sync
         self.microbatch_tokens = first_microbatch_tokens(run, options, self.replicas)
-        self.bytes_per_shape = machine.bytes_per_shape(run.precision)  # before anything is freed that it could use
+        self.bytes_per_shape = hardware.bytes_per_shape(run.precision)  # before anything is freed that it could use
         shards, tokens = dataset.shards("train"), run.hparams.batch_tokens
         self.window = next(pipeline.windows(shards, tokens, run.seed, 0, self.replicas, self.microbatch_tokens))
         self.sizes, self.tokens = self.window.parts()  # [U R, A, 3] and [U R, A, 2]
@@ -97,16 +97,16 @@ class Flight:
         if self.sizes.shape[1] > 1:  # else a part is all of an update, and its time that of one
             self.first = np.zeros_like(self.first)  # of no part
         self.startup = self._seconds(self.first)  # makes the graph
-        self.matrix_rate = machine.matrix_rate(run.precision, self.replicas)
+        self.matrix_rate = hardware.matrix_rate(run.precision, self.replicas)
         elements = iter(training_data)
         next(elements)  # from now on it reads ahead, and holds what training holds of the data
         self._measure_worst()
         self.trained = True
         self._measure_updates(chosen)
         # once more, for the machine may have lacked a core then
-        self.matrix_rate = max(self.matrix_rate, machine.matrix_rate(run.precision, self.replicas))
+        self.matrix_rate = max(self.matrix_rate, hardware.matrix_rate(run.precision, self.replicas))
         self._measure_evaluation()
-        self.peak = machine.peak_bytes() + self._growth()
+        self.peak = hardware.peak_bytes() + self._growth()
         del elements
 
     def _growth(self) -> int:
@@ -258,7 +258,7 @@ def _shapes_kept(sizes_N3: np.ndarray) -> int:
     batch, source, target = sizes_N3[sizes_N3[:, 0] > 0].T
     linear = sum(each * different(batch * length) for each, length in zip(LINEAR, (source, target), strict=True))
     attention = sum(different(batch, *pair) for pair in ((source, source), (target, target), (source, target)))
-    return min(linear, machine.SHAPES_KEPT) + min(ATTENTION * attention, machine.SHAPES_KEPT)
+    return min(linear, hardware.SHAPES_KEPT) + min(ATTENTION * attention, hardware.SHAPES_KEPT)
 
 
 def _ranks(number: int) -> Iterator[float]:

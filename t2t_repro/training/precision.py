@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from t2t_repro.training import hardware
+
 POLICIES = {  # Keras' names
     "float32": "float32",
     "tf32": "float32",
@@ -27,32 +29,16 @@ def resolve(precision: str) -> str:
     """`precision`, or for "auto" the fastest that the hardware computes natively.
 
     That is "bfloat16" on GPUs of compute capability 8.0 and on processors that have it, "float16" on GPUs of 7.0 and
-    later, whose tensor cores are for that alone, and "float32" elsewhere. Raises ValueError for "tf32" on other devices
-    than GPUs of 8.0 and later.
+    later, whose tensor cores are for that alone, and "float32" elsewhere (`hardware.native_precision`). Raises
+    ValueError for "tf32" on other devices than GPUs of 8.0 and later.
     """
-    least = _least_capability()
-    if precision == "tf32" and (least is None or least < (8, 0)):
-        raise ValueError(
-            "precision 'tf32' expects GPUs of compute capability 8.0 or later. "
-            f"Received: {'no GPU' if least is None else least}; take 'float32'"
-        )
+    if precision == "tf32":
+        least = min((gpu["compute_capability"] for gpu in hardware.gpus()), default=None)
+        if least is None or least < (8, 0):
+            raise ValueError(
+                "precision 'tf32' expects GPUs of compute capability 8.0 or later. "
+                f"Received: {'no GPU' if least is None else least}; take 'float32'"
+            )
     if precision != "auto":
         return precision
-    if least is None:
-        return "bfloat16" if _processor_has_bfloat16() else "float32"
-    return "bfloat16" if least >= (8, 0) else "float16" if least >= (7, 0) else "float32"
-
-
-def _least_capability() -> tuple[int, int] | None:
-    """The lowest compute capability of the GPUs, None without one."""
-    details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
-    return min((detail.get("compute_capability", (0, 0)) for detail in details), default=None)
-
-
-def _processor_has_bfloat16() -> bool:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            flags = file.read()
-    except OSError:
-        return False
-    return "avx512_bf16" in flags or "amx_bf16" in flags
+    return hardware.native_precision()[0]

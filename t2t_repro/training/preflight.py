@@ -19,7 +19,7 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.problem import Problem
 from t2t_repro.registry import HPARAMS, RECORDS
 from t2t_repro.run import Run
-from t2t_repro.training import devices, machine, memory
+from t2t_repro.training import hardware, memory
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.flight import Flight
 from t2t_repro.training.progress import clock
@@ -47,7 +47,7 @@ class Forecast:
     evaluation_seconds: float  # of one, its samples included
     seconds: float  # all of these, to the end
     peak_bytes: int  # of the fullest GPU, or of the process
-    disk_bytes: int  # of the checkpoints that are kept, and one more while it is written
+    disk_bytes: int  # of the checkpoints that are kept, the newest besides, and one more while it is written
     flops: float  # of all steps, from the first
 
 
@@ -128,7 +128,8 @@ def _plan(flight: Flight) -> Iterator[str]:
     each = flight.sizes.shape[1]
     step = f"{each} micro-batch{'es' * (each > 1)} per device and step"
     yield from _wrapped(
-        "devices     ", f"{flight.replicas} x {devices.name()}, {run.precision}{', XLA' * flight.jit_compile}; {step}"
+        "devices     ",
+        f"{flight.replicas} x {hardware.name()}, {run.precision}{', XLA' * flight.jit_compile}; {step}",
     )
     fills = [fill.Fill() for _ in range(len(fill.BOUNDS) + 1)]
     fill.add_parts(fills, flight.sizes, flight.tokens)
@@ -143,12 +144,9 @@ def _forecast(flight: Flight, options: TrainingOptions) -> Forecast:
     h, steps = flight.run.hparams, flight.steps()
     per_update = flight.seconds_per_update()
     updating = flight.startup + steps * per_update
-    if options.checkpoint_steps:
-        evaluations = math.ceil(steps / options.checkpoint_steps)
-    elif options.checkpoint_minutes:
-        evaluations = 1 + int(updating / 60 / options.checkpoint_minutes)
-    else:
-        evaluations = steps
+    evaluations = math.ceil(steps / (options.checkpoint_steps or h.checkpoint_steps))
+    if options.checkpoint_minutes:
+        evaluations = max(evaluations, 1 + int(updating / 60 / options.checkpoint_minutes))
     # weights and the two moments of Adam, float32
     checkpoint = 3 * 4 * h.num_parameters(flight.vocab_size)
     return Forecast(
@@ -161,13 +159,13 @@ def _forecast(flight: Flight, options: TrainingOptions) -> Forecast:
         evaluation_seconds=flight.evaluation,
         seconds=(updating + flight.sampling + evaluations * flight.evaluation) if steps else 0.0,
         peak_bytes=flight.peak,
-        disk_bytes=max((checkpoints_kept(h) + 1) * checkpoint - _bytes_in(flight.run.checkpoints), 0),
+        disk_bytes=max((checkpoints_kept(h) + 2) * checkpoint - _bytes_in(flight.run.checkpoints), 0),
         flops=flight.flops_per_update() * h.train_steps,
     )
 
 
 def _outcome(flight: Flight, forecast: Forecast) -> Iterator[str]:
-    h, total = flight.run.hparams, machine.total_bytes()
+    h, total = flight.run.hparams, hardware.total_bytes()
     some = "" if flight.share >= 1 else " (from a sample)"
     shape = " x ".join(f"{n:,}" for n in flight.worst)
     data = sum(file["bytes"] for split in flight.dataset.record["splits"].values() for file in split["shards"])
@@ -178,7 +176,7 @@ def _outcome(flight: Flight, forecast: Forecast) -> Iterator[str]:
         "time": f"{clock(forecast.seconds)} to the end, evaluation with {forecast.evaluation_seconds:.2g} s each time",
         "worst": f"a part of {shape} (pairs, source, target): {flight.worst_seconds:.2g} s, and it fits",
         "memory": f"{_size(forecast.peak_bytes)} at most{f' of {_size(total)}' if total else ''}",
-        "disk": f"{_size(forecast.disk_bytes)} more for {checkpoints_kept(h)} checkpoints and the next; "
+        "disk": f"{_size(forecast.disk_bytes)} more for {checkpoints_kept(h)} checkpoints, the newest and the next; "
         f"{_size(data)} of data",
         "cost": f"{forecast.flops:.2g} FLOPs in {h.train_steps:,} updates{_papers(h, 'flops')}",
     }

@@ -18,29 +18,32 @@ from t2t_repro.files import append_line
 from t2t_repro.run import Run
 
 DETAIL = "  "  # begins a line that says more about the one before
+UNKNOWN = -1.0  # FLOPs as the paper counts them, of a device of which the paper gives no rate
 
 
 class Progress:
     """Sums up updates, and reports them every `seconds`: only then is the device waited for.
 
-    `report` takes one finished line. On a terminal the newest line replaces the one before it. `spent` [3], float64, is
-    what the training has cost up to the last line, over all its starts: real target tokens, FLOPs, seconds. With
-    `matrix_rate`, the FLOPs per second of the machine's matrix products, the share of it is reported that the updates
-    reach. `watch` is called after each report with the newest step, the sums [U, 7] of the updates since the last one,
-    and where in the data the update after each begins.
+    `report` takes one finished line. On a terminal the newest line replaces the one before it. `spent` [4], float64, is
+    what the training has cost up to the last line, over all its starts: real target tokens, FLOPs, seconds, and FLOPs
+    as the paper counts them, `paper_rate` a second (`UNKNOWN` if that is). With `matrix_rate`, the FLOPs per second of
+    the machine's matrix products, the share of it is reported that the updates reach. `watch` is called after each
+    report with the newest step, the sums [U, 7] of the updates since the last one, and where in the data the update
+    after each begins.
     """
 
     def __init__(
         self,
         run: Run,
         report: Callable[[str], None],
-        spent: tuple[float, ...] = (0, 0, 0),
+        spent: tuple[float, ...] = (0, 0, 0, 0),
         seconds: float = 10.0,
         matrix_rate: float = 0.0,
+        paper_rate: float = UNKNOWN,
         watch: Callable[[int, np.ndarray, list[tf.Tensor]], None] | None = None,
     ):
         self._run, self._report, self._seconds = run, report, seconds
-        self._matrix_rate, self._watch = matrix_rate, watch
+        self._matrix_rate, self._paper_rate, self._watch = matrix_rate, paper_rate, watch
         self.spent = np.array(spent, np.float64)
         self._counted = time.monotonic()
         self._events = tf.summary.create_file_writer(run.directory)
@@ -107,7 +110,10 @@ class Progress:
             timed_U7, elapsed, self._last = sums_U7, now - self._counted, now
         smoothed, plain, correct, tokens, flops, _, skipped = sums_U7.astype(np.float64).sum(axis=0).tolist()
         speeds = timed_U7.astype(np.float64).sum(axis=0) / max(elapsed, 1e-9)
-        self.spent += (tokens, flops, now - self._counted)
+        seconds = now - self._counted
+        self.spent[:3] += (tokens, flops, seconds)
+        known = self._paper_rate > 0 and self.spent[3] >= 0  # once unknown, the sum stays unknown
+        self.spent[3] = self.spent[3] + self._paper_rate * seconds if known else UNKNOWN
         self._counted = now
         values = {
             "loss": smoothed / max(tokens, 1),

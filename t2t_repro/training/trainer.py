@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import keras
@@ -22,13 +23,13 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
-from t2t_repro.training import devices, machine, memory, workers
+from t2t_repro.training import hardware, memory, workers
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.checkpoints import Checkpoints, variables_of
 from t2t_repro.training.cluster import Cluster, Meeting
 from t2t_repro.training.guard import Guard
 from t2t_repro.training.optimizer import Adam
-from t2t_repro.training.progress import Progress, safe_exp, stderr_line
+from t2t_repro.training.progress import UNKNOWN, Progress, safe_exp, stderr_line
 from t2t_repro.training.schedule import learning_rate
 from t2t_repro.training.update import Updater, make_evaluator
 
@@ -63,8 +64,9 @@ def train(
 ) -> Run:
     """Prepares the data if it is not there, and trains to `hparams.train_steps` steps, continuing what is there.
 
-    A checkpoint is written as `options` ask, and at the end. What a `sampler`, made for the model, then gives of its
-    translations is shown beside the validation loss: scores by name, and (source, reference, ours) of some sentences.
+    A checkpoint is written every `checkpoint_steps` steps, after `checkpoint_minutes` without one, and at the end. What
+    a `sampler`, made for the model, then gives of its translations is shown beside the validation loss: scores by name,
+    and (source, reference, ours) of some sentences.
 
     On each of several machines that TF_CONFIG names, the same call is that machine's part. The chief alone prepares
     and writes.
@@ -77,6 +79,7 @@ def train(
     SIGINT or SIGTERM, when the step in progress is finished and saved.
     """
     must_fit(problem, hparams)
+    hparams = replace(hparams, checkpoint_steps=options.checkpoint_steps or hparams.checkpoint_steps)
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
     cluster = Cluster.from_environment()
@@ -125,22 +128,24 @@ def chosen_precision(precision: str, output_dir: str) -> str:
     return precisions.resolve(precision)
 
 
-def first_microbatch_tokens(run: Run, options: TrainingOptions, replicas: int, machines: int = 1) -> int:
-    """Returns the size of micro-batch to begin with: on one machine at most what its devices were found to hold.
+def default_microbatch_tokens(hparams: HParams, replicas: int) -> int:
+    """Returns a micro-batch's tokens per side: on a GPU, where each operation costs its start, all of a device's share
+    of a step; on a CPU those of a part, which its caches hold."""
+    if tf.config.list_physical_devices("GPU"):
+        return math.ceil(hparams.batch_tokens / replicas)
+    return batching.part_tokens(hparams.batch_tokens)
 
-    Without a choice it is all of a device's share of a step on a GPU, where each operation costs its start, and that
-    of `batching.plan` on a CPU, whose caches hold it.
-    """
-    whole = math.ceil(run.hparams.batch_tokens / replicas)
-    on_gpu = bool(tf.config.list_logical_devices("GPU"))
-    wanted = options.microbatch_tokens or (whole if on_gpu else batching.part_tokens(run.hparams.batch_tokens))
+
+def first_microbatch_tokens(run: Run, options: TrainingOptions, replicas: int, machines: int = 1) -> int:
+    """Returns the size of micro-batch to begin with: on one machine at most what its devices were found to hold."""
+    wanted = options.microbatch_tokens or default_microbatch_tokens(run.hparams, replicas)
     known = run.training if machines == 1 and Run.exists(run.directory) else {}
-    held = known.get("held_tokens", wanted) if known.get("device") == devices.name() else wanted
+    held = known.get("held_tokens", wanted) if known.get("device") == hardware.name() else wanted
     return min(wanted, int(held))
 
 
 def checkpoints_kept(hparams: HParams) -> int:
-    """How many checkpoints a run keeps: enough to average, and five at least."""
+    """Returns how many regular checkpoints a run keeps: enough to average, and at least five."""
     return max(hparams.average_checkpoints, 5)
 
 
@@ -171,7 +176,8 @@ class _Training:
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # updates tried so far
         # in the data: epoch, window, steps within it; of any length, for version 0.1 saved epoch and steps alone
         self.position = tf.Variable([0, 0, 0], shape=[None], dtype=tf.int64, trainable=False)
-        self.spent = tf.Variable([0, 0, 0], dtype=tf.float64, trainable=False)  # what `Progress` counts
+        # what `Progress` counts; of any length, for version 0.1 saved three numbers
+        self.spent = tf.Variable([0, 0, 0, 0], shape=[None], dtype=tf.float64, trainable=False)
         state = {"model": self.model, "optimizer": self.optimizer}
         state |= {"step": self.step, "position": self.position, "spent": self.spent}
         self.variables = [variable for part in state.values() for variable in variables_of(part)]
@@ -184,11 +190,14 @@ class _Training:
             self.report(f"continuing {self.settings.directory} at step {int(self.step):,}")
             epoch, *window, skip = self.position.numpy().tolist()
             self.position.assign([epoch, window[0] if window else 0, skip])
+            tokens, flops, seconds, *paper = self.spent.numpy().tolist()
+            before = self.settings.training.get("paper_flops")
+            self.spent.assign([tokens, flops, seconds, *(paper or [UNKNOWN if before is None else before])])
         workers.share(self.cluster, self.strategy, [self.step])
         if self.step > 0:  # else they are the chief's already, as TensorFlow made them
             workers.share(self.cluster, self.strategy, self.variables)
         self._make_updater()
-        for line in filter(None, (devices.unused_gpu(), self._headline(), self._long_validation())):
+        for line in filter(None, (hardware.unused_gpu(), self._headline(), self._long_validation())):
             self.report(line)
         stop = workers.StopTogether(self.cluster, self.strategy, caught)
         if self.checkpoints:
@@ -205,10 +214,12 @@ class _Training:
             raise Interrupted(stop.signal)
 
     def _progress(self) -> Progress:
-        rate = machine.matrix_rate(self.settings.precision, self.strategy.num_replicas_in_sync)
+        rate = hardware.matrix_rate(self.settings.precision, self.strategy.num_replicas_in_sync)
         self.report(f"% is the share of the rate of matrix products here, {rate / 1e9:,.0f} GFLOP/s")
         guard = Guard(self.settings, self.dataset, self.report)
-        return Progress(self.settings, self.report, self.spent.numpy(), matrix_rate=rate, watch=guard)
+        paper_rate = paper_flops(1.0, self.strategy.num_replicas_in_sync, hardware.name()) or UNKNOWN
+        spent = self.spent.numpy()
+        return Progress(self.settings, self.report, spent, matrix_rate=rate, paper_rate=paper_rate, watch=guard)
 
     def _make_updater(self) -> None:
         run = self.settings
@@ -240,7 +251,7 @@ class _Training:
         self.microbatch_tokens = math.ceil(h.batch_tokens / (2 * count))
         if self.cluster.size > 1:
             raise ValueError(f"{fails}; set microbatch_tokens to {self.microbatch_tokens:,} on all machines") from None
-        self.settings.note({"device": devices.name(), "replicas": replicas, "held_tokens": self.microbatch_tokens})
+        self.settings.note({"device": hardware.name(), "replicas": replicas, "held_tokens": self.microbatch_tokens})
         if replicas > 1:
             smaller = f"start again for micro-batches of {self.microbatch_tokens:,} tokens"
             raise memory.OutOfMemory(f"{fails}; {smaller}", self.microbatch_tokens) from None
@@ -266,11 +277,8 @@ class _Training:
         saved_step = step
         for step, rate, position, sums in self._updates(stop):
             progress.update(step, sums, rate, position)
-            due = (
-                step % self.options.checkpoint_steps == 0
-                if self.options.checkpoint_steps
-                else time.monotonic() - saved_at >= 60 * self.options.checkpoint_minutes
-            )
+            late = 0 < 60 * self.options.checkpoint_minutes <= time.monotonic() - saved_at
+            due = late or step % self.settings.hparams.checkpoint_steps == 0
             if due and step < total:
                 progress.flush(step, rate)
                 self._save(step, position, progress)
@@ -328,10 +336,10 @@ class _Training:
 
     def _note(self, step: int) -> None:
         """Keeps in run.json what the training has come to and cost, by count and, where it can be said, by time."""
-        tokens, flops, seconds = self.spent.numpy().tolist()
-        device, replicas = devices.name(), self.strategy.num_replicas_in_sync
+        tokens, flops, seconds, paper = self.spent.numpy().tolist()
+        device, replicas = hardware.name(), self.strategy.num_replicas_in_sync
         values: dict[str, Any] = {"step": step, "target_tokens": tokens, "flops": flops, "seconds": seconds}
-        values |= {"device": device, "replicas": replicas, "paper_flops": paper_flops(seconds, replicas, device)}
+        values |= {"device": device, "replicas": replicas, "paper_flops": None if paper < 0 else paper}
         self.settings.note(values)
 
     def _validation_sums(self) -> list[float]:
@@ -360,7 +368,7 @@ class _Training:
         parameters = run.hparams.num_parameters(self.model.vocab_size)
         return (
             f"{run.problem.name} with {run.hparams.name}: {parameters:,} parameters, "
-            f"{run.precision}{', XLA' * self.options.jit_compile} on {devices.name()}; {_equation(self.updater)}"
+            f"{run.precision}{', XLA' * self.options.jit_compile} on {hardware.name()}; {_equation(self.updater)}"
         )
 
 

@@ -1,0 +1,85 @@
+"""The processor: its name, its features, and how many of its cores this process may use. Linux, standard library."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+# Features that decide how fast a matrix product is, as /proc/cpuinfo names them: x86-64, then ARM64.
+FEATURES = tuple(
+    "avx2 fma avx_vnni avx512f avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_int8 amx_bf16 amx_fp16 "
+    "asimd asimdhp asimddp fphp i8mm bf16 sve sve2 svebf16 svei8mm sme".split()
+)
+_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
+# Values of ONEDNN_MAX_CPU_ISA that hold oneDNN to instructions without products in bfloat16. TensorFlow still calls
+# oneDNN for them then, and the process ends by SIGSEGV (2.21.0, AVX2 on a processor with AVX512-BF16).
+_WITHOUT_BFLOAT16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
+
+
+def name() -> str:
+    """The model name that the kernel reports, or the architecture if it reports none (ARM64)."""
+    return next(_lines("model name"), "") or platform.machine()
+
+
+def features() -> tuple[str, ...]:
+    """Those of `FEATURES` that the processor has."""
+    flags = set(next(_lines("flags", "Features"), "").split())
+    return tuple(feature for feature in FEATURES if feature in flags)
+
+
+def onednn_limit() -> str:
+    """The instruction set that the environment holds oneDNN to, such as "AVX2"; "" if it may use all."""
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+    return "" if limit in ("ALL", "DEFAULT") else limit
+
+
+def has_bfloat16() -> bool:
+    """Whether the processor computes products in bfloat16, and oneDNN may use the instructions for them."""
+    return not _BFLOAT16.isdisjoint(features()) and onednn_limit() not in _WITHOUT_BFLOAT16
+
+
+def usable_cores() -> int:
+    """The cores that this process may use: those of its affinity mask, or as many as its control groups grant if that
+    is less (rounded up: 1.5 cores are two threads' work)."""
+    granted = min(granted_cores(), default=math.inf)
+    return max(1, math.ceil(min(len(os.sched_getaffinity(0)), granted)))
+
+
+def granted_cores(root: str = "/") -> Iterator[float]:
+    """Cores that the control groups of this process and those above them grant, for each group with a quota.
+
+    In a container /proc/self/cgroup may name a path of the host, which is not mounted: the top of the mount is the
+    container's own group then, and is looked at like every group above.
+    """
+    for line in _text(Path(root, "proc/self/cgroup")).splitlines():
+        _, controllers, path = line.split(":", 2)
+        group = PurePosixPath(path.lstrip("/"))
+        for each in (group, *group.parents):
+            if not controllers:
+                quota, _, period = _text(Path(root, "sys/fs/cgroup", each, "cpu.max")).partition(" ")
+            elif "cpu" in controllers.split(","):
+                folder = Path(root, "sys/fs/cgroup/cpu", each)
+                quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+            else:
+                break
+            if quota.strip().isdigit() and int(period) > 0:  # "max" and -1 grant all
+                yield int(quota) / int(period)
+
+
+def _lines(*keys: str) -> Iterator[str]:
+    """Values of the lines of /proc/cpuinfo with one of these keys, one for each core."""
+    for line in _text(Path("/proc/cpuinfo")).splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in keys:
+            yield value.strip()
+
+
+def _text(path: Path) -> str:
+    """The content of a file of the kernel's; "" if it is not there."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""

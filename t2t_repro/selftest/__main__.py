@@ -1,0 +1,8 @@
+"""`python -m t2t_repro.selftest`: a child process of the self-test. The program for people is `t2t-selftest`."""
+
+import sys
+
+from t2t_repro.selftest.child import serve
+
+if __name__ == "__main__":
+    serve(sys.argv[1:])

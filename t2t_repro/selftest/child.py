@@ -1,0 +1,154 @@
+"""Tasks in a child process, so that whatever a task does to its process (a crash in a kernel, SIGKILL) is a result.
+
+A task is a function of a module of this package. Its arguments and what it returns are what JSON holds.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import t2t_repro
+
+LIMIT = 300.0  # seconds that a task may take: one that waits forever must not keep the others waiting
+COMMAND = (sys.executable, "-P", "-m", "t2t_repro.selftest")  # -P: modules of the working directory are not imported
+ENVIRONMENT = {
+    "KERAS_BACKEND": "tensorflow",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # two children share a GPU
+}
+_CHATTER = re.compile(r"[IW]\d{4} |WARNING: All log|To enable the following")  # of TensorFlow, about itself
+
+
+class Outcome(NamedTuple):
+    """What a task returned; or why it did not, in one line."""
+
+    value: Any = None
+    error: str = ""
+    ended_by: int = 0  # the signal that ended its process
+
+
+class Child:
+    """A process that does one task after the other. If a task ends it, the next task gets another process.
+
+    A context manager: at its end the process is gone, and so are its temporary files.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._killed = False
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def do(self, function: str, **arguments: Any) -> Outcome:
+        """`function` is named by its module here, as "machine.describe"."""
+        process = self._process or self._start()
+        assert process.stdin is not None
+        late = threading.Event()
+        timer = threading.Timer(LIMIT, lambda: (late.set(), process.kill()))
+        timer.start()
+        try:
+            print(json.dumps([function, arguments]), file=process.stdin, flush=True)
+            line = self._results.readline()
+            if line.endswith("\n"):
+                return Outcome(**json.loads(line))
+        except BrokenPipeError:  # it has ended since the last task
+            pass
+        finally:
+            timer.cancel()
+        process.wait()
+        error = f"no result within {LIMIT:.0f} s" if late.is_set() else self._death(process.returncode)
+        self._end()
+        return Outcome(error=error, ended_by=max(-process.returncode, 0))
+
+    def kill(self) -> None:
+        """Ends the process for good, while another thread waits for its task, or is about to start it."""
+        self._killed = True
+        if process := self._process:
+            process.kill()
+
+    def _start(self) -> subprocess.Popen[str]:
+        self._scratch = tempfile.TemporaryDirectory(prefix="t2t-selftest-")
+        self._log = open(os.path.join(self._scratch.name, "log"), "w+", errors="replace")  # noqa: SIM115
+        root = os.path.dirname(os.path.dirname(os.path.abspath(t2t_repro.__file__)))
+        environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"} | ENVIRONMENT
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        environment["TMPDIR"] = self._scratch.name  # TensorFlow leaves files there if its process is killed
+        read, write = os.pipe()
+        self._results = open(read, encoding="utf-8")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [*COMMAND, str(write)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=self._log,
+            text=True,
+            pass_fds=[write],
+            start_new_session=True,  # a Ctrl-C reaches this process, which ends the child
+        )
+        os.close(write)
+        if self._killed:
+            self._process.kill()
+        return self._process
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        assert process.stdin is not None
+        try:
+            process.stdin.close()
+        except BrokenPipeError:  # a task that it never read
+            pass
+        self._results.close()
+        self._log.close()
+        self._scratch.cleanup()
+
+    def _death(self, code: int) -> str:
+        self._log.seek(0)
+        said = [line.strip() for line in self._log if line.strip() and not _CHATTER.match(line)]
+        ended = f"the process was ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return f"{ended}{f' ({said[-1][:200]})' if said else ''}"
+
+
+def serve(arguments: Sequence[str]) -> None:
+    """What the child does, until the parent closes its standard input, or is gone. The argument is the file descriptor
+    for results. Does not return."""
+    sys.modules.setdefault("matplotlib", None)  # type: ignore[arg-type]  # Keras imports it, which takes 0.7 s
+    tasks: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_read, args=(tasks,), daemon=True).start()
+    with open(int(arguments[0]), "w", encoding="utf-8") as results:
+        while True:
+            print(json.dumps(_outcome(*json.loads(tasks.get()))._asdict()), file=results, flush=True)
+
+
+def _read(tasks: queue.Queue[str]) -> None:
+    for line in sys.stdin:
+        tasks.put(line)
+    os._exit(0)
+
+
+def _outcome(name: str, arguments: dict[str, Any]) -> Outcome:
+    module, _, function = name.partition(".")
+    try:
+        found = getattr(importlib.import_module(f"t2t_repro.selftest.{module}"), function)
+        return Outcome(found(**arguments))
+    except Exception as error:  # whatever it is, it is this task's result
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return Outcome(error=f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:300])

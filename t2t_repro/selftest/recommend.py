@@ -1,0 +1,97 @@
+"""Which options suit a machine, each with its reason: from what was measured there, and by the trainer's own choice."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+GIB = 2**30
+WORTH = 1.1  # times as fast: what an option that is not the default must gain
+
+
+SMALL = "tiny"  # whose step is bound by other things than products
+
+
+class Recommendation(NamedTuple):
+    option: str  # of a program
+    value: str | bool | int
+    reason: str
+
+
+def recommendations(
+    machine: dict[str, Any], products: dict[str, Any], speed: list[dict[str, Any]]
+) -> list[Recommendation]:
+    measured = {(row["set"], row["precision"], row["xla"]): row for row in speed if "seconds" in row}
+    return [
+        _precision(machine, products, measured),
+        _jit_compile(machine["auto_precision"], measured),
+        _int8(machine["auto_precision"], products),
+        _threads(machine),
+        _micro_batch(machine, measured),
+    ]
+
+
+def _precision(machine: dict[str, Any], products: dict[str, Any], measured: dict[Any, Any]) -> Recommendation:
+    """The trainer's choice, unless that is wrong here or slower than float32."""
+    auto, reason = machine["auto_precision"], f"{machine['auto_precision']}: {machine['auto_reason']}"
+    if auto == "float32":
+        return Recommendation("precision", "auto", reason)
+    if products[auto].get("fault"):
+        return Recommendation("precision", "float32", f"auto is {auto}, whose products are wrong here")
+    ratios = _ratios(measured, (auto, False), ("float32", False))
+    if ratios.keys() - {SMALL} and max(ratios.values()) < 1:
+        return Recommendation("precision", "float32", f"auto is {auto}, {_times(ratios)} as fast as float32 here")
+    return Recommendation("precision", "auto", f"{reason}{f'; {_times(ratios)} as fast as float32' if ratios else ''}")
+
+
+def _jit_compile(auto: str, measured: dict[Any, Any]) -> Recommendation:
+    ratios = _ratios(measured, (auto, True), (auto, False))
+    if not ratios:
+        return Recommendation("jit_compile", False, "XLA was not measured; it is off by default")
+    reason = f"with XLA {_times(ratios)} as fast in {auto}"
+    if "base" not in ratios:
+        reason += "; base was not measured"
+    worth = min(ratios.values()) >= WORTH
+    return Recommendation("jit_compile", worth, reason)
+
+
+def _int8(auto: str, products: dict[str, Any]) -> Recommendation:
+    int8 = products["int8"]
+    if "rate" not in int8 or not products[auto].get("decoding_rate"):
+        return Recommendation("int8", False, int8.get("missing") or "its products are wrong here")
+    ratio = int8["decoding_rate"] / products[auto]["decoding_rate"]
+    reason = f"products of base's decoding {ratio:.1f} times as fast as in {auto}"
+    return Recommendation("int8", ratio >= WORTH, reason)
+
+
+def _threads(machine: dict[str, Any]) -> Recommendation:
+    if machine["gpus"]:
+        return Recommendation("threads_per_batch", 0, "a GPU computes: one batch at a time")
+    cores = machine["cores"]
+    if cores == 1:
+        return Recommendation("threads_per_batch", 1, "there is one core")
+    reason = f"{cores} batches at a time, one on each core; 0 for single sentences of big models"
+    return Recommendation("threads_per_batch", 1, reason)
+
+
+def _micro_batch(machine: dict[str, Any], measured: dict[Any, Any]) -> Recommendation:
+    """Of base, or of big if that was measured too: the set that needs the most."""
+    rows = [row for (name, precision, _), row in measured.items() if precision == machine["auto_precision"]]
+    rows = [row for row in rows if row["set"] in ("base", "big")]
+    if not rows:
+        return Recommendation(
+            "microbatch_tokens", 0, "not measured: the trainer halves micro-batches if memory runs out"
+        )
+    row = max(rows, key=lambda row: row["peak_bytes"])
+    memory = min((gpu["memory_bytes"] for gpu in machine["gpus"]), default=machine["memory_bytes"])
+    used = f"take {row['peak_bytes'] / GIB:.1f} of {memory / GIB:.1f} GiB"
+    return Recommendation("microbatch_tokens", 0, f"{row['micro_batches']} micro-batches a step of {row['set']} {used}")
+
+
+def _ratios(measured: dict[Any, Any], one: tuple[str, bool], other: tuple[str, bool]) -> dict[str, float]:
+    """Speed of `one` (precision, XLA) over `other`, for each set that has both."""
+    sets = [name for name, *rest in measured if tuple(rest) == one and (name, *other) in measured]
+    return {name: measured[name, *other]["seconds"] / measured[name, *one]["seconds"] for name in sets}
+
+
+def _times(ratios: dict[str, float]) -> str:
+    return " and ".join(f"{name} {ratio:.2f} times" for name, ratio in ratios.items())

@@ -1,0 +1,149 @@
+"""`selftest`: describes the machine, checks that it computes right, times training, and recommends options.
+
+TensorFlow runs in child processes alone, so a kernel that ends its process is one failed check.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from t2t_repro import processor
+from t2t_repro.run import versions
+from t2t_repro.selftest import timing
+from t2t_repro.selftest.child import Child, Outcome
+from t2t_repro.selftest.recommend import recommendations
+
+PRECISIONS = ("float32", "bfloat16", "float16")
+Report = Callable[[str], None]
+Check = dict[str, Any]  # "name", "right", and "detail": what was found
+
+
+def selftest(report: Report, seconds: float = timing.SECONDS) -> dict[str, Any]:
+    """All that was found, as JSON holds it: "machine", "versions", "products", "checks", "speed", "recommendations",
+    "failed" (names of checks) and "seconds". `seconds` are for the speed of training; 0 leaves it out.
+
+    `report` takes lines about progress.
+    """
+    started = time.monotonic()
+
+    def say(line: str) -> None:
+        report(f"[{time.monotonic() - started:3.0f} s] {line}")
+
+    with Child() as child:
+        say("the machine")
+        machine = child.do("machine.describe")
+        products = {}
+        for precision in (*PRECISIONS, "int8"):
+            say(f"products in {precision}")
+            products[precision] = _product(child.do("machine.product", precision=precision))
+    checks = [_check("machine", machine, lambda value: "")]
+    checks += [_product_check(*item) for item in products.items()]
+    with tempfile.TemporaryDirectory(prefix="t2t-selftest-") as folder:
+        checks += _training_checks(folder, say)
+    speed: list[dict[str, Any]] = []
+    if machine.value and seconds:
+        speed = timing.measure(machine.value, products, seconds, say)
+        checks += [
+            {"name": f"train step of {each['set']} in {each['precision']}", "right": False, "detail": each["error"]}
+            for each in speed
+            if "error" in each
+        ]
+    return {
+        "machine": machine.value,
+        "versions": versions(),
+        "products": products,
+        "checks": checks,
+        "speed": speed,
+        "recommendations": [each._asdict() for each in recommendations(machine.value, products, speed)]
+        if machine.value
+        else [],
+        "failed": [check["name"] for check in checks if not check["right"]],
+        "seconds": time.monotonic() - started,
+    }
+
+
+def _product(outcome: Outcome) -> dict[str, Any]:
+    return outcome.value or {"fault": outcome.error}
+
+
+def _product_check(precision: str, found: dict[str, Any]) -> Check:
+    detail = found.get("missing") or found["fault"] or "as in float64, within the rounding of the precision"
+    return {"name": f"products in {precision}", "right": not found.get("fault"), "detail": detail}
+
+
+def _training_checks(folder: str, say: Report) -> list[Check]:
+    """What needs a run. Two processes at a time if there are two cores: most of their time is one thread's."""
+    whole, killed = os.path.join(folder, "whole"), os.path.join(folder, "killed")
+    with _pool() as do:
+        say("one seed trained twice, one of them killed")
+        first = do("training.run", folder=whole)
+        second = do("training.run", folder=killed, kill=True)
+        trained, death = first(), second()
+        say("the killed one continued and exported; one replica and two")
+        third = do("training.replicas", folder=whole)
+        with Child() as child:
+            continued = child.do("training.run", folder=killed)
+            seed, restored = (child.do("training.compare", one=whole, other=killed, at=at) for at in ("first", "last"))
+            ours = child.do("exports.write", folder=killed)
+        replicas = third()
+    say("the export loaded")
+    with Child() as child:
+        exported = child.do("exports.compare", folder=killed, expected=ours.value)
+    return [
+        _check("one and two replicas", replicas, lambda value: value["fault"], "the same step"),
+        _check("same seed twice", _first_error(trained, seed), lambda value: value["fault"], "the same bits"),
+        _check(
+            "checkpoint after SIGKILL",
+            _first_error(_killed(death), continued, restored),
+            lambda value: value["fault"],
+            "continued to the same bits",
+        ),
+        _check("export in another process", _first_error(ours, exported), lambda value: value["fault"], "same strings"),
+    ]
+
+
+def _killed(death: Outcome) -> Outcome:
+    """The death by SIGKILL is what was wanted."""
+    if death.ended_by == 9:
+        return Outcome()
+    return Outcome(error=death.error or "it trained to the end, and no checkpoint was seen before")
+
+
+def _first_error(*outcomes: Outcome) -> Outcome:
+    """The first of them that failed, or the last."""
+    return next((outcome for outcome in outcomes if outcome.error), outcomes[-1])
+
+
+def _check(name: str, outcome: Outcome, fault: Callable[[Any], str], right: str = "") -> Check:
+    """`fault` says what is wrong with the value of a task that returned one."""
+    wrong = outcome.error or fault(outcome.value)
+    note = "" if wrong or not isinstance(outcome.value, dict) else outcome.value.get("note", "")
+    return {"name": name, "right": not wrong, "detail": wrong or f"{right}{f' ({note})' if note else ''}"}
+
+
+@contextlib.contextmanager
+def _pool() -> Iterator[Callable[..., Callable[[], Outcome]]]:
+    """`do(function, **arguments)` starts a task in a child of its own, and returns a function that waits for it."""
+    children: list[Child] = []
+
+    def in_a_child(child: Child, function: str, arguments: dict[str, Any]) -> Outcome:
+        with child:
+            return child.do(function, **arguments)
+
+    def do(function: str, **arguments: Any) -> Callable[[], Outcome]:
+        children.append(Child())
+        return pool.submit(in_a_child, children[-1], function, arguments).result
+
+    with ThreadPoolExecutor(min(2, processor.usable_cores())) as pool:
+        try:
+            yield do
+        except BaseException:  # a Ctrl-C must not wait for the tasks
+            for child in children:
+                child.kill()
+            raise

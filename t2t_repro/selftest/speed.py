@@ -1,0 +1,108 @@
+"""A task that times the train step of a hyperparameter set, on random pairs of one length.
+
+On GPUs a complete step is timed. On a processor it would take minutes, so one micro-batch is timed, and the rest of a
+step (Adam, the sum) without any: a step of A micro-batches takes the latter and A times what one adds to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import t2t_repro
+from t2t_repro.config import HParams
+from t2t_repro.cost import training_flops
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.training import hardware
+from t2t_repro.training import precision as precisions
+from t2t_repro.training.optimizer import Adam
+from t2t_repro.training.trainer import default_microbatch_tokens
+from t2t_repro.training.update import Element, Updater
+
+VOCAB_SIZES = {"base": 37_000, "big": 37_000, "multi30k": 6_000, "tiny": 4_000}  # of the problems they are meant for
+LENGTH = 25  # tokens of a sentence, about WMT14's mean
+WATCHED, MOST = 1.0, 10  # seconds that timings go on for, and their number at most
+
+
+def flops(set_name: str) -> float:
+    """Of one micro-batch."""
+    hparams = t2t_repro.hparams(set_name)
+    pairs = _pairs(hparams)
+    return float(training_flops(hparams, VOCAB_SIZES[set_name], pairs, LENGTH, LENGTH, pairs * LENGTH))
+
+
+def step(set_name: str, precision: str, xla: bool = False) -> dict[str, Any]:
+    """Seconds of a step, tokens a second (a side), peak memory, seconds until the first step was done, and how many
+    micro-batches a device computes of a step."""
+    _reset_peak()
+    hparams = t2t_repro.hparams(set_name)
+    gpus = [f"GPU:{number}" for number in range(len(tf.config.list_physical_devices("GPU")))]
+    strategy = tf.distribute.MirroredStrategy(gpus or ["CPU:0"])
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        model = Transformer(VOCAB_SIZES[set_name], hparams, dtype=precisions.POLICIES[precision])
+        optimizer = Adam([each.value for each in model.trainable_variables], hparams, scaled=precision == "float16")
+        size = default_microbatch_tokens(hparams, strategy.num_replicas_in_sync)
+        updater = Updater(model, optimizer, hparams, seed=1, microbatch_tokens=size, jit_compile=xla)
+    number = updater.microbatches
+    spec = {name: tf.TensorSpec([None, None, None], tf.int32) for name in ("inputs", "targets")}
+    compiled = updater.compiled(spec | {"sizes": tf.TensorSpec([None, 3], tf.int32)})
+
+    def seconds(filled: int) -> float:
+        """Of a step with so many micro-batches on each device, the rest of them empty."""
+        elements = [_element(hparams, VOCAB_SIZES[set_name], number, filled) for _ in gpus or ["CPU:0"]]
+        start = time.perf_counter()
+        compiled(elements, tf.constant(1), tf.constant(0.0)).numpy()
+        return time.perf_counter() - start
+
+    computed = number if gpus else 1
+    startup = seconds(computed)
+    taken = _least(seconds, computed)
+    if computed < number:
+        rest = _least(seconds, 0)
+        taken = rest + number * (taken - rest)
+    tokens = _pairs(hparams) * LENGTH * number * len(gpus or ["CPU:0"])
+    return {
+        "seconds": taken,
+        "tokens_per_second": tokens / taken,
+        "peak_bytes": hardware.peak_bytes(),
+        "startup_seconds": startup,
+        "micro_batches": number,
+        "estimated": computed < number,
+    }
+
+
+def _least(seconds: Any, filled: int) -> float:
+    end, taken = time.perf_counter() + WATCHED, []
+    while not taken or (time.perf_counter() < end and len(taken) < MOST):
+        taken.append(seconds(filled))
+    return min(taken)
+
+
+def _pairs(hparams: HParams) -> int:
+    replicas = max(len(tf.config.list_physical_devices("GPU")), 1)
+    return default_microbatch_tokens(hparams, replicas) // LENGTH
+
+
+def _element(hparams: HParams, vocab_size: int, number: int, filled: int) -> Element:
+    """What `training_batches` gives a replica: `number` micro-batches, of which so many are filled."""
+    pairs, rng = _pairs(hparams), np.random.default_rng(1)
+    ids = rng.integers(1, vocab_size, [2, number, pairs, LENGTH]).astype(np.int32)
+    sizes = np.zeros([number, 3], np.int32)
+    sizes[:filled] = pairs, LENGTH, LENGTH
+    ids[:, filled:] = 0
+    return {"inputs": tf.constant(ids[0]), "targets": tf.constant(ids[1]), "sizes": tf.constant(sizes)}
+
+
+def _reset_peak() -> None:
+    """Peak memory is of this task alone: the kernel and TensorFlow count anew from what is held now."""
+    keras.backend.clear_session()
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.reset_memory_stats(gpu.name.partition("physical_device:")[2])
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+        file.write("5")

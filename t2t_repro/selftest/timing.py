@@ -1,0 +1,90 @@
+"""Which train steps are timed, in which order, and which are left out because they would take too long."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from t2t_repro.selftest.child import Child, Outcome
+
+SECONDS = 40.0  # for all of them, by estimates
+SMALL = "tiny"
+SETS, GPU_SETS = ("base", SMALL), ("base", "big", SMALL)
+COMPILING = 2.5  # times the start without XLA: what XLA takes on a processor at the least, in float32
+START_SECONDS = {"tiny": 4.0, "base": 8.0, "big": 8.0}  # to build the graph, until it was measured
+REACHED = 0.5  # of the rate of products: what a step reaches at the least
+FIRST = 3  # cases that have all the seconds, whatever those before them took: base is among them
+SIGKILL = 9
+
+
+class Case(NamedTuple):
+    set: str
+    precision: str
+    xla: bool
+
+
+def cases(machine: dict[str, Any]) -> list[Case]:
+    """The most useful first: what the small set shows soon, then the others as "auto" trains them."""
+    auto, gpu = machine["auto_precision"], bool(machine["gpus"])
+    sets = GPU_SETS if gpu else SETS
+    others = [each for each in ("float32", "bfloat16", "float16") if each != auto]
+    found = [Case(SMALL, auto, False), Case(SMALL, others[0], False)]
+    found += [Case(each, auto, False) for each in sets[:-1]]
+    found += [Case(SMALL, auto, True), Case(SMALL, others[0], True)]
+    found += [Case(each, others[0], False) for each in sets[:-1]]
+    found += [Case(each, precision, True) for precision in (auto, others[0]) for each in sets[:-1]]
+    found += [Case(each, others[1], xla) for xla in (False, True) for each in sets]
+    return found
+
+
+def measure(
+    machine: dict[str, Any], products: dict[str, Any], seconds: float, say: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """For each case "set", "precision", "xla" and what `speed.step` found; or "left_out" and why; or "error"."""
+    found: list[dict[str, Any]] = []
+    end = time.monotonic() + seconds
+    with contextlib.ExitStack() as stack:
+        # one process for each set: what a large model leaves in memory is not counted to a small one
+        children = {name: stack.enter_context(Child()) for name in {case.set for case in cases(machine)}}
+        for case in cases(machine):
+            row, child = case._asdict(), children[case.set]
+            left = seconds if len(found) < FIRST else max(end - time.monotonic(), 0.0)
+            if reason := _too_long(case, child, products, found, left):
+                found.append(row | {"left_out": reason})
+                continue
+            say(f"training speed: {case.set} in {case.precision}{' with XLA' * case.xla}")
+            found.append(
+                row | _result(child.do("speed.step", set_name=case.set, precision=case.precision, xla=case.xla))
+            )
+    order = {each: number for number, each in enumerate(("tiny", "base", "big", "float32", "bfloat16", "float16"))}
+    return sorted(found, key=lambda row: (order[row["set"]], order[row["precision"]], row["xla"]))
+
+
+def _result(outcome: Outcome) -> dict[str, Any]:
+    if not outcome.error:
+        return dict(outcome.value)
+    if outcome.ended_by == SIGKILL or outcome.error.startswith("ResourceExhaustedError"):
+        return {"left_out": "not enough memory"}
+    return {"error": outcome.error}
+
+
+def _too_long(case: Case, child: Child, products: dict[str, Any], found: list[dict[str, Any]], left: float) -> str:
+    """Why a case is not measured; "" if it fits into the seconds that are left."""
+    rate = products[case.precision].get("rate")
+    if not rate:
+        return f"products in {case.precision} are wrong here"
+    plain = next((each for each in found if _same(each, case) and "seconds" in each), None)
+    if case.xla and plain is None:
+        return "as without XLA"
+    started = [each["startup_seconds"] for each in found if each["set"] == case.set and "seconds" in each]
+    start = plain["startup_seconds"] * COMPILING if case.xla else max(started, default=START_SECONDS[case.set])
+    flops = child.do("speed.flops", set_name=case.set)
+    estimate = start + 3 * (flops.value or 0) / (REACHED * rate)
+    return "" if estimate < left else f"takes about {estimate:.0f} s, and {left:.0f} are left"
+
+
+def _same(row: dict[str, Any], case: Case) -> bool:
+    """Whether a row is of the same set and precision, without XLA."""
+    return (row["set"], row["precision"], row["xla"]) == (case.set, case.precision, False)

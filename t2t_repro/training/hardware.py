@@ -1,0 +1,274 @@
+"""What the machine is and can do: its devices and memory, which precision they compute natively, whether their matrix
+products are right, and how fast those are."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2t_repro import processor
+from t2t_repro.model import int8
+
+NVIDIA = "/dev/nvidia0"  # there if the kernel's driver has found a GPU
+SECONDS = 0.05  # that one timing takes at least, so that starting it does not count
+WATCHED = 1.0  # seconds of timings, of which the fastest counts: a shared machine may lack a core for half a second
+SIZES = {"CPU": 2_048, "GPU": 8_192}  # of square matrices: what starting a product and reading them takes is little
+DECODING_ROWS, D_MODEL, D_FF = 128, 512, 2_048  # a feed-forward layer of base, on the rows of 32 sentences, beam 4
+SHAPES_KEPT = 1_024  # of each kind of product, by TensorFlow
+SHAPES_TRIED = 100  # for what one of them costs
+PRODUCTS = (  # shapes of factors, and whether the second is transposed: linear layers, one row, odd sizes, attention
+    ([64, 256], [256, 96], False),
+    ([1, 256], [256, 96], False),
+    ([37, 129], [129, 65], False),
+    ([2, 3, 17, 32], [2, 3, 19, 32], True),
+)
+ODD = 1 + 2.0**-12  # the nearest number of TensorFloat-32 or bfloat16 is 1: in float32 no product may round it so
+
+
+def name() -> str:
+    """The GPU's name, or `2 cores of AMD EPYC` if there is none; several kinds of GPU are joined by " + "."""
+    if tf.config.list_physical_devices("GPU"):
+        return " + ".join(sorted({gpu["name"] for gpu in gpus()}))
+    cores = processor.usable_cores()
+    return f"{cores} core{'s' * (cores > 1)} of {processor.name()}"
+
+
+def gpus() -> list[dict[str, Any]]:
+    """ "name" and "compute_capability" (major, minor) of each GPU that TensorFlow sees; (0, 0) if it has none."""
+    found = []
+    for gpu in tf.config.list_physical_devices("GPU"):
+        details = tf.config.experimental.get_device_details(gpu)
+        capability = details.get("compute_capability", (0, 0))
+        found.append({"name": details.get("device_name", "GPU"), "compute_capability": capability})
+    return found
+
+
+def unused_gpu() -> str:
+    """Returns a warning if the machine has an NVIDIA GPU that TensorFlow does not see, "" otherwise."""
+    if not os.path.exists(NVIDIA) or tf.config.list_physical_devices("GPU"):
+        return ""
+    return (
+        f"warning: there is an NVIDIA GPU ({NVIDIA}), but TensorFlow does not see it, so the CPU computes; "
+        "pip install 't2t_repro[gpu]' installs CUDA's libraries"
+    )
+
+
+def gpu_bytes() -> list[int]:
+    """The memory that TensorFlow may use of each GPU. Initializes them."""
+    from tensorflow.python.client import device_lib
+
+    return [device.memory_limit for device in device_lib.list_local_devices() if device.device_type == "GPU"]
+
+
+def tensorflow_build() -> dict[str, Any]:
+    """ "version", "cuda" (the version it was built with, or None) and "onednn" (whether its kernels are in use)."""
+    return {
+        "version": tf.__version__,
+        "cuda": tf.sysconfig.get_build_info().get("cuda_version"),
+        "onednn": _has_onednn(),
+    }
+
+
+def _has_onednn() -> bool:
+    """TensorFlow decides by the processor, unless TF_ENABLE_ONEDNN_OPTS is set before it is imported."""
+    try:
+        from tensorflow.python.util import _pywrap_util_port
+    except ImportError:  # not public: a later version may lack it
+        return os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0"
+    return bool(_pywrap_util_port.IsMklEnabled())
+
+
+def native_precision() -> tuple[str, str]:
+    """The fastest precision that the devices compute natively, and why it is that.
+
+    It must be known before TensorFlow computes anything (strategies come first), so nothing is tried here:
+    `product_fault` tries it.
+    """
+    if found := gpus():
+        least = min(gpu["compute_capability"] for gpu in found)
+        capability = f"compute capability {least[0]}.{least[1]}"
+        if least >= (8, 0):
+            return "bfloat16", f"native from compute capability 8.0 on, here {capability}"
+        if least >= (7, 0):
+            return "float16", f"{capability}: tensor cores for float16, none for bfloat16"
+        return "float32", f"{capability}: no tensor cores"
+    if not processor.has_bfloat16():
+        limit = processor.onednn_limit()
+        held = f" under ONEDNN_MAX_CPU_ISA={limit}" if limit else ""
+        return "float32", f"the processor has no products in bfloat16{held}"
+    if not tensorflow_build()["onednn"]:
+        return "float32", "without oneDNN products in bfloat16 are computed in float32"
+    return "bfloat16", "the processor has products in bfloat16"
+
+
+def product_fault(precision: str) -> str:
+    """What is wrong with matrix products in `precision` ("float32", "bfloat16", "float16"); "" if they are right.
+
+    They are compared with float64, from factors that the precision holds exactly. For any order of summation in
+    float32, and one rounding of the result, |error| <= (inner eps(float32) + 4 eps(precision)) |a| |b|, eps being twice
+    what rounding may change. A factor 2, a NaN, or a product in fewer bits than promised lies outside.
+    """
+    dtype, rng = tf.as_dtype(precision), np.random.default_rng(1)
+    for shape_a, shape_b, transpose_b in PRODUCTS:
+        a, b = (tf.cast(rng.normal(size=shape), dtype) for shape in (shape_a, shape_b))
+        rows = tf.range(shape_a[-2])[:, None] % 2 == 0  # every other row, and half of the columns, is positive
+        a = tf.where(rows, tf.cast(ODD, dtype), a)
+        b = tf.where(tf.range(shape_b[-1]) % 2 == 0, tf.abs(b), b)
+        found = tf.function(lambda a, b, transpose_b=transpose_b: tf.matmul(a, b, transpose_b=transpose_b))(a, b)
+        exact, factors = (_float64_product(each, transpose_b) for each in ((a, b), (tf.abs(a), tf.abs(b))))
+        bound = shape_a[-1] * _eps(tf.float32) + 4 * _eps(dtype)
+        if fault := _fault(tf.cast(found, tf.float64).numpy(), exact, bound * factors):
+            return f"{fault}, in {_shape(shape_a)} by {_shape(shape_b)}"
+    return ""
+
+
+def int8_fault() -> str:
+    """The same for `int8_map`: weights in at least 63 steps of each sign and rows in 127, so each factor is off by half
+    a step of the largest at most. Columns of ones under rows of ones are the largest sums there can be."""
+    rng, inner = np.random.default_rng(1), 256
+    weight_IO, x_NI = rng.normal(size=[inner, 96]), rng.normal(size=[33, inner])
+    weight_IO[:, ::3] = np.abs(weight_IO[:, ::3])
+    weight_IO[:, 0] = x_NI[::2] = 1.0
+    found = tf.function(int8.int8_map(tf.constant(weight_IO, tf.float32)), autograph=False)
+    y_NO = found(tf.constant(x_NI, tf.float32)).numpy()
+    largest = np.abs(x_NI).max(axis=1, keepdims=True) * np.abs(weight_IO).max(axis=0, keepdims=True)
+    steps = 0.5 / 127 + 0.5 / 63
+    return _fault(y_NO.astype(np.float64), x_NI @ weight_IO, (steps + 1e-3) * inner * largest)
+
+
+def _fault(found: np.ndarray, exact: np.ndarray, bound: np.ndarray) -> str:
+    """`32.1 and not 16.1 (tolerance 0.1)`, of the element that is the farthest outside; "" if there is none."""
+    if found.shape != exact.shape:
+        return f"shape {list(found.shape)} and not {list(exact.shape)}"
+    excess = np.where(np.isfinite(found), np.abs(found - exact) / bound, np.inf)
+    at = np.unravel_index(np.argmax(excess), excess.shape)
+    return f"{found[at]:.6g} and not {exact[at]:.6g} (tolerance {bound[at]:.2g})" if excess[at] > 1 else ""
+
+
+def _float64_product(factors: tuple[tf.Tensor, tf.Tensor], transpose_b: bool) -> np.ndarray:
+    """By NumPy, so that nothing that is tested takes part."""
+    a, b = (tf.cast(each, tf.float64).numpy() for each in factors)
+    return a @ (np.swapaxes(b, -1, -2) if transpose_b else b)
+
+
+def _eps(dtype: tf.DType) -> float:
+    """From 1 to the next number."""
+    return {tf.float32: 2.0**-23, tf.bfloat16: 2.0**-7, tf.float16: 2.0**-10}[dtype]
+
+
+def _shape(shape: list[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def matrix_rate(precision: str, devices: int = 1, watched: float = WATCHED) -> float:
+    """FLOPs per second of large matrix products in that precision, of so many devices together."""
+    size = _large()
+    a = tf.cast(tf.random.stateless_normal([size, size], seed=(0, 0)) / size**0.5, precision)
+    return devices * 2 * size**3 / _seconds(lambda x: tf.matmul(x, a), a, watched)
+
+
+def int8_rate(watched: float = WATCHED) -> float:
+    """The same of products of 8-bit integers, rounding of the rows included."""
+    a = tf.random.stateless_normal([_large()] * 2, seed=(0, 0)) / _large() ** 0.5
+    return 2 * _large() ** 3 / _seconds(int8.int8_map(a), a, watched)
+
+
+def decoding_rate(precision: str, watched: float = WATCHED) -> float:
+    """FLOPs per second of the two products of a feed-forward layer of base in a step of beam search; `precision` is a
+    float's name or "int8"."""
+    shapes, dtype = ([D_MODEL, D_FF], [D_FF, D_MODEL]), "float32" if precision == "int8" else precision
+    weights = [tf.random.stateless_normal(shape, seed=(0, 0)) / shape[0] ** 0.5 for shape in shapes]
+    up, down = map(int8.int8_map if precision == "int8" else partial(_multiply_by, dtype=dtype), weights)
+    x = tf.ones([DECODING_ROWS, D_MODEL], dtype)
+    return 2 * 2 * DECODING_ROWS * D_MODEL * D_FF / _seconds(lambda x: down(up(x)), x, watched)
+
+
+def _multiply_by(weight: tf.Tensor, dtype: str) -> Callable[[tf.Tensor], tf.Tensor]:
+    weight = tf.cast(weight, dtype)
+    return lambda x: tf.matmul(x, weight)
+
+
+def _large() -> int:
+    return SIZES["GPU" if tf.config.list_logical_devices("GPU") else "CPU"]
+
+
+def _seconds(step: Callable[[tf.Tensor], tf.Tensor], first: tf.Tensor, watched: float) -> float:
+    """Of one call of `step`, the least over `watched` seconds. It maps x to what the next call takes."""
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int32)])
+    def steps(number: tf.Tensor) -> tf.Tensor:
+        """Each on the result of the one before, so that none can be left out."""
+        _, last = tf.while_loop(lambda n, _: n < number, lambda n, x: (n + 1, step(x)), (tf.constant(0), first))
+        return last[0, 0]
+
+    def seconds(number: int) -> float:
+        start = time.perf_counter()
+        steps(tf.constant(number)).numpy()
+        return time.perf_counter() - start
+
+    seconds(1)  # also makes the graph
+    number = 1
+    while (taken := seconds(number)) < SECONDS:
+        number *= 2
+    end = time.perf_counter() + watched
+    while time.perf_counter() < end:
+        taken = min(taken, seconds(number))
+    return taken / number
+
+
+def peak_bytes() -> int:
+    """The most memory that the training has held at one time: of the fullest GPU, or of this process where there is
+    none."""
+    gpus = tf.config.list_logical_devices("GPU")
+    if gpus:
+        return max(tf.config.experimental.get_memory_info(gpu.name.partition("device:")[2])["peak"] for gpu in gpus)
+    return _status("VmHWM")  # `ru_maxrss` may be that of the process it came from
+
+
+def bytes_per_shape(precision: str) -> float:
+    """What a process goes on holding of each shape of a matrix product that it has once computed: the code that oneDNN
+    made for it, which TensorFlow keeps of the last `SHAPES_KEPT` of a kind. Nothing on a GPU."""
+    if tf.config.list_logical_devices("GPU"):
+        return 0.0
+    b = tf.ones([128, 512], precision)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, 128], precision)])
+    def product(a: tf.Tensor) -> tf.Tensor:
+        return tf.matmul(a, b)[0, 0]
+
+    def held(rows: range) -> int:
+        for number in rows:
+            product(tf.ones([number, 128], precision)).numpy()
+        return _status("VmRSS")
+
+    first = held(range(1_000, 1_004))
+    return max(held(range(1_004, 1_004 + SHAPES_TRIED)) - first, 0) / SHAPES_TRIED
+
+
+def _status(name: str) -> int:
+    """Bytes, of a line of /proc/self/status."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        (line,) = [line for line in file if line.startswith(f"{name}:")]
+    return int(line.split()[1]) * 1024
+
+
+def total_bytes() -> int | None:
+    """The memory of this machine, or what a container is allowed of it. None if GPUs compute (`gpu_bytes`)."""
+    return None if tf.config.list_logical_devices("GPU") else machine_bytes()
+
+
+def machine_bytes() -> int:
+    """The same, whatever computes."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
+            limit = file.read().strip()
+    except OSError:
+        return total
+    return total if limit == "max" else min(total, int(limit))

@@ -1,0 +1,77 @@
+"""The instruction sets under which the numeric tests run: which a processor has, and that a limit took hold."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.instruction_sets import Configuration, Report, configurations, instruction_sets, must_hold, read_report
+
+ZEN_3 = {"sse4_2", "avx", "fma", "avx2"}
+ALDER_LAKE = ZEN_3 | {"avx_vnni"}
+SKYLAKE = ZEN_3 | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+ZEN_4 = SKYLAKE | {"avx512_vnni", "avx512_bf16"}
+ZEN_5 = ZEN_4 | {"avx_vnni"}
+SAPPHIRE_RAPIDS = ZEN_5 | {"avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"}
+UP_TO_BF16 = ["AVX2", "AVX512_CORE", "AVX512_CORE_VNNI", "AVX512_CORE_BF16"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"sse4_2"}, []),
+        (ZEN_3, ["AVX2"]),
+        (ALDER_LAKE, ["AVX2", "AVX2_VNNI"]),
+        (SKYLAKE, ["AVX2", "AVX512_CORE"]),
+        (SKYLAKE - {"avx512bw"}, ["AVX2"]),
+        (ZEN_4, UP_TO_BF16),
+        (ZEN_5, UP_TO_BF16),
+        (SAPPHIRE_RAPIDS, [*UP_TO_BF16, "AVX512_CORE_FP16", "AVX512_CORE_AMX"]),
+    ],
+)
+def test_instruction_sets_follow_from_the_flags(flags, expected):
+    assert instruction_sets(flags) == expected
+
+
+@pytest.mark.parametrize(
+    ("sets", "native_onednn", "expected"),
+    [
+        (["AVX2"], False, ["AVX2 oneDNN"]),
+        (["AVX2"], True, ["AVX2 Eigen"]),
+        (["AVX2", "AVX2_VNNI"], True, ["AVX2 Eigen", "AVX2 oneDNN"]),
+        (["AVX2", "AVX512_CORE"], False, ["AVX2 Eigen", "AVX2 oneDNN no bfloat16", "AVX512_CORE oneDNN"]),
+        (
+            UP_TO_BF16,
+            True,
+            ["AVX2 Eigen", "AVX2 oneDNN no bfloat16", "AVX512_CORE oneDNN", "AVX512_CORE_VNNI oneDNN"],
+        ),
+    ],
+)
+def test_configurations_are_all_but_the_native_one(sets, native_onednn, expected):
+    assert [str(each) for each in configurations(sets, native_onednn)] == expected
+
+
+LOG = """onednn_verbose,v1,info,oneDNN v3.7.3 (commit N/A)
+onednn_verbose,v1,info,cpu,runtime:threadpool,nthr:2
+onednn_verbose,v1,info,cpu,isa:Intel AVX2
+onednn_verbose,v1,primitive,exec,cpu,gemm_api,,undef,src_f32::blocked:ab:f0,,,64x64:64x64,18.27
+"""
+SOFTMAX = "onednn_verbose,v1,primitive,exec,cpu,softmax,jit:avx2,forward_inference,src:f32::blocked:ab::f0,,,64x64,3\n"
+
+
+def test_read_report_finds_the_set_and_whose_the_softmax_was():
+    assert read_report(LOG) == Report("Intel AVX2", onednn=False)
+    assert read_report(LOG + SOFTMAX) == Report("Intel AVX2", onednn=True)
+    with pytest.raises(ValueError, match="oneDNN must report its instruction set. Received: ''"):
+        read_report("")
+
+
+def test_must_hold_refuses_a_limit_without_effect():
+    reports = {
+        Configuration("AVX2", False): Report("Intel AVX2", False),
+        Configuration("AVX2", True): Report("Intel AVX2", True),
+        Configuration("AVX512_CORE", True): Report("Intel AVX-512", True),
+    }
+    must_hold(reports)
+    with pytest.raises(ValueError, match="different instructions under AVX2 and AVX512_CORE. Received for both: Intel"):
+        must_hold(reports | {Configuration("AVX512_CORE", True): Report("Intel AVX2", True)})
+    with pytest.raises(ValueError, match="a softmax under AVX2 Eigen must not be oneDNN's. Received the opposite"):
+        must_hold(reports | {Configuration("AVX2", False): Report("Intel AVX2", True)})

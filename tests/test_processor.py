@@ -1,0 +1,88 @@
+"""t2t_repro.processor: features by the kernel's names, and cores as affinity and control groups grant them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from t2t_repro import processor
+
+
+def put(root, files):
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("files", "granted"),
+    [
+        ({}, []),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, []),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"}, [1.5]),
+        (
+            {
+                "proc/self/cgroup": "0::/user/mine\n",
+                "sys/fs/cgroup/user/mine/cpu.max": "max 100000\n",
+                "sys/fs/cgroup/user/cpu.max": "400000 100000\n",
+            },
+            [4.0],
+        ),
+        (  # a container whose path is the host's
+            {
+                "proc/self/cgroup": "5:cpu,cpuacct:/docker/0123\n1:name=systemd:/docker/0123\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            [0.5],
+        ),
+        (
+            {
+                "proc/self/cgroup": "5:cpu:/\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            [],
+        ),
+    ],
+    ids=["none", "v2 without a quota", "v2", "v2 above", "v1 in a container", "v1 without a quota"],
+)
+def test_granted_cores_are_the_quotas_of_control_groups(tmp_path, files, granted):
+    put(tmp_path, files)
+    assert list(processor.granted_cores(str(tmp_path))) == granted
+
+
+@pytest.mark.parametrize(("granted", "cores"), [([], 4), ([1.5], 2), ([0.2], 1), ([8.0], 4), ([3.0, 2.0], 2)])
+def test_usable_cores_are_the_fewer_rounded_up(monkeypatch, granted, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
+    monkeypatch.setattr(processor, "granted_cores", lambda: iter(granted))
+    assert processor.usable_cores() == cores
+
+
+@pytest.mark.parametrize(
+    ("features", "limit", "expected"),
+    [
+        (("avx2", "fma"), "", False),
+        (("avx512f", "avx512_vnni"), "", False),
+        (("avx512f", "avx512_bf16"), "", True),
+        (("avx512f", "avx512_bf16"), "ALL", True),
+        (("avx512f", "avx512_bf16"), "avx2", False),
+        (("avx512f", "avx512_bf16"), "AVX512_CORE_VNNI", False),
+        (("avx512f", "avx512_bf16"), "AVX512_CORE_BF16", True),
+        (("amx_tile", "amx_bf16"), "", True),
+        (("asimd", "bf16"), "", True),
+        ((), "", False),
+    ],
+)
+def test_has_bfloat16_by_features_and_onednn_limit(monkeypatch, features, limit, expected):
+    monkeypatch.setattr(processor, "features", lambda: features)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    assert processor.has_bfloat16() is expected
+
+
+def test_name_and_features_are_of_this_processor():
+    assert processor.name()
+    assert set(processor.features()) <= set(processor.FEATURES)
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        assert ("avx2" in processor.features()) == (" avx2 " in file.read())
