@@ -12,7 +12,8 @@ Line n of the output translates line n of the input; an empty line stays empty.
 Lines are read as training reads them: UTF-8, .gz and .sgm too, without a byte
 order mark and without the carriage returns of Windows.
 With --n_best=N each line becomes N lines, the best first: score, tab, text (a
-score of -inf where the beam held fewer). --decode_interactive writes these too.
+score of -inf if the beam held fewer that differ). The beam holds at least N.
+--decode_interactive writes these too.
 
 --output_dir may be repeated: such runs decode together, by the mean of their
 probabilities; they must share their vocabulary.
@@ -172,9 +173,9 @@ def _check(run: Run, parses: bool) -> None:
         if FLAGS[flag].value not in (None, False) and given:
             raise _program.UsageError(f"--{flag} {why}: leave out --{given[0]}")
     if FLAGS.sampling_temperature is None:
-        beam_size = _flags.check_decoding(run.hparams, FLAGS).beam_size
-        if FLAGS.n_best > beam_size:
-            raise _program.UsageError(f"--n_best={FLAGS.n_best} is more than the beam holds; give --beam_size, or less")
+        _flags.check_decoding(run.hparams, FLAGS)
+        if FLAGS.beam_size and FLAGS.n_best > FLAGS.beam_size:
+            raise _program.UsageError(f"--n_best={FLAGS.n_best} is more than --beam_size={FLAGS.beam_size}; raise that")
         for flag in ("sampling_top_k", "seed"):
             if FLAGS[flag].present:
                 raise _program.UsageError(f"--{flag} is for sampling; give --sampling_temperature too")

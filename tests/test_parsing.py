@@ -361,6 +361,11 @@ def test_repairs_are_counted():
     assert parser.summary() == "repaired 1 of 1 trees (5 repairs)"
 
 
+def test_trees_that_repairs_make_alike_are_one():
+    (found,) = parser_that_writes(SHORT, f"{SHORT} ǁS", RIGHT).n_best([WORDS], 3)
+    assert [score for _, score in found] == [0.0, -2.0]
+
+
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_the_best_well_formed_one_of_the_beam(n):
     parser = parser_that_writes(SHORT, "nonsense", RIGHT, well_formed=True)

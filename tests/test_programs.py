@@ -616,6 +616,11 @@ def test_decoder_scores(program, translator):
     assert Path("scores").read_text() == "-1.2500\t-1.0000 -0.2500\n" * 2 + "-inf\t\n"
 
 
+def test_decoder_raises_the_beam_to_n_best(program, translator):
+    assert program("t2t-decoder", "--output_dir=RUN", "--n_best=8", stdin=b"a\n").out.count("\n") == 8
+    assert translator.calls[1] == (["a"], 8, None, None)
+
+
 def test_decoder_n_best_gives_n_lines_each(program, translator):
     out = program("t2t-decoder", "--output_dir=RUN", "--n_best=2", stdin=b"a\n\n").out
     assert out == "-0.5000\tA\n-1.2500\tA!\n0.0000\t\n-inf\t\n"
@@ -642,9 +647,9 @@ def test_decoder_interactive(program, translator):
         (["--alpha=-1"], 1, "alpha must be at least 0 and finite, got -1.0"),
         (["--alpha=nan"], 1, "alpha must be at least 0 and finite, got nan"),
         (
-            ["--n_best=5"],
+            ["--n_best=5", "--beam_size=4"],
             2,
-            "--n_best=5 is more than the beam holds; give --beam_size, or less (see t2t-decoder --help)",
+            "--n_best=5 is more than --beam_size=4; raise that (see t2t-decoder --help)",
         ),
         (
             ["--decode_interactive", "--decode_to_file=out"],

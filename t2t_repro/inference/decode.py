@@ -101,12 +101,13 @@ class Translator:
     ) -> list[Found]:
         """The n best translations of each text with their scores (log-probability over length penalty), best first.
 
-        There are fewer where the beam ends with fewer. Each translation begins with its text's prefix, whose tokens
+        There are fewer if the beam holds fewer that differ in more than the space around them. Without a `beam_size` it
+        is that of the run, or n if that is more. Each translation begins with its text's prefix, whose tokens
         count in the score, and has at least `min_length` tokens before its end; or it is its text's `given` words with
         brackets between them, and there are no prefixes and no `min_length`. A text of more tokens than
         `max_positions` is cut to them, and `report` is called with it. `advance` is called after each batch.
         """
-        width = self.hparams.beam_size if beam_size is None else beam_size
+        width = max(n, self.hparams.beam_size) if beam_size is None else beam_size
         penalty = self.hparams.alpha if alpha is None else alpha
         if width < 1:
             raise ValueError(f"beam_size must be at least 1, got {width}")
@@ -125,7 +126,8 @@ class Translator:
         must_be_list(given, "given")
         # words are spelled as they are after a bracket: with the space before them
         begun = prefixes if given is None else [f" {words}" for words in given]
-        return self._decode(best, texts, n, width, report, begun, min_length, advance)
+        found = self._decode(best, texts, width if n > 1 else 1, width, report, begun, min_length, advance)
+        return [distinct(hypotheses, n) for hypotheses in found]
 
     def sample(
         self,
@@ -297,6 +299,14 @@ class Translator:
         for scores in all_scores:
             both = [(next(texts), float(score)) for score in scores]
             yield [(text, score) for text, score in both if score > NEVER / 1e6]
+
+
+def distinct(hypotheses: Found, n: int) -> Found:
+    """The first n that differ. A text with and without a space before it is one: a model spells it either way."""
+    first: dict[str, tuple[str, float]] = {}
+    for text, score in hypotheses:
+        first.setdefault(text.strip(), (text, score))
+    return list(first.values())[:n]
 
 
 def _batches(sources: Mapping[int, list[int]], tokens: int) -> Iterator[list[int]]:

@@ -77,7 +77,7 @@ class Parser:
         advance: Advance | None = None,
     ) -> list[list[tuple[str, float]]]:
         width = self.translator.hparams.beam_size if beam_size is None else beam_size
-        wanted = max(n, width) if self.well_formed else n
+        wanted = max(n, width) if self.well_formed or n > 1 else n
         given = [_symbols(text) for text in texts]
         return self.translator.n_best(texts, wanted, beam_size, alpha, report, given=given, advance=advance)
 
@@ -93,7 +93,10 @@ class Parser:
         self.sentences += 1
         self.repaired += repairs > 0
         self.repairs += repairs
-        return [(tree, score) for tree, _, score in rebuilt[:n]]
+        first: dict[str, tuple[Tree, float]] = {}
+        for tree, _, score in rebuilt:  # different symbols may be mended to one tree
+            first.setdefault(str(tree), (tree, score))
+        return list(first.values())[:n]
 
 
 def _symbols(text: str) -> str:
