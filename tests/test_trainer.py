@@ -262,6 +262,14 @@ def copy(trained, tmp_path) -> str:
         ({"d_ff": 25}, {}, "RUN' holds another run: its d_ff is 24, not 25"),
         ({}, {"precision": "bfloat16"}, "RUN' holds another run: its precision is 'float32', not 'bfloat16'"),
         ({}, {"precision": "tf32"}, "'tf32' expects GPUs of compute capability 8.0 or later. Received: no GPU"),
+        *[
+            (
+                {"max_positions": 59, "positions": positions},
+                {},
+                "max_length must be at most max_positions = 59. Received: max_length=60; raise max_positions, or",
+            )
+            for positions in ("learned", "sinusoid")
+        ],
         (
             {"batch_tokens": 59},
             {},

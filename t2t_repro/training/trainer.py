@@ -110,7 +110,15 @@ def train(
 
 
 def must_fit(problem: Problem, hparams: HParams) -> None:
-    """Raises ValueError if the longest sentence does not fit in a part of a batch."""
+    """Raises ValueError if the longest sentence does not fit in a part of a batch, or has more tokens than positions.
+
+    Learned positions have no row beyond `max_positions`, and decoding and evaluation cut what is longer.
+    """
+    if problem.max_length > hparams.max_positions:
+        raise ValueError(
+            f"max_length must be at most max_positions = {hparams.max_positions:,}. Received: max_length="
+            f"{problem.max_length:,}; raise max_positions, or prepare the data with a lower max_length"
+        )
     parts = batching.num_parts(hparams.batch_tokens)
     longest = hparams.batch_tokens // parts
     if problem.max_length > longest:
