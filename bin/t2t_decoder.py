@@ -97,6 +97,7 @@ def decode() -> None:
     from t2t_repro.inference.stream import decode_to_file, decode_to_stream
 
     set_threads(FLAGS.threads_per_batch)
+    _program.report_average(runs, FLAGS.average_checkpoints)
     translator = Translator.from_runs(FLAGS.output_dir, FLAGS.average_checkpoints, FLAGS.int8)
     parser = Parser(translator, well_formed=FLAGS.well_formed) if parses else None
     if FLAGS.decode_interactive:
