@@ -163,6 +163,8 @@ def must_be_writable(flag: str, path: str) -> None:
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
         raise IsADirectoryError(f"--{flag}: {path!r} is a directory; give a file")
+    if os.path.exists(path) and not os.path.isfile(path):  # replacing a device would remove it
+        raise ValueError(f"--{flag}: {path!r} is not a regular file; give the name of one")
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"--{flag}: no directory {folder!r}; make it first")
     if not os.access(folder, os.W_OK, effective_ids=True):

@@ -205,6 +205,17 @@ def report(line: str) -> None:
     print(f"{line}\n", end="", file=sys.stderr, flush=True)  # in one piece, whatever other threads say
 
 
+def report_average(runs: Sequence[Run], number: int) -> None:
+    """Reports that fewer than `number` checkpoints of a run are averaged, if it has fewer."""
+    from t2t_repro.training.checkpoints import to_average
+
+    for run in runs:
+        names = [os.path.basename(path) for path in to_average(run, number)]
+        if 0 < len(names) < number:
+            found = f"{len(names)} of the {number} checkpoints that --average_checkpoints asks for"
+            report(f"{run.directory} has {found}: {', '.join(names)}")
+
+
 def keep_scores(output_dir: str, scores: dict[str, Any]) -> None:
     """Adds a scoring to the run's scores.jsonl and to its curves in TensorBoard; a run that cannot be written to is
     scored none the less."""

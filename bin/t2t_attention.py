@@ -74,6 +74,7 @@ def show(sentence: str | None = None) -> None:
     from t2t_repro.inference.decode import Translator
 
     preset = PRESETS.get(FLAGS.preset or "", Preset(sentence or "", (), ""))
+    _program.report_average([run], FLAGS.average_checkpoints)
     translator = Translator.from_run(FLAGS.output_dir, average_checkpoints=FLAGS.average_checkpoints)
     shown = attention_view.attend(translator, preset.sentence, FLAGS.target)
     own = tuple(head for head in preset.heads if head <= run.hparams.num_heads)  # a smaller model has not all of them

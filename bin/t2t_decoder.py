@@ -4,9 +4,16 @@
   t2t-decoder --output_dir=RUN --decode_interactive
   t2t-decoder --output_dir=RUN --score_file=pairs.tsv > scores.tsv
 
+Lines are decoded in windows of up to 10,000, each written when it is done, and
+from a pipe as they come. --decode_to_file=FILE collects them in FILE.partial,
+and the same command continues it after a stop.
+
 Line n of the output translates line n of the input; an empty line stays empty.
+Lines are read as training reads them: UTF-8, .gz and .sgm too, without a byte
+order mark and without the carriage returns of Windows.
 With --n_best=N each line becomes N lines, the best first: score, tab, text (a
-score of -inf where the beam held fewer). --decode_interactive writes these too.
+score of -inf if the beam held fewer that differ). The beam holds at least N.
+--decode_interactive writes these too.
 
 --output_dir may be repeated: such runs decode together, by the mean of their
 probabilities; they must share their vocabulary.
@@ -17,7 +24,7 @@ probabilities; they must share their vocabulary.
 
 --score_file holds a source, a tab and a target in each line, of which it writes
 the log-probability, a tab, and those of the target's tokens, the last that of
-its end, a space between them.
+its end, a space between them. A pair that is too long for the run has -inf.
 
 A parsing run takes tokens, a space between them, and writes a bracketed tree
 over exactly these; how many trees needed repairs is said at the end. It tags
@@ -27,12 +34,16 @@ punctuation by gold's tags, so the score of a run is t2t-eval's.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from absl import flags
 
+from t2t_repro import __version__
+from t2t_repro.files import sha256
 from t2t_repro.run import Run
 
 from . import _flags, _lines, _program
@@ -67,7 +78,9 @@ NOT_WITH = {  # flags that mean nothing beside one, and why
 }
 NOT_FOR_PARSING = ("prefix_file", "min_length", "sampling_temperature", "score_file")
 
-Answer = Callable[[Sequence[str]], list[list[tuple[str, float]]]]
+INPUT = ("decode_from_file", "prefix_file", "score_file")
+
+Answer = Callable[..., list[list[tuple[str, float]]]]
 
 
 def decode() -> None:
@@ -76,31 +89,82 @@ def decode() -> None:
     _check(runs[0], parses)
     if FLAGS.decode_to_file:
         _flags.must_be_writable("decode_to_file", FLAGS.decode_to_file)
-    pairs = _lines.pairs(FLAGS.score_file) if FLAGS.score_file else None
-    lines = None if FLAGS.decode_interactive or FLAGS.score_file else _lines.read(FLAGS.decode_from_file)
-    options: dict[str, Any] = {"n": FLAGS.n_best, "report": _program.report}
-    if FLAGS.prefix_file:
-        options["prefixes"] = _lines.read_beside(FLAGS.prefix_file, lines or [])
+    items, total = (iter(()), 0) if FLAGS.decode_interactive else _input()
     _program.load_tensorflow()
     from t2t_repro.inference.cores import set_threads
     from t2t_repro.inference.decode import Translator
     from t2t_repro.inference.parse import Parser
+    from t2t_repro.inference.stream import decode_to_file, decode_to_stream
 
     set_threads(FLAGS.threads_per_batch)
+    _program.report_average(runs, FLAGS.average_checkpoints)
     translator = Translator.from_runs(FLAGS.output_dir, FLAGS.average_checkpoints, FLAGS.int8)
-    if pairs is not None:
-        _lines.write(_lines.token_scores(translator.score_tokens(pairs)), FLAGS.decode_to_file)
-        return
     parser = Parser(translator, well_formed=FLAGS.well_formed) if parses else None
-    answer = _answer(parser or translator, options)
-    if lines is None:
-        _lines.converse(lambda line: _lines.scored(answer([line]), FLAGS.n_best))
-    elif FLAGS.n_best == 1:
-        _lines.write([best[0][0] for best in answer(lines)], FLAGS.decode_to_file)
+    if FLAGS.decode_interactive:
+        answer = _answer(parser or translator)
+        _lines.converse(lambda line: _lines.scored(answer([line], report=_report), FLAGS.n_best))
+    elif FLAGS.decode_to_file:
+        how = _window(parser or translator), FLAGS.decode_to_file, _made_by(runs)
+        decode_to_file(items, *how, _program.report, total)
     else:
-        _lines.write(_lines.scored(answer(lines), FLAGS.n_best), FLAGS.decode_to_file)
+        decode_to_stream(items, _window(parser or translator), _lines.write, _program.report, total)
     if parser:
         _program.report(parser.summary())
+
+
+def _input() -> tuple[Iterator[tuple[str, ...]], int | None]:
+    """What to decode, and how much it is. What is wrong with a file is known here, and with a pipe's first line."""
+    path = FLAGS.score_file or FLAGS.decode_from_file
+
+    def items() -> Iterator[tuple[str, ...]]:
+        if FLAGS.score_file:
+            return _lines.pairs(path)
+        return _lines.with_prefixes(path, FLAGS.prefix_file) if FLAGS.prefix_file else _lines.texts(path)
+
+    files = [path, FLAGS.prefix_file] if FLAGS.prefix_file else [path]
+    total, found = _lines.count(items, *files), items()
+    first = list(itertools.islice(found, 1)) if total is None else []
+    return itertools.chain(first, found), total
+
+
+def _made_by(runs: Sequence[Run]) -> dict[str, Any]:
+    """What the lines depend on beside those they are made from."""
+    from t2t_repro.training.checkpoints import to_average
+
+    values = {flag: FLAGS[flag].value for flag in FLAGS if flag not in ("output_dir", "decode_to_file")}
+    values |= {flag: bool(values[flag]) for flag in INPUT}
+    weights = [sha256(f"{path}.index") for run in runs for path in to_average(run, FLAGS.average_checkpoints)]
+    return values | {"weights": weights, "version": __version__}
+
+
+def _window(translator: Any) -> Callable[..., list[str]]:
+    """Returns what makes lines of a window's items; `report` and `advance` are of `t2t_repro.inference.stream`."""
+    if FLAGS.score_file:
+        return lambda pairs, report, advance: _lines.token_scores(translator.score_tokens(pairs, report, advance))
+    answer = _answer(translator)
+
+    def lines(items: list[tuple[str, ...]], report: Any, advance: Any) -> list[str]:
+        texts, *prefixes = (list(side) for side in zip(*items, strict=True))
+        options = {"prefixes": prefixes[0]} if prefixes else {}
+        found = answer(texts, report=report, advance=advance, **options)
+        return _lines.best(found) if FLAGS.n_best == 1 else _lines.scored(found, FLAGS.n_best)
+
+    return lines
+
+
+def _answer(translator: Any) -> Answer:
+    """Returns what to ask of `translator`, a Translator or a Parser, for texts."""
+    options: dict[str, Any] = {"n": FLAGS.n_best}
+    if FLAGS.min_length:
+        options["min_length"] = FLAGS.min_length
+    if FLAGS.sampling_temperature is None:
+        return functools.partial(translator.n_best, beam_size=FLAGS.beam_size, alpha=FLAGS.alpha, **options)
+    draw = {"temperature": FLAGS.sampling_temperature, "top_k": FLAGS.sampling_top_k, "seed": FLAGS.seed}
+    return functools.partial(translator.sample, **draw, **options)
+
+
+def _report(number: int, what: str) -> None:
+    _program.report(f"the line {what}")
 
 
 def _check(run: Run, parses: bool) -> None:
@@ -110,9 +174,9 @@ def _check(run: Run, parses: bool) -> None:
         if FLAGS[flag].value not in (None, False) and given:
             raise _program.UsageError(f"--{flag} {why}: leave out --{given[0]}")
     if FLAGS.sampling_temperature is None:
-        beam_size = _flags.check_decoding(run.hparams, FLAGS).beam_size
-        if FLAGS.n_best > beam_size:
-            raise _program.UsageError(f"--n_best={FLAGS.n_best} is more than the beam holds; give --beam_size, or less")
+        _flags.check_decoding(run.hparams, FLAGS)
+        if FLAGS.beam_size and FLAGS.n_best > FLAGS.beam_size:
+            raise _program.UsageError(f"--n_best={FLAGS.n_best} is more than --beam_size={FLAGS.beam_size}; raise that")
         for flag in ("sampling_top_k", "seed"):
             if FLAGS[flag].present:
                 raise _program.UsageError(f"--{flag} is for sampling; give --sampling_temperature too")
@@ -123,16 +187,6 @@ def _check(run: Run, parses: bool) -> None:
     for flag in NOT_FOR_PARSING:
         if parses and FLAGS[flag].present:
             raise _program.UsageError(f"--{flag} is for translation, and {run.directory!r} is a run of parsing")
-
-
-def _answer(translator: Any, options: dict[str, Any]) -> Answer:
-    """What to ask of `translator`, a Translator or a Parser, for texts."""
-    if FLAGS.min_length:
-        options["min_length"] = FLAGS.min_length
-    if FLAGS.sampling_temperature is None:
-        return lambda texts: translator.n_best(texts, beam_size=FLAGS.beam_size, alpha=FLAGS.alpha, **options)
-    draw = {"temperature": FLAGS.sampling_temperature, "top_k": FLAGS.sampling_top_k, "seed": FLAGS.seed}
-    return lambda texts: translator.sample(texts, **draw, **options)
 
 
 def main() -> int:

@@ -37,6 +37,7 @@ def score() -> None:
     from t2t_repro.inference.cores import set_threads
 
     set_threads(FLAGS.threads_per_batch)
+    _program.report_average([run], FLAGS.average_checkpoints)
     scores = evaluate(FLAGS.output_dir, **{name: FLAGS[name].value for name in OPTIONS})
     _program.keep_scores(FLAGS.output_dir, scores)
     print(json.dumps(scores, indent=2, ensure_ascii=False) if FLAGS.json else table(scores))

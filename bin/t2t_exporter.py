@@ -31,7 +31,7 @@ flags.DEFINE_enum("quantization", "float32", ["float32", "int8"], "of the decode
 
 
 def write() -> None:
-    Run.open(FLAGS.output_dir)
+    run = Run.open(FLAGS.output_dir)
     _flags.must_be_directory("export_dir", FLAGS.export_dir)
     if FLAGS.format == "ctranslate2":
         from t2t_repro.inference.ctranslate2 import must_be_installed
@@ -40,6 +40,7 @@ def write() -> None:
     _program.load_tensorflow()
     from t2t_repro.inference.export import export
 
+    _program.report_average([run], FLAGS.average_checkpoints)
     print(export(FLAGS.output_dir, FLAGS.export_dir, FLAGS.average_checkpoints, FLAGS.format, FLAGS.quantization))
 
 

@@ -34,7 +34,7 @@ class HParams:
     d_k: int = _paper(64, "3.2.2", "width of a query and a key, free of d_model / h (Table 3, rows B)")
     d_v: int = _paper(64, "3.2.2", "width of a value")
     positions: str = _paper("sinusoid", "3.5", "position encoding: sinusoid, or learned (Table 3, row E)")
-    max_positions: int = _paper(1024, "3.5", "rows of each learned position table; sinusoids have no end")
+    max_positions: int = _paper(1024, "3.5", "most tokens of a text: rows of each learned position table")
 
     # Regularization
     dropout: float = _paper(0.1, "5.4", "on sub-layer outputs, and on embeddings plus positions", "P_drop")

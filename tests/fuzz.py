@@ -34,6 +34,7 @@ from t2t_repro.data.trees import clean, parse, parse_lines, read_trees
 from t2t_repro.data.vocabulary import END, Vocabulary
 from t2t_repro.evaluation import report, report_page
 from t2t_repro.files import sha256
+from t2t_repro.inference.stream import decode_to_file
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
 
@@ -236,15 +237,17 @@ def decoder_input(content: bytes) -> None:
     path, out = (os.path.join(folder(), name) for name in ("in", "out"))
     Path(path).write_bytes(content)
     try:
-        lines = _lines.read(path)
+        lines = list(_lines.read(path))
     except ValueError as error:
         assert "not UTF-8" in str(error)
         return
     assert len(lines) == content.count(b"\n") + (not content.endswith(b"\n") and bool(content))
-    _lines.write(lines, out)
-    assert Path(out).read_bytes() == content + b"\n" * (bool(content) and not content.endswith(b"\n"))
-    _lines.write([line + "\n" for line in lines], out)  # a model may spell a newline
-    assert Path(out).read_bytes().count(b"\n") == len(lines)
+    decode_to_file(((line,) for line in lines), lambda items, *_: [text for (text,) in items], out, {}, print)
+    unmarked = content.removeprefix(b"\xef\xbb\xbf")
+    ended = unmarked + b"\n" * (bool(content) and not content.endswith(b"\n"))
+    assert Path(out).read_bytes() == ended.replace(b"\r\n", b"\n")
+    spelled = [[(f"{line}\n", 0.0)] for line in lines]  # a model may spell a newline
+    assert not [line for line in _lines.best(spelled) + _lines.scored(spelled, 1) if "\n" in line]
 
 
 def checkpoints(drawn: tuple[list[Any], bool]) -> None:

@@ -14,6 +14,7 @@ from small import PROBLEM, SMALL, random_model, train_pairs
 from t2t_repro.data.vocabulary import Vocabulary, learn
 from t2t_repro.files import read_json
 from t2t_repro.inference.decode import Translator
+from t2t_repro.inference.export import export
 from t2t_repro.run import Run
 from t2t_repro.training.average import average
 from t2t_repro.training.checkpoints import Checkpoints, load_weights
@@ -52,6 +53,24 @@ def run(made, tmp_path, monkeypatch):
     shutil.copytree(made.directory, "RUN")
     shutil.copy(made.vocabulary, "vocabulary.model")
     return Run.open("RUN")
+
+
+def test_the_card_of_an_export_names_all_that_was_averaged(run, tmp_path):
+    """Whether the run was averaged before or is averaged for the export."""
+    average("RUN", "MEAN", 2)
+    for directory, number, checkpoints in (("MEAN", 1, ["ckpt-30"]), ("RUN", 2, ["ckpt-20", "ckpt-30"])):
+        card = read_json(f"{export(directory, str(tmp_path / 'E'), number)}/model_card.json")
+        assert (card["checkpoints"], card["average_of"]) == (checkpoints, ["ckpt-20", "ckpt-30"])
+
+
+def test_programs_report_an_average_over_fewer(run, program):
+    line = "RUN has 3 of the 9 checkpoints that --average_checkpoints asks for: ckpt-10, ckpt-20, ckpt-30\n"
+    asked = ["--output_dir=RUN", "--average_checkpoints=9"]
+    assert program("t2t-decoder", *asked, stdin=b"12\n").err == line
+    assert program("t2t-exporter", *asked, "--export_dir=E").err == line
+    assert program("t2t-attention", *asked, "12 cows", "--target=12").err.startswith(line)
+    assert program("t2t-eval", *asked).err.startswith(line)  # and then finds no data
+    assert program("t2t-decoder", "--output_dir=RUN", "--average_checkpoints=3", stdin=b"12\n").err == ""
 
 
 def variables(directory, step):

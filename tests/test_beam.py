@@ -111,6 +111,15 @@ def test_a_wide_beam_is_exhaustive_search(alpha):
         assert {ids for ids, _ in found[:85]} == {ids for ids, _ in expected}
 
 
+@pytest.mark.parametrize("alpha", [0.6, 6.0, 12.0, 40.0])
+def test_beams_that_cannot_be_never_win(alpha):
+    """85 targets for a beam of 100: whatever the length penalty divides by, the other 15 are no hypotheses."""
+    for found in search(smaller(), [[2, END], [5, END]], 100, alpha, 2):
+        scores = np.array([score for _, score in found])
+        assert np.isfinite(scores).all() and (scores[:85] > -100).all() and (scores[85:] < -1e29).all()
+        assert len({ids for ids, _ in found[:85]}) == 85
+
+
 def test_alpha_changes_what_wins():
     """So that the test above is about something: the larger alpha, the longer the best."""
     model = smaller()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import math
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from small import PROBLEM, random_model, train_pairs
 from t2t_repro.data.vocabulary import Vocabulary, learn
 from t2t_repro.inference import cores
 from t2t_repro.inference.decode import Translator
+from t2t_repro.inference.parse import Parser
 from t2t_repro.inference.search import Hypotheses
 
 pytestmark = pytest.mark.numeric
@@ -56,16 +58,31 @@ def test_nothing_gives_nothing(translator):
 def test_the_n_best(translator):
     for n in (1, 2, 3):
         for text, best in zip(TEXTS, translator.n_best(TEXTS, n), strict=True):
-            assert len(best) == n
+            assert 1 <= len(best) <= n and len({text.strip() for text, _ in best}) == len(best)
             scores = [score for _, score in best]
             assert scores == sorted(scores, reverse=True) and scores[0] < 0
             assert best[0][0] == translator.translate([text])[0]
 
 
+def test_the_beam_holds_at_least_n(translator):
+    """The run's has 3."""
+    assert translator.n_best(TEXTS[:1], 8) == translator.n_best(TEXTS[:1], 8, beam_size=8)
+    assert translator.n_best(TEXTS[:1], 2) == translator.n_best(TEXTS[:1], 2, beam_size=3)
+
+
+def test_no_two_of_the_n_best_differ_in_space_alone(translator, monkeypatch):
+    """The beam holds "12", " 12" and "12" in other pieces, with the best score first, and two others."""
+    texts = [" 12", "12", "13", "12 ", "1 2"]
+    found = Hypotheses(tf.ones([1, 5, 1], tf.int32), -tf.range(1.0, 6.0)[None])
+    monkeypatch.setattr(translator, "search", lambda *_: found)
+    monkeypatch.setattr(translator.vocabulary, "decode", lambda ids: texts[: len(ids)])
+    assert translator.n_best(["12"], 5) == [[(" 12", -1.0), ("13", -3.0), ("1 2", -5.0)]]
+    assert translator.n_best(["12"], 2, beam_size=5) == [[(" 12", -1.0), ("13", -3.0)]]
+
+
 def test_a_beam_and_alpha_of_ones_own(translator):
     """Given, they replace those of the run: with alpha 0 a score is a log-probability, the shorter the likelier."""
     (shorter,), (longer,) = (translator.n_best(["3 red cats"], 5, beam_size=5, alpha=alpha) for alpha in (0.0, 3.0))
-    assert (len(shorter), len(longer)) == (5, 5)
     assert np.mean([score for _, score in shorter]) < np.mean([score for _, score in longer])
 
 
@@ -73,11 +90,11 @@ def test_a_beam_and_alpha_of_ones_own(translator):
     ("arguments", "message"),
     [
         ({"n": 1, "beam_size": 0}, "beam_size must be at least 1, got 0"),
-        ({"n": 4}, "n_best must be at least 1 and at most the beam size 3, got 4"),
         ({"n": 3, "beam_size": 2}, "n_best must be at least 1 and at most the beam size 2, got 3"),
         ({"n": 0}, "n_best must be at least 1 and at most the beam size 3, got 0"),
-        ({"n": 1, "alpha": -1.0}, "alpha must be at least 0, got -1.0"),
-        ({"n": 1, "alpha": float("nan")}, "alpha must be at least 0, got nan"),
+        ({"n": 1, "alpha": -1.0}, "alpha must be at least 0 and finite, got -1.0"),
+        ({"n": 1, "alpha": float("nan")}, "alpha must be at least 0 and finite, got nan"),
+        ({"n": 1, "alpha": float("inf")}, "alpha must be at least 0 and finite, got inf"),
     ],
 )
 def test_wrong_arguments(translator, arguments, message):
@@ -86,11 +103,11 @@ def test_wrong_arguments(translator, arguments, message):
 
 
 def test_text_that_is_too_long_is_cut_and_said(translator):
-    said: list[str] = []
+    said: list[tuple[int, str]] = []
     long = "3 red cats and " * 30
     (ids,) = translator.vocabulary.encode([long])
-    first, cut = translator.n_best(["old dogs", long], 1, report=said.append)
-    assert said == [f"line 2 has {len(ids)} tokens; the first {LIMIT - 1} are translated"]
+    first, cut = translator.n_best(["old dogs", long], 1, report=lambda *each: said.append(each))
+    assert said == [(1, f"has {len(ids)} tokens; the first {LIMIT - 1} are translated")]
     assert first[0][0] == translator.translate(["old dogs"])[0]
     h, source_BM = translator.hparams, tf.constant([[*ids[: LIMIT - 1], 1]])
     found = translator.search(source_BM, h.beam_size, h.alpha, h.extra_length)
@@ -107,6 +124,23 @@ def test_a_score_is_the_sum_of_log_probabilities(translator):
         log_p_LV = tf.nn.log_softmax(translator.model(inputs))[0].numpy()
         expected = sum(log_p_LV[place, token] for place, token in enumerate(target_ids))
         assert score == pytest.approx(expected, rel=1e-4)
+
+
+def test_pairs_that_are_too_long_are_not_scored_and_reported(translator):
+    """A side of half a million tokens would take a terabyte for one matrix of weights."""
+    said: list[tuple[int, str]] = []
+    short, long = ("old dogs", "alte Hunde"), "3 red cats and " * 50_000
+    pairs = [short, (long, "drei"), ("3", long), short]
+    tokens = translator.score_tokens(pairs, report=lambda *each: said.append(each))
+    counts = [len(ids) for ids in translator.vocabulary.encode([long, long])]
+    assert said == [
+        (number, f"has {count:,} tokens on a side; at most {LIMIT} are scored")
+        for number, count in enumerate(counts, start=1)
+    ]
+    assert tokens[1] == tokens[2] == [] and [piece for piece, _ in tokens[3]][-1] == "</s>"
+    alone = translator.score([short])[0]
+    assert translator.score(pairs) == pytest.approx([alone, -math.inf, -math.inf, alone])
+    assert translator.score([(long, "")]) == [-math.inf]
 
 
 # What else can be asked for.
@@ -152,6 +186,13 @@ def test_samples_are_the_same_whatever_is_sampled_with_them(translator, monkeypa
     assert [[text for text, _ in samples] for samples in in_parts] == [[text for text, _ in some] for some in several]
 
 
+@pytest.mark.parametrize("temperature", [1e-30, 1e-45, 5e-324])
+def test_a_temperature_near_zero_is_greedy(translator, temperature):
+    """float32 ends at 1e-45."""
+    sampled = translator.sample(TEXTS, temperature=temperature)
+    assert [text for ((text, _),) in sampled] == [text for ((text, _),) in translator.sample(TEXTS, top_k=1)]
+
+
 def test_the_likeliest_token_alone_is_greedy(translator):
     sampled = translator.sample(TEXTS, top_k=1)
     best = translator.n_best(TEXTS, 1, beam_size=1, alpha=0.0)
@@ -172,6 +213,33 @@ def test_the_likeliest_token_alone_is_greedy(translator):
 def test_wrong_arguments_of_sampling(translator, arguments, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         translator.sample(TEXTS, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda model: model.translate("12"), "texts"),
+        (lambda model: model.n_best("12", 1), "texts"),
+        (lambda model: model.n_best(["a", "b"], 1, prefixes="12"), "prefixes"),
+        (lambda model: model.n_best(["a", "b"], 1, given="12"), "given"),
+        (lambda model: model.sample("12"), "texts"),
+        (lambda model: model.score("12"), "pairs"),
+        (lambda model: model.score_tokens("12"), "pairs"),
+        (lambda model: model.vocabulary.encode("12"), "texts"),
+        (lambda model: Parser(model).n_best("12", 1), "texts"),
+        (lambda model: Parser(model).parse("12"), "sentences"),
+        (lambda model: Parser(model).parse([["We"], "12"]), "sentence 2"),
+    ],
+)
+def test_one_string_is_no_list_of_texts(translator, call, name):
+    """Python would go through its letters."""
+    with pytest.raises(ValueError, match=f"^{name} must be a list of strings. Received: one string, '12'; give a list"):
+        call(translator)
+
+
+def test_a_string_of_two_letters_is_no_pair(translator):
+    with pytest.raises(ValueError, match="^pair 2 must be a source and a target. Received: '12'; give "):
+        translator.score([("a", "b"), "12"])
 
 
 def test_scores_of_tokens(translator):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 
 import pytest
 import sacrebleu
@@ -81,6 +82,23 @@ def test_the_table(scored):
     assert "search      beam 2, alpha 0.5" in lines
     assert "weights     ckpt-8" in lines
     assert "search      beam 2, alpha 0.5, int8" in table(scores | {"int8": True}).split("\n")
+
+
+def test_sentences_that_are_too_long_are_cut_and_counted(trained, tmp_path):
+    """The same weights in a run that takes 20 tokens per side: the loss is of these, and the table reports it."""
+    short = dataclasses.replace(trained.hparams, max_positions=20)
+    run = dataclasses.replace(trained, directory=str(tmp_path / "RUN"), hparams=short).start(trained.vocabulary)
+    shutil.copytree(trained.checkpoints, run.checkpoints, dirs_exist_ok=True)
+    translator = Translator.from_run(run.directory)
+    lengths = [[len(ids) for ids in translator.vocabulary.encode(pair)] for pair in pairs_of_test()]
+    cut = sum(max(each) > 20 for each in lengths)
+    assert 0 < cut < 8  # so that it is about something
+    scores = evaluate(run.directory)
+    assert (scores["cut"], scores["sentences"]) == (cut, 8)
+    row = f"cut         {cut} pairs of more than 20 tokens per side, of which the first are translated and scored"
+    assert row in table(scores).split("\n")
+    whole = evaluate(trained.directory)
+    assert whole["cut"] == 0 and "cut" not in table(whole) and whole["loss"] != scores["loss"]
 
 
 def test_a_split_that_there_is_not(trained):

@@ -40,9 +40,10 @@ def found(given: list[list[int]], beam_size: int, extra_length: int):
 def read(ids: tuple[int, ...]) -> tuple[list[int], list[int], bool]:
     """The given ids among `ids`, the closings of what is open, and whether the newest is of an opening."""
     words, closings, in_opening = [], [], False
-    for id in ids:
-        in_opening = id in OPENINGS or (in_opening and id in INSIDE)
-        if id in OPENINGS:
+    for place, id in enumerate(ids):
+        opens = id in OPENINGS and (id != FIRST or place == 0)
+        in_opening = opens or (in_opening and id in INSIDE)
+        if opens:
             closings.append(OPENINGS[id])
         elif id in (CLOSE, CLOSE_N):
             assert closings.pop() == id
@@ -55,8 +56,8 @@ def may_follow(ids: tuple[int, ...], given: list[int], longest: int) -> tuple[se
     """The pieces of brackets that may follow `ids`, and the one piece else."""
     words, closings, in_opening = read(ids)
     left, places = given[len(words) :], longest - len(ids) - 1
-    if left[:1] == [B]:
-        return set(), B
+    if left[:1] in ([B], [FIRST]):
+        return set(), left[0]
     free = INSIDE if in_opening and places > len(left) + len(closings) else set()
     if left and (closings or not ids) and places > len(left) + len(closings) + 1:
         free = free | ({FIRST} if not ids else {OPEN, OPEN_N})
@@ -80,7 +81,7 @@ def everything(given: list[int], longest: int) -> dict[tuple[int, ...], float]:
         for ids, log_p_LV in zip(rows, log_p_RLV, strict=True):
             log_p_V = log_p_LV[len(ids)].astype(np.float64)
             free, other = may_follow(ids, given, longest)
-            is_word = {0, 1, A, C} | (INSIDE - free)
+            is_word = {0, 1, A, C} | (INSIDE - free) | ({FIRST} if ids else set())
             word = sum(math.exp(log_p_V[id]) for id in is_word) if other else 0.0
             for id in free:
                 grown[(*ids, id)] = open_now[ids] + log_p_V[id]
@@ -94,7 +95,9 @@ def everything(given: list[int], longest: int) -> dict[tuple[int, ...], float]:
     return scores
 
 
-@pytest.mark.parametrize(("given", "longest"), [(GIVEN, 9), ([A], 7), ([C, C], 8)])
+@pytest.mark.parametrize(
+    ("given", "longest"), [(GIVEN, 9), ([A], 7), ([C, C], 8), ([A, FIRST], 8), ([C, FIRST, B, A], 9)]
+)
 def test_a_wide_beam_finds_everything_that_may_be_written(given, longest):
     expected = everything(given, longest)
     best = dict(found([given], 500, longest - len(SOURCE))[0])
@@ -108,7 +111,7 @@ def test_a_wide_beam_finds_everything_that_may_be_written(given, longest):
 @pytest.mark.parametrize("extra_length", [0, 1, 30])
 def test_the_words_are_there_whatever_the_room(beam_size, extra_length):
     """Sentences of other words, and other numbers of them, beside each other."""
-    many = [GIVEN, [A], [C] * 9, [A, B, B, B]]
+    many = [GIVEN, [A], [C] * 9, [A, B, B, B], [A, FIRST, FIRST, B, C, FIRST]]
     for given, best in zip(many, found(many, beam_size, extra_length), strict=True):
         ids, score = best[0]
         assert score > -1e20 and len(ids) <= max(len(SOURCE) + extra_length, len(given) + 1)
@@ -119,6 +122,6 @@ def test_the_words_are_there_whatever_the_room(beam_size, extra_length):
 @pytest.mark.parametrize("beam_size", [1, 4, 50])
 def test_where_there_is_room_it_is_one_tree(beam_size):
     """However unlikely its brackets are."""
-    for best in found([GIVEN, [A], [C] * 9], beam_size, 30):
+    for best in found([GIVEN, [A], [C] * 9, [A, FIRST, C]], beam_size, 30):
         for ids, score in best:
             assert score < -1e20 or (ids[0] == FIRST and ids[-2] == CLOSE and read(ids[:-2])[1] == [CLOSE])

@@ -60,11 +60,12 @@ def test_an_export_answers_as_its_run_does_to_all_threads(runs, exported):
     assert t2t_repro.load(str(Path(exported).parent)).path == exported
     assert model.translate([]) == model.score([]) == []
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        every_best = [pool.submit(model.n_best, TEXTS, 2) for _ in range(3)]
+        every_best = [pool.submit(model.n_best, TEXTS, 4) for _ in range(3)]
         every_score = [pool.submit(model.score, PAIRS) for _ in range(3)]
     for best in every_best:
-        for some, expected in zip(best.result(), translator.n_best(TEXTS, 2), strict=True):
+        for some, expected in zip(best.result(), translator.n_best(TEXTS, 4), strict=True):
             assert [text for text, _ in some] == [text for text, _ in expected]
+            assert len({text.strip() for text, _ in some}) == len(some)
             assert [score for _, score in some] == pytest.approx([score for _, score in expected], abs=1e-4)
     for scores in every_score:
         assert scores.result() == pytest.approx(translator.score(PAIRS), rel=1e-4)
@@ -80,9 +81,12 @@ def test_what_cannot_be_loaded_or_asked_for(exported, tmp_path):
         t2t_repro.load(exported, int8=True)
     model = t2t_repro.load(exported)
     with pytest.raises(ValueError, match="n_best must be at least 1 and at most the beam size 2, got 3"):
-        model.n_best(TEXTS, 3)
+        model.n_best(TEXTS, 3, beam_size=2)
     with pytest.raises(ValueError, match="text 2 is not Unicode: a lone surrogate"):
         model.translate(["12", "\ud800"])
+    for call in (model.translate, model.score):
+        with pytest.raises(ValueError, match="must be a list of strings. Received: one string, '12'"):
+            call("12")
     (tmp_path / "saved_model.pb").write_bytes(b"no graph")
     (tmp_path / "model_card.json").write_bytes((Path(exported) / "model_card.json").read_bytes())
     with pytest.raises(ValueError, match="is damaged: .*; export the run again"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import os
 import re
 import shutil
@@ -13,15 +14,18 @@ from types import SimpleNamespace
 
 import miniature
 import pytest
+from small import random_model
 from test_prepare import bytes_of, records, silent
 
 from t2t_repro.bin import _program
 from t2t_repro.data.dataset import Dataset
-from t2t_repro.data.linearise import linearise, rebuild, split_words
+from t2t_repro.data.linearise import CLOSE, OPEN, linearise, rebuild, split_words
 from t2t_repro.data.prepare import prepare
 from t2t_repro.data.treebank import paths, read
 from t2t_repro.data.trees import clean, parse, read_trees
+from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.evaluation.evalb import evalb, evalb_files
+from t2t_repro.inference.decode import Translator
 from t2t_repro.inference.parse import Parser
 from t2t_repro.problem import Problem, TextFiles, Trees
 from t2t_repro.registry import HPARAMS, PROBLEMS
@@ -169,8 +173,6 @@ def test_gold_and_shards_are_the_same_sentences(treebank, prepared, split):
 
 
 def test_the_vocabulary_reads_the_same_in_the_graph(prepared):
-    from t2t_repro.data.vocabulary import Vocabulary
-
     vocabulary = Vocabulary(prepared.vocabulary)
     texts = [text for pair in records(prepared, "train") for text in pair]
     assert vocabulary.encode_tensor(texts).to_list() == vocabulary.encode(texts)
@@ -325,7 +327,7 @@ def parser_that_writes(*hypotheses: str, **options) -> Parser:
     """A parser whose beam always holds these, the best first."""
     scored = [(text, -float(number)) for number, text in enumerate(hypotheses)]
 
-    def n_best(texts, n, beam_size, alpha, report, given):
+    def n_best(texts, n, beam_size, alpha, report, given, advance):
         assert given == texts
         return [scored[:n] if text else [("", 0.0)] for text in texts]
 
@@ -359,12 +361,41 @@ def test_repairs_are_counted():
     assert parser.summary() == "repaired 1 of 1 trees (5 repairs)"
 
 
+def test_trees_that_repairs_make_alike_are_one():
+    (found,) = parser_that_writes(SHORT, f"{SHORT} ǁS", RIGHT).n_best([WORDS], 3)
+    assert [score for _, score in found] == [0.0, -2.0]
+
+
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_the_best_well_formed_one_of_the_beam(n):
     parser = parser_that_writes(SHORT, "nonsense", RIGHT, well_formed=True)
     (found,) = parser.n_best([WORDS], n)
     assert [score for _, score in found] == [-2.0, 0.0, -1.0][:n] and parser.repaired == 0
     assert parser_that_writes(SHORT, well_formed=True).n_best([WORDS], 1)[0][0][1] == 0.0
+
+
+@pytest.fixture(scope="module")
+def untrained(prepared):
+    """A parser with random weights and a real vocabulary, in which both marks are pieces of their own."""
+    vocabulary = Vocabulary(prepared.vocabulary)
+    model = random_model(vocabulary.size, extra_length=30)
+    assert {OPEN, CLOSE} < {*vocabulary.pieces}
+    return Parser(Translator(model, vocabulary, model.hparams))
+
+
+@pytest.mark.parametrize("mark", [OPEN, CLOSE, OPEN + CLOSE, OPEN + OPEN])
+def test_a_mark_at_each_place_of_a_word(untrained, mark):
+    """U+01C0 is a letter of Khoisan languages: "Nǀuu is spoken ." """
+    sentences = [[f"{word[:place]}{mark}{word[place:]}", "is", word] for word in ("Nuu",) for place in range(4)]
+    alone = [untrained.parse([words])[0].words() for words in sentences]
+    assert alone == [tree.words() for tree in untrained.parse(sentences)] == sentences
+    assert all(found[0][1] > -1e6 for found in untrained.n_best([" ".join(words) for words in sentences], 1))
+
+
+def test_a_sentence_that_the_search_gives_up_costs_no_other_one():
+    parser = parser_that_writes()
+    parser.translator.hparams.beam_size = 1
+    assert parser.n_best(["We see"], 1) == [[("(TOP (XX We) (XX see))", -math.inf)]]
 
 
 # All of it, through the programs.

@@ -174,6 +174,19 @@ def test_evaluation_takes_a_pair_longer_than_its_batch(shards, pairs):
     assert sum(len(batch["inputs"]) for batch in batches) == PAIRS
 
 
+def test_evaluation_cuts_pairs_where_it_is_asked_to(shards, pairs):
+    """What one of them would take grows with the square of its length."""
+    cut = Counter(tuple(tuple(side[:9]) for side in pair) for pair in pairs)
+    found = []
+    for batch in pipeline.evaluation_batches(shards, 64, max_tokens=9).as_numpy_iterator():
+        rows = zip(batch["inputs"], batch["targets"], strict=True)
+        found += [tuple(tuple(ids[ids > 0].tolist()) for ids in row) for row in rows]
+    assert Counter(found) == cut
+    longer = sum(max(map(len, pair)) > 9 for pair in pairs)
+    assert pipeline.longer_pairs(shards, 9) == longer > 0
+    assert pipeline.longer_pairs(shards, max(len(side) for pair in pairs for side in pair)) == 0
+
+
 # What is known of batches before they are made.
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import gzip
 import hashlib
 import json
 import os
@@ -492,7 +493,8 @@ def test_trainer_refuses_before_anything_heavy(program, training, run):
         ("training/trainer.py", "train", [*TRAINED, "options", "sampler"]),
         ("training/preflight.py", "dry_run", [*TRAINED, "options", "sampler"]),
         ("inference/decode.py", "from_run", ["cls", "output_dir", "average_checkpoints"]),
-        ("inference/decode.py", "n_best", ["self", "texts", "n", "beam_size", "alpha", "report"]),
+        ("inference/decode.py", "n_best", ["self", "texts", "n", "beam_size", "alpha", "report", "advance"]),
+        ("inference/decode.py", "score_tokens", ["self", "pairs", "report", "advance"]),
         ("evaluation/evaluate.py", "evaluate", ["output_dir", *t2t_eval.OPTIONS]),
     ],
 )
@@ -517,17 +519,18 @@ def translator(stand_in, run):
             cls.calls.append((*output_dirs, average_checkpoints, *(["int8"] if int8 else [])))
             return cls()
 
-        def n_best(self, texts, n, beam_size, alpha, report, **further):
+        def n_best(self, texts, n, beam_size, alpha, report, advance=None, **further):
             self.calls.append((list(texts), n, beam_size, alpha, *further.items()))
             every = [[(text.upper(), -0.5), (f"{text.upper()}!", -1.25)] if text else [("", 0.0)] for text in texts]
             return [translations[:n] for translations in every]
 
-        def sample(self, texts, n, report, **further):
+        def sample(self, texts, n, report, advance, **further):
             self.calls.append((list(texts), n, *further.items()))
             return [[(text[::-1], -2.5)] * n for text in texts]
 
-        def score_tokens(self, pairs):
-            return [[(source, -1.0), (target, -0.25)] for source, target in pairs]
+        def score_tokens(self, pairs, report, advance):
+            report(len(pairs) - 1, "has 9,999 tokens")
+            return [[(source, -1.0), (target, -0.25)] if target else [] for source, target in pairs]
 
     stand_in("inference.decode", Translator=Translator)
     return Translator
@@ -537,8 +540,41 @@ def test_decoder_keeps_every_line_in_its_place(program, translator):
     stdin = "ein\n\n zwei \u2028 drei\r\n\t\nvier".encode()
     code, out, err = program("t2t-decoder", "--output_dir=RUN", "--average_checkpoints=3", stdin=stdin)
     assert (code, err) == (0, "")
-    assert out.split("\n") == ["EIN", "", " ZWEI \u2028 DREI\r", "\t", "VIER", ""]
+    assert out.split("\n") == ["EIN", "", " ZWEI \u2028 DREI", "\t", "VIER", ""]
     assert translator.calls[0] == ("RUN", 3)
+
+
+WINDOWS = "\ufeff12 €\r\n\r\nein\u2028Wort\r\r\n".encode()  # as Windows writes text, and a "\r" of the text's own
+LINES = ["12 €", "", "ein\u2028Wort\r"]
+
+
+@pytest.mark.parametrize("name", ["in.txt", "in.txt.gz"])
+def test_decoder_reads_lines_as_training_does(program, translator, name):
+    """Carriage returns at line ends and a byte order mark are no text, in no file and not on standard input."""
+    Path(name).write_bytes(gzip.compress(WINDOWS) if name.endswith(".gz") else WINDOWS)
+    assert program("t2t-decoder", "--output_dir=RUN", f"--decode_from_file={name}", f"--prefix_file={name}").code == 0
+    assert program("t2t-decoder", "--output_dir=RUN", stdin=WINDOWS).code == 0
+    (_, from_file), (_, from_stdin) = translator.calls[:2], translator.calls[2:]
+    assert from_file == (LINES, 1, None, None, ("prefixes", LINES)) and from_stdin == (LINES, 1, None, None)
+
+
+def test_decoder_scores_lines_as_training_reads_them(program, translator, monkeypatch):
+    pairs = []
+    monkeypatch.setattr(translator, "score_tokens", lambda self, given, *_: [*map(pairs.append, given)] and [])
+    Path("pairs.tsv").write_bytes("\ufeff12\tzwölf\r\n".encode())
+    assert program("t2t-decoder", "--output_dir=RUN", "--score_file=pairs.tsv").code == 0
+    assert pairs == [("12", "zwölf")]
+
+
+def test_decoder_reads_what_is_typed_on_windows(program, translator):
+    assert program("t2t-decoder", "--output_dir=RUN", "--decode_interactive", stdin=WINDOWS).code == 0
+    assert [texts for texts, *_ in translator.calls[1:]] == [[line] for line in LINES]
+
+
+def test_decoder_refuses_an_empty_gzip_file(program, translator):
+    Path("in.gz").touch()
+    message = "t2t-decoder: in.gz is named .gz and is empty, which no gzip stream is; fetch it again\n"
+    assert program("t2t-decoder", "--output_dir=RUN", "--decode_from_file=in.gz") == (1, "", message)
 
 
 @pytest.mark.parametrize(("stdin", "out"), [(b"", ""), (b"\n", "\n"), (b"a", "A\n"), (b"a\n\n", "A\n\n")])
@@ -563,7 +599,7 @@ def test_decoder_takes_an_ensemble_a_prefix_and_a_least_length(program, translat
     Path("prefixes").write_text("der\n\n")
     options = ["--output_dir=RUN", "--prefix_file=prefixes", "--min_length=3"]
     assert program("t2t-decoder", "--output_dir=RUN", *options, stdin=b"a\nb\n") == (0, "A\nB\n", "")
-    further = (("prefixes", ["der", ""]), ("min_length", 3))
+    further = (("min_length", 3), ("prefixes", ["der", ""]))
     assert translator.calls == [("RUN", "RUN", 1), (["a", "b"], 1, None, None, *further)]
 
 
@@ -574,10 +610,15 @@ def test_decoder_samples(program, translator):
 
 
 def test_decoder_scores(program, translator):
-    Path("pairs.tsv").write_text("a\tb\n\tc\n")
+    Path("pairs.tsv").write_text("a\tb\n\tc\nlong\t\n")
     arguments = ["--output_dir=RUN", "--score_file=pairs.tsv", "--decode_to_file=scores"]
-    assert program("t2t-decoder", *arguments) == (0, "", "")
-    assert Path("scores").read_text() == "-1.2500\t-1.0000 -0.2500\n" * 2
+    assert program("t2t-decoder", *arguments) == (0, "", "line 3 has 9,999 tokens\n")
+    assert Path("scores").read_text() == "-1.2500\t-1.0000 -0.2500\n" * 2 + "-inf\t\n"
+
+
+def test_decoder_raises_the_beam_to_n_best(program, translator):
+    assert program("t2t-decoder", "--output_dir=RUN", "--n_best=8", stdin=b"a\n").out.count("\n") == 8
+    assert translator.calls[1] == (["a"], 8, None, None)
 
 
 def test_decoder_n_best_gives_n_lines_each(program, translator):
@@ -599,16 +640,16 @@ def test_decoder_interactive(program, translator):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 1, "standard input, line 2: not UTF-8 at byte 3 of the line; convert the text"),
+        ([], 1, "standard input, line 2: not UTF-8 (byte 0xe9 at position 3); convert the file to UTF-8"),
         (["--decode_from_file=none"], 1, "none: No such file or directory"),
         (["--decode_to_file=no/out"], 1, "--decode_to_file: no directory 'no'; make it first"),
         (["--decode_to_file=RUN"], 1, "--decode_to_file: 'RUN' is a directory; give a file"),
         (["--alpha=-1"], 1, "alpha must be at least 0 and finite, got -1.0"),
         (["--alpha=nan"], 1, "alpha must be at least 0 and finite, got nan"),
         (
-            ["--n_best=5"],
+            ["--n_best=5", "--beam_size=4"],
             2,
-            "--n_best=5 is more than the beam holds; give --beam_size, or less (see t2t-decoder --help)",
+            "--n_best=5 is more than --beam_size=4; raise that (see t2t-decoder --help)",
         ),
         (
             ["--decode_interactive", "--decode_to_file=out"],

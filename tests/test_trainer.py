@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from filelock import FileLock
-from small import FLOAT32, PART_TOKENS, PROBLEM, TINY, refuse_evaluation, refuse_parts, silent, values
+from small import FLOAT32, PART_TOKENS, PROBLEM, TINY, refuse_evaluation, refuse_parts, silent, validation_pairs, values
 
 from t2t_repro.cost import training_flops
 from t2t_repro.data import batching, pipeline
+from t2t_repro.problem import Generated
 from t2t_repro.run import Run
 from t2t_repro.training import trainer
 from t2t_repro.training.checkpoints import paths
@@ -37,6 +38,11 @@ def two_parts(monkeypatch):
 def one_replica(monkeypatch):
     """Elsewhere the tests have two CPUs, and the trainer takes all."""
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"]))
+
+
+def one_line_is_long():
+    yield from validation_pairs()
+    yield "3 red cats " * 20_000, "drei"
 
 
 def metrics(run: Run) -> list[dict[str, float]]:
@@ -91,6 +97,23 @@ def test_perplexity_is_of_the_loss_that_is_not_smoothed(trained):
     """Label smoothing adds to the loss, so exp(loss) would be larger."""
     (line, *_) = [line for line in metrics(trained) if "validation_loss" in line]
     assert math.log(line["validation_perplexity"]) < line["validation_loss"]
+
+
+def test_a_validation_line_of_any_length_ends_no_training(tmp_path, monkeypatch, one_replica):
+    """One line of 20,000 words: weights over it alone would take 4 TB."""
+    widths, said = [], []
+    make = trainer.make_evaluator
+
+    def recorded(*arguments):
+        evaluate = make(*arguments)
+        return lambda *sides: (widths.extend(side.shape[1] for side in sides), evaluate(*sides))[1]
+
+    monkeypatch.setattr(trainer, "make_evaluator", recorded)
+    problem = replace(PROBLEM, validation=(Generated(one_line_is_long),))
+    hparams = replace(TINY, max_positions=64, train_steps=1)
+    run = train(problem, hparams, str(tmp_path), str(tmp_path / "RUN"), FLOAT32, report=said.append)
+    assert max(widths) == 64 and "validation_loss" in metrics(run)[-1]
+    assert "1 validation pairs have more than 64 tokens per side and are cut" in said
 
 
 # Stopping and going on.
@@ -239,6 +262,14 @@ def copy(trained, tmp_path) -> str:
         ({"d_ff": 25}, {}, "RUN' holds another run: its d_ff is 24, not 25"),
         ({}, {"precision": "bfloat16"}, "RUN' holds another run: its precision is 'float32', not 'bfloat16'"),
         ({}, {"precision": "tf32"}, "'tf32' expects GPUs of compute capability 8.0 or later. Received: no GPU"),
+        *[
+            (
+                {"max_positions": 59, "positions": positions},
+                {},
+                "max_length must be at most max_positions = 59. Received: max_length=60; raise max_positions, or",
+            )
+            for positions in ("learned", "sinusoid")
+        ],
         (
             {"batch_tokens": 59},
             {},

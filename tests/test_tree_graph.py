@@ -12,8 +12,8 @@ from t2t_repro.data import linearise
 from t2t_repro.data.trees import clean, read_trees
 from t2t_repro.inference import tree_graph
 
-WORDS = ["We", ",", "``", "-LRB-", "agree", "größer", ".", "-", "ǀo", "ǁ", "XX"]
-STRANGE = ["ǀNP", "ǁNP", "ǀS", "ǁS", "ǀVP", "ǁVP", *WORDS[:4], "ǀ", "ǁ", "x", "ǀXX", "ǁ(", "ö", "ǁXX"]
+WORDS = ["We", ",", "``", "-LRB-", "agree", "größer", ".", "-", "ǀo", "ǁ", "XX", "Nǀuu", "\0", "a\0"]
+STRANGE = ["ǀNP", "ǁNP", "ǀS", "ǁS", "ǀVP", "ǁVP", *WORDS[:4], "ǀ", "ǁ", "x", "ǀXX", "ǁ(", "ö", "ǁXX", "Nǀuu", "\0"]
 
 
 @tf.function(input_signature=[tf.TensorSpec([], tf.string), tf.TensorSpec([None], tf.string)])
@@ -72,7 +72,7 @@ def test_whole_trees_come_back(tmp_path):
 
 
 def test_words_are_split_alike():
-    texts = ["We  agree .", " f ( x )\t", "", " ", "a\x0bb\u00a0c"]
+    texts = ["We  agree .", " f ( x )\t", "", " ", "a\x0bb\u00a0c", "\0", "a \0 b\0"]
     assert tree_graph.split_words(tf.constant(texts)).to_list() == [
         [word.encode() for word in linearise.split_words(text)] for text in texts
     ]

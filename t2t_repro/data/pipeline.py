@@ -109,13 +109,15 @@ def damage_named(directory: str) -> Iterator[None]:
         ) from None
 
 
-def evaluation_batches(shards: Sequence[str], batch_tokens: int = EVALUATION_TOKENS) -> tf.data.Dataset:
+def evaluation_batches(
+    shards: Sequence[str], batch_tokens: int = EVALUATION_TOKENS, max_tokens: int | None = None
+) -> tf.data.Dataset:
     """Every pair once, in the order of the shards: "inputs" [B, M] and "targets" [B, L], int32.
 
-    A batch holds similar lengths and at most `batch_tokens` positions per side; a pair that is longer is one alone.
+    A batch holds similar lengths and at most `batch_tokens` positions per side; a pair that is longer is one alone. A
+    side of more than `max_tokens` is cut to them: `longer_pairs` counts those.
     """
-    with damage_named(os.path.dirname(shards[0])):
-        pairs = _parse(next(iter(_records(list(shards), 1).batch(2**31 - 1))))
+    pairs = {side: ids[:, :max_tokens] for side, ids in _all_pairs(shards).items()}
     lengths = _lengths(pairs).numpy()
     longer = lengths.max(axis=1) > batch_tokens
     (short,), (alone,) = np.nonzero(~longer), np.nonzero(longer)
@@ -128,6 +130,16 @@ def evaluation_batches(shards: Sequence[str], batch_tokens: int = EVALUATION_TOK
         return {side: tf.gather(pairs[side], rows).to_tensor() for side in pairs}
 
     return tf.data.Dataset.from_tensor_slices(np.stack([starts[:-1], starts[1:]], axis=1)).map(batch)
+
+
+def longer_pairs(shards: Sequence[str], max_tokens: int) -> int:
+    """Returns how many pairs have more than `max_tokens` on a side."""
+    return int((_lengths(_all_pairs(shards)).numpy().max(axis=1) > max_tokens).sum())
+
+
+def _all_pairs(shards: Sequence[str]) -> dict[str, tf.RaggedTensor]:
+    with damage_named(os.path.dirname(shards[0])):
+        return _parse(next(iter(_records(list(shards), 1).batch(2**31 - 1))))
 
 
 class Window(NamedTuple):

@@ -43,20 +43,28 @@ def read_pairs(corpus: TextFiles | Generated | Trees) -> Iterator[Pair]:
 
 
 def read_lines(path: str, keep_mark: bool = False) -> Iterator[str]:
+    """The lines of one text file that is read more than once: `open_lines` of a regular file with something in it."""
+    _must_be_file(path)
+    return open_lines(path, keep_mark)
+
+
+def open_lines(path: str, keep_mark: bool = False) -> Iterator[str]:
     """The lines of one text file, through gzip where its name ends in `.gz`, its segments where it is `.sgm`.
 
-    See `lines`. Raises ValueError for a segment that is not whole on one line.
+    See `lines`. The file may be empty, and may be a pipe. Raises ValueError for a segment that is not whole on one
+    line, and OSError if the file cannot be opened.
     """
     text = _read_text(path, keep_mark)
     return _segments(text, path) if path.removesuffix(".gz").endswith(".sgm") else text
 
 
 def _read_text(path: str, keep_mark: bool) -> Iterator[str]:
-    _must_be_file(path)
     with open(path, "rb") as raw:
         if not path.endswith(".gz"):
             yield from lines(raw, path, keep_mark)
             return
+        if not raw.peek(1):
+            raise ValueError(f"{path} is named .gz and is empty, which no gzip stream is; fetch it again")
         with gzip.GzipFile(fileobj=raw) as unzipped:
             try:
                 yield from lines(io.BufferedReader(unzipped, 1 << 16), path, keep_mark)

@@ -126,6 +126,7 @@ class Vocabulary:
 
         Raises ValueError for a string that is not Unicode text (a lone surrogate).
         """
+        must_be_list(texts)
         texts = list(texts)
         try:
             return self._processor.encode(texts, add_eos=True, num_threads=num_threads or _threads(texts))  # type: ignore[no-any-return]
@@ -294,6 +295,20 @@ def _kind(path: str, proto: Any) -> str:
     if not made_here or ids != (PAD, END, _UNKNOWN, -1, True) or first != fixed or len(proto.pieces) == _FIXED:
         raise ValueError(f"{path} is a sentencepiece model of other making; give a vocabulary that t2t-datagen made")
     return kinds[0]
+
+
+def must_be_list(texts: object, name: str = "texts") -> None:
+    """Raises ValueError if `texts`, the argument of that name, is one string: Python would go through its letters."""
+    if isinstance(texts, str | bytes):
+        raise ValueError(f"{name} must be a list of strings. Received: one string, {texts!r:.60}; give a list of it")
+
+
+def must_be_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """Raises ValueError unless `pairs` is a list of pairs of strings; a string of two letters is no pair."""
+    must_be_list(pairs, "pairs")
+    for number, pair in enumerate(pairs, start=1):
+        if isinstance(pair, str | bytes) or len(pair) != 2:
+            raise ValueError(f"pair {number} must be a source and a target. Received: {pair!r:.60}; give [(s, t), ...]")
 
 
 def must_be_unicode(number: int, text: object) -> None:

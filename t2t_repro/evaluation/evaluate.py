@@ -37,7 +37,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Scores the run in `output_dir` on a split of its prepared data: BLEU and chrF of its translations against the
     references as they were given, or bracket F1 of its trees, which have gold's tags, with what EVALB deletes by
-    COLLINS.prm; and loss, perplexity and accuracy per token of the vocabulary.
+    COLLINS.prm; and loss, perplexity and accuracy per token of the vocabulary. If a pair has more than
+    `max_positions` tokens per side, the first are translated and scored; "cut" is the number of such pairs.
 
     The data is looked for where the run was trained from, or in `data_dir`. Raises FileNotFoundError where it is not
     there, and ValueError where the problem has no such split.
@@ -56,7 +57,8 @@ def evaluate(
     else:
         scores = _translation_scores(shards, translator, run.problem.target_language, beam_size, alpha)
     evaluator = make_evaluator(translator.model, run.hparams.label_smoothing)
-    batches = list(pipeline.evaluation_batches(shards))
+    longest = run.hparams.max_positions
+    batches = list(pipeline.evaluation_batches(shards, max_tokens=longest))
     most = batches_in_memory(pipeline.EVALUATION_TOKENS, translator.model.vocab_size)
     sums = tf.add_n(list(at_once(lambda batch: evaluator(batch["inputs"], batch["targets"]), batches, most)))
     smoothed, plain, correct, tokens = (float(x) for x in sums)
@@ -71,6 +73,8 @@ def evaluate(
         "beam_size": run.hparams.beam_size if beam_size is None else beam_size,
         "alpha": run.hparams.alpha if alpha is None else alpha,
         "int8": int8,
+        "max_tokens": longest,
+        "cut": pipeline.longer_pairs(shards, longest),
         **scores,
         "loss": smoothed / tokens,
         "perplexity": safe_exp(plain / tokens),
@@ -86,12 +90,20 @@ def table(scores: dict[str, Any]) -> str:
         ("weights", f"{' + '.join(scores['checkpoints'])}"),
         ("search", f"beam {scores['beam_size']}, alpha {scores['alpha']}{', int8' if scores['int8'] else ''}"),
         *(_bracket_rows(scores) if "f1" in scores else _translation_rows(scores)),
+        *_cut_rows(scores),
         ("loss", f"{scores['loss']:.4f} nats a token, label-smoothed"),
         ("perplexity", f"{scores['perplexity']:.3f} a token of the vocabulary"),
         ("accuracy", f"{scores['accuracy']:.2%} of tokens, the reference before them given"),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def _cut_rows(scores: dict[str, Any]) -> list[tuple[str, str]]:
+    if not scores["cut"]:
+        return []
+    reason = f"of more than {scores['max_tokens']:,} tokens per side, of which the first are translated and scored"
+    return [("cut", f"{scores['cut']:,} pairs {reason}")]
 
 
 def _translation_scores(

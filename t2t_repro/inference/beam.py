@@ -69,7 +69,7 @@ class BestOfBeam(NamedTuple):
 
     def can_improve(self, beams: Beams, sentences: Sentences) -> tf.Tensor:
         reachable = beams.log_p[:, 0] / length_penalty(sentences.longest, self.alpha)
-        return beams.finished_scores[:, -1] < reachable
+        return _can_be(beams.log_p[:, 0]) & (beams.finished_scores[:, -1] < reachable)
 
     def choose(self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences) -> Beams:
         """Extends every open beam by its likeliest tokens: those with END join the finished, the best others stay."""
@@ -87,7 +87,8 @@ class BestOfBeam(NamedTuple):
         ids = tf.concat([tf.gather(beams.ids, parents, batch_dims=1), tokens[:, :, None]], axis=2)
         ends = tokens == END
 
-        scores = tf.where(ends, values / length_penalty(step + 1, self.alpha), NEVER)
+        # a beam that cannot be has log p NEVER, which a length penalty above 1 would bring among those that can
+        scores = tf.where(ends & _can_be(values), values / length_penalty(step + 1, self.alpha), NEVER)
         finished_ids = tf.concat([tf.pad(beams.finished_ids, [[0, 0], [0, 0], [0, 1]]), ids], axis=1)
         finished_scores, kept = tf.math.top_k(tf.concat([beams.finished_scores, scores], axis=1), beam_size)
 
@@ -102,3 +103,8 @@ class BestOfBeam(NamedTuple):
             finished_scores=finished_scores,
         )
         return beams if self.given_words is None else self.given_words.advanced(beams, open_parents)
+
+
+def _can_be(log_p: tf.Tensor) -> tf.Tensor:
+    """Whether log-probabilities are those of beams that may win: the others have `NEVER` in their sum."""
+    return log_p > NEVER / 2

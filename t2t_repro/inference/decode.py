@@ -10,13 +10,14 @@ import tensorflow as tf
 
 from t2t_repro.config import HParams
 from t2t_repro.data import batching
-from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs
 from t2t_repro.inference import cores, memory
 from t2t_repro.inference.beam import beam_search
 from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
 from t2t_repro.inference.given_words import GivenWords
 from t2t_repro.inference.sample import draws, sample
 from t2t_repro.inference.search import NEVER, PAD, Hypotheses
+from t2t_repro.inference.stream import Advance, Report
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import load_weights
@@ -26,9 +27,9 @@ BATCH_TOKENS = 2_048  # source positions of a batch, padding included, for a bea
 BATCH_WIDTH = 4
 SLACK = 1.1  # for padding, where few sentences are shared by the cores
 _IDS, _COUNT, _NUMBER = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int32), tf.TensorSpec([])
+_DRAWS = tf.TensorSpec([None, None, None])
 
 Found = list[tuple[str, float]]  # translations of a text with their scores
-Report = Callable[[str], None]
 
 
 class Translator:
@@ -96,22 +97,24 @@ class Translator:
         prefixes: Sequence[str] | None = None,
         min_length: int = 0,
         given: Sequence[str] | None = None,
+        advance: Advance | None = None,
     ) -> list[Found]:
         """The n best translations of each text with their scores (log-probability over length penalty), best first.
 
-        There are fewer where the beam ends with fewer. Each translation begins with its text's prefix, whose tokens
+        There are fewer if the beam holds fewer that differ in more than the space around them. Without a `beam_size` it
+        is that of the run, or n if that is more. Each translation begins with its text's prefix, whose tokens
         count in the score, and has at least `min_length` tokens before its end; or it is its text's `given` words with
         brackets between them, and there are no prefixes and no `min_length`. A text of more tokens than
-        `max_positions` is cut to them, which `report` is told.
+        `max_positions` is cut to them, and `report` is called with it. `advance` is called after each batch.
         """
-        width = self.hparams.beam_size if beam_size is None else beam_size
+        width = max(n, self.hparams.beam_size) if beam_size is None else beam_size
         penalty = self.hparams.alpha if alpha is None else alpha
         if width < 1:
             raise ValueError(f"beam_size must be at least 1, got {width}")
         if not 1 <= n <= width:
             raise ValueError(f"n_best must be at least 1 and at most the beam size {width}, got {n}")
-        if not penalty >= 0:
-            raise ValueError(f"alpha must be at least 0, got {penalty}")
+        if not 0 <= penalty < float("inf"):
+            raise ValueError(f"alpha must be at least 0 and finite, got {penalty}")
 
         extra = self.hparams.extra_length
 
@@ -120,9 +123,11 @@ class Translator:
                 return self.search_given(source_BM, width, penalty, extra, prefix_BP)
             return self.search(source_BM, width, penalty, extra, prefix_BP, min_length)
 
+        must_be_list(given, "given")
         # words are spelled as they are after a bracket: with the space before them
         begun = prefixes if given is None else [f" {words}" for words in given]
-        return self._decode(best, texts, n, width, report, begun, min_length)
+        found = self._decode(best, texts, width if n > 1 else 1, width, report, begun, min_length, advance)
+        return [distinct(hypotheses, n) for hypotheses in found]
 
     def sample(
         self,
@@ -134,6 +139,7 @@ class Translator:
         report: Report | None = None,
         prefixes: Sequence[str] | None = None,
         min_length: int = 0,
+        advance: Advance | None = None,
     ) -> list[Found]:
         """n translations of each text, drawn from the model's own distribution, with their log-probabilities under it.
 
@@ -156,32 +162,45 @@ class Translator:
             draws_BWL = draws(sources, n, longest, seed)
             return self._sample(source_BM, draws_BWL, temperature, top_k, extra, prefix_BP, min_length)
 
-        return self._decode(drawn, texts, n, n, report, prefixes, min_length)
+        return self._decode(drawn, texts, n, n, report, prefixes, min_length, advance)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """The log-probability of each target given its source, its end included."""
-        return [sum(log_p for _, log_p in tokens) for tokens in self.score_tokens(pairs)]
+        """The log-probability of each target given its source, its end included; -inf for a pair that is too long."""
+        scores = self.score_tokens(pairs)
+        return [sum(log_p for _, log_p in tokens) if tokens else -math.inf for tokens in scores]
 
-    def score_tokens(self, pairs: Sequence[tuple[str, str]]) -> list[Found]:
+    def score_tokens(
+        self, pairs: Sequence[tuple[str, str]], report: Report | None = None, advance: Advance | None = None
+    ) -> list[Found]:
         """Each target's tokens, the end of it last, with their log-probabilities given those before and the source.
 
-        Tokens are spelled as sentencepiece does: U+2581 for a space, `</s>` for the end.
+        Tokens are spelled as sentencepiece does: U+2581 for a space, `</s>` for the end. A pair with more tokens per
+        side than `max_positions` is not scored: it has no tokens, and `report` is called with it. `advance` is called
+        after each batch.
         """
+        must_be_pairs(pairs)
         sources = self.vocabulary.encode([source for source, _ in pairs])
         targets = self.vocabulary.encode([target for _, target in pairs])
         pieces = self.vocabulary.pieces
         scores: list[Found] = [[] for _ in pairs]
         lengths = np.array([[len(s), len(t)] for s, t in zip(sources, targets, strict=True)]).reshape(-1, 2)
+        longest, limit = lengths.max(axis=1, initial=0), self._max_positions()
+        (scored,) = np.nonzero(longest <= limit)
+        if report:
+            for number in np.flatnonzero(longest > limit).tolist():
+                report(number, f"has {longest[number]:,} tokens on a side; at most {limit:,} are scored")
 
         def log_probabilities(numbers: list[int]) -> np.ndarray:
             source_BM, target_BL = _padded([sources[i] for i in numbers]), _padded([targets[i] for i in numbers])
             return self.token_log_probabilities(source_BM, target_BL).numpy()
 
-        batches = list(_by_length(lengths, BATCH_TOKENS))
+        batches = [scored[batch].tolist() for batch in _by_length(lengths[scored], BATCH_TOKENS)]
         most = memory.batches_in_memory(BATCH_TOKENS, self.model.vocab_size)
         for numbers, log_p_BL in zip(batches, cores.at_once(log_probabilities, batches, most), strict=True):
             for number, log_p in zip(numbers, log_p_BL.tolist(), strict=True):
                 scores[number] = [(pieces[id], log_p[place]) for place, id in enumerate(targets[number])]
+            if advance:
+                advance(len(numbers))
         return scores
 
     def search(
@@ -212,7 +231,7 @@ class Translator:
 
     @tf.function(
         autograph=False,
-        input_signature=[_IDS, tf.TensorSpec([None, None, None]), _NUMBER, _COUNT, _COUNT, _IDS, _COUNT],
+        input_signature=[_IDS, _DRAWS, tf.TensorSpec([], tf.float64), _COUNT, _COUNT, _IDS, _COUNT],
     )
     def _sample(self, source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length):
         return sample(self.ensemble, source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length)
@@ -233,8 +252,11 @@ class Translator:
         report: Report | None,
         prefixes: Sequence[str] | None,
         min_length: int,
+        advance: Advance | None,
     ) -> list[Found]:
         """The first n of what `decode` finds by batches of sources, sources [B, M] and prefixes [B, P]."""
+        must_be_list(texts)
+        must_be_list(prefixes, "prefixes")
         if min_length < 0:
             raise ValueError(f"min_length must be at least 0, got {min_length}")
         if prefixes is not None and len(prefixes) != len(texts):
@@ -254,6 +276,8 @@ class Translator:
         for places, found in zip(batches, cores.at_once(best, batches), strict=True):
             for place, hypotheses in zip(places, found, strict=True):
                 results[place] = hypotheses
+            if advance:
+                advance(len(places))
         return results
 
     def _in_memory(self, places: list[int], lengths: Mapping[int, int], width: int) -> Iterator[list[int]]:
@@ -267,13 +291,17 @@ class Translator:
         """Ids of each text that is not empty, by its place."""
         places = [place for place, text in enumerate(texts) if text]
         encoded = dict(zip(places, self.vocabulary.encode([texts[place] for place in places]), strict=True))
-        limit = min(model.hparams.max_positions for model in self.ensemble.models)
+        limit = self._max_positions()
         for place, ids in encoded.items():
             if len(ids) > limit:
                 if report:
-                    report(f"line {place + 1} has {len(ids):,} tokens; the first {limit - 1:,} are translated")
+                    report(place, f"has {len(ids):,} tokens; the first {limit - 1:,} are translated")
                 encoded[place] = ids[: limit - 1] + ids[-1:]
         return encoded
+
+    def _max_positions(self) -> int:
+        """The most tokens of a text. Sinusoids have no end, but attention takes memory for the square of the length."""
+        return min(model.hparams.max_positions for model in self.ensemble.models)
 
     def _texts(self, found: Hypotheses, n: int) -> Iterator[Found]:
         all_ids, all_scores = found.ids.numpy()[:, :n], found.scores.numpy()[:, :n]
@@ -281,6 +309,14 @@ class Translator:
         for scores in all_scores:
             both = [(next(texts), float(score)) for score in scores]
             yield [(text, score) for text, score in both if score > NEVER / 1e6]
+
+
+def distinct(hypotheses: Found, n: int) -> Found:
+    """The first n that differ. A text with and without a space before it is one: a model spells it either way."""
+    first: dict[str, tuple[str, float]] = {}
+    for text, score in hypotheses:
+        first.setdefault(text.strip(), (text, score))
+    return list(first.values())[:n]
 
 
 def _batches(sources: Mapping[int, list[int]], tokens: int) -> Iterator[list[int]]:

@@ -22,6 +22,7 @@ from t2t_repro.inference import ctranslate2
 from t2t_repro.inference.decode import Translator
 from t2t_repro.inference.signatures import ExportedTranslator
 from t2t_repro.run import Run, versions
+from t2t_repro.training.average import average_of
 from t2t_repro.training.checkpoints import to_average
 
 FORMATS = ("saved_model", "ctranslate2")
@@ -101,6 +102,7 @@ def _model_card(run: Run, translator: Translator, average_checkpoints: int) -> d
         "precision": run.precision,
         "seed": run.seed,
         "checkpoints": checkpoints,
+        "average_of": average_of(run, average_checkpoints),
         "training": run.training,
         "scores": [each for each in scores if each.get("checkpoints") == checkpoints],
         "scores_of_other_checkpoints": [each for each in scores if each.get("checkpoints") != checkpoints],

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from t2t_repro.config import HParams
-from t2t_repro.data.vocabulary import must_be_unicode
+from t2t_repro.data.vocabulary import must_be_list, must_be_pairs, must_be_unicode
 from t2t_repro.files import read_json
+from t2t_repro.inference.decode import distinct
 
 _GRAPH, _CARD = "saved_model.pb", "model_card.json"
 _ASSERTION = re.compile(r"assertion failed: (.*)")  # as far as the line goes: then TensorFlow names the node
@@ -46,9 +47,11 @@ class ExportedModel:
     ) -> list[list[tuple[str, float]]]:
         """The n best translations of each text with their scores (log-probability over length penalty), best first.
 
-        There are fewer where the beam ends with fewer.
+        There are fewer if the beam holds fewer that differ in more than the space around them. Without a `beam_size` it
+        is that of the run, or n if that is more.
         """
-        width = self.hparams.beam_size if beam_size is None else beam_size
+        must_be_list(texts)
+        width = max(n, self.hparams.beam_size) if beam_size is None else beam_size
         penalty = self.hparams.alpha if alpha is None else alpha
         if not 1 <= n <= width:
             raise ValueError(f"n_best must be at least 1 and at most the beam size {width}, got {n}")
@@ -60,16 +63,18 @@ class ExportedModel:
             beam_size=tf.constant(width, tf.int32),
             alpha=tf.constant(penalty, tf.float32),
             extra_length=tf.constant(self.hparams.extra_length, tf.int32),
-            n_best=tf.constant(n, tf.int32),
+            n_best=tf.constant(width if n > 1 else 1, tf.int32),
         )
         results = []
         for lines, scores in zip(found["outputs"].numpy().tolist(), found["scores"].numpy().tolist(), strict=True):
             both = zip(lines, scores, strict=True)
-            results.append([(line.decode("utf-8"), score) for line, score in both if score > -float("inf")])
+            hypotheses = [(line.decode("utf-8"), score) for line, score in both if score > -float("inf")]
+            results.append(distinct(hypotheses, n))
         return [hypotheses if text else [("", 0.0)] for text, hypotheses in zip(texts, results, strict=True)]
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """The log-probability of each target given its source, its end included."""
+        must_be_pairs(pairs)
         if not pairs:
             return []
         sources, targets = (_strings(side) for side in zip(*pairs, strict=True))

@@ -18,7 +18,8 @@ from t2t_repro.data.linearise import CLOSE, OPEN
 from t2t_repro.inference.search import END, NEVER, PAD, Beams, Sentences
 from t2t_repro.inference.top_k import top_k
 
-_INSIDE, _WORD, _OPENING, _FIRST_OPENING, _CLOSING = range(5)  # what begins with a piece, if anything does
+# What begins with a piece, if anything does. _FIRST_OPENING: an opening as the first piece, inside a word as any other.
+_INSIDE, _WORD, _OPENING, _FIRST_OPENING, _CLOSING = range(5)
 _SPACE = "\u2581"  # what sentencepiece writes for it
 
 
@@ -71,6 +72,7 @@ class GivenWords(NamedTuple):
         goes_on_BWV = goes_on_BW[:, :, None] & (self.kinds == _INSIDE)
         free_BWV = (opens_BW[:, :, None] & opening_V) | (closes_BW[:, :, None] & closing_BWV) | goes_on_BWV
         is_word_BWV = (self.kinds == _WORD) | ((self.kinds == _INSIDE) & ~goes_on_BWV)
+        is_word_BWV |= (self.kinds == _FIRST_OPENING) & (step > 0)
         writes_BW = (left_BW > 0) & ((step > 0) | ~opens_BW | ~tf.reduce_any(opening_V))
         is_word_BWV &= (writes_BW | ends_BW)[:, :, None]
 
@@ -86,18 +88,24 @@ class GivenWords(NamedTuple):
         """`beams`, whose tokens are new, with how far they have come, `parents_BW` being the slots they came from."""
         written, in_opening = (tf.gather(x, parents_BW, batch_dims=1) for x in (beams.written, beams.in_opening))
         kinds_BW = tf.gather(self.kinds, beams.tokens)
-        in_opening = (kinds_BW == _OPENING) | (kinds_BW == _FIRST_OPENING) | (in_opening & (kinds_BW == _INSIDE))
+        is_opening_BW = _is_opening(kinds_BW, tf.shape(beams.ids)[2] == 1)
+        in_opening = is_opening_BW | (in_opening & (kinds_BW == _INSIDE))
         is_word_BW = ~in_opening & (kinds_BW != _CLOSING)
         return beams._replace(written=written + tf.cast(is_word_BW, tf.int32), in_opening=in_opening)
 
     def _innermost(self, ids_BWT: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """[B, W]: how many constituents are open, the piece that the innermost began with, and whether it is empty."""
         kinds_BWT = tf.gather(self.kinds, tf.pad(ids_BWT, [[0, 0], [0, 0], [1, 0]]))
-        is_opening_BWT = (kinds_BWT == _OPENING) | (kinds_BWT == _FIRST_OPENING)
+        places_T = tf.range(tf.shape(kinds_BWT)[2])
+        is_opening_BWT = _is_opening(kinds_BWT, places_T == 1)  # behind the padding
         depths_BWT = tf.cumsum(tf.cast(is_opening_BWT, tf.int32) - tf.cast(kinds_BWT == _CLOSING, tf.int32), axis=2)
         depth_BW = depths_BWT[:, :, -1]
-        places_T = tf.range(tf.shape(kinds_BWT)[2])
         at_BW = tf.reduce_max(tf.where(is_opening_BWT & (depths_BWT == depth_BW[:, :, None]), places_T, 0), axis=2)
         newest_BW = tf.reduce_max(tf.where(kinds_BWT != _INSIDE, places_T, 0), axis=2)
         innermost_BW = tf.gather(tf.pad(ids_BWT, [[0, 0], [0, 0], [1, 0]]), at_BW, batch_dims=2)
         return depth_BW, innermost_BW, (at_BW == newest_BW) & (depth_BW > 0)
+
+
+def _is_opening(kinds: tf.Tensor, is_first: tf.Tensor) -> tf.Tensor:
+    """Whether pieces open a constituent; `is_first`: whether they are the first of their text."""
+    return (kinds == _OPENING) | ((kinds == _FIRST_OPENING) & is_first)

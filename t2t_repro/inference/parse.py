@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 
 from t2t_repro.data.linearise import rebuild, split_words, symbol_of
 from t2t_repro.data.trees import Tree
+from t2t_repro.data.vocabulary import must_be_list
 from t2t_repro.inference.decode import Translator
+from t2t_repro.inference.stream import Advance, Report
 
 
 class Parser:
@@ -31,6 +34,9 @@ class Parser:
 
         `tags`: the part of speech of each word; without, those that punctuation tells, and XX.
         """
+        must_be_list(sentences, "sentences")
+        for number, words in enumerate(sentences, start=1):
+            must_be_list(words, f"sentence {number}")
         found = self._hypotheses([" ".join(words) for words in sentences], 1, beam_size, alpha, None)
         all_tags = [None] * len(sentences) if tags is None else tags
         return [
@@ -44,12 +50,14 @@ class Parser:
         n: int,
         beam_size: int | None = None,
         alpha: float | None = None,
-        report: Callable[[str], None] | None = None,
+        report: Report | None = None,
+        advance: Advance | None = None,
     ) -> list[list[tuple[str, float]]]:
         """The n best trees of each tokenised sentence, written in brackets, with their scores: see
         `Translator.n_best`. A text without words gives an empty one."""
+        must_be_list(texts)
         sentences = [split_words(text) for text in texts]
-        found = self._hypotheses([" ".join(words) for words in sentences], n, beam_size, alpha, report)
+        found = self._hypotheses([" ".join(words) for words in sentences], n, beam_size, alpha, report, advance)
         return [
             [(str(tree), score) for tree, score in self._trees(hypotheses, words, n)] if words else hypotheses
             for hypotheses, words in zip(found, sentences, strict=True)
@@ -65,16 +73,19 @@ class Parser:
         n: int,
         beam_size: int | None,
         alpha: float | None,
-        report: Callable[[str], None] | None,
+        report: Report | None,
+        advance: Advance | None = None,
     ) -> list[list[tuple[str, float]]]:
         width = self.translator.hparams.beam_size if beam_size is None else beam_size
-        wanted = max(n, width) if self.well_formed else n
-        return self.translator.n_best(texts, wanted, beam_size, alpha, report, given=[_symbols(text) for text in texts])
+        wanted = max(n, width) if self.well_formed or n > 1 else n
+        given = [_symbols(text) for text in texts]
+        return self.translator.n_best(texts, wanted, beam_size, alpha, report, given=given, advance=advance)
 
     def _trees(
         self, hypotheses: list[tuple[str, float]], words: Sequence[str], n: int, tags: Sequence[str] | None = None
     ) -> list[tuple[Tree, float]]:
-        """The n best trees of one sentence with their scores."""
+        """The n best trees of one sentence with their scores: all words under TOP if the search found nothing."""
+        hypotheses = hypotheses or [("", -math.inf)]
         rebuilt = [(*rebuild(text, words, tags), score) for text, score in hypotheses]
         if self.well_formed:
             rebuilt.sort(key=lambda each: each[1] > 0)  # those of a kind stay in order
@@ -82,7 +93,10 @@ class Parser:
         self.sentences += 1
         self.repaired += repairs > 0
         self.repairs += repairs
-        return [(tree, score) for tree, _, score in rebuilt[:n]]
+        first: dict[str, tuple[Tree, float]] = {}
+        for tree, _, score in rebuilt:  # different symbols may be mended to one tree
+            first.setdefault(str(tree), (tree, score))
+        return list(first.values())[:n]
 
 
 def _symbols(text: str) -> str:

@@ -62,7 +62,8 @@ def sample(
     ensemble = Ensemble.of(models)
     sentences = sentences_of(ensemble, source_BM, extra_length, prefix_BP, min_length, draws_BWL)
     beams = first_beams(ensemble, tf.zeros(tf.shape(draws_BWL)[:2]))
-    rule = Drawn(tf.cast(temperature, tf.float64), tf.convert_to_tensor(k, tf.int32))
+    above_zero = tf.maximum(tf.cast(temperature, tf.float64), np.finfo(np.float64).tiny)  # denormal numbers become 0
+    rule = Drawn(above_zero, tf.convert_to_tensor(k, tf.int32))
     return search(ensemble, sentences, beams, rule)
 
 
@@ -81,7 +82,9 @@ class Drawn(NamedTuple):
             lambda: self._likeliest(step, logits_BWV, sentences),
             lambda: self._all(step, logits_BWV, sentences),
         )
-        p_BWC = tf.nn.softmax(tf.cast(log_p_BWC, tf.float64) / self.temperature)
+        # the likeliest has 0 whatever the temperature, and so none is too low: at 1e-300 sampling is greedy
+        below_BWC = tf.cast(log_p_BWC - tf.reduce_max(log_p_BWC, axis=2, keepdims=True), tf.float64)
+        p_BWC = tf.nn.softmax(below_BWC / self.temperature)
         up_to_BWC = tf.cumsum(p_BWC, axis=2)
         drawn_BW1 = tf.cast(sentences.draws[:, :, step, None], tf.float64) * up_to_BWC[:, :, -1:]
         place_BW = tf.math.count_nonzero(up_to_BWC <= drawn_BW1, axis=2, dtype=tf.int32)

@@ -7,11 +7,22 @@ import os
 import shutil
 
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.files import write_json
+from t2t_repro.files import read_json, write_json
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import Checkpoints, load_weights, to_average
 from t2t_repro.training.precision import POLICIES
+
+RECORD = "averaged.json"  # of a run that `average` made: what it was made from
+
+
+def average_of(run: Run, number: int) -> list[str]:
+    """Returns the names of all checkpoints that the mean of the run's newest `number` is of: if `average` made the run,
+    those that it was made from."""
+    path = os.path.join(run.directory, RECORD)
+    if os.path.exists(path):
+        return [str(name) for name in read_json(path)["checkpoints"]]
+    return [os.path.basename(path) for path in to_average(run, number)]
 
 
 def average(output_dir: str, average_dir: str, checkpoints: int | None = None) -> list[str]:
@@ -38,7 +49,7 @@ def average(output_dir: str, average_dir: str, checkpoints: int | None = None) -
         new.note(run.training)
         Checkpoints(new, {"model": model}, keep=1).save(int(chosen[-1].rpartition("-")[2]))
         names = [os.path.basename(path) for path in chosen]
-        write_json(os.path.join(temporary, "averaged.json"), {"run": os.path.abspath(output_dir), "checkpoints": names})
+        write_json(os.path.join(temporary, RECORD), {"run": os.path.abspath(output_dir), "checkpoints": names})
         os.rename(temporary, whole)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -110,7 +110,15 @@ def train(
 
 
 def must_fit(problem: Problem, hparams: HParams) -> None:
-    """Raises ValueError if the longest sentence does not fit in a part of a batch."""
+    """Raises ValueError if the longest sentence does not fit in a part of a batch, or has more tokens than positions.
+
+    Learned positions have no row beyond `max_positions`, and decoding and evaluation cut what is longer.
+    """
+    if problem.max_length > hparams.max_positions:
+        raise ValueError(
+            f"max_length must be at most max_positions = {hparams.max_positions:,}. Received: max_length="
+            f"{problem.max_length:,}; raise max_positions, or prepare the data with a lower max_length"
+        )
     parts = batching.num_parts(hparams.batch_tokens)
     longest = hparams.batch_tokens // parts
     if problem.max_length > longest:
@@ -197,7 +205,7 @@ class _Training:
         if self.step > 0:  # else they are the chief's already, as TensorFlow made them
             workers.share(self.cluster, self.strategy, self.variables)
         self._make_updater()
-        for line in filter(None, (hardware.unused_gpu(), self._headline())):
+        for line in filter(None, (hardware.unused_gpu(), self._headline(), self._long_validation())):
             self.report(line)
         stop = workers.StopTogether(self.cluster, self.strategy, caught)
         if self.checkpoints:
@@ -347,7 +355,7 @@ class _Training:
         shards, batch_tokens = self.dataset.shards("validation"), pipeline.EVALUATION_TOKENS
         while True:
             try:
-                batches = pipeline.evaluation_batches(shards, batch_tokens)
+                batches = pipeline.evaluation_batches(shards, batch_tokens, self.settings.hparams.max_positions)
                 return (
                     tf.add_n([self.evaluate(batch["inputs"], batch["targets"]) for batch in batches]).numpy().tolist()
                 )
@@ -355,6 +363,13 @@ class _Training:
                 if not memory.ran_out(error) or batch_tokens == 1:
                     raise
                 batch_tokens //= 2
+
+    def _long_validation(self) -> str:
+        """Returns a line about validation pairs that are validated in part, if any."""
+        limit = self.settings.hparams.max_positions
+        has = self.checkpoints and self.dataset.has("validation")
+        longer = pipeline.longer_pairs(self.dataset.shards("validation"), limit) if has else 0
+        return f"{longer:,} validation pairs have more than {limit:,} tokens per side and are cut" if longer else ""
 
     def _headline(self) -> str:
         run = self.settings
