@@ -41,6 +41,8 @@ def write() -> None:
     from t2t_repro.inference.export import export
 
     _program.report_average([run], FLAGS.average_checkpoints)
+    if FLAGS.format == "ctranslate2" and run.problem.metric == "f1":
+        _program.report("CTranslate2 does not constrain a parser to the words of its sentence: see README.txt there")
     print(export(FLAGS.output_dir, FLAGS.export_dir, FLAGS.average_checkpoints, FLAGS.format, FLAGS.quantization))
 
 

@@ -6,7 +6,10 @@ import functools
 import itertools
 import json
 import os
+import shutil
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -129,6 +132,27 @@ def test_a_run_is_exported(trained, tmp_path):
     with pytest.raises(ValueError, match="quantization must be one of float32, int8, got 'int4'"):
         export(trained.directory, str(tmp_path / "E"), format="ctranslate2", quantization="int4")
     assert os.listdir(tmp_path / "E") == ["1"]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_the_note_gives_the_runs_own_length_penalty(vocabulary, tmp_path, alpha):
+    model = model_that_ends(vocabulary.size, alpha=alpha)
+    write(model, vocabulary, str(tmp_path / "E"))
+    note = (tmp_path / "E/README.txt").read_text("utf-8")
+    assert f'"length_penalty": {alpha}, ' in note and "parser" not in note
+
+
+def test_an_export_of_a_parser_names_the_constraint_that_it_lacks(trained, program, tmp_path):
+    problem = replace(trained.problem, train=(), validation=(), test=(), metric="f1")
+    parser = replace(trained, directory=str(tmp_path / "RUN"), problem=problem).start(trained.vocabulary)
+    shutil.copytree(trained.checkpoints, parser.checkpoints, dirs_exist_ok=True)
+    for format, constrained in (("ctranslate2", False), ("saved_model", True)):
+        command = [f"--output_dir={parser.directory}", f"--export_dir={tmp_path / 'E'}", f"--format={format}"]
+        code, out, err = program("t2t-exporter", *command)
+        assert code == 0 and json.loads(Path(out.strip(), "model_card.json").read_text())["constrained"] is constrained
+        assert ("does not constrain a parser to the words of its sentence" in err) is not constrained
+        if not constrained:
+            assert "This model is a parser" in Path(out.strip(), "README.txt").read_text("utf-8")
 
 
 def test_without_the_package(both, vocabulary, tmp_path, monkeypatch):

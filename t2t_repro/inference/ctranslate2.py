@@ -35,13 +35,20 @@ _README = """This folder holds a model for CTranslate2 and its tokenizer, {vocab
     tokenizer = sentencepiece.SentencePieceProcessor(model_file="FOLDER/{vocabulary}")
     translator = ctranslate2.Translator("FOLDER")
     pieces = tokenizer.encode(["a text", "another"], out_type=str)
-    options = {{"beam_size": {beam_size}, "length_penalty": 0, "max_decoding_length": {longest}}}
+    options = {{"beam_size": {beam_size}, "length_penalty": {alpha}, "max_decoding_length": {longest}}}
     results = translator.translate_batch(pieces, **options)
     print([tokenizer.decode(result.hypotheses[0]) for result in results])
 
 The end of the source is added by CTranslate2. What differs from the run's own decoding: CTranslate2 divides by
-length^length_penalty and not by ((5 + length) / 6)^alpha; it ends a translation after max_decoding_length pieces, with
-or without an end; it translates an empty text. At most {positions:,} pieces a side.
+length^length_penalty and not by ((5 + length) / 6)^alpha, to which the run's own alpha of {alpha} comes near; it ends a
+translation after max_decoding_length pieces, with or without an end; it translates an empty text. At most
+{positions:,} pieces a side.
+"""
+_PARSER = """
+This model is a parser: it reads tokens with a space between them, and writes them again with brackets between them. The
+run's own decoding lets it write these tokens alone, in their order, and brackets that match. CTranslate2 does not know
+this constraint, so that some outputs are not a tree over their tokens. t2t_repro.data.linearise.rebuild(output, tokens)
+repairs them; the signature "parse" of a SavedModel has the constraint.
 """
 
 
@@ -51,12 +58,14 @@ def must_be_installed() -> None:
         raise ValueError("CTranslate2 is not installed; install it with: pip install 't2t_repro[ctranslate2]'")
 
 
-def write(model: Transformer, vocabulary: Vocabulary, directory: str, quantization: str = "float32") -> None:
+def write(
+    model: Transformer, vocabulary: Vocabulary, directory: str, quantization: str = "float32", parses: bool = False
+) -> None:
     """Writes `model` into `directory`, which is made: weights, vocabulary, tokenizer, and a README that says how to use
     them.
 
     `quantization` is "float32" or "int8" (matrices and embeddings in 8 bits with a scale for each row, the rest
-    float32). Raises ValueError where CTranslate2 is not installed.
+    float32). `parses`: the model writes linearized trees. Raises ValueError where CTranslate2 is not installed.
     """
     must_be_installed()
     spec = _specification(model)
@@ -68,9 +77,10 @@ def write(model: Transformer, vocabulary: Vocabulary, directory: str, quantizati
     spec.save(directory)
     shutil.copyfile(vocabulary.path, os.path.join(directory, VOCABULARY))
     positions = _num_positions(model)
-    values = {"beam_size": model.hparams.beam_size, "positions": positions, "longest": min(positions, 256)}
+    h = model.hparams
+    values = {"beam_size": h.beam_size, "alpha": h.alpha, "positions": positions, "longest": min(positions, 256)}
     with open(os.path.join(directory, "README.txt"), "w", encoding="utf-8") as file:
-        file.write(_README.format(vocabulary=VOCABULARY, **values))
+        file.write(_README.format(vocabulary=VOCABULARY, **values) + _PARSER * parses)
 
 
 def _specification(model: Transformer) -> Any:

@@ -52,13 +52,16 @@ def export(
     run = Run.open(output_dir)
     int8 = format == "saved_model" and quantization == "int8"
     translator = Translator.from_run(output_dir, average_checkpoints, int8)
+    parses = run.problem.metric == "f1"
     with _next_version(export_dir) as (temporary, path):
         if format == "ctranslate2":
-            ctranslate2.write(translator.model, translator.vocabulary, temporary, quantization)
+            ctranslate2.write(translator.model, translator.vocabulary, temporary, quantization, parses)
         else:
-            module = ExportedTranslator(translator, parses=run.problem.metric == "f1")
+            module = ExportedTranslator(translator, parses)
             tf.saved_model.save(module, temporary, signatures=module.signatures())
-        card = {"format": format, "quantization": quantization}
+        card: dict[str, Any] = {"format": format, "quantization": quantization}
+        if parses:
+            card["constrained"] = format == "saved_model"  # to the sentence's words and brackets that match
         card |= _model_card(run, translator, average_checkpoints)
         write_json(os.path.join(temporary, "model_card.json"), card)
     return path
