@@ -71,11 +71,12 @@ def serve() -> None:
         if importlib.util.find_spec(package) is None:
             raise ValueError(f"{distribution} is not installed; install it with: pip install 't2t_repro[serve]'")
     _program.load_tensorflow()
-    from t2t_repro.inference.cores import batches_at_once, set_threads
+    from t2t_repro.inference.cores import batches_at_once, set_batches, set_threads
     from t2t_repro.serving.app import Settings
     from t2t_repro.serving.serve import serve as answer
 
     set_threads(FLAGS.threads_per_batch)
+    set_batches(batches_at_once() + 1)  # one is for short requests alone
     _log_to_stderr()
     settings = Settings(
         max_batch=FLAGS.max_batch,

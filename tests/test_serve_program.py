@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import http.client
 import json
 import os
 import re
@@ -170,6 +171,23 @@ def test_a_run_that_is_cancelled_ends_and_no_other(exported):
         assert len(threads.submit(model.run, "translate", small, other).result(60)["outputs"]) == 8
         with pytest.raises(Cancelled):
             model.run("translate", small, cancelled)
+
+
+def test_short_requests_are_answered_beside_long_ones(served):
+    options = {"beam_size": 64, "extra_length": 1_024, "alpha": 3.0}
+    body = json.dumps({"signature_name": "translate", "inputs": {"inputs": ["a"] * 60, **options}})
+    long = [http.client.HTTPConnection(served.address.split("/")[2]) for _ in range(3)]
+    for connection in long:
+        connection.request("POST", "/v1/models/E:predict", body)
+    while "t2t_requests_under_way 3.0" not in served.get("metrics"):
+        pass
+    for _ in range(5):
+        assert served.post({"instances": ["12 big cows"]})[0] == 200
+    assert "t2t_requests_under_way 3.0" in served.get("metrics")
+    for connection in long:
+        connection.close()
+    while "t2t_requests_under_way 0.0" not in served.get("metrics"):
+        pass
 
 
 def test_a_new_version_is_served_and_a_damaged_one_is_not(served, exported):

@@ -10,6 +10,7 @@ import contextlib
 import json
 import re
 import socket
+import threading
 import time
 
 import numpy as np
@@ -469,6 +470,37 @@ def test_a_short_request_does_not_wait_for_a_long_one():
     assert model.calls.index(("translate", 1)) <= 2 and len(model.calls) == 17
 
 
+def test_slices_are_short_if_rows_take_long():
+    model = Capitals()
+    body = {"signature_name": "translate", "inputs": {"inputs": ["a"] * 10, "beam_size": 64, "extra_length": 600}}
+    status, found = answer(body, model=model)
+    assert status == 200 and found["outputs"]["outputs"] == ["A"] * 10
+    assert [rows for _, rows in model.calls] == [3, 3, 3, 1]  # 64 x 601 positions a row; at most 131,072 a batch
+
+
+def test_there_is_a_thread_for_short_requests():
+    model, heavy = Capitals(), {"inputs": ["a"] * 8, "beam_size": 64, "extra_length": 1_024}
+    run, gate = model.run, threading.Event()
+
+    def held(signature, inputs, cancellation):
+        if inputs["inputs"][0] == b"a":
+            gate.wait(10)
+        return run(signature, inputs, cancellation)
+
+    model.run = held
+
+    async def ask(client):
+        long = [asyncio.create_task(post(client, {"signature_name": "translate", "inputs": heavy})) for _ in range(4)]
+        await until(lambda: client.t2t.batcher.waiting == 30)  # both threads have a row
+        short = [await post(client, {"instances": [f"{number}"]}) for number in range(5)]
+        gate.set()
+        return short, await asyncio.gather(*long)
+
+    short, long = served(ask, model=model, batches_at_once=2)
+    assert {status for status, _ in short + long} == {200}
+    assert model.calls[:5] == [("serving_default", 1)] * 5 and len(model.calls) == 37
+
+
 def test_rows_with_options_of_their_own():
     model = Capitals()
     rows = [{"inputs": "a", "beam_size": 2}, {"inputs": "b", "beam_size": 3}]
@@ -575,7 +607,7 @@ def test_numbers_are_the_same_in_json():
     some = np.array([0.0, -0.0, 0.1, 1e-45, 3.4028235e38, 16777216, -np.inf, np.nan], np.float32)
     bits = rng.integers(0, 2**32, 100_000, np.uint64).astype(np.uint32).view(np.float32)
     value = np.concatenate([some, rng.random(100_000, np.float32), bits])
-    request = Request("score", {}, {}, len(value), by_rows=True)
+    request = Request("score", {}, {}, len(value), by_rows=True, positions=value)
     found = json.loads(json.dumps(written(request, {"x": value}, Limits())))["predictions"]
     assert [x is None for x in found] == (~np.isfinite(value)).tolist()
     read = np.array([0 if x is None else x for x in found]).astype(np.float32)

@@ -28,6 +28,13 @@ def set_threads(threads: int) -> None:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
 
 
+def set_batches(batches: int) -> None:
+    """Lets that many graphs run in parallel, in the whole process. By default TensorFlow runs one per core, and a loop
+    in one of them keeps further ones waiting until it ends. Nothing changes once TensorFlow has computed anything."""
+    with contextlib.suppress(RuntimeError):
+        tf.config.threading.set_inter_op_parallelism_threads(batches)
+
+
 def batches_at_once() -> int:
     """As many as fill the cores, each on `set_threads` of them; one where a GPU computes."""
     cores = usable_cores()

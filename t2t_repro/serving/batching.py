@@ -18,6 +18,8 @@ from t2t_repro.serving.protocol import Request
 
 Outputs = dict[str, np.ndarray]
 Run = Callable[[str, Mapping[str, np.ndarray], Cancellation], Outputs]
+SLICE_POSITIONS = 1 << 17  # of a batch, or one row: as much as 64 sentences of 450 bytes need, with a beam of 4
+LIGHT_POSITIONS = 1 << 14  # of a request for which there is always a thread: some 20 sentences
 _MISSING = {"scores": -np.inf}  # what fills up outputs that are narrower than those of other slices; else 0 or ""
 
 
@@ -41,13 +43,24 @@ class _Job:
         return self.request.rows - self.taken
 
     @property
+    def is_light(self) -> bool:
+        return int(self.request.positions.sum()) <= LIGHT_POSITIONS
+
+    @property
     def key(self) -> tuple[object, ...]:
         """Jobs of one key may be joined. Options that differ by row make outputs as wide as the widest row asks for."""
         request = self.request
         if request.signature not in JOINED or len(request.inputs) > 1:
             return (id(self),)
         options = sorted((name, value.item()) for name, value in request.options.items())
-        return (self.run, request.signature, *options)
+        return (self.run, request.signature, self.is_light, *options)
+
+    def fitting(self, rows: int, positions: int) -> int:
+        """How many of the rows that are left a batch has room for."""
+        if self.request.signature == ATTENTION:  # its weights are as large as the longest pair, and no slice is alike
+            return self.left
+        up_to = np.cumsum(self.request.positions[self.taken : self.taken + max(rows, 0)])
+        return int(np.searchsorted(up_to, positions, side="right"))
 
     def finish(self, start: int, outputs: Outputs) -> None:
         self.finished[start] = outputs
@@ -76,6 +89,10 @@ class _Batch:
     started: float
     cancellation: Cancellation = field(default_factory=Cancellation)
 
+    @property
+    def is_light(self) -> bool:
+        return self.slices[0].job.is_light
+
     def cancel_if_abandoned(self, _: object = None) -> None:
         if all(each.job.outputs.done() for each in self.slices):
             self.cancellation.cancel()
@@ -84,12 +101,15 @@ class _Batch:
 class Batcher:
     """Runs requests on a model, `at_once` batches in parallel, each in a thread of its own.
 
-    A batch has at most `max_rows` rows, so a longer request is run in slices, and the slices of several requests
-    alternate. The oldest request waits at most `wait` seconds for others of its kind, until there are `max_rows` rows;
-    those that come while every thread is busy are the next batch. Threads that have nothing to do share what waits.
+    A batch has at most `max_rows` rows and `SLICE_POSITIONS`, so a longer request is run in slices, and the slices of
+    several requests alternate. While long requests have all threads, one more runs batches of short ones.
+
+    The oldest request waits at most `wait` seconds for others of its kind, until there are `max_rows` rows; those that
+    come while every thread is busy are the next batch. Threads that have nothing to do share what waits. Beyond
+    `max_waiting` rows in all, new requests are refused. `on_batch` receives the rows of each batch.
+
     A request that is cancelled has no more slices run, and a batch of which every request is cancelled ends at the next
-    step of decoding. Beyond `max_waiting` rows in all, new requests are refused. `on_batch` receives the rows of each
-    batch.
+    step of decoding.
     """
 
     def __init__(
@@ -104,8 +124,9 @@ class Batcher:
         self._on_batch = on_batch
         self._jobs: deque[_Job] = deque()
         self._came = asyncio.Event()
-        self._threads = ThreadPoolExecutor(at_once, "model")
-        self._idle = at_once  # threads
+        self._threads = ThreadPoolExecutor(at_once + 1, "model")
+        self._idle = at_once  # threads; -1 if the one for short requests runs too
+        self._light = 0  # batches of short requests that are running
         self._running: set[_Batch] = set()  # in the threads
         self._tasks: set[asyncio.Task[None]] = set()
         self.stuck = False  # whether `stop` left a thread behind
@@ -160,59 +181,69 @@ class Batcher:
         while True:
             await self._came.wait()
             self._drop_abandoned()
-            if not self._jobs or not self._idle:
+            first = self._next()
+            if first is None:
                 self._came.clear()
                 continue
-            left = self._jobs[0].arrived + self._wait - loop.time()
-            if left > 0 and sum(job.left for job in self._alike()) < self._max_rows:
+            left = first.arrived + self._wait - loop.time()
+            if left > 0 and sum(job.left for job in self._alike(first)) < self._max_rows:
                 self._came.clear()
                 try:
                     await asyncio.wait_for(self._came.wait(), left)
                 except TimeoutError:
                     self._came.set()
                 continue
-            batch = self._take()
+            batch = self._take(first)
             self._idle -= 1
-            self._begin(self._occupy(batch))
+            self._light += first.is_light
+            self._begin(self._occupy(batch, first.is_light))
+
+    def _next(self) -> _Job | None:
+        """The oldest job for which there is a thread."""
+        if self._idle > 0:
+            return self._jobs[0] if self._jobs else None
+        if self._light or self._idle < 0:
+            return None
+        return next((job for job in self._jobs if job.is_light), None)
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)  # else nothing would keep it
         task.add_done_callback(self._tasks.discard)
 
-    async def _occupy(self, batch: list[_Slice]) -> None:
+    async def _occupy(self, batch: list[_Slice], is_light: bool) -> None:
         """Has a thread answer a batch."""
         try:
             await self._answer(batch)
         finally:
             self._idle += 1
+            self._light -= is_light
             self._came.set()
 
     def _drop_abandoned(self) -> None:
         self._jobs = deque(job for job in self._jobs if not job.outputs.done())
 
-    def _alike(self) -> list[_Job]:
-        """The oldest job and those that may be joined to it."""
-        key = self._jobs[0].key
+    def _alike(self, first: _Job) -> list[_Job]:
+        """A job and those that may be joined to it, the oldest first."""
+        key = first.key
         return [job for job in self._jobs if job.key == key]
 
-    def _take(self) -> list[_Slice]:
-        """The next batch: slices of jobs that are alike, as many rows as fit, or as are an idle thread's share.
+    def _take(self, first: _Job) -> list[_Slice]:
+        """The next batch: slices of jobs like `first`, as many rows as fit, or as are an idle thread's share.
 
         A job that fits in a batch is not cut to fill one up. A job of which rows are left waits behind the others.
         """
-        most = min(self._max_rows, max(1, math.ceil(self.waiting / self._idle)))
+        rows = min(self._max_rows, max(1, math.ceil(self.waiting / max(1, self._idle))))
+        positions = SLICE_POSITIONS
         batch: list[_Slice] = []
-        for job in self._alike():
-            room = most - sum(each.rows for each in batch)
-            if job.request.signature == ATTENTION:
-                room = job.left  # its weights are as large as the longest pair: a slice would have another size
-            elif batch and room < job.left <= self._max_rows:
+        for job in self._alike(first):
+            taken = job.fitting(rows, positions)
+            if batch and (not taken or taken < job.left <= self._max_rows):
                 continue
-            if batch and not room:
-                break
-            taken = min(job.left, room)
+            taken = max(taken, min(job.left, 1))
             batch.append(_Slice(job, job.taken, job.taken + taken))
+            rows -= taken
+            positions -= int(job.request.positions[job.taken : job.taken + taken].sum())
             job.taken += taken
             self._jobs.remove(job)
             if job.left:

@@ -41,13 +41,18 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One request, understood. `inputs` have one value per row, `options` one for all rows."""
+    """One request, understood. `inputs` have one value per row, `options` one for all rows.
+
+    `positions` [rows] is beam_size x (bytes of the text + extra_length): a search takes time in proportion to beams and
+    tokens, and a token is at least one byte.
+    """
 
     signature: str
     inputs: dict[str, np.ndarray]
     options: dict[str, np.ndarray]
     rows: int
     by_rows: bool
+    positions: np.ndarray
 
 
 def parse(body: bytes, signatures: Mapping[str, Mapping[str, Input]], limits: Limits) -> Request:
@@ -68,7 +73,8 @@ def parse(body: bytes, signatures: Mapping[str, Mapping[str, Input]], limits: Li
     missing = [each.name for each in takes.values() if each.name not in columns and not each.optional]
     if missing:
         raise BadRequest(f"missing input {missing[0]!r}; signature {name} takes {', '.join(takes)}")
-    return _request(name, takes, columns, by_rows, limits)
+    defaults = {each.name: each.default for inputs in signatures.values() for each in inputs.values()}
+    return _request(name, takes, columns, by_rows, limits, defaults)
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -140,7 +146,14 @@ def _must_be_known(names: list[str], takes: Mapping[str, Input]) -> None:
         raise BadRequest(f"no input {unknown[0]!r:.80}; the signature takes {', '.join(takes)}")
 
 
-def _request(name: str, takes: Mapping[str, Input], columns: dict[str, Any], by_rows: bool, limits: Limits) -> Request:
+def _request(
+    name: str,
+    takes: Mapping[str, Input],
+    columns: dict[str, Any],
+    by_rows: bool,
+    limits: Limits,
+    defaults: Mapping[str, float | None],
+) -> Request:
     inputs, options = {}, {}
     for each in (takes[column] for column in columns):
         value = columns[each.name]
@@ -159,30 +172,27 @@ def _request(name: str, takes: Mapping[str, Input], columns: dict[str, Any], by_
         counts = ", ".join(f"{key} has {len(column)}" for key, column in inputs.items())
         raise BadRequest(f"the columns must be of one length: {counts}")
     rows = lengths.pop()
-    _must_be_affordable(rows, takes, inputs | options, limits)
+    positions = _positions(rows, takes, defaults | inputs | options)
+    if positions.sum() > limits.positions:
+        raise BadRequest(
+            f"beam_size x (bytes of the text + extra_length) of all {rows:,} rows is {positions.sum():,}; at most "
+            f"{limits.positions:,}: send fewer rows, or lower beam_size or extra_length"
+        )
     for each in takes.values():  # rows that ask for the same can be run with those of other requests
         if each.either and each.name in inputs and rows and (inputs[each.name] == inputs[each.name][0]).all():
             options[each.name] = inputs.pop(each.name)[0]
-    return Request(name, inputs, options, rows, by_rows)
+    return Request(name, inputs, options, rows, by_rows, positions)
 
 
-def _must_be_affordable(
-    rows: int, takes: Mapping[str, Input], values: Mapping[str, np.ndarray], limits: Limits
-) -> None:
-    """A search takes time in proportion to beams and positions; a token is at least one byte."""
-
-    def option(name: str, otherwise: int) -> np.ndarray:
-        default = takes[name].default if name in takes else None
-        return np.asarray(values.get(name, otherwise if default is None else default), np.int64)
-
+def _positions(rows: int, takes: Mapping[str, Input], values: Mapping[str, Any]) -> np.ndarray:
+    """`Request.positions`, from inputs and options, and the defaults of those that were not given."""
     texts = [values[each.name] for each in takes.values() if each.dtype == "string"]
     lengths = np.array([sum(map(len, row)) for row in zip(*texts, strict=True)], np.int64)
-    positions = int(np.sum(option("beam_size", 1) * (lengths + option("extra_length", 0))))
-    if positions > limits.positions:
-        raise BadRequest(
-            f"beam_size x (bytes of the text + extra_length) of all {rows:,} rows is {positions:,}; at most "
-            f"{limits.positions:,}: send fewer rows, or lower beam_size or extra_length"
-        )
+    beam_size, extra_length = (
+        np.asarray(otherwise if values.get(name) is None else values[name], np.int64)
+        for name, otherwise in (("beam_size", 1), ("extra_length", 0))
+    )
+    return np.broadcast_to(beam_size * (lengths + extra_length), rows)
 
 
 def _array(values: list[Any], each: Input, limits: Limits) -> np.ndarray:
