@@ -218,11 +218,10 @@ def test_sigterm_finishes_what_is_under_way(served):
     assert status == 200 and len(found["outputs"]["outputs"]) == 20 * len(TEXTS)
     assert code == 143
     lines = [line.split(" ", 1)[1] for line in err.splitlines()]
-    assert [line for line in lines if "stop" in line] == [
-        "stopping: /healthz fails; requests are answered for 1 s more",
-        "stopping: 1 requests are under way; they have 300 s",
-        lines[-1],
-    ]
+    first, second, last = [line for line in lines if "stop" in line]
+    assert first == "stopping: /healthz fails; requests are answered for 1 s more" and last == lines[-1]
+    # a fast machine answers it within that second
+    assert re.fullmatch(r"stopping: [01] requests are under way; they have 300 s", second)
     assert re.fullmatch(r"stopped; \d+ requests were answered", lines[-1])
     assert any(re.fullmatch(r"127\.0\.0\.1 POST /v1/models/E:predict 200 \S+ s", line) for line in lines)
 
