@@ -6,6 +6,7 @@ import functools
 import importlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,12 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-page", action="store_true", help="writes the table of docs/reliability.md anew")
+
+
+def pytest_configure() -> None:
+    """Ctrl-C reaches the programs under test although a shell ignores it in what it runs in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

@@ -272,11 +272,7 @@ def decoder(run, *arguments: str, **options) -> subprocess.Popen:
     command = [sys.executable, "-m", "t2t_repro.bin.t2t_decoder", f"--output_dir={run.directory}", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
     environment.pop("TF_CPP_MIN_LOG_LEVEL", None)  # so that the program hides what TensorFlow prints about itself
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what it runs behind
-    try:
-        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, **options)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, **options)
 
 
 def kill_in_window(child: subprocess.Popen, record: Path, number: int, delay: float) -> None:
