@@ -23,15 +23,15 @@ import tensorflow as tf  # noqa: E402
 
 from benchmarks.batches import FIRST_ID  # noqa: E402
 from benchmarks.updater import compiled_update  # noqa: E402
-from t2t_repro.data.batching import num_parts, parts_per_replica  # noqa: E402
+from t2t_repro.data.batching import microbatches, num_parts  # noqa: E402
 
 
 def element(rng: np.random.Generator) -> dict[str, tf.Tensor]:
-    """What one replica is given: its parts, each of as many pairs as the tokens of a part allow."""
+    """What one replica is given: its micro-batches, each of as many pairs as the tokens of a part allow."""
     shape, length = point.shape, point.length
     parts = num_parts(shape.batch_tokens)
     pairs = shape.batch_tokens // parts // length
-    size = (parts_per_replica(parts, point.replicas), pairs, length)
+    size = (microbatches(shape.batch_tokens, point.replicas), pairs, length)
     sides = {side: rng.integers(FIRST_ID, shape.vocab_size, size, np.int32) for side in ("inputs", "targets")}
     sizes = np.tile(np.array([pairs, length, length], np.int32), (size[0], 1))
     return {name: tf.constant(value) for name, value in (sides | {"sizes": sizes}).items()}
