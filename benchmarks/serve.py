@@ -67,7 +67,7 @@ async def ask(session: Any, url: str, sentence: str) -> tuple[str, float]:
 
 
 def is_same(found: tuple[str, float], alone: tuple[str, float], expected: dict[str, tuple[str, float]]) -> bool:
-    """Whether an answer is what its sentence got alone, or as likely and not the answer to another sentence."""
+    """Returns whether an answer is what its sentence got alone, or as likely and not the answer to another sentence."""
     is_other = found[0] != alone[0]
     return math.isclose(found[1], alone[1], rel_tol=0.01) and not (is_other and found in expected.values())
 

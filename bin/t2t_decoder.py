@@ -113,7 +113,7 @@ def decode() -> None:
 
 
 def _input() -> tuple[Iterator[tuple[str, ...]], int | None]:
-    """What to decode, and how much it is. What is wrong with a file is known here, and with a pipe's first line."""
+    """Returns what to decode, and how much it is. A wrong file, or first line of a pipe, is refused here."""
     path = FLAGS.score_file or FLAGS.decode_from_file
 
     def items() -> Iterator[tuple[str, ...]]:
@@ -128,7 +128,7 @@ def _input() -> tuple[Iterator[tuple[str, ...]], int | None]:
 
 
 def _made_by(runs: Sequence[Run]) -> dict[str, Any]:
-    """What the lines depend on beside those they are made from."""
+    """Returns what the lines depend on apart from those they are made from."""
     from t2t_repro.training.checkpoints import to_average
 
     values = {flag: FLAGS[flag].value for flag in FLAGS if flag not in ("output_dir", "decode_to_file")}

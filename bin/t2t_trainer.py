@@ -49,7 +49,7 @@ def chosen() -> tuple[Problem, HParams]:
     return problem, hparams
 
 
-def foretell(problem: Problem, hparams: HParams, options: TrainingOptions) -> None:
+def estimate(problem: Problem, hparams: HParams, options: TrainingOptions) -> None:
     from t2t_repro.training.memory import OutOfMemory, one_heap
 
     # TensorFlow's communication between devices survives no lack of memory, so each attempt has a process of its own
@@ -73,7 +73,7 @@ def train_and_score() -> None:
     problem, hparams = chosen()
     options = _flags.training_options(FLAGS)
     if FLAGS.dry_run:
-        foretell(problem, hparams, options)
+        estimate(problem, hparams, options)
         return
     cluster = Cluster.from_environment()
     one_heap()

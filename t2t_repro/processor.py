@@ -37,7 +37,7 @@ def onednn_limit() -> str:
 
 
 def has_bfloat16() -> bool:
-    """Whether the processor computes products in bfloat16, and oneDNN may use the instructions for them."""
+    """Returns whether the processor computes products in bfloat16, and oneDNN may use the instructions for them."""
     return not _BFLOAT16.isdisjoint(features()) and onednn_limit() not in _WITHOUT_BFLOAT16
 
 

@@ -27,7 +27,7 @@ from t2t_repro.data.batching import microbatches, num_parts  # noqa: E402
 
 
 def element(rng: np.random.Generator) -> dict[str, tf.Tensor]:
-    """What one replica is given: its micro-batches, each of as many pairs as the tokens of a part allow."""
+    """Returns what one replica is given: its micro-batches, each of as many pairs as the tokens of a part allow."""
     shape, length = point.shape, point.length
     parts = num_parts(shape.batch_tokens)
     pairs = shape.batch_tokens // parts // length

@@ -106,5 +106,5 @@ class BestOfBeam(NamedTuple):
 
 
 def _can_be(log_p: tf.Tensor) -> tf.Tensor:
-    """Whether log-probabilities are those of beams that may win: the others have `NEVER` in their sum."""
+    """Returns whether log-probabilities are those of beams that may win: the others have `NEVER` in their sum."""
     return log_p > NEVER / 2

@@ -33,7 +33,7 @@ def search_bytes(ensemble: Ensemble, vocab_size: int, beam_size: Any, positions:
 
 
 def batch_bytes(batches: int) -> int:
-    """The bytes that each of so many batches may plan with when they run in parallel: together half of the memory."""
+    """Returns the bytes that each of `batches` may plan with when they run in parallel: together half of the memory."""
     memory = total_bytes()
     return SEARCH_BYTES if memory is None else min(SEARCH_BYTES, memory // 2 // batches)
 

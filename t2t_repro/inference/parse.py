@@ -94,7 +94,7 @@ class Parser:
         self.repaired += repairs > 0
         self.repairs += repairs
         first: dict[str, tuple[Tree, float]] = {}
-        for tree, _, score in rebuilt:  # different symbols may be mended to one tree
+        for tree, _, score in rebuilt:  # different symbols may be repaired to one tree
             first.setdefault(str(tree), (tree, score))
         return list(first.values())[:n]
 

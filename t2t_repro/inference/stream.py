@@ -98,7 +98,7 @@ def as_they_come(items: Iterable[Item]) -> Iterator[list[Item]]:
 
 
 def _waiting(come: queue.Queue[Any], most: int) -> tuple[list[Item], Item | BaseException | None]:
-    """At most so many items, the first of which it waits for, and the last thing that came: None at the end."""
+    """At most `most` items, the first of which it waits for, and the last thing that came: None at the end."""
     window: list[Item] = []
     found = come.get()
     while isinstance(found, tuple):
@@ -128,7 +128,7 @@ class _Progress:
         self._due = self._start + FIRST_REPORT
 
     def reporter(self, before: int) -> Report:
-        """What calls `say` for a window that has so many items before it."""
+        """Returns what calls `say` for a window that starts after `before` items."""
         return lambda number, what: self._say(f"line {before + number + 1:,} {what}")
 
     def advance(self, number: int) -> None:

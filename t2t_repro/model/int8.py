@@ -95,7 +95,7 @@ def must_be_exact(size: tf.Tensor) -> tf.Operation:
 
 
 def _furthest(size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Of products at the limits of both ranges the one that is furthest from its sum: float32, expected and received.
+    """Returns the product at the limits of both ranges that is furthest from its sum: float32, expected and received.
 
     `size` is as for `must_be_exact`.
     """
@@ -125,7 +125,7 @@ def _extremes(count: int, length: int) -> np.ndarray:
 
 
 def _scales(x: tf.Tensor, axis: int, largest: int) -> tf.Tensor:
-    """What 1 stands for if the largest absolute value along `axis` becomes `largest`: at least 1e-30, never 0."""
+    """The value of one step if the largest absolute value along `axis` becomes `largest`: at least 1e-30, never 0."""
     return tf.maximum(tf.reduce_max(tf.abs(x), axis=axis, keepdims=True) / largest, 1e-30)
 
 

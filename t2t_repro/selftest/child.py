@@ -31,7 +31,7 @@ _CHATTER = re.compile(r"[IW]\d{4} |WARNING: All log|To enable the following")  #
 
 
 class Outcome(NamedTuple):
-    """What a task returned; or why it did not, in one line."""
+    """The value that a task returned, or in one line why it did not."""
 
     value: Any = None
     error: str = ""
@@ -128,7 +128,7 @@ class Child:
 
 
 def serve(arguments: Sequence[str]) -> None:
-    """What the child does, until the parent closes its standard input, or is gone. The argument is the file descriptor
+    """Does tasks until the parent closes its standard input, or is gone. The argument is the file descriptor
     for results. Does not return."""
     sys.modules.setdefault("matplotlib", None)  # type: ignore[arg-type]  # Keras imports it, which takes 0.7 s
     tasks: queue.Queue[str] = queue.Queue()

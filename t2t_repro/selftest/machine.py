@@ -33,7 +33,7 @@ def describe() -> dict[str, Any]:
 
 
 def product(precision: str) -> dict[str, Any]:
-    """Whether products in `precision` ("int8" too) are right on every device, and their rates.
+    """Returns whether products in `precision` ("int8" too) are right on every device, and their rates.
 
     "fault" says what is wrong, "missing" why there are none; "rate" and "decoding_rate" are FLOP/s, of all devices
     together, of large matrices and of those of decoding.

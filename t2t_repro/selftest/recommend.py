@@ -74,7 +74,7 @@ def _threads(machine: dict[str, Any]) -> Recommendation:
 
 
 def _micro_batch(machine: dict[str, Any], measured: dict[Any, Any]) -> Recommendation:
-    """Of base, or of big if that was measured too: the set that needs the most."""
+    """For base, or for big if that was measured too: the set that needs the most memory."""
     rows = [row for (name, precision, _), row in measured.items() if precision == machine["auto_precision"]]
     rows = [row for row in rows if row["set"] in ("base", "big")]
     if not rows:

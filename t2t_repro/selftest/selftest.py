@@ -78,7 +78,7 @@ def _product_check(precision: str, found: dict[str, Any]) -> Check:
 
 
 def _training_checks(folder: str, say: Report) -> list[Check]:
-    """What needs a run. Two processes at a time if there are two cores: most of their time is one thread's."""
+    """Runs the checks that need a run, two processes at a time if there are two cores: most work is one thread's."""
     whole, killed = os.path.join(folder, "whole"), os.path.join(folder, "killed")
     with _pool() as do:
         say("one seed trained twice, one of them killed")

@@ -30,7 +30,7 @@ WATCHED, MOST = 1.0, 10  # seconds that timings go on for, and their number at m
 
 
 def flops(set_name: str) -> float:
-    """Of one micro-batch."""
+    """Returns the FLOPs of one micro-batch."""
     hparams = t2t_repro.hparams(set_name)
     pairs = _pairs(hparams)
     return float(training_flops(hparams, VOCAB_SIZES[set_name], pairs, LENGTH, LENGTH, pairs * LENGTH))
@@ -54,7 +54,7 @@ def step(set_name: str, precision: str, xla: bool = False) -> dict[str, Any]:
     compiled = updater.compiled(spec | {"sizes": tf.TensorSpec([None, 3], tf.int32)})
 
     def seconds(filled: int) -> float:
-        """Of a step with so many micro-batches on each device, the rest of them empty."""
+        """Returns the seconds of a step with `filled` micro-batches on each device, the others empty."""
         elements = [_element(hparams, VOCAB_SIZES[set_name], number, filled) for _ in gpus or ["CPU:0"]]
         start = time.perf_counter()
         compiled(elements, tf.constant(1), tf.constant(0.0)).numpy()
@@ -90,7 +90,7 @@ def _pairs(hparams: HParams) -> int:
 
 
 def _element(hparams: HParams, vocab_size: int, number: int, filled: int) -> Element:
-    """What `training_batches` gives a replica: `number` micro-batches, of which so many are filled."""
+    """Returns what `training_batches` gives a replica: `number` micro-batches, the first `filled` with pairs."""
     pairs, rng = _pairs(hparams), np.random.default_rng(1)
     ids = rng.integers(1, vocab_size, [2, number, pairs, LENGTH]).astype(np.int32)
     sizes = np.zeros([number, 3], np.int32)

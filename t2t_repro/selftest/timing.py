@@ -86,5 +86,5 @@ def _too_long(case: Case, child: Child, products: dict[str, Any], found: list[di
 
 
 def _same(row: dict[str, Any], case: Case) -> bool:
-    """Whether a row is of the same set and precision, without XLA."""
+    """Returns whether a row is of the same set and precision, without XLA."""
     return (row["set"], row["precision"], row["xla"]) == (case.set, case.precision, False)

@@ -163,7 +163,7 @@ class Server:
                 access_logger.info(line.encode("ascii", "backslashreplace").decode())
 
     async def _write(self, request: web.Request, response: web.StreamResponse) -> bool:
-        """Whether the client read the whole response; else it is cut off."""
+        """Returns whether the client read the complete response; if not, it is cut off."""
         response.headers.update(_SECURITY)
         if self.stopping:
             response.force_close()

@@ -100,7 +100,7 @@ class ServedModel:
         return dict(self._model.signatures[signature].structured_input_signature[1])
 
     def _takes_rows(self, signature: str) -> bool:
-        """Whether every input is one value, one per row, or an option of any shape, and some are one per row."""
+        """Returns whether each input is one value, one per row, or an option of any shape, and one has rows."""
         ranks = {spec.shape.rank for spec in self._specs(signature).values()}
         return ranks <= {0, 1, None} and 1 in ranks
 
