@@ -2,7 +2,7 @@
 
     python -m benchmarks.environments     # once: a virtual environment for each peer
     python -m benchmarks.train            # tokens/s, memory, share of the machine's matrix-product rate
-    python -m benchmarks.gemm             # that rate alone
+    python -m benchmarks.matmul_rate             # that rate alone
     python -m benchmarks.pipeline         # waiting for data, padding
     python -m benchmarks.kills            # no race: kills a training fifty times, and compares what it comes to
 

@@ -5,9 +5,9 @@
     python -m benchmarks.decode
 
 Every contestant is a process of its own, and all decode the same sources to translations of the same length
-(`benchmarks.cases`): warmed up, then in turn, one at a time while the others wait. CTranslate2 has our weights. It and
-we share the sentences among the cores, a batch for each; "on all cores", one batch has them all. A ratio is the median
-over rounds, with the extremes after it. Memory is the peak over all cases beyond the imports.
+(`benchmarks.decode_workload`): warmed up, then in turn, one at a time while the others wait. CTranslate2 has our
+weights. It and we share the sentences among the cores, a batch for each; "on all cores", one batch has them all. A
+ratio is the median over rounds, with the extremes after it. Memory is the peak over all cases beyond the imports.
 
     python -m benchmarks.decode --only='ours bf|CTranslate2' --cases='one|greedy' --rounds=9
 """
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import CASES
+from benchmarks.decode_workload import CASES
 from benchmarks.environments import cache_folder, interpreter
 from benchmarks.shapes import SHAPES
 from benchmarks.train import ROOT, Worker, spread

@@ -29,9 +29,9 @@ def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
 
     import t2t_repro
     from t2t_repro.config import TrainingOptions
-    from t2t_repro.evaluation.samples import Sampler
+    from t2t_repro.evaluation.validation_preview import Sampler
     from t2t_repro.training import hardware
-    from t2t_repro.training.preflight import dry_run
+    from t2t_repro.training.dry_run.estimate import dry_run
     from t2t_repro.training.trainer import train
 
     problem = t2t_repro.problem(arguments.problem)

@@ -48,11 +48,11 @@ def train_to_the_end(top: str, folder: str) -> None:
     """What is killed: the preparation and the whole training, then the account of both."""
     from t2t_repro import hparams
     from t2t_repro.config import TrainingOptions
-    from t2t_repro.data import prepare
+    from t2t_repro.preparation import pipeline
     from t2t_repro.registry import PROBLEMS
     from t2t_repro.training.trainer import train
 
-    prepare.PAIRS_PER_SHARD, prepare.ENCODE_PAIRS = 400, 200  # several of each
+    pipeline.PAIRS_PER_SHARD, pipeline.ENCODE_PAIRS = 400, 200  # several of each
     source, target = (os.path.join(top, name) for name in TEXT)
     problem = PROBLEMS["translate_files"].with_files(train_source=source, train_target=target)
     problem = dataclasses.replace(problem, vocab_size=400, max_length=100)
@@ -71,7 +71,7 @@ def train_to_the_end(top: str, folder: str) -> None:
 
 def files(folder: str) -> dict[str, str]:
     """The SHA-256 of what is prepared."""
-    from t2t_repro.files import sha256
+    from t2t_repro.io import sha256
 
     return {name: sha256(os.path.join(folder, name)) for name in sorted(os.listdir(folder)) if name != ".lock"}
 

@@ -46,7 +46,7 @@ def write_shards(folder: str, pairs: int, vocab_size: int, seed: int = 1) -> lis
 def alone(shards: Sequence[str], batch_tokens: int) -> tuple[float, int, np.ndarray]:
     """Over one epoch with nothing else to do: pairs a second; the real tokens of both sides, and (B, M, L) of all parts
     [N, 3]."""
-    from t2t_repro.data.pipeline import training_batches
+    from t2t_repro.data.input_pipeline import training_batches
 
     start, real, sizes = time.perf_counter(), 0, []
     for element in training_batches(shards, batch_tokens, seed=1, epoch=0):
@@ -58,7 +58,7 @@ def alone(shards: Sequence[str], batch_tokens: int) -> tuple[float, int, np.ndar
 
 def padding(real: int, sizes_N3: np.ndarray) -> str:
     """Real tokens over positions, and how many shapes the parts have: as they are, and on the grid of XLA."""
-    from t2t_repro.training.grid import sizes_on_grid
+    from t2t_repro.training.shape_bucketing import sizes_on_grid
 
     batch_N, length_N = sizes_on_grid(sizes_N3).numpy().T
     on_grid_N3 = np.stack([batch_N, length_N, length_N], axis=1)
@@ -72,7 +72,7 @@ def padding(real: int, sizes_N3: np.ndarray) -> str:
 def while_training(shards: Sequence[str], shape: Shape, precision: str, updates: int) -> tuple[float, float]:
     """The share of the time spent waiting for the next batch, and pairs a second, over that many warm updates."""
     from benchmarks.updater import compiled_update
-    from t2t_repro.data.pipeline import training_batches
+    from t2t_repro.data.input_pipeline import training_batches
 
     data = training_batches(shards, shape.batch_tokens, seed=1, epoch=0)
     update = compiled_update(shape, precision, data.element_spec)

@@ -50,7 +50,7 @@ def made_up(number: int, seed: int = 1) -> Iterator[tuple[str, str]]:
 
 def write_text(folder: str, number: int, source: str | None, target: str | None) -> list[str]:
     """Two files of so many lines, those given repeated with a number before them, so that no line comes twice."""
-    from t2t_repro.data.sources import read_pairs
+    from t2t_repro.preparation.corpora import read_pairs
     from t2t_repro.problem import TextFiles
 
     base = list(read_pairs(TextFiles(source, target))) if source and target else list(made_up(min(number, 50_000)))
@@ -65,10 +65,10 @@ def write_text(folder: str, number: int, source: str | None, target: str | None)
 
 def prepare_once(source: str, target: str, vocab_size: int, processes: int, learn_pairs: int) -> None:
     """In a process of its own: prepares, and prints the seconds of each phase as JSON."""
-    from t2t_repro.bin import _program
+    from t2t_repro.cli import launcher
 
-    _program.load_tensorflow()  # its import is not what is measured
-    from t2t_repro.data import prepare as module
+    launcher.load_tensorflow()  # its import is not what is measured
+    from t2t_repro.preparation import pipeline as module
     from t2t_repro.problem import Generated, Problem, TextFiles
 
     module.LEARN_PAIRS = learn_pairs
@@ -157,7 +157,7 @@ def main() -> None:
         prepare_once(*arguments.once[:2], *map(int, arguments.once[2:]))
         return
     if arguments.learn_pairs is None:
-        from t2t_repro.data.prepare import LEARN_PAIRS
+        from t2t_repro.preparation.pipeline import LEARN_PAIRS
 
         arguments.learn_pairs = LEARN_PAIRS
     how = [str(number) for number in (arguments.vocab_size, arguments.processes, arguments.learn_pairs)]

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import batches, gemm
+from benchmarks import batches, matmul_rate
 from benchmarks.environments import ENVIRONMENTS, cache_folder, interpreter
 from benchmarks.shapes import SHAPES, Shape, update_flops
 
@@ -143,7 +143,7 @@ def table(shape: Shape, updates: list[list[batches.Part]], results: dict[str, di
     """Ratios of each contestant's rounds to the same rounds of the reference, and of the products alone."""
     lengths = [batches.pair_lengths(update) for update in updates]
     flops = sum(update_flops(shape, rows.tolist()) for rows in lengths)
-    product_flops = len(updates) * sum(gemm.flops(product) for product in gemm.update_products(shape))
+    product_flops = len(updates) * sum(matmul_rate.flops(product) for product in matmul_rate.update_products(shape))
     ceilings = [results[str(each)]["seconds"] for each in PRODUCTS if str(each) in results]
     rows = {name: result for name, result in results.items() if name not in map(str, PRODUCTS)}
     reference = next((name for name in rows if name.startswith(WORKERS["opennmt"][1])), next(iter(rows)))

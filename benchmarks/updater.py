@@ -13,7 +13,7 @@ from benchmarks import shapes
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.optimizer import Adam
 from t2t_repro.training.precision import POLICIES
-from t2t_repro.training.update import Updater
+from t2t_repro.training.train_step import Updater
 
 
 def compiled_update(shape: shapes.Shape, mode: str, element_spec: Any, replicas: int = 1) -> Callable[..., float]:

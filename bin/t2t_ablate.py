@@ -17,17 +17,16 @@ import sys
 from absl import flags
 
 from t2t_repro import scale
+from t2t_repro.cli import common_flags, jobs, launcher
 from t2t_repro.config import HParams
-from t2t_repro.cost import training_flops
+from t2t_repro.flops import training_flops
 from t2t_repro.processor import usable_cores
 from t2t_repro.registry import RECORDS, nearest
 
-from . import _flags, _jobs, _program
-
 FLAGS = flags.FlagValues()
-_flags.problem_flags(FLAGS)
-_flags.override_flag(FLAGS)
-_flags.training_flags(FLAGS)
+common_flags.problem_flags(FLAGS)
+common_flags.override_flag(FLAGS)
+common_flags.training_flags(FLAGS)
 OWN = ("rows", "scale", "jobs", "output_dir", "help")  # all others are handed to t2t-trainer
 flags.DEFINE_list("rows", ["all"], "letters of Table 3, or sets by name", flag_values=FLAGS)
 flags.DEFINE_enum("scale", "full", ["full", *scale.SCALES], "size of all of them", flag_values=FLAGS)
@@ -47,26 +46,26 @@ def rows(asked: list[str]) -> list[str]:
 
 
 def ablate() -> None:
-    _flags.import_users_code(FLAGS)
-    problem = _flags.chosen_problem(FLAGS)
+    common_flags.import_users_code(FLAGS)
+    problem = common_flags.chosen_problem(FLAGS)
     suffix = "" if FLAGS.scale == "full" else f"@{FLAGS.scale}"
     sets = [scale.chosen(row + suffix).override(FLAGS.override) for row in rows(FLAGS.rows)]
     cores = usable_cores()
     if FLAGS.jobs > cores:
-        raise _program.UsageError(f"--jobs={FLAGS.jobs} is more than the {cores} cores there are")
-    _flags.must_be_directory("data_dir", FLAGS.data_dir)
-    _flags.must_be_directory("output_dir", FLAGS.output_dir)
+        raise launcher.UsageError(f"--jobs={FLAGS.jobs} is more than the {cores} cores there are")
+    common_flags.must_be_directory("data_dir", FLAGS.data_dir)
+    common_flags.must_be_directory("output_dir", FLAGS.output_dir)
     handed_on = [FLAGS[flag].serialize() for flag in FLAGS if FLAGS[flag].present and flag not in OWN]
     handed_on = [argument for text in handed_on for argument in text.split("\n")]
-    of_data = [argument for argument in handed_on if argument[2:].partition("=")[0] in _flags.DATA_FLAGS]
+    of_data = [argument for argument in handed_on if argument[2:].partition("=")[0] in common_flags.DATA_FLAGS]
 
     # once, before several trainers would
-    _jobs.program("t2t_datagen", of_data)
+    jobs.program("t2t_datagen", of_data)
     # the costliest first, so that none of them is left alone at the end
     sets.sort(key=lambda hparams: -training_flops(hparams, problem.vocab_size, 1, 25, 25, 25))
     commands = {hparams.name: _command(hparams, handed_on) for hparams in sets if not _done(hparams)}
-    _program.report(f"{len(sets)} rows, {len(sets) - len(commands)} of them done before")
-    failed = _jobs.run(commands, FLAGS.jobs, FLAGS.output_dir)
+    launcher.report(f"{len(sets)} rows, {len(sets) - len(commands)} of them done before")
+    failed = jobs.run(commands, FLAGS.jobs, FLAGS.output_dir)
     _report()
     if failed:
         raise ValueError(f"{len(failed)} of {len(sets)} rows failed: {', '.join(failed)}; their logs say why")
@@ -95,7 +94,7 @@ def _report() -> None:
 
 
 def main() -> int:
-    return _program.run("t2t-ablate", __doc__ or "", FLAGS, ablate, ("problem", "data_dir", "output_dir"))
+    return launcher.run("t2t-ablate", __doc__ or "", FLAGS, ablate, ("problem", "data_dir", "output_dir"))
 
 
 if __name__ == "__main__":

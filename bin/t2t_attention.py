@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 from absl import flags
 
+from t2t_repro.cli import common_flags, launcher
 from t2t_repro.run import Run
-
-from . import _flags, _program
 
 PAGE = "attention.html"
 
@@ -60,21 +59,21 @@ flags.DEFINE_integer("average_checkpoints", 1, "the last so many, averaged", low
 
 def show(sentence: str | None = None) -> None:
     if (sentence is None) == (FLAGS.preset is None):
-        raise _program.UsageError("give one sentence, in quotes, or --preset")
+        raise launcher.UsageError("give one sentence, in quotes, or --preset")
     heads = _heads()
     run = Run.open(FLAGS.output_dir)
     page = FLAGS.html or (None if FLAGS.png else PAGE)
     for flag, path in (("html", page), ("png", FLAGS.png)):
         if path:
-            _flags.must_be_writable(flag, path)
+            common_flags.must_be_writable(flag, path)
     if page and not FLAGS.html and os.path.exists(page):
         raise FileExistsError(f"there is an {PAGE} already; name the new page with --html=FILE")
-    _program.load_tensorflow()
+    launcher.load_tensorflow()
     from t2t_repro.evaluation import attention_view
-    from t2t_repro.inference.decode import Translator
+    from t2t_repro.inference.translator import Translator
 
     preset = PRESETS.get(FLAGS.preset or "", Preset(sentence or "", (), ""))
-    _program.report_average([run], FLAGS.average_checkpoints)
+    launcher.report_average([run], FLAGS.average_checkpoints)
     translator = Translator.from_run(FLAGS.output_dir, average_checkpoints=FLAGS.average_checkpoints)
     shown = attention_view.attend(translator, preset.sentence, FLAGS.target)
     own = tuple(head for head in preset.heads if head <= run.hparams.num_heads)  # a smaller model has not all of them
@@ -85,18 +84,18 @@ def show(sentence: str | None = None) -> None:
     if FLAGS.png:
         attention_view.write_figure(shown, focus, FLAGS.png)
     print(shown.target)
-    _program.report(f"wrote {' and '.join(path for path in (page, FLAGS.png) if path)}")
+    launcher.report(f"wrote {' and '.join(path for path in (page, FLAGS.png) if path)}")
 
 
 def _heads() -> tuple[int, ...]:
     try:
         return tuple(int(head) for head in FLAGS.heads)
     except ValueError:
-        raise _program.UsageError(f"--heads takes numbers, as --heads=5,6, got {','.join(FLAGS.heads)!r}") from None
+        raise launcher.UsageError(f"--heads takes numbers, as --heads=5,6, got {','.join(FLAGS.heads)!r}") from None
 
 
 def main() -> int:
-    return _program.run("t2t-attention", __doc__ or "", FLAGS, show, ("output_dir",), files=("[SENTENCE]",))
+    return launcher.run("t2t-attention", __doc__ or "", FLAGS, show, ("output_dir",), files=("[SENTENCE]",))
 
 
 if __name__ == "__main__":

@@ -12,9 +12,8 @@ import sys
 
 from absl import flags
 
+from t2t_repro.cli import common_flags, launcher
 from t2t_repro.run import Run
-
-from . import _flags, _program
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("output_dir", None, "the run that t2t-trainer wrote", flag_values=FLAGS)
@@ -24,16 +23,16 @@ flags.DEFINE_integer("average_checkpoints", None, "in place of the set's", lower
 
 def write() -> None:
     Run.open(FLAGS.output_dir)
-    _flags.must_be_directory("average_dir", FLAGS.average_dir)
-    _program.load_tensorflow()
-    from t2t_repro.training.average import average
+    common_flags.must_be_directory("average_dir", FLAGS.average_dir)
+    launcher.load_tensorflow()
+    from t2t_repro.training.averaging import average
 
     averaged = average(FLAGS.output_dir, FLAGS.average_dir, FLAGS.average_checkpoints)
     print(f"{FLAGS.average_dir}: the mean of {', '.join(map(os.path.basename, averaged))}")
 
 
 def main() -> int:
-    return _program.run("t2t-avg-checkpoints", __doc__ or "", FLAGS, write, required=("output_dir", "average_dir"))
+    return launcher.run("t2t-avg-checkpoints", __doc__ or "", FLAGS, write, required=("output_dir", "average_dir"))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import sys
 
 from absl import flags
 
-from . import _program
+from t2t_repro.cli import launcher
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_enum("language", "de", ["de", "en", "fr"], "of the text, for the paper's recipe", flag_values=FLAGS)
@@ -28,7 +28,7 @@ def score(hypothesis: str, reference: str) -> None:
 
 
 def main() -> int:
-    return _program.run("t2t-bleu", __doc__ or "", FLAGS, score, files=("HYPOTHESIS", "REFERENCE"))
+    return launcher.run("t2t-bleu", __doc__ or "", FLAGS, score, files=("HYPOTHESIS", "REFERENCE"))
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ import sys
 
 from absl import flags
 
-from . import _flags, _program
+from t2t_repro.cli import common_flags, launcher
 
 FLAGS = flags.FlagValues()
-_flags.problem_flags(FLAGS)
+common_flags.problem_flags(FLAGS)
 flags.DEFINE_string("data_dir", None, "where the prepared data goes", flag_values=FLAGS)
 flags.DEFINE_boolean("verify", False, "reads all that is prepared and compares its hashes", flag_values=FLAGS)
 flags.DEFINE_string("beam", None, "flags of Apache Beam, whose pipeline then encodes and shuffles", flag_values=FLAGS)
@@ -28,22 +28,22 @@ flags.DEFINE_integer(
 
 
 def generate() -> None:
-    _flags.import_users_code(FLAGS)
-    problem = _flags.chosen_problem(FLAGS)
-    _flags.must_be_directory("data_dir", FLAGS.data_dir)
-    _program.load_tensorflow()
-    from t2t_repro.data.prepare import prepare
+    common_flags.import_users_code(FLAGS)
+    problem = common_flags.chosen_problem(FLAGS)
+    common_flags.must_be_directory("data_dir", FLAGS.data_dir)
+    launcher.load_tensorflow()
+    from t2t_repro.preparation.pipeline import prepare
 
     beam = None if FLAGS.beam is None else FLAGS.beam.split()
-    dataset = prepare(problem, FLAGS.data_dir, report=_program.report, verify=FLAGS.verify, beam=beam)
+    dataset = prepare(problem, FLAGS.data_dir, report=launcher.report, verify=FLAGS.verify, beam=beam)
     if FLAGS.fill:
-        from t2t_repro.data.fill import table
+        from t2t_repro.data.padding_statistics import table
 
         print(table(dataset.shards("train"), FLAGS.fill))
 
 
 def main() -> int:
-    return _program.run("t2t-datagen", __doc__ or "", FLAGS, generate, required=("problem", "data_dir"))
+    return launcher.run("t2t-datagen", __doc__ or "", FLAGS, generate, required=("problem", "data_dir"))
 
 
 if __name__ == "__main__":

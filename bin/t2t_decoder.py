@@ -43,10 +43,9 @@ from typing import Any
 from absl import flags
 
 from t2t_repro import __version__
-from t2t_repro.files import sha256
+from t2t_repro.cli import common_flags, launcher, text_lines
+from t2t_repro.io import sha256
 from t2t_repro.run import Run
-
-from . import _flags, _lines, _program
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_multi_string("output_dir", [], "the run that t2t-trainer wrote; repeated, an ensemble", flag_values=FLAGS)
@@ -57,7 +56,7 @@ flags.DEFINE_integer("n_best", 1, "translations of each line, with scores if abo
 flags.DEFINE_boolean(
     "well_formed", False, "parsing: the best of the beam that needs no repair, if any", flag_values=FLAGS
 )
-_flags.decoding_flags(FLAGS)
+common_flags.decoding_flags(FLAGS)
 flags.DEFINE_string("prefix_file", None, "what each line's translation begins with, a line each", flag_values=FLAGS)
 flags.DEFINE_integer("min_length", 0, "tokens before the end, at least", lower_bound=0, flag_values=FLAGS)
 flags.DEFINE_float("sampling_temperature", None, "samples by p^(1/X), in place of beam search", flag_values=FLAGS)
@@ -88,28 +87,28 @@ def decode() -> None:
     parses = runs[0].problem.metric == "f1"
     _check(runs[0], parses)
     if FLAGS.decode_to_file:
-        _flags.must_be_writable("decode_to_file", FLAGS.decode_to_file)
+        common_flags.must_be_writable("decode_to_file", FLAGS.decode_to_file)
     items, total = (iter(()), 0) if FLAGS.decode_interactive else _input()
-    _program.load_tensorflow()
-    from t2t_repro.inference.cores import set_threads
-    from t2t_repro.inference.decode import Translator
-    from t2t_repro.inference.parse import Parser
-    from t2t_repro.inference.stream import decode_to_file, decode_to_stream
+    launcher.load_tensorflow()
+    from t2t_repro.inference.line_windows import decode_to_file, decode_to_stream
+    from t2t_repro.inference.parallel import set_threads
+    from t2t_repro.inference.translator import Translator
+    from t2t_repro.parsing.parser import Parser
 
     set_threads(FLAGS.threads_per_batch)
-    _program.report_average(runs, FLAGS.average_checkpoints)
+    launcher.report_average(runs, FLAGS.average_checkpoints)
     translator = Translator.from_runs(FLAGS.output_dir, FLAGS.average_checkpoints, FLAGS.int8)
     parser = Parser(translator, well_formed=FLAGS.well_formed) if parses else None
     if FLAGS.decode_interactive:
         answer = _answer(parser or translator)
-        _lines.converse(lambda line: _lines.scored(answer([line], report=_report), FLAGS.n_best))
+        text_lines.converse(lambda line: text_lines.scored(answer([line], report=_report), FLAGS.n_best))
     elif FLAGS.decode_to_file:
         how = _window(parser or translator), FLAGS.decode_to_file, _made_by(runs)
-        decode_to_file(items, *how, _program.report, total)
+        decode_to_file(items, *how, launcher.report, total)
     else:
-        decode_to_stream(items, _window(parser or translator), _lines.write, _program.report, total)
+        decode_to_stream(items, _window(parser or translator), text_lines.write, launcher.report, total)
     if parser:
-        _program.report(parser.summary())
+        launcher.report(parser.summary())
 
 
 def _input() -> tuple[Iterator[tuple[str, ...]], int | None]:
@@ -118,11 +117,11 @@ def _input() -> tuple[Iterator[tuple[str, ...]], int | None]:
 
     def items() -> Iterator[tuple[str, ...]]:
         if FLAGS.score_file:
-            return _lines.pairs(path)
-        return _lines.with_prefixes(path, FLAGS.prefix_file) if FLAGS.prefix_file else _lines.texts(path)
+            return text_lines.pairs(path)
+        return text_lines.with_prefixes(path, FLAGS.prefix_file) if FLAGS.prefix_file else text_lines.texts(path)
 
     files = [path, FLAGS.prefix_file] if FLAGS.prefix_file else [path]
-    total, found = _lines.count(items, *files), items()
+    total, found = text_lines.count(items, *files), items()
     first = list(itertools.islice(found, 1)) if total is None else []
     return itertools.chain(first, found), total
 
@@ -138,16 +137,16 @@ def _made_by(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _window(translator: Any) -> Callable[..., list[str]]:
-    """Returns what makes lines of a window's items; `report` and `advance` are of `t2t_repro.inference.stream`."""
+    """Returns what makes lines of a window's items; `report` and `advance` are of `inference.line_windows`."""
     if FLAGS.score_file:
-        return lambda pairs, report, advance: _lines.token_scores(translator.score_tokens(pairs, report, advance))
+        return lambda pairs, report, advance: text_lines.token_scores(translator.score_tokens(pairs, report, advance))
     answer = _answer(translator)
 
     def lines(items: list[tuple[str, ...]], report: Any, advance: Any) -> list[str]:
         texts, *prefixes = (list(side) for side in zip(*items, strict=True))
         options = {"prefixes": prefixes[0]} if prefixes else {}
         found = answer(texts, report=report, advance=advance, **options)
-        return _lines.best(found) if FLAGS.n_best == 1 else _lines.scored(found, FLAGS.n_best)
+        return text_lines.best(found) if FLAGS.n_best == 1 else text_lines.scored(found, FLAGS.n_best)
 
     return lines
 
@@ -164,7 +163,7 @@ def _answer(translator: Any) -> Answer:
 
 
 def _report(number: int, what: str) -> None:
-    _program.report(f"the line {what}")
+    launcher.report(f"the line {what}")
 
 
 def _check(run: Run, parses: bool) -> None:
@@ -172,25 +171,25 @@ def _check(run: Run, parses: bool) -> None:
     for flag, (others, why) in NOT_WITH.items():
         given = [other for other in others if FLAGS[other].present]
         if FLAGS[flag].value not in (None, False) and given:
-            raise _program.UsageError(f"--{flag} {why}: leave out --{given[0]}")
+            raise launcher.UsageError(f"--{flag} {why}: leave out --{given[0]}")
     if FLAGS.sampling_temperature is None:
-        _flags.check_decoding(run.hparams, FLAGS)
+        common_flags.check_decoding(run.hparams, FLAGS)
         if FLAGS.beam_size and FLAGS.n_best > FLAGS.beam_size:
-            raise _program.UsageError(f"--n_best={FLAGS.n_best} is more than --beam_size={FLAGS.beam_size}; raise that")
+            raise launcher.UsageError(f"--n_best={FLAGS.n_best} is more than --beam_size={FLAGS.beam_size}; raise that")
         for flag in ("sampling_top_k", "seed"):
             if FLAGS[flag].present:
-                raise _program.UsageError(f"--{flag} is for sampling; give --sampling_temperature too")
+                raise launcher.UsageError(f"--{flag} is for sampling; give --sampling_temperature too")
     elif not 0 < FLAGS.sampling_temperature < float("inf"):
         raise ValueError(f"--sampling_temperature must be above 0 and finite, got {FLAGS.sampling_temperature}")
     if FLAGS.well_formed and not parses:
-        raise _program.UsageError(f"--well_formed is for parsing, and {run.directory!r} is no run of that")
+        raise launcher.UsageError(f"--well_formed is for parsing, and {run.directory!r} is no run of that")
     for flag in NOT_FOR_PARSING:
         if parses and FLAGS[flag].present:
-            raise _program.UsageError(f"--{flag} is for translation, and {run.directory!r} is a run of parsing")
+            raise launcher.UsageError(f"--{flag} is for translation, and {run.directory!r} is a run of parsing")
 
 
 def main() -> int:
-    return _program.run("t2t-decoder", __doc__ or "", FLAGS, decode, required=("output_dir",))
+    return launcher.run("t2t-decoder", __doc__ or "", FLAGS, decode, required=("output_dir",))
 
 
 if __name__ == "__main__":

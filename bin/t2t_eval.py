@@ -13,38 +13,37 @@ import sys
 
 from absl import flags
 
+from t2t_repro.cli import common_flags, launcher
 from t2t_repro.problem import SPLITS
 from t2t_repro.run import Run
-
-from . import _flags, _program
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("output_dir", None, "the run that t2t-trainer wrote", flag_values=FLAGS)
 flags.DEFINE_enum("split", "test", SPLITS, "what to score on", flag_values=FLAGS)
 flags.DEFINE_string("data_dir", None, "the prepared data, if it has moved since", flag_values=FLAGS)
-_flags.decoding_flags(FLAGS)
+common_flags.decoding_flags(FLAGS)
 flags.DEFINE_boolean("json", False, "prints JSON rather than a table", flag_values=FLAGS)
 OPTIONS = ("split", "average_checkpoints", "beam_size", "alpha", "int8", "data_dir")  # of evaluate()
 
 
 def score() -> None:
     run = Run.open(FLAGS.output_dir)
-    _flags.check_decoding(run.hparams, FLAGS)
+    common_flags.check_decoding(run.hparams, FLAGS)
     if FLAGS.data_dir:
-        _flags.must_be_directory("data_dir", FLAGS.data_dir)
-    _program.load_tensorflow()
-    from t2t_repro.evaluation.evaluate import evaluate, table
-    from t2t_repro.inference.cores import set_threads
+        common_flags.must_be_directory("data_dir", FLAGS.data_dir)
+    launcher.load_tensorflow()
+    from t2t_repro.evaluation.evaluator import evaluate, table
+    from t2t_repro.inference.parallel import set_threads
 
     set_threads(FLAGS.threads_per_batch)
-    _program.report_average([run], FLAGS.average_checkpoints)
+    launcher.report_average([run], FLAGS.average_checkpoints)
     scores = evaluate(FLAGS.output_dir, **{name: FLAGS[name].value for name in OPTIONS})
-    _program.keep_scores(FLAGS.output_dir, scores)
+    launcher.keep_scores(FLAGS.output_dir, scores)
     print(json.dumps(scores, indent=2, ensure_ascii=False) if FLAGS.json else table(scores))
 
 
 def main() -> int:
-    return _program.run("t2t-eval", __doc__ or "", FLAGS, score, required=("output_dir",))
+    return launcher.run("t2t-eval", __doc__ or "", FLAGS, score, required=("output_dir",))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 
 from absl import flags
 
-from . import _program
+from t2t_repro.cli import launcher
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("parameters", None, "parameter file of EVALB: what not to count", flag_values=FLAGS)
@@ -22,22 +22,22 @@ flags.DEFINE_boolean("json", False, "prints the summaries as JSON rather than a 
 
 
 def score(gold: str, test: str) -> None:
-    from t2t_repro.evaluation.evalb import evalb_files, unlike_outside
-    from t2t_repro.evaluation.evalb_parameters import COLLINS, read_parameters
-    from t2t_repro.evaluation.evalb_table import table
+    from t2t_repro.parsing.evalb import evalb_files, unlike_outside
+    from t2t_repro.parsing.evalb_parameters import COLLINS, read_parameters
+    from t2t_repro.parsing.evalb_table import table
 
     parameters = read_parameters(FLAGS.parameters) if FLAGS.parameters else COLLINS
     scores = evalb_files(gold, test, parameters)
     for row in scores.rows:
         if row.message:
-            _program.report(f"sentence {row.number}: {row.message}")
+            launcher.report(f"sentence {row.number}: {row.message}")
     if unlike_outside(gold, test):
-        _program.report("one file has an unlabelled bracket around its sentences, ( (S ...)), and EVALB counts it")
+        launcher.report("one file has an unlabelled bracket around its sentences, ( (S ...)), and EVALB counts it")
     print(json.dumps(scores.to_dict(), indent=2) if FLAGS.json else table(scores))
 
 
 def main() -> int:
-    return _program.run("t2t-evalb", __doc__ or "", FLAGS, score, files=("GOLD", "TEST"))
+    return launcher.run("t2t-evalb", __doc__ or "", FLAGS, score, files=("GOLD", "TEST"))
 
 
 if __name__ == "__main__":

@@ -18,9 +18,8 @@ import sys
 
 from absl import flags
 
+from t2t_repro.cli import common_flags, launcher
 from t2t_repro.run import Run
-
-from . import _flags, _program
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("output_dir", None, "the run that t2t-trainer wrote", flag_values=FLAGS)
@@ -32,22 +31,22 @@ flags.DEFINE_enum("quantization", "float32", ["float32", "int8"], "of the decode
 
 def write() -> None:
     run = Run.open(FLAGS.output_dir)
-    _flags.must_be_directory("export_dir", FLAGS.export_dir)
+    common_flags.must_be_directory("export_dir", FLAGS.export_dir)
     if FLAGS.format == "ctranslate2":
-        from t2t_repro.inference.ctranslate2 import must_be_installed
+        from t2t_repro.export.ctranslate2 import must_be_installed
 
         must_be_installed()
-    _program.load_tensorflow()
-    from t2t_repro.inference.export import export
+    launcher.load_tensorflow()
+    from t2t_repro.export.exporter import export
 
-    _program.report_average([run], FLAGS.average_checkpoints)
+    launcher.report_average([run], FLAGS.average_checkpoints)
     if FLAGS.format == "ctranslate2" and run.problem.metric == "f1":
-        _program.report("CTranslate2 does not constrain a parser to the words of its sentence: see README.txt there")
+        launcher.report("CTranslate2 does not constrain a parser to the words of its sentence: see README.txt there")
     print(export(FLAGS.output_dir, FLAGS.export_dir, FLAGS.average_checkpoints, FLAGS.format, FLAGS.quantization))
 
 
 def main() -> int:
-    return _program.run("t2t-exporter", __doc__ or "", FLAGS, write, required=("output_dir", "export_dir"))
+    return launcher.run("t2t-exporter", __doc__ or "", FLAGS, write, required=("output_dir", "export_dir"))
 
 
 if __name__ == "__main__":

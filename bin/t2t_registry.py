@@ -19,15 +19,14 @@ import sys
 
 from absl import flags
 
-from t2t_repro import describe, scale
+from t2t_repro import scale
+from t2t_repro.cli import common_flags, completion, describe, launcher
+from t2t_repro.cli.scaffold import new_problem
 from t2t_repro.registry import HPARAMS, PROBLEMS
-from t2t_repro.scaffold import new_problem
-
-from . import _completion, _flags, _program
 
 FLAGS = flags.FlagValues()
-_flags.problem_flags(FLAGS, files=False)
-_flags.hparams_flags(FLAGS)
+common_flags.problem_flags(FLAGS, files=False)
+common_flags.hparams_flags(FLAGS)
 flags.DEFINE_list("diff", None, "two sets, as H1,H2: shows the fields in which they differ", flag_values=FLAGS)
 flags.DEFINE_string("new_problem", None, "name of a new problem, to be made in DIR", flag_values=FLAGS)
 flags.DEFINE_enum("completion", None, ["bash"], "prints the completion of this shell", flag_values=FLAGS)
@@ -37,19 +36,19 @@ PAPER_VOCAB_SIZE = 37_000  # English-German, section 5.1
 
 def show(directory: str | None = None) -> None:
     if directory is not None and not FLAGS.new_problem:
-        raise _program.UsageError(f"unexpected argument {directory!r}; flags are written --name=value")
+        raise launcher.UsageError(f"unexpected argument {directory!r}; flags are written --name=value")
     if FLAGS.new_problem and directory is None:
-        raise _program.UsageError("--new_problem needs a directory: --new_problem=NAME DIR")
+        raise launcher.UsageError("--new_problem needs a directory: --new_problem=NAME DIR")
     if FLAGS.override and not FLAGS.hparams:
-        raise _program.UsageError("--override needs --hparams: it replaces fields of that set")
+        raise launcher.UsageError("--override needs --hparams: it replaces fields of that set")
     if FLAGS.diff is not None and (len(FLAGS.diff) != 2 or FLAGS.problem or FLAGS.hparams):
-        raise _program.UsageError("--diff takes two sets, as --diff=base,big, and stands alone")
-    _flags.import_users_code(FLAGS)
+        raise launcher.UsageError("--diff takes two sets, as --diff=base,big, and stands alone")
+    common_flags.import_users_code(FLAGS)
     if directory is not None:
         print("\n".join(new_problem(FLAGS.new_problem, directory)))
         return
     if FLAGS.completion:
-        print(_completion.bash(), end="")
+        print(completion.bash(), end="")
         return
     texts = []
     vocab_size = FLAGS.vocab_size or PAPER_VOCAB_SIZE
@@ -58,7 +57,7 @@ def show(directory: str | None = None) -> None:
         vocab_size = FLAGS.vocab_size or problem.vocab_size
         texts.append(describe.describe_problem(dataclasses.replace(problem, vocab_size=vocab_size)))
     if FLAGS.hparams:
-        texts.append(describe.describe_hparams(_flags.chosen_hparams(FLAGS), vocab_size))
+        texts.append(describe.describe_hparams(common_flags.chosen_hparams(FLAGS), vocab_size))
     if FLAGS.diff:
         first, second = (scale.chosen(name.strip()) for name in FLAGS.diff)
         texts.append(describe.describe_difference(first, second, vocab_size))
@@ -66,7 +65,7 @@ def show(directory: str | None = None) -> None:
 
 
 def main() -> int:
-    return _program.run("t2t-registry", __doc__ or "", FLAGS, show, files=("[DIR]",))
+    return launcher.run("t2t-registry", __doc__ or "", FLAGS, show, files=("[DIR]",))
 
 
 if __name__ == "__main__":

@@ -13,9 +13,8 @@ import sys
 
 from absl import flags
 
-from t2t_repro.files import written_whole
-
-from . import _flags, _program
+from t2t_repro.cli import common_flags, launcher
+from t2t_repro.io import written_whole
 
 FLAGS = flags.FlagValues()
 FORMS = ("markdown", "json", "html")
@@ -29,20 +28,20 @@ def write(directory: str) -> None:
     forms = dict(zip(FORMS, (report_page.markdown, report_page.as_json, report_page.page), strict=True))
     paths = {flag: str(FLAGS[flag].value) for flag in FORMS if FLAGS[flag].value}
     for flag, path in paths.items():
-        _flags.must_be_writable(flag, path)
+        common_flags.must_be_writable(flag, path)
     outcomes, unreadable = report.collect(directory)
     tables = report.tables(outcomes)
     for flag, path in paths.items():
         with written_whole(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
             file.write(forms[flag](tables, unreadable))
-        _program.report(f"wrote {path}")
+        launcher.report(f"wrote {path}")
     print(report_page.text(tables, unreadable))
     if unreadable:
         raise ValueError(f"{len(unreadable)} of the runs in {directory!r} cannot be read: see the end of the report")
 
 
 def main() -> int:
-    return _program.run("t2t-report", __doc__ or "", FLAGS, write, files=("DIRECTORY",))
+    return launcher.run("t2t-report", __doc__ or "", FLAGS, write, files=("DIRECTORY",))
 
 
 if __name__ == "__main__":

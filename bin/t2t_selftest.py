@@ -17,7 +17,7 @@ from typing import Any
 
 from absl import flags
 
-from . import _program
+from t2t_repro.cli import launcher
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_float(
@@ -27,7 +27,7 @@ flags.DEFINE_boolean("json", False, "prints JSON rather than a table", flag_valu
 
 
 def stop(number: int, _: Any) -> None:
-    raise _program.Stopped("stopped by SIGTERM", number)
+    raise launcher.Stopped("stopped by SIGTERM", number)
 
 
 def test() -> None:
@@ -35,8 +35,8 @@ def test() -> None:
     from t2t_repro.selftest.table import table
 
     signal.signal(signal.SIGTERM, stop)
-    found = selftest(_program.report, FLAGS.seconds)
-    print(json.dumps(found, indent=2) if FLAGS.json else table(found, _program.WIDTH))
+    found = selftest(launcher.report, FLAGS.seconds)
+    print(json.dumps(found, indent=2) if FLAGS.json else table(found, launcher.WIDTH))
     if found["failed"]:
         raise ValueError(
             f"{len(found['failed'])} of {len(found['checks'])} checks failed: {', '.join(found['failed'])}"
@@ -44,7 +44,7 @@ def test() -> None:
 
 
 def main() -> int:
-    return _program.run("t2t-selftest", __doc__ or "", FLAGS, test)
+    return launcher.run("t2t-selftest", __doc__ or "", FLAGS, test)
 
 
 if __name__ == "__main__":

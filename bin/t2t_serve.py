@@ -19,7 +19,7 @@ import time
 
 from absl import flags
 
-from . import _flags, _program
+from t2t_repro.cli import common_flags, launcher
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("export_dir", None, "where t2t-exporter wrote", flag_values=FLAGS)
@@ -43,14 +43,14 @@ for _name, _default, _lowest, _meaning in (
 flags.DEFINE_list("labels", [], "other names of the version, in /labels/NAME", flag_values=FLAGS)
 flags.DEFINE_boolean("attention", False, "serve the signature attention as well", flag_values=FLAGS)
 flags.DEFINE_boolean("access_log", False, "print a line for each request", flag_values=FLAGS)
-_flags.threads_flag(FLAGS)
+common_flags.threads_flag(FLAGS)
 
 
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def _report(line: str) -> None:
-    _program.report(f"{time.strftime(_TIME, time.gmtime())} {line}")
+    launcher.report(f"{time.strftime(_TIME, time.gmtime())} {line}")
 
 
 def _log_to_stderr() -> None:
@@ -70,10 +70,10 @@ def serve() -> None:
     for package, distribution in (("aiohttp", "aiohttp"), ("prometheus_client", "prometheus-client")):
         if importlib.util.find_spec(package) is None:
             raise ValueError(f"{distribution} is not installed; install it with: pip install 't2t_repro[serve]'")
-    _program.load_tensorflow()
-    from t2t_repro.inference.cores import batches_at_once, set_batches, set_threads
+    launcher.load_tensorflow()
+    from t2t_repro.inference.parallel import batches_at_once, set_batches, set_threads
     from t2t_repro.serving.app import Settings
-    from t2t_repro.serving.serve import serve as answer
+    from t2t_repro.serving.server import serve as answer
 
     set_threads(FLAGS.threads_per_batch)
     set_batches(batches_at_once() + 1)  # one is for short requests alone
@@ -103,11 +103,11 @@ def serve() -> None:
         FLAGS.attention,
         FLAGS.poll_seconds,
     )
-    raise _program.Stopped(f"stopped; {answered:,} requests were answered", number)
+    raise launcher.Stopped(f"stopped; {answered:,} requests were answered", number)
 
 
 def main() -> int:
-    return _program.run("t2t-serve", __doc__ or "", FLAGS, serve, required=("export_dir",))
+    return launcher.run("t2t-serve", __doc__ or "", FLAGS, serve, required=("export_dir",))
 
 
 if __name__ == "__main__":

@@ -15,16 +15,15 @@ import sys
 
 from absl import flags
 
+from t2t_repro.cli import common_flags, launcher
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.problem import SPLITS, Problem
 from t2t_repro.run import Run
 
-from . import _flags, _program
-
 FLAGS = flags.FlagValues()
-_flags.problem_flags(FLAGS)
-_flags.hparams_flags(FLAGS)
-_flags.training_flags(FLAGS)
+common_flags.problem_flags(FLAGS)
+common_flags.hparams_flags(FLAGS)
+common_flags.training_flags(FLAGS)
 flags.DEFINE_enum(
     "split",
     "test",
@@ -37,12 +36,12 @@ flags.DEFINE_boolean("dry_run", False, "tells size, speed, time, memory, disk an
 
 def chosen() -> tuple[Problem, HParams]:
     """What the command line asks for. Whatever is wrong with it is said here, before TensorFlow is loaded."""
-    _flags.import_users_code(FLAGS)
-    problem, hparams = _flags.chosen_problem(FLAGS), _flags.chosen_hparams(FLAGS)
+    common_flags.import_users_code(FLAGS)
+    problem, hparams = common_flags.chosen_problem(FLAGS), common_flags.chosen_hparams(FLAGS)
     if FLAGS.train_steps:
         hparams = dataclasses.replace(hparams, train_steps=FLAGS.train_steps)
-    _flags.must_be_directory("data_dir", FLAGS.data_dir)
-    _flags.must_be_directory("output_dir", FLAGS.output_dir)
+    common_flags.must_be_directory("data_dir", FLAGS.data_dir)
+    common_flags.must_be_directory("output_dir", FLAGS.output_dir)
     if Run.exists(FLAGS.output_dir):
         run = Run.open(FLAGS.output_dir)
         run.must_equal(dataclasses.replace(run, problem=problem, hparams=hparams, seed=FLAGS.seed))
@@ -53,12 +52,12 @@ def estimate(problem: Problem, hparams: HParams, options: TrainingOptions) -> No
     from t2t_repro.training.memory import OutOfMemory, one_heap
 
     # TensorFlow's communication between devices survives no lack of memory, so each attempt has a process of its own
-    microbatch_tokens, again = _program.go_on_in_a_child(options.microbatch_tokens)
+    microbatch_tokens, again = launcher.go_on_in_a_child(options.microbatch_tokens)
     options = dataclasses.replace(options, microbatch_tokens=microbatch_tokens)
     one_heap()
-    _program.load_tensorflow()
-    from t2t_repro.evaluation.samples import Sampler
-    from t2t_repro.training.preflight import dry_run
+    launcher.load_tensorflow()
+    from t2t_repro.evaluation.validation_preview import Sampler
+    from t2t_repro.training.dry_run.estimate import dry_run
 
     try:
         dry_run(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, options, sampler=Sampler)
@@ -67,44 +66,44 @@ def estimate(problem: Problem, hparams: HParams, options: TrainingOptions) -> No
 
 
 def train_and_score() -> None:
-    from t2t_repro.training.cluster import Cluster
+    from t2t_repro.training.distributed.rendezvous import Cluster
     from t2t_repro.training.memory import OutOfMemory, one_heap
 
     problem, hparams = chosen()
-    options = _flags.training_options(FLAGS)
+    options = common_flags.training_options(FLAGS)
     if FLAGS.dry_run:
         estimate(problem, hparams, options)
         return
     cluster = Cluster.from_environment()
     one_heap()
-    _program.load_tensorflow()
+    launcher.load_tensorflow()
     from t2t_repro.data.dataset import Dataset
-    from t2t_repro.evaluation.evaluate import evaluate, table
-    from t2t_repro.evaluation.samples import Sampler
+    from t2t_repro.evaluation.evaluator import evaluate, table
+    from t2t_repro.evaluation.validation_preview import Sampler
     from t2t_repro.training.trainer import Interrupted, train
 
     try:
         train(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, options, sampler=Sampler)
     except OutOfMemory as error:
-        _program.report(f"t2t-trainer: {error}")
-        _program.start_again()
+        launcher.report(f"t2t-trainer: {error}")
+        launcher.start_again()
     except Interrupted as stopped:
-        raise _program.Stopped(str(stopped), stopped.signal) from None
+        raise launcher.Stopped(str(stopped), stopped.signal) from None
     if not cluster.is_chief:
-        _program.report("done; the chief has the run, and scores it")
+        launcher.report("done; the chief has the run, and scores it")
         return
     dataset = Dataset.open(os.path.join(FLAGS.data_dir, problem.name))
     # the test set with averaged checkpoints as Table 2, the validation set with the last one as Table 3
     split = FLAGS.split if dataset.has("test") else "validation"
     average = hparams.average_checkpoints if split == "test" else 1
     scores = evaluate(FLAGS.output_dir, split=split, average_checkpoints=average)
-    _program.keep_scores(FLAGS.output_dir, scores)
+    launcher.keep_scores(FLAGS.output_dir, scores)
     print(table(scores))
 
 
 def main() -> int:
     required = ("problem", "hparams", "data_dir", "output_dir")
-    return _program.run("t2t-trainer", __doc__ or "", FLAGS, train_and_score, required)
+    return launcher.run("t2t-trainer", __doc__ or "", FLAGS, train_and_score, required)
 
 
 if __name__ == "__main__":

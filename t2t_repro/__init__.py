@@ -29,8 +29,8 @@ importlib.import_module("t2t_repro.problem")
 
 if TYPE_CHECKING:
     from t2t_repro.config import HParams
-    from t2t_repro.inference.decode import Translator
-    from t2t_repro.inference.exported import ExportedModel
+    from t2t_repro.export.saved_model import ExportedModel
+    from t2t_repro.inference.translator import Translator
     from t2t_repro.problem import Problem
 
 
@@ -56,8 +56,8 @@ def load(path: str | Sequence[str], average_checkpoints: int = 1, int8: bool = F
     FileNotFoundError where there is neither run nor SavedModel, and ValueError where one is damaged, or several runs do
     not share their vocabulary.
     """
-    from t2t_repro.inference.decode import Translator
-    from t2t_repro.inference.exported import ExportedModel, holds_export
+    from t2t_repro.export.saved_model import ExportedModel, holds_export
+    from t2t_repro.inference.translator import Translator
 
     if not isinstance(path, str):
         return Translator.from_runs(path, average_checkpoints, int8)

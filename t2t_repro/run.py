@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t2t_repro.config import HParams
-from t2t_repro.files import append_line, read_json, sha256, write_json, written_whole
+from t2t_repro.io import append_line, read_json, sha256, write_json, written_whole
 from t2t_repro.problem import Problem
 
 FORMAT = 1

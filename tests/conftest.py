@@ -8,9 +8,9 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -73,12 +73,21 @@ def corpora() -> Path:
     return Path(folder)
 
 
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A browser; the test is skipped if this machine has no Chromium."""
+    from helpers.browser import chromium_browser
+
+    with chromium_browser(tmp_path_factory.mktemp("chromium")) as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder where `small.PROBLEM` is prepared."""
-    from small import PROBLEM, silent
+    from helpers.tiny_model import PROBLEM, silent
 
-    from t2t_repro.data.prepare import prepare
+    from t2t_repro.preparation.pipeline import prepare
 
     folder = str(tmp_path_factory.mktemp("data"))
     prepare(PROBLEM, folder, silent)
@@ -89,7 +98,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 def trained(data: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run of eight updates on one CPU, with checkpoints at 4 and 8. Do not change it."""
     import tensorflow as tf
-    from small import PART_TOKENS, PROBLEM, TINY, silent
+    from helpers.tiny_model import PART_TOKENS, PROBLEM, TINY, silent
 
     from t2t_repro.config import TrainingOptions
     from t2t_repro.data import batching

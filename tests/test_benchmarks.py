@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import batches, cases, decode, dry_run, gemm, prepare, scaling, table1, train
+from benchmarks import batches, decode, decode_workload, dry_run, matmul_rate, prepare, scaling, table1, train
 from benchmarks.shapes import SHAPES, update_flops
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -114,7 +114,7 @@ def test_flops_are_six_for_each_weight_and_token_and_attention_apart() -> None:
 def test_the_products_are_those_of_an_update() -> None:
     shape = SHAPES["base"]
     weights = update_flops(shape, [(1, 1)] * shape.batch_tokens) - 3 * 12 * 6 * 512 * shape.batch_tokens
-    assert sum(map(gemm.flops, gemm.update_products(shape))) == pytest.approx(weights, rel=1e-3)
+    assert sum(map(matmul_rate.flops, matmul_rate.update_products(shape))) == pytest.approx(weights, rel=1e-3)
 
 
 def test_the_table_holds_medians_of_ratios_of_the_same_round() -> None:
@@ -131,7 +131,7 @@ def test_the_table_holds_medians_of_ratios_of_the_same_round() -> None:
 
 
 def test_the_table_of_decoding_holds_medians_of_ratios_of_the_same_round() -> None:
-    name = cases.CASES[0].name
+    name = decode_workload.CASES[0].name
     results = {
         "ours bfloat16": {"seconds": {name: [1.0, 2.0, 4.0]}, "memory": 50},
         "CTranslate2 int8": {"seconds": {name: [1.0, 1.0, 6.0]}, "memory": 40},
@@ -173,13 +173,13 @@ def test_the_slope_of_table_1_is_that_of_the_logarithms() -> None:
 
 
 def test_sources_are_the_same_for_everyone_and_of_one_length() -> None:
-    for case in cases.CASES:
+    for case in decode_workload.CASES:
         sources = case.sources(64)
         assert sources == case.sources(64) and len(sources) == case.sentences
         for ids in sources:
-            assert len(ids) == cases.SOURCE_TOKENS and ids.index(cases.END) == len(ids) - 1
-            assert cases.FIRST_WORD <= min(ids[:-1]) and max(ids) < 64
-    assert len(set(cases.pieces(64))) == 64
+            assert len(ids) == decode_workload.SOURCE_TOKENS and ids.index(decode_workload.END) == len(ids) - 1
+            assert decode_workload.FIRST_WORD <= min(ids[:-1]) and max(ids) < 64
+    assert len(set(decode_workload.pieces(64))) == 64
 
 
 def test_decode_refuses_cases_that_there_are_not(

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from t2t_repro.cli.describe import describe_hparams
 from t2t_repro.config import HParams, Record
-from t2t_repro.describe import describe_hparams
 from t2t_repro.registry import HPARAMS, RECORDS
 
 BASE = HParams(name="base", description="the defaults")

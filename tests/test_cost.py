@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from small import SMALL, random_model
+from helpers.tiny_model import SMALL, random_model
 
-from t2t_repro.cost import paper_flops, training_flops
+from t2t_repro.flops import paper_flops, training_flops
 from t2t_repro.model.transformer import Transformer
 
 VOCAB = 11

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 from conftest import CHECKOUT
 
-from t2t_repro.bin import _program
+from t2t_repro.cli import launcher
 from t2t_repro.registry import HPARAMS, PROBLEMS
 
 PAGES = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
@@ -103,7 +103,7 @@ def test_every_program_and_page_is_in_the_readme():
 @pytest.mark.parametrize("name", FLAGS)
 def test_help_fits_the_terminal(name):
     module = importlib.import_module(f"t2t_repro.bin.{name.replace('-', '_')}")
-    text = _program._help(name, module.__doc__ or "", module.FLAGS, ())
+    text = launcher._help(name, module.__doc__ or "", module.FLAGS, ())
     assert max(map(len, text.splitlines())) <= 80
 
 

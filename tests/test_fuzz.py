@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fuzz import TARGETS, fuzz
+from helpers.fuzz import TARGETS, fuzz
 
 EXAMPLES = {"runs": 60, "checkpoints": 100, "lists": 100}
 

@@ -16,37 +16,54 @@ from conftest import CHECKOUT
 FOLDERS = {"problems": "problems", "hparams": "hparams", "bin": "bin"}
 FOLDERS |= {
     part: f"t2t_repro/{part}"
-    for part in ("data", "model", "training", "inference", "evaluation", "selftest", "serving")
+    for part in (
+        "cli",
+        "model",
+        "data",
+        "preparation",
+        "parsing",
+        "training",
+        "inference",
+        "export",
+        "evaluation",
+        "selftest",
+        "serving",
+    )
 }
-ROOT_MODULES = ("config", "files", "problem", "processor", "registry", "run", "describe", "cost", "scale", "scaffold")
+ROOT_MODULES = ("config", "io", "problem", "processor", "registry", "run", "flops", "scale")
 
-CORE = {"config", "files", "problem", "processor", "registry", "run"}
+CORE = {"config", "io", "problem", "processor", "registry", "run"}
+MODEL = CORE | {"data", "model"}
 MAY_IMPORT = {
     "config": set(),
-    "files": set(),
+    "io": set(),
     "problem": set(),
     "processor": set(),
     "registry": {"config", "problem"},
-    "run": {"config", "files", "problem", "registry"},
-    "describe": {"config", "problem", "registry"},
-    "cost": {"config"},
+    "run": {"config", "io", "problem", "registry"},
+    "flops": {"config"},
     "scale": {"config", "registry"},
-    "scaffold": {"problem", "registry"},
     "problems": {"problem", "registry"},
     "hparams": {"config", "registry"},
-    "data": CORE,
+    "data": CORE | {"preparation"},
+    "preparation": CORE | {"data", "parsing"},
     "model": CORE,
-    "training": CORE | {"cost", "data", "model"},
-    "inference": CORE | {"data", "model", "training"},
-    "evaluation": CORE | {"data", "model", "training", "inference"},
-    "selftest": CORE | {"cost", "data", "model", "training", "inference"},
-    "serving": {"files"},  # what is exported stands on its own
-    "bin": CORE
-    | {"describe", "scaffold", "cost", "scale", "data", "training", "inference", "evaluation", "selftest", "serving"},
-    "__init__": {"config", "problem", "hparams", "registry", "scale", "inference"},
+    "training": MODEL | {"flops", "preparation"},
+    "inference": MODEL | {"training", "parsing"},
+    "parsing": MODEL | {"training", "inference", "preparation"},
+    "export": MODEL | {"training", "inference", "parsing"},
+    "evaluation": MODEL | {"training", "inference", "parsing", "preparation"},
+    "selftest": MODEL | {"flops", "preparation", "training", "inference", "export"},
+    "serving": {"io"},  # an export stands on its own
+    "cli": CORE | {"scale", "preparation", "training"},
+    "bin": MODEL
+    | {"cli", "flops", "scale"}
+    | {"preparation", "parsing", "training", "inference", "export", "evaluation", "selftest", "serving"},
+    "__init__": {"config", "problem", "hparams", "registry", "scale", "inference", "export"},
 }
 # Parts whose import brings nothing but the standard library (and absl, for the programs).
-LIGHT = {part: set() for part in (*ROOT_MODULES, "__init__", "problems", "hparams")} | {"bin": {"absl"}}
+LIGHT = {part: set() for part in (*ROOT_MODULES, "__init__", "problems", "hparams")}
+LIGHT |= {"bin": {"absl"}, "cli": {"absl"}}
 
 # What is installed under another name than it is imported by.
 INSTALLED_AS = {
@@ -132,7 +149,7 @@ def test_arrows(part):
 def test_nothing_imports_the_programs_or_the_tests():
     """Follows from the arrows; said once more because it is what keeps the library free of flags."""
     assert not any("bin" in allowed for allowed in MAY_IMPORT.values())
-    everything = [each for part in MAY_IMPORT if part != "bin" for each in imports(part)]
+    everything = [each for part in MAY_IMPORT if part not in {"bin", "cli"} for each in imports(part)]
     assert not [each for each in everything if re.match(r"t2t_repro\.bin\b|bin\b|tests\b|conftest\b|absl\b", each.name)]
 
 
@@ -185,3 +202,13 @@ def root(each: Import) -> str:
 
 def _is_setup(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setup"
+
+
+def test_no_folder_holds_more_than_a_dozen_modules():
+    """Beside `__init__`."""
+    modules = {}
+    for part in FOLDERS:
+        for file in files(part):
+            modules.setdefault(str(file.parent.relative_to(CHECKOUT)), []).append(file.name)
+    crowded = {folder: len(names) - 1 for folder, names in modules.items() if len(names) - 1 > 12}
+    assert crowded == {"bin": 14}  # one program each

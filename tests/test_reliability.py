@@ -23,19 +23,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import small
 import tensorflow as tf
 from conftest import CHECKOUT, Result
-from fault_cases import AREAS, FAULTS, FRESH
-from faults import DATA, RUN, TRAIN, Fault
+from helpers import tiny_model
+from helpers.fault_cases import AREAS, FAULTS, FRESH
+from helpers.fault_injection import DATA, RUN, TRAIN, Fault
 
-from t2t_repro.bin import _program, t2t_trainer
+from t2t_repro.bin import t2t_trainer
+from t2t_repro.cli import launcher
 from t2t_repro.config import TrainingOptions
-from t2t_repro.data.prepare import prepare
 from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.run import Run
 from t2t_repro.training import trainer
-from t2t_repro.training.cluster import Cluster
+from t2t_repro.training.distributed.rendezvous import Cluster
 
 PAGE = CHECKOUT / "docs/reliability.md"
 START, END = "<!-- the table: written by the tests -->\n", "<!-- the end of the table -->\n"
@@ -58,22 +59,22 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     here = top / "here"
     here.mkdir()
     for side, name in enumerate(("train.en", "train.de")):
-        lines = [f"{pair[side]}\n" for pair in itertools.islice(small.train_pairs(), 60)]
+        lines = [f"{pair[side]}\n" for pair in itertools.islice(tiny_model.train_pairs(), 60)]
         (here / name).write_text("".join(lines), "utf-8")
     shutil.copytree(here, top / "text")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
         patch.setattr(sys, "argv", list(TRAIN))
         patch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"]))
-        _program._parse(t2t_trainer.FLAGS, (), ())
+        launcher._parse(t2t_trainer.FLAGS, (), ())
         problem, hparams = t2t_trainer.chosen()
-        dataset = prepare(problem, DATA, small.silent)
+        dataset = prepare(problem, DATA, tiny_model.silent)
         shutil.copytree(here, top / "data")
         vocabulary = Vocabulary(dataset.vocabulary)
         run = Run(RUN, problem, hparams, DATA, 1, "float32", vocabulary.sha256).start(dataset.vocabulary)
         run.note({"data": dataset.condition()})
         training = trainer._Training(
-            run, Cluster.from_environment(), dataset, vocabulary.size, TrainingOptions(), small.silent, None
+            run, Cluster.from_environment(), dataset, vocabulary.size, TrainingOptions(), tiny_model.silent, None
         )
         for step in (2, 4):
             training.step.assign(step)

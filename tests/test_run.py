@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from t2t_repro.config import HParams
-from t2t_repro.files import read_json, sha256, write_json, written_whole
+from t2t_repro.io import read_json, sha256, write_json, written_whole
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run, versions
 

@@ -42,8 +42,8 @@ IMPORTS_BY_NAME = {
     "t2t_repro/selftest/child.py",  # a task of its own package
     "t2t_repro/__init__.py",
     "t2t_repro/registry.py",
-    "bin/_completion.py",
-    "bin/_program.py",
+    "t2t_repro/cli/completion.py",
+    "t2t_repro/cli/launcher.py",
 }
 
 
@@ -121,10 +121,10 @@ def test_the_users_own_code_is_run_for_its_flag_alone():
         str(path.relative_to(CHECKOUT)): [name for _, name in uses(path) if name == "import_user_directory"]
         for path in SOURCES
     }
-    assert {place for place, names in callers.items() if names} == {"bin/_flags.py"}
+    assert {place for place, names in callers.items() if names} == {"t2t_repro/cli/common_flags.py"}
     function = next(
         node
-        for node in ast.walk(ast.parse((CHECKOUT / "bin/_flags.py").read_text("utf-8")))
+        for node in ast.walk(ast.parse((CHECKOUT / "t2t_repro/cli/common_flags.py").read_text("utf-8")))
         if isinstance(node, ast.FunctionDef) and node.name == "import_users_code"
     )
     assert "values.t2t_usr_dir" in ast.unparse(function)

@@ -13,7 +13,7 @@ import os  # noqa: E402
 
 import ctranslate2  # noqa: E402
 
-from benchmarks.cases import ALPHA, CASES, TARGET_TOKENS, pieces  # noqa: E402
+from benchmarks.decode_workload import ALPHA, CASES, TARGET_TOKENS, pieces  # noqa: E402
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ protocol.quiet_output()
 
 import tensorflow as tf  # noqa: E402
 
-from benchmarks.cases import ALPHA, CASES, TARGET_TOKENS  # noqa: E402
+from benchmarks.decode_workload import ALPHA, CASES, TARGET_TOKENS  # noqa: E402
 from benchmarks.workers import opennmt_model  # noqa: E402
 
 

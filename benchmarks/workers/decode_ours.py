@@ -11,11 +11,11 @@ protocol.quiet_output()
 
 import tensorflow as tf  # noqa: E402
 
-from benchmarks.cases import ALPHA, CASES, SOURCE_TOKENS, TARGET_TOKENS  # noqa: E402
+from benchmarks.decode_workload import ALPHA, CASES, SOURCE_TOKENS, TARGET_TOKENS  # noqa: E402
 from benchmarks.workers.decode_weights import made_model  # noqa: E402
-from t2t_repro.inference.cores import at_once, batches_at_once, set_threads  # noqa: E402
-from t2t_repro.inference.decode import Translator  # noqa: E402
 from t2t_repro.inference.ensemble import FixedEnsemble  # noqa: E402
+from t2t_repro.inference.parallel import at_once, batches_at_once, set_threads  # noqa: E402
+from t2t_repro.inference.translator import Translator  # noqa: E402
 from t2t_repro.training.precision import resolve  # noqa: E402
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 import t2t_repro
-from benchmarks.cases import pieces
+from benchmarks.decode_workload import pieces
 from benchmarks.shapes import Shape
 from benchmarks.workers import protocol
 from t2t_repro.model.transformer import Transformer
@@ -33,7 +33,7 @@ def made_model(shape: Shape, precision: str) -> Transformer:
 
 
 def main() -> None:
-    from t2t_repro.inference import ctranslate2
+    from t2t_repro.export import ctranslate2
 
     shape, folder, _ = protocol.decoding_arguments()
     os.makedirs(folder, exist_ok=True)

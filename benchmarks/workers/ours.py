@@ -7,7 +7,7 @@ from benchmarks.workers import protocol
 shape, path, mode = protocol.arguments()
 protocol.quiet_output()
 
-from t2t_repro.bin._program import load_tensorflow  # noqa: E402
+from t2t_repro.cli.launcher import load_tensorflow  # noqa: E402
 from t2t_repro.training.memory import one_heap  # noqa: E402
 
 one_heap()

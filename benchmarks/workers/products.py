@@ -7,11 +7,11 @@ from benchmarks.workers import protocol
 shape, path, mode = protocol.arguments()
 protocol.quiet_output()
 
-from benchmarks import batches, gemm  # noqa: E402
+from benchmarks import batches, matmul_rate  # noqa: E402
 
 
 def main() -> None:
-    products = [gemm.Operands(product, mode) for product in gemm.update_products(shape)]
+    products = [matmul_rate.Operands(product, mode) for product in matmul_rate.update_products(shape)]
 
     def update(_: int) -> float:
         for operands in products:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from t2t_repro.data.shards import SHARD_NAME, count_records
-from t2t_repro.data.sources import describe
-from t2t_repro.files import read_json, sha256
+from t2t_repro.io import read_json, sha256
+from t2t_repro.preparation.corpora import describe
 from t2t_repro.problem import SPLITS, Problem
 
 FORMAT = 1

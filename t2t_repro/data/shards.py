@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from t2t_repro.files import sha256, written_whole
+from t2t_repro.io import sha256, written_whole
 
 SHARD_NAME = re.compile(r"(train|validation|test)-\d{5}-of-\d{5}\.tfrecord")
 

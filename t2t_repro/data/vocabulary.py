@@ -36,7 +36,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from t2t_repro.files import written_whole
+from t2t_repro.io import written_whole
 from t2t_repro.processor import usable_cores
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from t2t_repro.data.vocabulary import END
-from t2t_repro.files import written_whole
-from t2t_repro.inference.decode import Translator
+from t2t_repro.inference.translator import Translator
+from t2t_repro.io import written_whole
 from t2t_repro.model.attention import MultiHeadAttention
 
 MOST_TOKENS = 128  # of either side: a page of the base model then has 6 MB

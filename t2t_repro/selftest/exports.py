@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from t2t_repro.inference.decode import Translator
-from t2t_repro.inference.export import export
-from t2t_repro.inference.exported import ExportedModel
+from t2t_repro.export.exporter import export
+from t2t_repro.export.saved_model import ExportedModel
+from t2t_repro.inference.translator import Translator
 from t2t_repro.selftest.training import pairs
 
 TEXTS = [source for source, _ in pairs(290, 310)]

@@ -16,13 +16,13 @@ import tensorflow as tf
 
 import t2t_repro
 from t2t_repro.config import HParams
-from t2t_repro.cost import training_flops
+from t2t_repro.flops import training_flops
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training import hardware
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.optimizer import Adam
+from t2t_repro.training.train_step import Element, Updater
 from t2t_repro.training.trainer import default_microbatch_tokens
-from t2t_repro.training.update import Element, Updater
 
 VOCAB_SIZES = {"base": 37_000, "big": 37_000, "multi30k": 6_000, "tiny": 4_000}  # of the problems they are meant for
 LENGTH = 25  # tokens of a sentence, about WMT14's mean

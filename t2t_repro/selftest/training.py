@@ -16,19 +16,18 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.config import HParams, TrainingOptions
-from t2t_repro.data import pipeline
+from t2t_repro.data import input_pipeline
 from t2t_repro.data.dataset import Dataset
-from t2t_repro.data.prepare import prepare
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.model.transformer import Transformer
+from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.problem import Generated, Pair, Problem
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import paths
-from t2t_repro.training.optimizer import Adam
+from t2t_repro.training.optimizer import Adam, learning_rate
 from t2t_repro.training.precision import allow_tf32
-from t2t_repro.training.schedule import learning_rate
+from t2t_repro.training.train_step import Updater
 from t2t_repro.training.trainer import train
-from t2t_repro.training.update import Updater
 
 STEPS, SAVED_EVERY = 60, 30
 HPARAMS = HParams(
@@ -139,7 +138,7 @@ def _first_moment(dataset: Dataset, devices: list[str]) -> tuple[np.ndarray, flo
         weights = [weight.value for weight in model.trainable_variables]
         optimizer = Adam(weights, hparams)
         updater = Updater(model, optimizer, hparams, seed=1)
-    data = pipeline.training_batches(dataset.shards("train"), hparams.batch_tokens, 1, 0, replicas=len(devices))
+    data = input_pipeline.training_batches(dataset.shards("train"), hparams.batch_tokens, 1, 0, replicas=len(devices))
     step = updater.compiled(data.element_spec)
     sums = step(updater.take(iter(data)), tf.constant(1), tf.constant(learning_rate(1, hparams), tf.float32))
     for weight in weights:

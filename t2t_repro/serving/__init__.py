@@ -1,1 +1,1 @@
-"""What `t2t_repro.inference.export` wrote, answered over HTTP in the form of TF Serving; it needs nothing of a run."""
+"""What `t2t_repro.export.exporter` wrote, answered over HTTP in the form of TF Serving; it needs nothing of a run."""

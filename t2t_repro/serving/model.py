@@ -14,7 +14,7 @@ import tensorflow_text  # noqa: F401  (registers the tokenizer's operations)
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
-from t2t_repro.files import read_json
+from t2t_repro.io import read_json
 from t2t_repro.serving.cancellation import Cancellation
 from t2t_repro.serving.versions import newest_version
 

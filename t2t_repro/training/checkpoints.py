@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2t_repro.files import sync, written_whole
+from t2t_repro.io import sync, written_whole
 from t2t_repro.run import Run
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the name of every variable in a checkpoint

@@ -1,4 +1,7 @@
-"""Adam (Kingma and Ba, 2015; section 5.3) with its state, one fused operation a variable."""
+"""The optimizer of section 5.3: Adam (Kingma and Ba, 2015), the learning rate of eq. 3, and loss scaling.
+
+A float16 model needs loss scaling: without it many gradients would be 0 (Micikevicius et al., 2018, section 3.2).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,41 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from t2t_repro.config import HParams
-from t2t_repro.training.loss_scale import LossScale
+
+FIRST_LOSS_SCALE = 2.0**15
+LOSS_SCALE_GROWTH = 2_000  # steps in a row with finite gradients, after which the loss scale is doubled
+
+
+def learning_rate(step: int, hparams: HParams) -> float:
+    """d_model^-0.5 min(step^-0.5, step warmup_steps^-1.5), for step = 1, 2, ...; times `learning_rate_scale`, 1 there.
+
+    Raises ValueError for a step below 1.
+    """
+    if step < 1:
+        raise ValueError(f"steps count from 1, got {step}")
+    rate: float = hparams.d_model**-0.5 * min(step**-0.5, step * hparams.warmup_steps**-1.5)
+    return hparams.learning_rate_scale * rate
+
+
+class LossScale(tf.Module):
+    """The factor by which the loss is multiplied before its gradient is taken, and the gradient divided after.
+
+    It is halved, down to 1, if a gradient is not finite, which skips the step; and doubled after `LOSS_SCALE_GROWTH`
+    steps in a row whose gradients are finite. Both variables are saved with the optimizer that holds it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="loss_scale")
+        self.factor = tf.Variable(FIRST_LOSS_SCALE, trainable=False, name="factor")
+        self.finite_updates = tf.Variable(0, trainable=False, name="finite_updates")
+
+    def adapt(self, finite: tf.Tensor) -> None:
+        """To be called once an update; `finite` is a boolean scalar."""
+        row = tf.where(finite, self.finite_updates + 1, 0)
+        grown = tf.equal(row, LOSS_SCALE_GROWTH)
+        halved = tf.maximum(self.factor / 2, 1.0)
+        self.factor.assign(tf.where(finite, tf.where(grown, self.factor * 2, self.factor), halved))
+        self.finite_updates.assign(tf.where(grown, 0, row))
 
 
 class Adam(tf.Module):

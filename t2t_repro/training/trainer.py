@@ -16,22 +16,22 @@ import tensorflow as tf
 from filelock import FileLock, Timeout
 
 from t2t_repro.config import HParams, TrainingOptions
-from t2t_repro.cost import paper_flops
-from t2t_repro.data import batching, pipeline
-from t2t_repro.data.prepare import Dataset, prepare
+from t2t_repro.data import batching, input_pipeline
 from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.flops import paper_flops
 from t2t_repro.model.transformer import Transformer
+from t2t_repro.preparation.pipeline import Dataset, prepare
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
-from t2t_repro.training import hardware, memory, workers
+from t2t_repro.training import hardware, memory
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.checkpoints import Checkpoints, variables_of
-from t2t_repro.training.cluster import Cluster, Meeting
-from t2t_repro.training.guard import Guard
-from t2t_repro.training.optimizer import Adam
-from t2t_repro.training.progress import UNKNOWN, Progress, safe_exp, stderr_line
-from t2t_repro.training.schedule import learning_rate
-from t2t_repro.training.update import Updater, make_evaluator
+from t2t_repro.training.distributed import coordination
+from t2t_repro.training.distributed.rendezvous import Cluster, Meeting
+from t2t_repro.training.divergence import Guard
+from t2t_repro.training.metrics import UNKNOWN, Progress, safe_exp, stderr_line
+from t2t_repro.training.optimizer import Adam, learning_rate
+from t2t_repro.training.train_step import Updater, make_evaluator
 
 
 class Sample(NamedTuple):
@@ -86,7 +86,7 @@ def train(
     with Meeting(cluster, report) as meeting:
         dataset = prepare(problem, data_dir, report) if cluster.is_chief else None
         meeting.after_chief()
-        dataset = dataset or workers.prepared(problem, data_dir)
+        dataset = dataset or coordination.prepared(problem, data_dir)
         vocabulary = Vocabulary(dataset.vocabulary)
         run = Run(
             directory=output_dir,
@@ -102,8 +102,8 @@ def train(
             run.start(dataset.vocabulary)
             run.note({"data": dataset.condition()})
         with only_trainer(run) if cluster.is_chief else nullcontext():
-            meeting.agree(workers.facts(run, dataset, options))
-            with _signals() as caught, workers.noticed(cluster):
+            meeting.agree(coordination.facts(run, dataset, options))
+            with _signals() as caught, coordination.noticed(cluster):
                 training = _Training(run, cluster, dataset, vocabulary.size, options, report, sampler)
                 training.run(caught)
     return run
@@ -173,7 +173,7 @@ class _Training:
         self.settings, self.cluster, self.dataset, self.report = run, cluster, dataset, report
         self.options = options
         hparams = run.hparams
-        self.strategy = workers.strategy(cluster)
+        self.strategy = coordination.strategy(cluster)
         with self.strategy.scope():
             keras.utils.set_random_seed(run.seed)
             self.model = Transformer(vocab_size, hparams, dtype=precisions.POLICIES[run.precision])
@@ -201,13 +201,13 @@ class _Training:
             tokens, flops, seconds, *paper = self.spent.numpy().tolist()
             before = self.settings.training.get("paper_flops")
             self.spent.assign([tokens, flops, seconds, *(paper or [UNKNOWN if before is None else before])])
-        workers.share(self.cluster, self.strategy, [self.step])
+        coordination.share(self.cluster, self.strategy, [self.step])
         if self.step > 0:  # else they are the chief's already, as TensorFlow made them
-            workers.share(self.cluster, self.strategy, self.variables)
+            coordination.share(self.cluster, self.strategy, self.variables)
         self._make_updater()
         for line in filter(None, (hardware.unused_gpu(), self._headline(), self._long_validation())):
             self.report(line)
-        stop = workers.StopTogether(self.cluster, self.strategy, caught)
+        stop = coordination.StopTogether(self.cluster, self.strategy, caught)
         if self.checkpoints:
             self.checkpoints.must_have_room()
             progress = self._progress()
@@ -235,7 +235,7 @@ class _Training:
             how = run.seed, self.microbatch_tokens, self.options.jit_compile
             self.updater = Updater(self.model, self.optimizer, run.hparams, *how)
 
-    def _updates(self, stop: workers.StopTogether) -> Iterator[tuple[int, float, tf.Tensor, tf.Tensor]]:
+    def _updates(self, stop: coordination.StopTogether) -> Iterator[tuple[int, float, tf.Tensor, tf.Tensor]]:
         """Makes the steps that are left, in smaller micro-batches if memory runs out: of each its number, learning
         rate, where in the data the next one begins, and sums."""
         step, position = int(self.step), self.position.value()
@@ -267,19 +267,19 @@ class _Training:
         self.report(f"{fails}; from here on {_equation(self.updater)}")
 
     def _updates_after(
-        self, step: int, position: tf.Tensor, stop: workers.StopTogether
+        self, step: int, position: tf.Tensor, stop: coordination.StopTogether
     ) -> Iterator[tuple[int, float, tf.Tensor, tf.Tensor]]:
         data = self._data(position)
         update, elements = self.updater.compiled(data.element_spec), iter(data)
         while step < self.settings.hparams.train_steps and not stop():
-            with pipeline.damage_named(self.dataset.directory):
+            with input_pipeline.damage_named(self.dataset.directory):
                 taken = self.updater.take(elements)
             step += 1
             rate = learning_rate(step, self.settings.hparams)
             sums = update(taken, tf.constant(step, tf.int32), tf.constant(rate, tf.float32))
             yield step, rate, taken[0]["position"], sums
 
-    def _keep(self, progress: Progress, stop: workers.StopTogether) -> None:
+    def _keep(self, progress: Progress, stop: coordination.StopTogether) -> None:
         """Makes the updates, reports them, and saves what they come to."""
         total, saved_at, step = self.settings.hparams.train_steps, time.monotonic(), int(self.step)
         saved_step = step
@@ -299,7 +299,7 @@ class _Training:
     def _data(self, position: tf.Tensor) -> tf.data.Dataset:
         """This machine's elements from there on, without end."""
         epoch, window, skip = position.numpy().tolist()
-        return pipeline.training_batches(
+        return input_pipeline.training_batches(
             self.dataset.shards("train"),
             self.settings.hparams.batch_tokens,
             self.settings.seed,
@@ -352,10 +352,10 @@ class _Training:
 
     def _validation_sums(self) -> list[float]:
         """The four sums of `Loss`, in batches of half the size each time that memory runs out, down to single pairs."""
-        shards, batch_tokens = self.dataset.shards("validation"), pipeline.EVALUATION_TOKENS
+        shards, batch_tokens = self.dataset.shards("validation"), input_pipeline.EVALUATION_TOKENS
         while True:
             try:
-                batches = pipeline.evaluation_batches(shards, batch_tokens, self.settings.hparams.max_positions)
+                batches = input_pipeline.evaluation_batches(shards, batch_tokens, self.settings.hparams.max_positions)
                 return (
                     tf.add_n([self.evaluate(batch["inputs"], batch["targets"]) for batch in batches]).numpy().tolist()
                 )
@@ -368,7 +368,7 @@ class _Training:
         """Returns a line about validation pairs that are validated in part, if any."""
         limit = self.settings.hparams.max_positions
         has = self.checkpoints and self.dataset.has("validation")
-        longer = pipeline.longer_pairs(self.dataset.shards("validation"), limit) if has else 0
+        longer = input_pipeline.longer_pairs(self.dataset.shards("validation"), limit) if has else 0
         return f"{longer:,} validation pairs have more than {limit:,} tokens per side and are cut" if longer else ""
 
     def _headline(self) -> str:

@@ -15,12 +15,12 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf  # noqa: E402
-from small import PART_TOKENS, PROBLEM, TINY  # noqa: E402
+from helpers.tiny_model import PART_TOKENS, PROBLEM, TINY  # noqa: E402
 
 from t2t_repro.bin import t2t_trainer  # noqa: E402
 from t2t_repro.data import batching  # noqa: E402
 from t2t_repro.registry import HPARAMS, PROBLEMS  # noqa: E402
-from t2t_repro.training.update import Updater  # noqa: E402
+from t2t_repro.training.train_step import Updater  # noqa: E402
 
 PAIRS = 40
 BYTES = 2**42

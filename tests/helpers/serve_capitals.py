@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from helpers.capitals import Capitals
 
-from t2t_repro.bin import _program
-from t2t_repro.serving import serve
+from t2t_repro.cli import launcher
+from t2t_repro.serving import server
 from t2t_repro.serving.app import Settings
 
 model, (_, export_dir, settings, mode) = Capitals(), sys.argv
@@ -29,8 +29,8 @@ model.run = slow
 if mode == "deaf":
     model.is_deaf = True
     model.gate.clear()
-serve._load = lambda export_dir, attention: model
-serve._CLOSING_SECONDS = 1.0
-number, answered = serve.serve(export_dir, "127.0.0.1", 0, "m", Settings(**json.loads(settings)), _program.report)
+server._load = lambda export_dir, attention: model
+server._CLOSING_SECONDS = 1.0
+number, answered = server.serve(export_dir, "127.0.0.1", 0, "m", Settings(**json.loads(settings)), launcher.report)
 print(answered, flush=True)
 sys.exit(128 + number)

@@ -1,0 +1,127 @@
+"""A folder to start a problem of one's own from: a problem that trains, its test, and three lines of explanation."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+from t2t_repro.problem import Problem
+from t2t_repro.registry import PROBLEMS
+
+_PROBLEM = '''"""{name}: numbers in digits to numbers in words. Put your own text in the place of `pairs`."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Iterator
+
+from t2t_repro.problem import Generated, Pair, Problem
+from t2t_repro.registry import PROBLEMS
+
+WORDS = "zero one two three four five six seven eight nine".split()
+SIZES = {{"train": 20_000, "validation": 500, "test": 500}}
+
+
+def pairs(split: str) -> Iterator[Pair]:
+    """The pairs of a split, such as ("407", "four zero seven"): the same at every call, and none in two splits."""
+    numbers = iter(random.Random(1).sample(range(100_000), sum(SIZES.values())))
+    mine = {{name: [str(next(numbers)) for _ in range(size)] for name, size in SIZES.items()}}[split]
+    for digits in mine:
+        yield digits, " ".join(WORDS[int(digit)] for digit in digits)
+
+
+# For two files of text, one sentence a line: train=(TextFiles("train.en", "train.de"),), from t2t_repro.problem too.
+PROBLEMS.register(
+    Problem(
+        name="{name}",
+        description="numbers in digits to numbers in English words",
+        target_language="en",
+        train=(Generated(functools.partial(pairs, "train")),),
+        validation=(Generated(functools.partial(pairs, "validation")),),
+        test=(Generated(functools.partial(pairs, "test")),),
+        vocab_size=320,
+    )
+)
+'''
+
+_TEST = '''"""The problem {name}: what it says, and that it can be prepared. Run by: pytest"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import t2t_repro
+from t2t_repro.problem import SPLITS
+from t2t_repro.registry import import_user_directory
+
+
+@pytest.fixture(scope="session")
+def problem():
+    import_user_directory(str(Path(__file__).parent.parent))
+    return t2t_repro.problem("{name}")
+
+
+def pairs(problem, split):
+    return [pair for corpus in problem.corpora(split) for pair in corpus.function()]
+
+
+def test_pairs(problem):
+    names = dict(zip("zero one two three four five six seven eight nine".split(), "0123456789", strict=True))
+    for split in SPLITS:
+        for digits, words in pairs(problem, split):
+            assert "".join(names[word] for word in words.split(" ")) == digits
+
+
+def test_no_pair_is_in_two_splits(problem):
+    everything = [source for split in SPLITS for source, _ in pairs(problem, split)]
+    assert len(set(everything)) == len(everything)
+
+
+def test_it_can_be_prepared(problem, tmp_path):
+    from t2t_repro.preparation.pipeline import prepare
+
+    prepare(problem, str(tmp_path), print)
+    assert (tmp_path / problem.name / "dataset.json").exists()
+'''
+
+_README = """`{name}.py` is the problem: change `pairs`, its description and languages. `pytest` here runs its test.
+`t2t-trainer --t2t_usr_dir=. --problem={name} --hparams=tiny --data_dir=data --output_dir=run` trains it.
+`echo 407 | t2t-decoder --output_dir=run` uses it; a run needs this folder no more.
+"""
+
+
+def new_problem(name: str, directory: str) -> list[str]:
+    """Makes `directory` with a problem `name` that works, whole or not at all, and returns its files.
+
+    Raises ValueError for a name that no problem can have or that one has, and for a directory that is not empty.
+    """
+    Problem(name=name, description="")
+    if name in PROBLEMS:
+        raise ValueError(f"there is a problem {name!r} already; choose another name")
+    if os.path.exists(directory) and not (os.path.isdir(directory) and not os.listdir(directory)):
+        raise ValueError(f"{directory!r} is there already and is not an empty directory; give a new one")
+    files = {f"{name}.py": _PROBLEM, os.path.join("tests", f"test_{name}.py"): _TEST, "README.md": _README}
+    target = os.path.abspath(directory)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    temporary = tempfile.mkdtemp(prefix=f"{os.path.basename(target)}.tmp-", dir=os.path.dirname(target))
+    try:
+        os.mkdir(os.path.join(temporary, "tests"))  # a folder of its own: --t2t_usr_dir imports what lies beside
+        for file, text in files.items():
+            with open(os.path.join(temporary, file), "w", encoding="utf-8") as out:
+                out.write(text.format(name=name))
+        os.chmod(temporary, 0o777 & ~_umask())
+        os.replace(temporary, target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return [os.path.join(directory, file) for file in files]
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

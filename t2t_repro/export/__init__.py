@@ -1,0 +1,1 @@
+"""A run written for others to serve: TensorFlow's SavedModel, CTranslate2."""

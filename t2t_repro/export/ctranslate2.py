@@ -1,0 +1,178 @@
+"""A trained model for CTranslate2, an engine of its own in C++: the same weights in its form, float32 or int8.
+
+Shapes: D d_model, H heads, K d_k, E d_v, P the wider of both, V vocabulary.
+
+CTranslate2's Transformer is ours but for three things, which are all told it by weights:
+
+- its sinusoids are tensor2tensor's (halves, other rates), so the paper's positions are written out as a table
+- its queries, keys and values have one width, so the narrower of d_k and d_v is filled with zeros; scores keep the
+  scale 1 / sqrt(d_k)
+- its attention has biases where there are some; here are none
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from t2t_repro.data.vocabulary import Vocabulary
+    from t2t_repro.model.attention import MultiHeadAttention
+    from t2t_repro.model.layers import AddNorm, FeedForward
+    from t2t_repro.model.transformer import Transformer
+
+VOCABULARY = "vocabulary.model"
+
+_README = """This folder holds a model for CTranslate2 and its tokenizer, {vocabulary}, a sentencepiece model.
+
+    import ctranslate2, sentencepiece
+
+    tokenizer = sentencepiece.SentencePieceProcessor(model_file="FOLDER/{vocabulary}")
+    translator = ctranslate2.Translator("FOLDER")
+    pieces = tokenizer.encode(["a text", "another"], out_type=str)
+    options = {{"beam_size": {beam_size}, "length_penalty": {alpha}, "max_decoding_length": {longest}}}
+    results = translator.translate_batch(pieces, **options)
+    print([tokenizer.decode(result.hypotheses[0]) for result in results])
+
+The end of the source is added by CTranslate2. What differs from the run's own decoding: CTranslate2 divides by
+length^length_penalty and not by ((5 + length) / 6)^alpha, to which the run's own alpha of {alpha} comes near; it ends a
+translation after max_decoding_length pieces, with or without an end; it translates an empty text. At most
+{positions:,} pieces a side.
+"""
+_PARSER = """
+This model is a parser: it reads tokens with a space between them, and writes them again with brackets between them. The
+run's own decoding lets it write these tokens alone, in their order, and brackets that match. CTranslate2 does not know
+this constraint, so some outputs are not a tree over their tokens. t2t_repro.parsing.linearization.rebuild(output,
+tokens) repairs them; the signature "parse" of a SavedModel has the constraint.
+"""
+
+
+def must_be_installed() -> None:
+    """Raises ValueError, saying what to install, where CTranslate2 is missing."""
+    if importlib.util.find_spec("ctranslate2") is None:
+        raise ValueError("CTranslate2 is not installed; install it with: pip install 't2t_repro[ctranslate2]'")
+
+
+def write(
+    model: Transformer, vocabulary: Vocabulary, directory: str, quantization: str = "float32", parses: bool = False
+) -> None:
+    """Writes `model` into `directory`, which is made: weights, vocabulary, tokenizer, and a README that says how to use
+    them.
+
+    `quantization` is "float32" or "int8" (matrices and embeddings in 8 bits with a scale for each row, the rest
+    float32). `parses`: the model writes linearized trees. Raises ValueError where CTranslate2 is not installed.
+    """
+    must_be_installed()
+    spec = _specification(model)
+    spec.register_source_vocabulary(vocabulary.pieces)
+    spec.register_target_vocabulary(vocabulary.pieces)
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    os.makedirs(directory, exist_ok=True)
+    spec.save(directory)
+    shutil.copyfile(vocabulary.path, os.path.join(directory, VOCABULARY))
+    positions = _num_positions(model)
+    h = model.hparams
+    values = {"beam_size": h.beam_size, "alpha": h.alpha, "positions": positions, "longest": min(positions, 256)}
+    with open(os.path.join(directory, "README.txt"), "w", encoding="utf-8") as file:
+        file.write(_README.format(vocabulary=VOCABULARY, **values) + _PARSER * parses)
+
+
+def _specification(model: Transformer) -> Any:
+    """CTranslate2's description of the model, with all weights set."""
+    from ctranslate2.specs import TransformerSpec
+    from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
+
+    h = model.hparams
+    sizes = {"num_layers": h.num_layers, "num_heads": h.num_heads, "pre_norm": False, "head_dim": max(h.d_k, h.d_v)}
+    spec = TransformerSpec(TransformerEncoderSpec(**sizes), TransformerDecoderSpec(**sizes))
+    embedding_VD = _numpy(model.embedding)
+    spec.encoder.embeddings[0].weight = embedding_VD
+    spec.decoder.embeddings.weight = embedding_VD
+    spec.decoder.projection.weight = embedding_VD
+    spec.encoder.position_encodings.encodings = _positions(model, "source")
+    spec.decoder.position_encodings.encodings = _positions(model, "target")
+    for theirs, ours in zip(spec.encoder.layer, model.encoder_layers, strict=True):
+        _self_attention(theirs.self_attention, ours.self_attention, ours.self_attention_norm)
+        _feed_forward(theirs.ffn, ours.feed_forward, ours.feed_forward_norm)
+    for theirs, ours in zip(spec.decoder.layer, model.decoder_layers, strict=True):
+        _self_attention(theirs.self_attention, ours.self_attention, ours.self_attention_norm)
+        _memory_attention(theirs.attention, ours.memory_attention, ours.memory_attention_norm)
+        _feed_forward(theirs.ffn, ours.feed_forward, ours.feed_forward_norm)
+    _configure(spec.config)
+    return spec
+
+
+def _configure(config: Any) -> None:
+    from t2t_repro.model.layers import EPSILON
+
+    config.bos_token = config.decoder_start_token = "<pad>"  # the decoder's input starts with padding (section 3.1)
+    config.eos_token, config.unk_token = "</s>", "<unk>"
+    config.add_source_eos = True
+    config.layer_norm_epsilon = EPSILON
+
+
+def _self_attention(theirs: Any, ours: MultiHeadAttention, norm: AddNorm) -> None:
+    """One product for queries, keys and values; weights lie [output, input]."""
+    theirs.linear[0].weight = np.concatenate(
+        [_heads(ours, _numpy(ours.w_q)), _heads(ours, _numpy(ours.w_k)), _heads(ours, _numpy(ours.w_v))]
+    )
+    _output_and_norm(theirs, ours, norm)
+
+
+def _memory_attention(theirs: Any, ours: MultiHeadAttention, norm: AddNorm) -> None:
+    theirs.linear[0].weight = _heads(ours, _numpy(ours.w_q))
+    theirs.linear[1].weight = np.concatenate([_heads(ours, _numpy(ours.w_k)), _heads(ours, _numpy(ours.w_v))])
+    _output_and_norm(theirs, ours, norm)
+
+
+def _output_and_norm(theirs: Any, ours: MultiHeadAttention, norm: AddNorm) -> None:
+    theirs.linear[-1].weight = _heads(ours, _numpy(ours.w_o).T).T.copy()
+    theirs.queries_scale = np.float32(1 / math.sqrt(ours.d_k))
+    _layer_norm(theirs.layer_norm, norm)
+
+
+def _feed_forward(theirs: Any, ours: FeedForward, norm: AddNorm) -> None:
+    for linear, weight, bias in ((theirs.linear_0, ours.w_1, ours.b_1), (theirs.linear_1, ours.w_2, ours.b_2)):
+        linear.weight = _numpy(weight).T.copy()
+        linear.bias = _numpy(bias)
+    _layer_norm(theirs.layer_norm, norm)
+
+
+def _layer_norm(theirs: Any, ours: AddNorm) -> None:
+    theirs.gamma = _numpy(ours.norm.gain)
+    theirs.beta = _numpy(ours.norm.bias)
+
+
+def _heads(attention: MultiHeadAttention, weight: np.ndarray) -> np.ndarray:
+    """A matrix [D, H K] or [D, H E] as [H P, D], each head's rows filled up with zeros."""
+    weight_DHK = weight.reshape(weight.shape[0], attention.num_heads, -1)
+    missing = max(attention.d_k, attention.d_v) - weight_DHK.shape[2]
+    padded_DHP = np.pad(weight_DHK, ((0, 0), (0, 0), (0, missing)))
+    return padded_DHP.reshape(weight.shape[0], -1).T.copy()
+
+
+def _numpy(variable: Any) -> np.ndarray:
+    return np.asarray(variable.value.numpy(), np.float32)
+
+
+def _num_positions(model: Transformer) -> int:
+    """A source is cut to `max_positions`, and its translation is at most `extra_length` longer."""
+    return model.hparams.max_positions + model.hparams.extra_length
+
+
+def _positions(model: Transformer, side: str) -> np.ndarray:
+    """Position encodings [positions, D]. Beyond the end of a learned table its last row is repeated, as `Transformer`
+    does."""
+    from t2t_repro.model.layers import sinusoids
+
+    length = _num_positions(model)
+    if model.hparams.positions == "sinusoid":
+        return np.asarray(sinusoids(0, length, model.hparams.d_model).numpy(), np.float32)
+    table = _numpy(model.source_positions if side == "source" else model.target_positions)
+    return table[np.minimum(np.arange(length), len(table) - 1)]

@@ -1,0 +1,128 @@
+"""`export`: a trained run in a form that stands on its own, in numbered folders, each whole or not there.
+
+"saved_model" is loaded without this package: `import tensorflow, tensorflow_text`, then `tf.saved_model.load`, or TF
+Serving. "ctranslate2" is for CTranslate2: see `t2t_repro.export.ctranslate2`. `model_card.json` says what it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from t2t_repro.export import ctranslate2
+from t2t_repro.export.signatures import ExportedTranslator
+from t2t_repro.inference.translator import Translator
+from t2t_repro.io import write_json
+from t2t_repro.run import Run, versions
+from t2t_repro.training.averaging import average_of
+from t2t_repro.training.checkpoints import to_average
+
+FORMATS = ("saved_model", "ctranslate2")
+QUANTIZATIONS = ("float32", "int8")
+LICENCE = {
+    "code": "Apache-2.0",
+    "weights": "their trainer's to give, within the terms of the text they were trained on",
+}
+
+
+def export(
+    output_dir: str,
+    export_dir: str,
+    average_checkpoints: int = 1,
+    format: str = "saved_model",
+    quantization: str = "float32",
+) -> str:
+    """Writes the run in `output_dir` to the next numbered folder of `export_dir`, whole or not at all: its path.
+
+    `format` is one of `FORMATS`; `quantization` is "float32", or "int8" for what decodes by products of 8-bit integers.
+    Raises FileNotFoundError or ValueError where the run cannot be read, or for another format or quantization.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"the format must be one of {', '.join(FORMATS)}, got {format!r}")
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}")
+    run = Run.open(output_dir)
+    int8 = format == "saved_model" and quantization == "int8"
+    translator = Translator.from_run(output_dir, average_checkpoints, int8)
+    parses = run.problem.metric == "f1"
+    with _next_version(export_dir) as (temporary, path):
+        if format == "ctranslate2":
+            ctranslate2.write(translator.model, translator.vocabulary, temporary, quantization, parses)
+        else:
+            module = ExportedTranslator(translator, parses)
+            tf.saved_model.save(module, temporary, signatures=module.signatures())
+        card: dict[str, Any] = {"format": format, "quantization": quantization}
+        if parses:
+            card["constrained"] = format == "saved_model"  # to the sentence's words and brackets that match
+        card |= _model_card(run, translator, average_checkpoints)
+        write_json(os.path.join(temporary, "model_card.json"), card)
+    return path
+
+
+@contextlib.contextmanager
+def _next_version(export_dir: str) -> Iterator[tuple[str, str]]:
+    """A temporary folder to write to, and the numbered name it gets at the end; on an error nothing is left."""
+    if os.path.exists(export_dir) and not os.path.isdir(export_dir):
+        raise ValueError(f"--export_dir: {export_dir!r} is a file; give a directory")
+    os.makedirs(export_dir, exist_ok=True)
+    temporary = tempfile.mkdtemp(prefix=".writing-", dir=export_dir)
+    try:
+        numbers = [int(name) for name in os.listdir(export_dir) if re.fullmatch(r"\d+", name)]
+        path = os.path.join(export_dir, str(max(numbers, default=0) + 1))
+        yield temporary, path
+        os.chmod(temporary, 0o755)
+        os.rename(temporary, path)
+    except tf.errors.OpError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        reason = error.message.partition("\n")[0].rpartition("; ")[2].partition(" [Op:")[0]
+        raise OSError(f"cannot write to {export_dir!r}: {reason}") from None
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _model_card(run: Run, translator: Translator, average_checkpoints: int) -> dict[str, Any]:
+    """What was trained, on what, how well it scored, by which versions."""
+    checkpoints = [os.path.basename(path) for path in to_average(run, average_checkpoints)]
+    scores = _scores(run)
+    return {
+        "problem": run.problem.to_dict(),
+        "hparams": run.hparams.to_dict(),
+        "parameters": run.hparams.num_parameters(translator.vocabulary.size),
+        "vocabulary": {
+            "kind": translator.vocabulary.kind,
+            "size": translator.vocabulary.size,
+            "sha256": translator.vocabulary.sha256,
+        },
+        "precision": run.precision,
+        "seed": run.seed,
+        "checkpoints": checkpoints,
+        "average_of": average_of(run, average_checkpoints),
+        "training": run.training,
+        "scores": [each for each in scores if each.get("checkpoints") == checkpoints],
+        "scores_of_other_checkpoints": [each for each in scores if each.get("checkpoints") != checkpoints],
+        "licence": LICENCE,
+        "versions": versions(),
+    }
+
+
+def _scores(run: Run) -> list[dict[str, Any]]:
+    """Every line of scores.jsonl. Raises ValueError, naming the line, where one is damaged."""
+    if not os.path.exists(run.scores):
+        return []
+    found = []
+    with open(run.scores, encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                found.append(dict(json.loads(line, parse_constant=lambda _: None)))  # an infinite perplexity is no JSON
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{run.scores}, line {number} is damaged: no JSON object ({error})") from None
+    return found

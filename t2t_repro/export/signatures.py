@@ -1,0 +1,295 @@
+"""The signatures of an exported run: strings in, strings and scores out, the tokenizer inside.
+
+B strings in a batch, N translations of each; M and L tokens of the longest source and target, H heads.
+
+What is asked for is checked in the graph, so that it holds wherever the model is served: a `tf.errors.
+InvalidArgumentError` says what was expected. So are the products of 8-bit integers, of a model that decodes by them: on
+a processor that computes them wrongly each request fails, and the message gives the remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from t2t_repro.data.vocabulary import END, PAD
+from t2t_repro.inference.beam_search import NEVER
+from t2t_repro.inference.memory import SEARCH_BYTES, search_bytes
+from t2t_repro.inference.translator import Translator
+from t2t_repro.model.int8 import must_be_exact
+from t2t_repro.parsing import tree_graph
+
+TOKENS_AT_ONCE = 4_096  # source positions of one search; a larger batch of strings is searched in several
+SCORED_AT_ONCE = 1_024  # target positions that are scored at once: each has the logits of a whole vocabulary
+MOST_BEAMS = 64
+MOST_WEIGHTS = (
+    128 * 128
+)  # of a head of a layer, over the batch: one pair of 128 tokens, as on the page of t2t-attention
+
+
+class ExportedTranslator(tf.Module):
+    """The signatures of the SavedModel. `parses`: what the model writes is linearised trees."""
+
+    def __init__(self, translator: Translator, parses: bool = False):
+        super().__init__()
+        self._parses = parses
+        if not translator.ensemble.int8:  # it may keep its matrices in a narrow dtype too: they would be exported twice
+            translator = Translator(translator.ensemble.models, translator.vocabulary, translator.hparams)
+        self._translator = translator
+        self._vocabulary = translator.vocabulary
+        # what a SavedModel must find in attributes: the weights, and the tokenizer's resource
+        self.weights = tuple(weight.value for weight in translator.model.weights)
+        self.tokenizer = translator.vocabulary.tokenizer
+
+    def signatures(self) -> dict[str, Any]:
+        """`serving_default`: the best translation by the run's own beam; `translate`: the n best by any beam;
+        `score`: log-probabilities of given translations; `attention`: the weights with which one is read and written;
+        and of a parser `parse`: the best tree, in brackets.
+
+        The options of `translate` have defaults: the run's own beam, and one translation. Each is one value for all
+        strings or a vector of one for each, so that rows of TF Serving's REST form may hold them.
+        """
+        h = self._translator.hparams
+
+        def translate(
+            inputs: tf.Tensor,
+            beam_size: tf.Tensor = tf.constant(h.beam_size),  # noqa: B008 (an export reads its defaults here)
+            alpha: tf.Tensor = tf.constant(h.alpha),  # noqa: B008
+            extra_length: tf.Tensor = tf.constant(h.extra_length),  # noqa: B008
+            n_best: tf.Tensor = tf.constant(1),  # noqa: B008
+        ) -> dict[str, tf.Tensor]:
+            options = _one_each(tf.size(inputs), beam_size, alpha, extra_length, n_best)
+            return self._n_best(inputs, *options)
+
+        strings, targets = (tf.TensorSpec([None], tf.string, name=name) for name in ("inputs", "targets"))
+        search = [  # of any shape: one value for all strings, or one for each
+            tf.TensorSpec(None, tf.int32, name="beam_size"),
+            tf.TensorSpec(None, tf.float32, name="alpha"),
+            tf.TensorSpec(None, tf.int32, name="extra_length"),
+            tf.TensorSpec(None, tf.int32, name="n_best"),
+        ]
+        parse = {"parse": tf.function(self._parse, autograph=False, input_signature=[strings])} if self._parses else {}
+        return parse | {
+            "serving_default": tf.function(self._best, autograph=False, input_signature=[strings]),
+            "translate": tf.function(translate, autograph=False, input_signature=[strings, *search]),
+            "score": tf.function(self._score, autograph=False, input_signature=[strings, targets]),
+            "attention": tf.function(self._attention, autograph=False, input_signature=[strings, targets]),
+        }
+
+    def _best(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """[B] strings to "outputs" [B] and "scores" [B]."""
+        h = self._translator.hparams
+        found = self._n_best(inputs, tf.constant(h.beam_size), tf.constant(h.alpha), tf.constant(h.extra_length), 1)
+        return {name: value[:, 0] for name, value in found.items()}
+
+    def _n_best(
+        self, inputs: tf.Tensor, beam_size: tf.Tensor, alpha: tf.Tensor, extra_length: tf.Tensor, n_best: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """[B] strings to "outputs" [B, N] and "scores" [B, N], best first; an empty string gives empty ones.
+
+        An option is a scalar or [B]; N is the maximum of `n_best`. If the beam ends with fewer than N translations, or
+        fewer were asked for, the rest is empty with score -inf. A parser's outputs hold the words.
+        """
+        limit = self._translator.hparams.max_positions
+        _must(1 <= beam_size, beam_size <= MOST_BEAMS, f"beam_size must be from 1 to {MOST_BEAMS}, got", beam_size)
+        _must(1 <= n_best, n_best <= beam_size, "n_best must be at least 1 and at most beam_size, got", n_best)
+        _must(0 <= alpha, alpha < float("inf"), "alpha must be at least 0 and finite, got", alpha)
+        _must(0 <= extra_length, extra_length <= limit, f"extra_length must be from 0 to {limit}, got", extra_length)
+        if self._translator.ensemble.int8:
+            with tf.control_dependencies([must_be_exact(tf.size(inputs))]):
+                inputs = tf.identity(inputs)
+        if self._parses:
+            words = tree_graph.split_words(inputs)
+            inputs = tf.strings.reduce_join(words, axis=1, separator=" ")
+            symbols = tf.ragged.map_flat_values(tree_graph.symbols_of, words)
+            spelled = " " + tf.strings.reduce_join(symbols, axis=1, separator=" ")
+            given = self._vocabulary.encode_tensor(spelled)[:, :-1]
+        # cut as t2t-decoder does: the first tokens, and the end
+        tokens = self._vocabulary.encode_tensor(inputs)[:, :-1][:, : limit - 1]
+        sources = tf.concat([tokens, tf.fill([tf.size(inputs), 1], END)], axis=1)
+
+        lengths = sources.row_lengths()
+        longest = tf.maximum(lengths, given.row_lengths() + 1) if self._parses else lengths
+        beam_size, alpha, extra_length, n_best = (
+            tf.broadcast_to(option, tf.shape(lengths)) for option in (beam_size, alpha, extra_length, n_best)
+        )
+        width, positions = tf.cast(beam_size, tf.int64), longest + tf.cast(extra_length, tf.int64)
+        bytes_B = search_bytes(self._translator.ensemble, self._translator.model.vocab_size, width, positions)
+        largest = tf.reduce_max(tf.concat([[0], bytes_B], axis=0))
+        message = "a text, its extra_length and its beam_size need too much memory: MiB for at most"
+        _must(largest <= SEARCH_BYTES, True, f"{message} {SEARCH_BYTES >> 20}, got", largest // (1 << 20))
+        columns = tf.reduce_max(tf.concat([[1], n_best], axis=0))
+
+        def search(start: tf.Tensor, stop: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            rows = order[start:stop]
+            source_BM = tf.gather(sources, rows).to_tensor(default_value=PAD)
+            options = [option[rows[0]] for option in (beam_size, alpha, extra_length)]  # those of every row here
+            if self._parses:
+                given_BG = tf.gather(given, rows).to_tensor(default_value=PAD)
+                found = self._translator.search_given(source_BM, *options, given_BG)
+            else:
+                found = self._translator.search(source_BM, *options)
+            count = n_best[rows[0]]
+            more = [[0, 0], [0, columns - count]]
+            ids = tf.pad(found.ids[:, :count], [*more, [0, 0]], constant_values=PAD)
+            texts = self._vocabulary.decode_tensor(tf.reshape(ids, [-1, tf.shape(ids)[2]]))
+            return tf.reshape(texts, [-1, columns]), tf.pad(found.scores[:, :count], more, constant_values=NEVER)
+
+        nothing = tf.zeros([0, columns], tf.float32)
+        most_rows = tf.minimum(TOKENS_AT_ONCE // lengths, SEARCH_BYTES // bytes_B)
+        kinds = _kinds(beam_size, alpha, extra_length, n_best)
+        texts, scores = _in_turns(search, (tf.as_string(nothing), nothing), lengths, most_rows, kinds)
+        empty = (inputs == "")[:, None]
+        texts = tf.where(empty | (scores <= NEVER / 1e6), "", texts)
+        scores = tf.where(empty, 0.0, tf.where(scores <= NEVER / 1e6, -float("inf"), scores))
+        return {"outputs": texts, "scores": scores}
+
+    def _parse(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """[B] sentences, a space between their tokens, to "outputs" [B]: bracketed trees over exactly these tokens.
+
+        "repairs" [B] int32 is what it took to make a tree of the best of the beam, "symbols" [B], whose "scores" [B]
+        these are. A sentence without tokens gives an empty text.
+        """
+        found = self._best(inputs)
+        with tf.device("/CPU:0"):  # else the loop is placed on a GPU, which cannot hold its texts
+            trees, repairs = tf.map_fn(
+                lambda both: tree_graph.rebuild(*both),
+                (found["outputs"], tree_graph.split_words(inputs)),
+                fn_output_signature=(tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int32)),
+            )
+        return {"outputs": trees, "scores": found["scores"], "repairs": repairs, "symbols": found["outputs"]}
+
+    def _score(self, inputs: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
+        """[B] sources and targets to "log_probabilities" [B] and, of each token, "token_log_probabilities" [B, L]."""
+        sources, references = self._pairs(inputs, targets)
+        lengths = tf.maximum(sources.row_lengths(), references.row_lengths())
+        longest = tf.cast(references.bounding_shape(1), tf.int32)
+
+        def score(start: tf.Tensor, stop: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor]:
+            source_BM, target_BL = (
+                tf.gather(side, order[start:stop]).to_tensor(default_value=PAD) for side in (sources, references)
+            )
+            log_p_BL = self._translator.token_log_probabilities(source_BM, target_BL)
+            return (tf.pad(log_p_BL, [[0, 0], [0, longest - tf.shape(log_p_BL)[1]]]),)
+
+        (log_p_BL,) = _in_turns(score, (tf.zeros([0, longest], tf.float32),), lengths, SCORED_AT_ONCE // lengths)
+        return {"log_probabilities": tf.reduce_sum(log_p_BL, axis=1), "token_log_probabilities": log_p_BL}
+
+    def _attention(self, inputs: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
+        """[B] sources and targets to the weights of every layer and head.
+
+        "encoder" [B, layers, H, M, M], "memory" [B, layers, H, L, M] and "decoder" [B, layers, H, L, L] are float32;
+        "input_pieces" [B, M] and "target_pieces" [B, L] are what stands at each place, a space written U+2581, ""
+        behind the end. Place l of "decoder" is what token l is written from, whose keys are the tokens before it: key 0
+        is the start, key l the token l - 1.
+        """
+        sources, references = self._pairs(inputs, targets)
+        source_BM, target_BL = sources.to_tensor(default_value=PAD), references.to_tensor(default_value=PAD)
+        longest = tf.maximum(tf.shape(source_BM)[1], tf.shape(target_BL)[1])
+        size = tf.shape(source_BM)[0] * longest * longest
+        message = f"attention takes one pair of at most {int(MOST_WEIGHTS**0.5)} tokens a side, or more of fewer: got"
+        _must(size <= MOST_WEIGHTS, True, f"{message} pairs and tokens", tf.stack([tf.shape(source_BM)[0], longest]))
+        model = self._translator.model
+        parts = {
+            "encoder": [layer.self_attention for layer in model.encoder_layers],
+            "memory": [layer.memory_attention for layer in model.decoder_layers],
+            "decoder": [layer.self_attention for layer in model.decoder_layers],
+        }
+        seen: dict[str, list[tf.Tensor]] = {name: [] for name in parts}
+        try:
+            for name, attentions in parts.items():
+                for each in attentions:
+                    each.on_weights = lambda weights, name=name: seen[name].append(weights)
+            model({"inputs": source_BM, "targets": target_BL})
+        finally:
+            for each in (each for attentions in parts.values() for each in attentions):
+                each.on_weights = None
+        found = {name: tf.stack(weights, axis=1) for name, weights in seen.items()}
+        pieces = {"input_pieces": source_BM, "target_pieces": target_BL}
+        return found | {
+            name: tf.where(ids == PAD, "", self.tokenizer.id_to_string(ids)) for name, ids in pieces.items()
+        }
+
+    def _pairs(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """The tokens of both sides, which must be as many as each other and not too long."""
+        _must(
+            tf.size(inputs) == tf.size(targets), True, "there must be as many targets as inputs, got", tf.size(targets)
+        )
+        limit = self._translator.hparams.max_positions
+        sides = self._vocabulary.encode_tensor(inputs), self._vocabulary.encode_tensor(targets)
+        for side in sides:
+            longest = side.bounding_shape(1)
+            _must(longest <= limit, True, f"a text has too many tokens; at most {limit} are scored, got", longest)
+        return sides
+
+
+def _must(low: tf.Tensor, high: tf.Tensor | bool, message: str, value: tf.Tensor) -> None:
+    """Ends the run of the graph with `message` and `value` unless both conditions hold, of every element."""
+    tf.debugging.Assert(tf.reduce_all(tf.logical_and(low, high)), [message, value])
+
+
+def _one_each(rows: tf.Tensor, *options: tf.Tensor) -> list[tf.Tensor]:
+    """The options, each as one value for each of the rows: [B]. One may be a scalar, [1] or [B]."""
+    vectors = []
+    for option in options:
+        flat = tf.reshape(option, [-1])
+        size = tf.size(flat)
+        fits = tf.debugging.Assert(
+            (size == 1) | (size == rows), ["an option is one value, or one for each row, got", size]
+        )
+        with tf.control_dependencies([fits]):
+            vectors.append(tf.broadcast_to(flat, [rows]))
+    return vectors
+
+
+def _kinds(*options_B: tf.Tensor) -> tf.Tensor:
+    """[B] int64: rows of one number have the same options."""
+    kinds_B = tf.zeros(tf.shape(options_B[0]), tf.int64)
+    for option_B in options_B:
+        _, numbers_B = tf.unique(option_B, out_idx=tf.int64)
+        _, kinds_B = tf.unique(kinds_B * tf.size(option_B, tf.int64) + numbers_B, out_idx=tf.int64)
+    return kinds_B
+
+
+Outputs = tuple[tf.Tensor, ...]
+
+
+def _in_turns(
+    run: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Outputs],
+    nothing: Outputs,
+    lengths: tf.Tensor,
+    most_rows: tf.Tensor,
+    kinds: tf.Tensor | None = None,
+) -> Outputs:
+    """`run(start, stop, order)` on rows of one kind, the shortest first; outputs are joined, in the rows' own order.
+
+    Args:
+      nothing: the outputs of no rows.
+      lengths: [B] int64.
+      most_rows: [B] int64, how many rows as long as this one may be run together; one is always run.
+      kinds: [B] int64; without it, all rows are of one kind.
+    """
+    order = tf.argsort(lengths, stable=True)
+    kinds = tf.zeros_like(order) if kinds is None else kinds
+    order = tf.gather(order, tf.argsort(tf.gather(kinds, order), stable=True))
+    most_rows, kinds = tf.gather(most_rows, order), tf.gather(kinds, order)
+    size = tf.size(order)
+
+    def turn(start: tf.Tensor, outputs: Outputs) -> tuple[tf.Tensor, Outputs]:
+        rows = tf.range(1, tf.cast(size - start, tf.int64) + 1)
+        fits = (rows <= most_rows[start:]) & (kinds[start:] == kinds[start])
+        stop = start + tf.maximum(tf.math.count_nonzero(fits, dtype=tf.int32), 1)
+        new = run(start, stop, order)
+        return stop, tuple(tf.concat(both, axis=0) for both in zip(outputs, new, strict=True))
+
+    _, outputs = tf.while_loop(
+        lambda start, _: start < size,
+        turn,
+        (tf.constant(0), nothing),
+        shape_invariants=(tf.TensorShape([]), tuple(tf.TensorShape([None, None]) for _ in nothing)),
+        parallel_iterations=1,
+    )
+    back = tf.argsort(order)
+    return tuple(tf.gather(output, back) for output in outputs)

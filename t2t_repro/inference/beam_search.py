@@ -1,0 +1,110 @@
+"""Beam search in the graph, with length penalty and early stop as in Wu et al. (2016, section 7).
+
+Shapes: B sentences, M source length, P length of the longest prefix, W beam width, T steps done, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from t2t_repro.inference.decoding_loop import (
+    END,
+    NEVER,
+    Beams,
+    Hypotheses,
+    Sentences,
+    candidates,
+    first_beams,
+    search,
+    sentences_of,
+)
+from t2t_repro.inference.ensemble import Ensemble
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.parsing.constrained_decoding import GivenWords
+
+
+def length_penalty(length: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
+    """((5 + |Y|) / 6)^alpha (Wu et al., 2016, eq. 14); |Y| counts the end of the sentence."""
+    return ((5.0 + tf.cast(length, tf.float32)) / 6.0) ** alpha
+
+
+def beam_search(
+    models: Transformer | Sequence[Transformer] | Ensemble,
+    source_BM: tf.Tensor,
+    beam_size: tf.Tensor | int,
+    alpha: tf.Tensor | float,
+    extra_length: tf.Tensor | int,
+    prefix_BP: tf.Tensor | None = None,
+    min_length: tf.Tensor | int = 0,
+    given_BG: tf.Tensor | None = None,
+    given_words: GivenWords | None = None,
+) -> Hypotheses:
+    """The best translations of `source_BM` (int32 ids, ending in END, padded with PAD), at most as long as the source
+    plus `extra_length`, ends included. Every hypothesis is a whole one: at the greatest length only END may follow.
+    Scores are log-probabilities over length penalty, highest first.
+
+    `prefix_BP` (padded with PAD) are tokens that the translations begin with, and `min_length` is how many come before
+    END at least; both raise the greatest length where it does not hold them. Several models share a vocabulary, and
+    the mean of their probabilities is what counts. With `given_words` it is the words `given_BG` (padded with PAD)
+    that the search writes, and brackets between them; there is no prefix then, and no least length.
+
+    A sentence is done when no open beam can still score higher than the worst of W finished ones.
+    """
+    ensemble = Ensemble.of(models)
+    sentences = sentences_of(ensemble, source_BM, extra_length, prefix_BP, min_length, given_BG=given_BG)
+    # one open beam, and beams that can never win
+    log_p_W = tf.where(tf.range(beam_size) == 0, 0.0, NEVER)
+    beams = first_beams(ensemble, tf.tile(log_p_W[None], [tf.shape(source_BM)[0], 1]))
+    return search(ensemble, sentences, beams, BestOfBeam(tf.convert_to_tensor(alpha, tf.float32), given_words))
+
+
+class BestOfBeam(NamedTuple):
+    """The rule of beam search. Open beams and finished ones are sorted, best first."""
+
+    alpha: tf.Tensor
+    given_words: GivenWords | None = None
+
+    def can_improve(self, beams: Beams, sentences: Sentences) -> tf.Tensor:
+        reachable = beams.log_p[:, 0] / length_penalty(sentences.longest, self.alpha)
+        return _can_be(beams.log_p[:, 0]) & (beams.finished_scores[:, -1] < reachable)
+
+    def choose(self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences) -> Beams:
+        """Extends every open beam by its likeliest tokens: those with END join the finished, the best others stay."""
+        beam_size = tf.shape(logits_BWV)[1]
+        # At most W of 2 W are END, so enough stay open. One beam takes the likeliest token alone: that is greedy.
+        k = tf.where(beam_size > 1, 2 * beam_size, 1)
+        if self.given_words is None:
+            log_p_BWC, tokens_BWC = candidates(step, logits_BWV, sentences, k)
+        else:
+            log_p_BWC, tokens_BWC = self.given_words.candidates(step, beams, logits_BWV, sentences, k)
+        each = tf.shape(tokens_BWC)[2]
+        values, best = tf.math.top_k(tf.reshape(log_p_BWC + beams.log_p[:, :, None], [-1, beam_size * each]), k)
+        tokens = tf.gather(tf.reshape(tokens_BWC, [-1, beam_size * each]), best, batch_dims=1)
+        parents = best // each
+        ids = tf.concat([tf.gather(beams.ids, parents, batch_dims=1), tokens[:, :, None]], axis=2)
+        ends = tokens == END
+
+        # a beam that cannot be has log p NEVER, which a length penalty above 1 would bring among those that can
+        scores = tf.where(ends & _can_be(values), values / length_penalty(step + 1, self.alpha), NEVER)
+        finished_ids = tf.concat([tf.pad(beams.finished_ids, [[0, 0], [0, 0], [0, 1]]), ids], axis=1)
+        finished_scores, kept = tf.math.top_k(tf.concat([beams.finished_scores, scores], axis=1), beam_size)
+
+        log_p, opened = tf.math.top_k(tf.where(ends, NEVER, values), beam_size)
+        open_parents = tf.gather(parents, opened, batch_dims=1)
+        beams = beams._replace(
+            tokens=tf.gather(tokens, opened, batch_dims=1),
+            log_p=log_p,
+            ids=tf.gather(ids, opened, batch_dims=1),
+            path=tf.gather(beams.path, open_parents, batch_dims=1),
+            finished_ids=tf.gather(finished_ids, kept, batch_dims=1),
+            finished_scores=finished_scores,
+        )
+        return beams if self.given_words is None else self.given_words.advanced(beams, open_parents)
+
+
+def _can_be(log_p: tf.Tensor) -> tf.Tensor:
+    """Returns whether log-probabilities are those of beams that may win: the others have `NEVER` in their sum."""
+    return log_p > NEVER / 2

@@ -1,0 +1,112 @@
+"""Sampling in the graph: translations drawn from the model's own distribution, sharpened or cut where asked.
+
+Shapes: B sentences, M source length, P length of the longest prefix, W samples of each, C tokens to draw from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from t2t_repro.inference.decoding_loop import (
+    END,
+    NEVER,
+    Beams,
+    Hypotheses,
+    Sentences,
+    candidates,
+    first_beams,
+    may_follow,
+    search,
+    sentences_of,
+)
+from t2t_repro.inference.ensemble import Ensemble
+from t2t_repro.model.transformer import Transformer
+
+
+def draws(sources: Sequence[Sequence[int]], samples: int, length: int, seed: int) -> np.ndarray:
+    """Numbers [B, samples, length], float32 in [0, 1), for `sample`.
+
+    They are a function of the seed, the source's ids and the number of the sample: whatever else is sampled with it, in
+    whatever order, a text is given the same, and the more samples are asked for, the first are the same.
+    """
+    drawn = np.empty((len(sources), samples, length), np.float32)
+    for row, ids in enumerate(sources):
+        digest = hashlib.blake2b(np.asarray(ids, "<i4").tobytes(), digest_size=16).digest()
+        for number in range(samples):
+            generator = np.random.default_rng([seed, number, *np.frombuffer(digest, "<u4").tolist()])
+            drawn[row, number] = generator.random(length, np.float32)
+    return drawn
+
+
+def sample(
+    models: Transformer | Sequence[Transformer] | Ensemble,
+    source_BM: tf.Tensor,
+    draws_BWL: tf.Tensor,
+    temperature: tf.Tensor | float,
+    k: tf.Tensor | int,
+    extra_length: tf.Tensor | int,
+    prefix_BP: tf.Tensor | None = None,
+    min_length: tf.Tensor | int = 0,
+) -> Hypotheses:
+    """W translations of each sentence, each token drawn with probability proportional to p^(1 / temperature) among the
+    k likeliest (0: all). Their scores are log-probabilities under the model itself. Lengths, prefix and several models
+    are those of `beam_search`.
+
+    Each token is found by one number of `draws_BWL`, in [0, 1), where the cumulated probabilities reach it.
+    """
+    ensemble = Ensemble.of(models)
+    sentences = sentences_of(ensemble, source_BM, extra_length, prefix_BP, min_length, draws_BWL)
+    beams = first_beams(ensemble, tf.zeros(tf.shape(draws_BWL)[:2]))
+    above_zero = tf.maximum(tf.cast(temperature, tf.float64), np.finfo(np.float64).tiny)  # denormal numbers become 0
+    rule = Drawn(above_zero, tf.convert_to_tensor(k, tf.int32))
+    return search(ensemble, sentences, beams, rule)
+
+
+class Drawn(NamedTuple):
+    """The rule of sampling. Every beam keeps its slot; one that has ended goes on, and nobody looks at it."""
+
+    temperature: tf.Tensor
+    k: tf.Tensor
+
+    def can_improve(self, beams: Beams, sentences: Sentences) -> tf.Tensor:
+        return tf.reduce_any(beams.finished_scores <= NEVER, axis=1)
+
+    def choose(self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences) -> Beams:
+        log_p_BWC, tokens_BWC = tf.cond(
+            self.k > 0,
+            lambda: self._likeliest(step, logits_BWV, sentences),
+            lambda: self._all(step, logits_BWV, sentences),
+        )
+        # the likeliest has 0 whatever the temperature, and so none is too low: at 1e-300 sampling is greedy
+        below_BWC = tf.cast(log_p_BWC - tf.reduce_max(log_p_BWC, axis=2, keepdims=True), tf.float64)
+        p_BWC = tf.nn.softmax(below_BWC / self.temperature)
+        up_to_BWC = tf.cumsum(p_BWC, axis=2)
+        drawn_BW1 = tf.cast(sentences.draws[:, :, step, None], tf.float64) * up_to_BWC[:, :, -1:]
+        place_BW = tf.math.count_nonzero(up_to_BWC <= drawn_BW1, axis=2, dtype=tf.int32)
+        tokens, gained = (tf.gather(x, place_BW, batch_dims=2) for x in (tokens_BWC, log_p_BWC))
+
+        ids = tf.concat([beams.ids, tokens[:, :, None]], axis=2)
+        log_p = beams.log_p + gained
+        ends_now = (tokens == END) & (beams.finished_scores <= NEVER)
+        longer = tf.pad(beams.finished_ids, [[0, 0], [0, 0], [0, 1]])
+        return beams._replace(
+            tokens=tokens,
+            log_p=log_p,
+            ids=ids,
+            finished_ids=tf.where(ends_now[:, :, None], ids, longer),
+            finished_scores=tf.where(ends_now, log_p, beams.finished_scores),
+        )
+
+    def _likeliest(self, step: tf.Tensor, logits_BWV: tf.Tensor, sentences: Sentences) -> tuple[tf.Tensor, tf.Tensor]:
+        log_p_BWC, tokens_BWC = candidates(step, logits_BWV, sentences, self.k)
+        log_p_BWk, best = tf.math.top_k(log_p_BWC, tf.minimum(self.k, tf.shape(log_p_BWC)[2]))
+        return log_p_BWk, tf.gather(tokens_BWC, best, batch_dims=2)
+
+    def _all(self, step: tf.Tensor, logits_BWV: tf.Tensor, sentences: Sentences) -> tuple[tf.Tensor, tf.Tensor]:
+        tokens_BWV = tf.zeros(tf.shape(logits_BWV), tf.int32) + tf.range(logits_BWV.shape[2])
+        return tf.where(may_follow(step, tokens_BWV, sentences), tf.nn.log_softmax(logits_BWV), NEVER), tokens_BWV

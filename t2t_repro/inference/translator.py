@@ -1,0 +1,345 @@
+"""Text in, text out: a trained run as a `Translator`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from t2t_repro.config import HParams
+from t2t_repro.data import batching
+from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs
+from t2t_repro.inference import memory, parallel
+from t2t_repro.inference.beam_search import beam_search
+from t2t_repro.inference.decoding_loop import NEVER, PAD, Hypotheses
+from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
+from t2t_repro.inference.line_windows import Advance, Report
+from t2t_repro.inference.sampling import draws, sample
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.parsing.constrained_decoding import GivenWords
+from t2t_repro.run import Run
+from t2t_repro.training.checkpoints import load_weights
+from t2t_repro.training.precision import POLICIES, allow_tf32
+
+BATCH_TOKENS = 2_048  # source positions of a batch, padding included, for a beam of at most `BATCH_WIDTH`
+BATCH_WIDTH = 4
+SLACK = 1.1  # for padding, where few sentences are shared by the cores
+_IDS, _COUNT, _NUMBER = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int32), tf.TensorSpec([])
+_DRAWS = tf.TensorSpec([None, None, None])
+
+Found = list[tuple[str, float]]  # translations of a text with their scores
+
+
+class Translator:
+    """A model, or several that decode as one, with their vocabulary. Sentences are batched by length and tokens;
+    results keep the input's order. Any number of threads may call it at once.
+    """
+
+    def __init__(self, model: Transformer | Sequence[Transformer] | Ensemble, vocabulary: Vocabulary, hparams: HParams):
+        """`hparams` holds what is not asked for otherwise: beam size, alpha, greatest length."""
+        self.ensemble = Ensemble.of(model)
+        self.model = self.ensemble.models[0]
+        self.vocabulary, self.hparams = vocabulary, hparams
+
+    @classmethod
+    def from_run(cls, output_dir: str, average_checkpoints: int = 1, int8: bool = False) -> Translator:
+        """The run in `output_dir`, with the mean of its newest `average_checkpoints` checkpoints' weights.
+
+        With `int8` the products of decoding are in 8-bit integers, for large models faster on a CPU; all else is as the
+        run has it. Raises FileNotFoundError where there is no run or no checkpoint, and ValueError where one is
+        damaged, or if such products are missing or wrong here (`t2t_repro.model.int8`).
+        """
+        return cls.from_runs([output_dir], average_checkpoints, int8)
+
+    @classmethod
+    def from_runs(cls, output_dirs: Sequence[str], average_checkpoints: int = 1, int8: bool = False) -> Translator:
+        """An ensemble of runs, that is the mean of their probabilities, decoded as the first of them says.
+
+        Raises ValueError where they do not share their vocabulary, and whatever `from_run` raises.
+        """
+        if average_checkpoints < 1:
+            raise ValueError(f"average_checkpoints must be at least 1, got {average_checkpoints}")
+        runs = [Run.open(output_dir) for output_dir in output_dirs]
+        for run in runs[1:]:
+            if run.vocabulary_sha256 != runs[0].vocabulary_sha256:
+                raise ValueError(
+                    f"{run.directory!r} has another vocabulary than {runs[0].directory!r} (SHA-256 differs); "
+                    "runs decode together only where they were trained on the same prepared data"
+                )
+        vocabulary = Vocabulary(runs[0].vocabulary)
+        allow_tf32(all(run.precision == "tf32" for run in runs))
+        models = [Transformer(vocabulary.size, run.hparams, dtype=POLICIES[run.precision]) for run in runs]
+        for run, model in zip(runs, models, strict=True):
+            load_weights(run, model, average_checkpoints)
+        return cls(FixedEnsemble(models, int8), vocabulary, runs[0].hparams)
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        prefixes: Sequence[str] | None = None,
+        min_length: int = 0,
+    ) -> list[str]:
+        """The best translation of each text; an empty text gives an empty one. The rest is as for `n_best`."""
+        found = self.n_best(texts, 1, beam_size, alpha, prefixes=prefixes, min_length=min_length)
+        return [best[0][0] for best in found]
+
+    def n_best(
+        self,
+        texts: Sequence[str],
+        n: int,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        report: Report | None = None,
+        prefixes: Sequence[str] | None = None,
+        min_length: int = 0,
+        given: Sequence[str] | None = None,
+        advance: Advance | None = None,
+    ) -> list[Found]:
+        """The n best translations of each text with their scores (log-probability over length penalty), best first.
+
+        There are fewer if the beam holds fewer that differ in more than the space around them. Without a `beam_size` it
+        is that of the run, or n if that is more. Each translation begins with its text's prefix, whose tokens
+        count in the score, and has at least `min_length` tokens before its end; or it is its text's `given` words with
+        brackets between them, and there are no prefixes and no `min_length`. A text of more tokens than
+        `max_positions` is cut to them, and `report` is called with it. `advance` is called after each batch.
+        """
+        width = max(n, self.hparams.beam_size) if beam_size is None else beam_size
+        penalty = self.hparams.alpha if alpha is None else alpha
+        if width < 1:
+            raise ValueError(f"beam_size must be at least 1, got {width}")
+        if not 1 <= n <= width:
+            raise ValueError(f"n_best must be at least 1 and at most the beam size {width}, got {n}")
+        if not 0 <= penalty < float("inf"):
+            raise ValueError(f"alpha must be at least 0 and finite, got {penalty}")
+
+        extra = self.hparams.extra_length
+
+        def best(sources: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor) -> Hypotheses:
+            if given is not None:
+                return self.search_given(source_BM, width, penalty, extra, prefix_BP)
+            return self.search(source_BM, width, penalty, extra, prefix_BP, min_length)
+
+        must_be_list(given, "given")
+        # words are spelled as they are after a bracket: with the space before them
+        begun = prefixes if given is None else [f" {words}" for words in given]
+        found = self._decode(best, texts, width if n > 1 else 1, width, report, begun, min_length, advance)
+        return [distinct(hypotheses, n) for hypotheses in found]
+
+    def sample(
+        self,
+        texts: Sequence[str],
+        n: int = 1,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        seed: int = 1,
+        report: Report | None = None,
+        prefixes: Sequence[str] | None = None,
+        min_length: int = 0,
+        advance: Advance | None = None,
+    ) -> list[Found]:
+        """n translations of each text, drawn from the model's own distribution, with their log-probabilities under it.
+
+        Each token is drawn with probability proportional to p^(1 / temperature) among the `top_k` likeliest (0: all).
+        What a text is given depends on it, `seed` (at least 0) and nothing else: not on the texts beside it, and the
+        first of three samples is the same as one alone. The rest is as for `n_best`.
+        """
+        if n < 1:
+            raise ValueError(f"n must be at least 1, got {n}")
+        if not 0 < temperature < float("inf"):
+            raise ValueError(f"temperature must be above 0 and finite, got {temperature}")
+        if top_k < 0:
+            raise ValueError(f"top_k must be at least 0, which means all, got {top_k}")
+        if seed < 0:
+            raise ValueError(f"seed must be at least 0, got {seed}")
+        extra = self.hparams.extra_length
+
+        def drawn(sources: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor) -> Hypotheses:
+            longest = source_BM.shape[1] + extra + prefix_BP.shape[1] + min_length + 1
+            draws_BWL = draws(sources, n, longest, seed)
+            return self._sample(source_BM, draws_BWL, temperature, top_k, extra, prefix_BP, min_length)
+
+        return self._decode(drawn, texts, n, n, report, prefixes, min_length, advance)
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """The log-probability of each target given its source, its end included; -inf for a pair that is too long."""
+        scores = self.score_tokens(pairs)
+        return [sum(log_p for _, log_p in tokens) if tokens else -math.inf for tokens in scores]
+
+    def score_tokens(
+        self, pairs: Sequence[tuple[str, str]], report: Report | None = None, advance: Advance | None = None
+    ) -> list[Found]:
+        """Each target's tokens, the end of it last, with their log-probabilities given those before and the source.
+
+        Tokens are spelled as sentencepiece does: U+2581 for a space, `</s>` for the end. A pair with more tokens per
+        side than `max_positions` is not scored: it has no tokens, and `report` is called with it. `advance` is called
+        after each batch.
+        """
+        must_be_pairs(pairs)
+        sources = self.vocabulary.encode([source for source, _ in pairs])
+        targets = self.vocabulary.encode([target for _, target in pairs])
+        pieces = self.vocabulary.pieces
+        scores: list[Found] = [[] for _ in pairs]
+        lengths = np.array([[len(s), len(t)] for s, t in zip(sources, targets, strict=True)]).reshape(-1, 2)
+        longest, limit = lengths.max(axis=1, initial=0), self._max_positions()
+        (scored,) = np.nonzero(longest <= limit)
+        if report:
+            for number in np.flatnonzero(longest > limit).tolist():
+                report(number, f"has {longest[number]:,} tokens on a side; at most {limit:,} are scored")
+
+        def log_probabilities(numbers: list[int]) -> np.ndarray:
+            source_BM, target_BL = _padded([sources[i] for i in numbers]), _padded([targets[i] for i in numbers])
+            return self.token_log_probabilities(source_BM, target_BL).numpy()
+
+        batches = [scored[batch].tolist() for batch in _by_length(lengths[scored], BATCH_TOKENS)]
+        most = memory.batches_in_memory(BATCH_TOKENS, self.model.vocab_size)
+        for numbers, log_p_BL in zip(batches, parallel.at_once(log_probabilities, batches, most), strict=True):
+            for number, log_p in zip(numbers, log_p_BL.tolist(), strict=True):
+                scores[number] = [(pieces[id], log_p[place]) for place, id in enumerate(targets[number])]
+            if advance:
+                advance(len(numbers))
+        return scores
+
+    def search(
+        self,
+        source_BM: tf.Tensor,
+        beam_size: tf.Tensor,
+        alpha: tf.Tensor,
+        extra_length: tf.Tensor,
+        prefix_BP: tf.Tensor | None = None,
+        min_length: tf.Tensor | int = 0,
+    ) -> Hypotheses:
+        """`beam_search` with this model, as one graph for every beam size, batch and length."""
+        if prefix_BP is None:
+            prefix_BP = tf.zeros([tf.shape(source_BM)[0], 0], tf.int32)
+        return self._search(source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
+
+    @tf.function(autograph=False, input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS, _COUNT])
+    def _search(self, source_BM, beam_size, alpha, extra_length, prefix_BP, min_length):
+        return beam_search(self.ensemble, source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
+
+    @tf.function(autograph=False, input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS])
+    def search_given(self, source_BM, beam_size, alpha, extra_length, given_BG):
+        """`search` for what holds the words `given_BG`."""
+        given_words = GivenWords.of(self.vocabulary.pieces)
+        return beam_search(
+            self.ensemble, source_BM, beam_size, alpha, extra_length, given_BG=given_BG, given_words=given_words
+        )
+
+    @tf.function(
+        autograph=False,
+        input_signature=[_IDS, _DRAWS, tf.TensorSpec([], tf.float64), _COUNT, _COUNT, _IDS, _COUNT],
+    )
+    def _sample(self, source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length):
+        return sample(self.ensemble, source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length)
+
+    @tf.function(autograph=False, input_signature=[_IDS, _IDS])
+    def token_log_probabilities(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
+        """log p of each target token given those before it and the source: [B, L] float32, 0 at padding."""
+        log_p_BLV = tf.nn.log_softmax(self.ensemble.logits(source_BM, target_BL))
+        chosen_BL = tf.gather(log_p_BLV, target_BL, batch_dims=2)
+        return tf.where(target_BL != PAD, chosen_BL, 0.0)
+
+    def _decode(
+        self,
+        decode: Callable[[list[list[int]], tf.Tensor, tf.Tensor], Hypotheses],
+        texts: Sequence[str],
+        n: int,
+        width: int,
+        report: Report | None,
+        prefixes: Sequence[str] | None,
+        min_length: int,
+        advance: Advance | None,
+    ) -> list[Found]:
+        """The first n of what `decode` finds by batches of sources, sources [B, M] and prefixes [B, P]."""
+        must_be_list(texts)
+        must_be_list(prefixes, "prefixes")
+        if min_length < 0:
+            raise ValueError(f"min_length must be at least 0, got {min_length}")
+        if prefixes is not None and len(prefixes) != len(texts):
+            raise ValueError(f"there must be a prefix for each text: {len(prefixes)} for {len(texts)}")
+        results: list[Found] = [[("", 0.0)]] * len(texts)
+        sources = self._encode(texts, report)
+        begun = [ids[:-1] for ids in self.vocabulary.encode(["" for _ in texts] if prefixes is None else prefixes)]
+
+        def best(places: list[int]) -> list[Found]:
+            batch = [sources[place] for place in places]
+            found = decode(batch, _padded(batch), _padded([begun[place] for place in places]))
+            return list(self._texts(found, n))
+
+        batches = list(_batches(sources, BATCH_TOKENS * BATCH_WIDTH // max(width, BATCH_WIDTH)))
+        lengths = {i: max(len(ids), len(begun[i]) + 1, min_length + 1) for i, ids in sources.items()}
+        batches = [part for places in batches for part in self._in_memory(places, lengths, width)]
+        for places, found in zip(batches, parallel.at_once(best, batches), strict=True):
+            for place, hypotheses in zip(places, found, strict=True):
+                results[place] = hypotheses
+            if advance:
+                advance(len(places))
+        return results
+
+    def _in_memory(self, places: list[int], lengths: Mapping[int, int], width: int) -> Iterator[list[int]]:
+        """Splits a batch evenly if its beams and their logits need more memory than each core's batch may have."""
+        positions = max(lengths[place] for place in places) + self.hparams.extra_length
+        each = memory.search_bytes(self.ensemble, self.model.vocab_size, width, positions)
+        most = max(1, memory.batch_bytes(parallel.batches_at_once()) // each)
+        yield from (part.tolist() for part in np.array_split(places, math.ceil(len(places) / most)))
+
+    def _encode(self, texts: Sequence[str], report: Report | None) -> dict[int, list[int]]:
+        """Ids of each text that is not empty, by its place."""
+        places = [place for place, text in enumerate(texts) if text]
+        encoded = dict(zip(places, self.vocabulary.encode([texts[place] for place in places]), strict=True))
+        limit = self._max_positions()
+        for place, ids in encoded.items():
+            if len(ids) > limit:
+                if report:
+                    report(place, f"has {len(ids):,} tokens; the first {limit - 1:,} are translated")
+                encoded[place] = ids[: limit - 1] + ids[-1:]
+        return encoded
+
+    def _max_positions(self) -> int:
+        """The most tokens of a text. Sinusoids have no end, but attention takes memory for the square of the length."""
+        return min(model.hparams.max_positions for model in self.ensemble.models)
+
+    def _texts(self, found: Hypotheses, n: int) -> Iterator[Found]:
+        all_ids, all_scores = found.ids.numpy()[:, :n], found.scores.numpy()[:, :n]
+        texts = iter(self.vocabulary.decode(all_ids.reshape(-1, all_ids.shape[2]).tolist()))
+        for scores in all_scores:
+            both = [(next(texts), float(score)) for score in scores]
+            yield [(text, score) for text, score in both if score > NEVER / 1e6]
+
+
+def distinct(hypotheses: Found, n: int) -> Found:
+    """The first n that differ. A text with and without a space before it is one: a model spells it either way."""
+    first: dict[str, tuple[str, float]] = {}
+    for text, score in hypotheses:
+        first.setdefault(text.strip(), (text, score))
+    return list(first.values())[:n]
+
+
+def _batches(sources: Mapping[int, list[int]], tokens: int) -> Iterator[list[int]]:
+    """Places of sources of similar length, as many as hold so many tokens, padding included."""
+    places = list(sources)
+    lengths = np.array([[len(sources[place])] * 2 for place in places]).reshape(-1, 2)
+    for numbers in _by_length(lengths, tokens):
+        yield [places[i] for i in numbers]
+
+
+def _by_length(lengths: np.ndarray, tokens: int) -> Iterator[list[int]]:
+    """Numbers of pairs that are a batch: at most so many tokens, and fewer where not every core would have one."""
+    if not len(lengths):
+        return
+    tokens = min(tokens, math.ceil(SLACK * lengths.sum(axis=0).max() / parallel.batches_at_once()))
+    cut = batching.plan(lengths, max(tokens, int(lengths.max())), np.random.default_rng(0))
+    for start, end in zip(cut.starts[:-1], cut.starts[1:], strict=True):
+        yield cut.order[start:end].tolist()
+
+
+def _padded(sequences: list[list[int]]) -> tf.Tensor:
+    """[B, (length)] ids as [B, longest] int32."""
+    padded = np.full((len(sequences), max(map(len, sequences), default=0)), PAD, np.int32)
+    for row, ids in enumerate(sequences):
+        padded[row, : len(ids)] = ids
+    return tf.constant(padded)

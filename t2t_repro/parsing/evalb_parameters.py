@@ -1,0 +1,93 @@
+"""What EVALB is told to leave out and to hold equal: the parameters, and the files that they come in."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from t2t_repro.preparation.corpora import read_lines
+from t2t_repro.registry import nearest
+
+Pairs = frozenset[frozenset[str]]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How two trees are compared. The defaults are those of COLLINS.prm, which published figures are computed with.
+
+    A part of speech in `delete` takes its word along, a constituent in it leaves its children.
+    """
+
+    delete: frozenset[str] = frozenset({"TOP", "-NONE-", ",", ":", "``", "''", "."})
+    delete_for_length: frozenset[str] = frozenset({"-NONE-"})
+    quote: frozenset[str] = frozenset()  # tags that a quotation mark may be confused by: see new.prm
+    equal_labels: Pairs = frozenset({frozenset({"ADVP", "PRT"})})
+    equal_words: Pairs = frozenset()
+    labeled: bool = True
+    cutoff: int = 40  # words of the sentences in the second summary
+    max_error: int = 10
+
+    def same_label(self, one: str, two: str) -> bool:
+        return one == two or frozenset({one, two}) in self.equal_labels
+
+    def same_word(self, one: str, two: str) -> bool:
+        return one == two or frozenset({one, two}) in self.equal_words
+
+    @cached_property
+    def deleted_constituents(self) -> frozenset[str]:
+        """`delete` and what equals a label in it; of parts of speech, `delete` alone is left out."""
+        return self.delete.union(*(pair for pair in self.equal_labels if pair & self.delete))
+
+
+COLLINS = Parameters()
+
+_NUMBERS = {"LABELED": "labeled", "CUTOFF_LEN": "cutoff", "MAX_ERROR": "max_error", "DEBUG": ""}
+_SETS = {"DELETE_LABEL": "delete", "DELETE_LABEL_FOR_LENGTH": "delete_for_length", "QUOTE_LABEL": "quote"}
+_PAIRS = {"EQ_LABEL": "equal_labels", "EQ_WORD": "equal_words"}
+
+
+def read_parameters(path: str) -> Parameters:
+    """The parameters in a file such as COLLINS.prm: what it does not name is not deleted and not equal.
+
+    A line is a keyword and a value; # begins a comment line. DEBUG is read and changes nothing. Raises
+    FileNotFoundError, and ValueError which names the file and line, for what EVALB would not take either.
+    """
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"no file {path!r}; give a parameter file of EVALB, such as COLLINS.prm")
+    collected: dict[str, set[Any]] = {name: set() for name in (*_SETS.values(), *_PAIRS.values())}
+    numbers: dict[str, int] = {}
+    for number, line in enumerate(read_lines(path), start=1):
+        if line.startswith("#") or not line.strip():
+            continue
+        keyword, *values = re.split(r"\s+", line.strip(), flags=re.ASCII)
+        try:
+            _take(keyword, values, collected, numbers)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number:,}: {error}") from None
+    numbers.pop("", None)
+    sets = {name: frozenset(values) for name, values in collected.items()}
+    return dataclasses.replace(COLLINS, **sets, **_typed(numbers))  # type: ignore[arg-type]
+
+
+def _take(keyword: str, values: list[str], collected: dict[str, set[Any]], numbers: dict[str, int]) -> None:
+    wanted = 2 if keyword in _PAIRS else 1
+    if keyword not in {*_NUMBERS, *_SETS, *_PAIRS}:
+        raise ValueError(f"unknown keyword {keyword!r}: {nearest(keyword, [*_NUMBERS, *_SETS, *_PAIRS])}")
+    if len(values) != wanted:
+        raise ValueError(f"{keyword} takes {('one value', 'two values')[wanted - 1]}, got {len(values)}")
+    if keyword in _SETS:
+        collected[_SETS[keyword]].add(values[0])
+    elif keyword in _PAIRS:
+        collected[_PAIRS[keyword]].add(frozenset(values))
+    elif values[0].isascii() and values[0].isdigit():
+        numbers[_NUMBERS[keyword]] = int(values[0])
+    else:
+        raise ValueError(f"{keyword} takes a whole number, got {values[0]!r}")
+
+
+def _typed(numbers: dict[str, int]) -> dict[str, int | bool]:
+    return {name: bool(value) if name == "labeled" else value for name, value in numbers.items()}

@@ -1,0 +1,103 @@
+"""Sentence in, tree out: a trained run of a parsing problem as a `Parser`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from t2t_repro.data.vocabulary import must_be_list
+from t2t_repro.inference.line_windows import Advance, Report
+from t2t_repro.inference.translator import Translator
+from t2t_repro.parsing.linearization import rebuild, split_words, symbol_of
+from t2t_repro.parsing.trees import Tree
+
+
+class Parser:
+    """A translator whose translations are linearised trees: whatever it writes becomes a tree over the very words.
+
+    What that took is counted: `sentences` parsed, how many of their best trees were `repaired`, and the `repairs` in
+    all. With `well_formed`, a hypothesis of the beam that needs none goes before those that do, whatever their scores.
+    """
+
+    def __init__(self, translator: Translator, well_formed: bool = False):
+        self.translator, self.well_formed = translator, well_formed
+        self.sentences = self.repaired = self.repairs = 0
+
+    def parse(
+        self,
+        sentences: Sequence[Sequence[str]],
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        tags: Sequence[Sequence[str]] | None = None,
+    ) -> list[Tree]:
+        """The best tree of each sentence, which is a list of words, at least one, without brackets or white space.
+
+        `tags`: the part of speech of each word; without, those that punctuation tells, and XX.
+        """
+        must_be_list(sentences, "sentences")
+        for number, words in enumerate(sentences, start=1):
+            must_be_list(words, f"sentence {number}")
+        found = self._hypotheses([" ".join(words) for words in sentences], 1, beam_size, alpha, None)
+        all_tags = [None] * len(sentences) if tags is None else tags
+        return [
+            self._trees(hypotheses, words, 1, tags)[0][0]
+            for hypotheses, words, tags in zip(found, sentences, all_tags, strict=True)
+        ]
+
+    def n_best(
+        self,
+        texts: Sequence[str],
+        n: int,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        report: Report | None = None,
+        advance: Advance | None = None,
+    ) -> list[list[tuple[str, float]]]:
+        """The n best trees of each tokenised sentence, written in brackets, with their scores: see
+        `Translator.n_best`. A text without words gives an empty one."""
+        must_be_list(texts)
+        sentences = [split_words(text) for text in texts]
+        found = self._hypotheses([" ".join(words) for words in sentences], n, beam_size, alpha, report, advance)
+        return [
+            [(str(tree), score) for tree, score in self._trees(hypotheses, words, n)] if words else hypotheses
+            for hypotheses, words in zip(found, sentences, strict=True)
+        ]
+
+    def summary(self) -> str:
+        """What was counted: `repaired 12 of 1,700 trees (31 repairs)`."""
+        return f"repaired {self.repaired:,} of {self.sentences:,} trees ({self.repairs:,} repairs)"
+
+    def _hypotheses(
+        self,
+        texts: Sequence[str],
+        n: int,
+        beam_size: int | None,
+        alpha: float | None,
+        report: Report | None,
+        advance: Advance | None = None,
+    ) -> list[list[tuple[str, float]]]:
+        width = self.translator.hparams.beam_size if beam_size is None else beam_size
+        wanted = max(n, width) if self.well_formed or n > 1 else n
+        given = [_symbols(text) for text in texts]
+        return self.translator.n_best(texts, wanted, beam_size, alpha, report, given=given, advance=advance)
+
+    def _trees(
+        self, hypotheses: list[tuple[str, float]], words: Sequence[str], n: int, tags: Sequence[str] | None = None
+    ) -> list[tuple[Tree, float]]:
+        """The n best trees of one sentence with their scores: all words under TOP if the search found nothing."""
+        hypotheses = hypotheses or [("", -math.inf)]
+        rebuilt = [(*rebuild(text, words, tags), score) for text, score in hypotheses]
+        if self.well_formed:
+            rebuilt.sort(key=lambda each: each[1] > 0)  # those of a kind stay in order
+        _, repairs, _ = rebuilt[0]
+        self.sentences += 1
+        self.repaired += repairs > 0
+        self.repairs += repairs
+        first: dict[str, tuple[Tree, float]] = {}
+        for tree, _, score in rebuilt:  # different symbols may be repaired to one tree
+            first.setdefault(str(tree), (tree, score))
+        return list(first.values())[:n]
+
+
+def _symbols(text: str) -> str:
+    return " ".join(symbol_of(word) for word in text.split(" "))

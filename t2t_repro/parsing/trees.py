@@ -1,0 +1,253 @@
+"""Trees: Penn Treebank bracketing, read strictly, cleaned for training, written on one line.
+
+    ( (S (NP-SBJ-1 (DT The) (NN law)) (VP (VBD changed) (NP-1 (-NONE- *))) (. .)) )      as the treebank has it
+    (S (NP (DT The) (NN law)) (VP (VBD changed)) (. .))                                  clean
+
+What separates is ASCII white space; a no-break space belongs to its word. A leaf that holds several words is one token
+to its annotators, so that its words are joined by "_": CRAFT has five such, (NN Xpd TTD). Nothing here recurses, and a
+tree may be as deep as a file can say.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from t2t_repro.preparation.corpora import read_lines
+
+TRACE = "-NONE-"  # the tag of a trace: a word that nobody wrote
+ROOT = "TOP"  # a root of no meaning, which EVALB does not count
+_OUTERMOST = frozenset({"", ROOT, "ROOT", "S1"})  # what treebanks and parsers write around a sentence
+
+MAX_BRACKETS = 1 << 18  # of one tree: a sentence has some hundreds, a file whose first ) is missing has them all
+
+_ATOM = re.compile(r"[^\s()]+", re.ASCII)
+_ANNOTATION = re.compile("[-=]")  # where function tags and indices begin: NP-SBJ-1, NP=2
+_SYMBOL = re.compile(r"\([^\s()]*|\)|[^\s()]+", re.ASCII)  # "(NP", "(", ")", "word"
+
+Step = Literal["(", "word", ")"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Tree:
+    """A label with children, or with a word: then it is a leaf, and the label is the word's part of speech.
+
+    Raises ValueError for what no bracketing can say: neither or both, white space or a bracket in a label or word, and
+    a label that is missing anywhere but at the root.
+    """
+
+    label: str
+    children: tuple[Tree, ...] = ()
+    word: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.word is None) != bool(self.children):
+            raise ValueError(f"a tree holds children or one word, got {len(self.children)} children and {self.word!r}")
+        if self.word is not None and not _ATOM.fullmatch(self.word):
+            raise ValueError(f"a word has no white space and no brackets, and is not empty; got {self.word!r}")
+        if not _ATOM.fullmatch(self.label) and (self.label or self.word is not None):
+            raise ValueError(f"a label has no white space and no brackets, and is not empty; got {self.label!r}")
+        for child in self.children:
+            if not child.label:
+                raise ValueError("only the root of a tree may be without a label")
+
+    def walk(self) -> Iterator[tuple[Step, Tree]]:
+        """Every part in the order of its writing: ("(", tree) and (")", tree) around children, ("word", leaf)."""
+        todo: list[tuple[Step, Tree]] = [("(", self)]
+        while todo:
+            step, tree = todo.pop()
+            if tree.word is not None:
+                yield "word", tree
+                continue
+            yield step, tree
+            if step == "(":
+                todo.append((")", tree))
+                todo.extend([("(", child) for child in reversed(tree.children)])
+
+    def leaves(self) -> list[Tree]:
+        return [tree for step, tree in self.walk() if step == "word"]
+
+    def words(self) -> list[str]:
+        return [leaf.word for leaf in self.leaves() if leaf.word is not None]
+
+    def tags(self) -> list[str]:
+        return [leaf.label for leaf in self.leaves()]
+
+    def __str__(self) -> str:
+        """The tree on one line: `(S (NP (PRP We)) (VP (VBP agree)) (. .))`."""
+        parts = []
+        for step, tree in self.walk():
+            parts.append(
+                f" ({tree.label} {tree.word})" if step == "word" else f" ({tree.label}" if step == "(" else ")"
+            )
+        return "".join(parts)[1:]
+
+    def __repr__(self) -> str:
+        return f"parse({str(self)!r})"
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tree):
+            return NotImplemented
+        todo = [(self, other)]
+        while todo:
+            one, two = todo.pop()
+            if (one.label, one.word, len(one.children)) != (two.label, two.word, len(two.children)):
+                return False
+            todo.extend(zip(one.children, two.children, strict=True))
+        return True
+
+
+def read_trees(path: str) -> Iterator[Tree]:
+    """The trees of a file, through gzip where its name ends in `.gz`, one at a time.
+
+    A tree may take many lines and a line may hold many trees. Raises FileNotFoundError, and ValueError which names the
+    file and line, for whatever is not a tree and for a file without any.
+    """
+    number = 0
+    for number, tree in enumerate(parse_lines(lines_of_trees(path), path), start=1):  # noqa: B007
+        yield tree
+    if not number:
+        raise ValueError(f"{path} holds no tree; expected Penn Treebank bracketing, (S (NP (PRP We)) ...)")
+
+
+def lines_of_trees(path: str) -> Iterator[str]:
+    """The lines of a file that is to hold trees."""
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"no file {path!r}; give a file of trees in Penn Treebank bracketing")
+    return iter(read_lines(path))
+
+
+def parse(text: str) -> Tree:
+    """The one tree that `text` holds. Raises ValueError where it is none, or several."""
+    found = list(parse_lines([text], "the text"))
+    if len(found) != 1:
+        raise ValueError(f"expected one tree, got {len(found)} in {text!r:.80}")
+    return found[0]
+
+
+def parse_lines(lines: Iterable[str], name: str, first: int = 1) -> Iterator[Tree]:
+    """The trees in `lines`, each as soon as it is closed. Errors name `name` and count lines from `first`."""
+    reader = _Reader(name)
+    for reader.line, text in enumerate(lines, start=first):
+        for symbol in _SYMBOL.findall(text):
+            tree = reader.take(symbol)
+            if tree is not None:
+                yield tree
+    reader.end()
+
+
+@dataclass(slots=True)
+class _Bracket:
+    label: str
+    children: list[Tree] = field(default_factory=list)
+    word: str | None = None
+
+
+class _Reader:
+    """Trees from symbols: "(NP", "word" and ")", which `take` is given one after the other."""
+
+    def __init__(self, name: str):
+        self.line = 0
+        self._name = name
+        self._open: list[_Bracket] = []
+        self._began = 0  # the line of the tree that is being read, and how many brackets of it were read
+        self._brackets = 0
+
+    def take(self, symbol: str) -> Tree | None:
+        """Reads one symbol; gives the tree that it closes, None within a tree."""
+        if symbol == ")":
+            return self._close()
+        if symbol.startswith("("):
+            self._begin(symbol[1:])
+        else:
+            self._word(symbol)
+        return None
+
+    def end(self) -> None:
+        """Raises where the text ends inside a tree."""
+        if self._open:
+            brackets = "a bracket is" if len(self._open) == 1 else f"{len(self._open):,} brackets are"
+            raise ValueError(
+                f"{self._name} ends inside a tree that began at line {self._began:,}: {brackets} not closed, "
+                f"the last one ({self._open[-1].label}; expected its )"
+            )
+
+    def _begin(self, label: str) -> None:
+        if not self._open:
+            self._began, self._brackets = self.line, 0
+        elif not label:
+            raise self._error("a bracket without a label inside a tree; expected (LABEL, only the outermost has none")
+        elif self._open[-1].word is not None:
+            raise self._mixed(self._open[-1])
+        self._brackets += 1
+        if self._brackets > MAX_BRACKETS:
+            raise self._error(
+                f"the tree that began at line {self._began:,} is not closed after {MAX_BRACKETS:,} brackets; "
+                "look for a missing ) there"
+            )
+        self._open.append(_Bracket(label))
+
+    def _word(self, word: str) -> None:
+        if not self._open:
+            raise self._error(f"{word!r} stands outside of every bracket; expected a tree, which starts with (")
+        bracket = self._open[-1]
+        if not bracket.label:
+            raise self._error(f"{word!r} in a bracket without a label; expected (TAG {word}), no space after the (")
+        bracket.word = word if bracket.word is None else f"{bracket.word}_{word}"
+        if bracket.children:
+            raise self._mixed(bracket)
+
+    def _close(self) -> Tree | None:
+        if not self._open:
+            raise self._error("a ) that closes nothing; expected a tree, which starts with (")
+        bracket = self._open.pop()
+        if not bracket.children and bracket.word is None:
+            raise self._error(f"({bracket.label}) is empty; expected a word or brackets in it")
+        tree = Tree(bracket.label, tuple(bracket.children), bracket.word)
+        if not self._open:
+            return tree
+        self._open[-1].children.append(tree)
+        return None
+
+    def _mixed(self, bracket: _Bracket) -> ValueError:
+        return self._error(f"({bracket.label} holds the word {bracket.word!r} and a bracket; expected one or the other")
+
+    def _error(self, message: str) -> ValueError:
+        return ValueError(f"{self._name}, line {self.line:,}: {message}")
+
+
+def clean(tree: Tree) -> Tree | None:
+    """The tree that a parser is trained on and scored against; None where it has no words but traces.
+
+    Traces go, and constituents that hold nothing else; function tags and indices go (`bare`); so does an outermost
+    bracket that only wraps a sentence (unlabelled, TOP, ROOT, S1), and where it wraps several, it is TOP. A constituent
+    over its like, (NP (NP ...)), stays: EVALB counts both, and grammars drop them for the sake of their charts alone.
+    """
+    around: list[list[Tree]] = [[]]
+    for step, part in tree.walk():
+        if step == "(":
+            around.append([])
+        elif step == "word":
+            if part.label != TRACE:
+                around[-1].append(Tree(bare(part.label), (), part.word))
+        else:
+            children = tuple(around.pop())
+            if children:
+                around[-1].append(Tree(bare(part.label), children))
+    if not around[0]:
+        return None
+    root = around[0][0]
+    while root.label in _OUTERMOST and len(root.children) == 1:
+        root = root.children[0]
+    return Tree(ROOT, root.children) if root.label in _OUTERMOST and root.children else root
+
+
+def bare(label: str) -> str:
+    """A label without function tags and indices, NP for NP-SBJ-1 and NP=2. A label that starts so, -LRB-, stays."""
+    return label if label[:1] in "-=" else _ANNOTATION.split(label, maxsplit=1)[0]

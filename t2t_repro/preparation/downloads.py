@@ -1,0 +1,248 @@
+"""The files of a WMT data set as tensorflow-datasets knows them: downloaded, verified, unpacked.
+
+Which archives there are, what is in them, where they are had and what their SHA-256 is, the builder of
+tensorflow-datasets says, and its download manager fetches them or finds them in `raw_dir`. Only the unpacking is done
+here: that manager holds whole files in memory, four of giga-fren's size at a time, and trusts what it once unpacked.
+
+    DATA/downloads/wmt14_translate/...                                        archives, where they are not in raw_dir
+    DATA/downloads/unpacked/wmt14_translate-de-en/dev.tgz/dev/newstest2013.de
+    DATA/downloads/unpacked/wmt14_translate-de-en/dev.tgz/unpacked.json       sizes and SHA-256; written last
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import sys
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from t2t_repro.data.lock import locked
+from t2t_repro.io import read_json, sha256, write_json, written_whole
+from t2t_repro.problem import Generated, TextFiles, Trees, Wmt
+
+_RECORD = "unpacked.json"
+_COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Original:
+    """Text to read, and, where it is a corpus of a WMT data set, its name there and how many lines it should have (0:
+    unknown)."""
+
+    name: str
+    files: TextFiles | Generated | Trees
+    lines: int = 0
+
+
+class Originals:
+    """What is downloaded lies below `folder`. An archive is looked at once in the life of this object."""
+
+    def __init__(self, folder: str, report: Callable[[str], None]):
+        self._folder, self._report = folder, report
+        self._known: dict[tuple[str, str | None], dict[str, Any]] = {}
+
+    def of(self, corpus: Wmt) -> list[Original]:
+        """The corpora of one split, in the order of tensorflow-datasets, from the archives in `corpus.raw_dir`; what is
+        missing there is downloaded, and what an earlier download left damaged is fetched again.
+
+        Raises ValueError for a data set that is not there or not of this form, and for an archive of another SHA-256;
+        OSError where a download fails.
+        """
+        builder = _builder(corpus, self._folder)
+        key = corpus.dataset, corpus.raw_dir
+        if key not in self._known:
+            with locked(self._folder, self._report), _errors_in_one_line(corpus):
+                archives = _Archives(builder, corpus, self._folder, self._report)
+                self._known[key] = {str(each.name): each.gen_kwargs for each in builder._split_generators(archives)}
+        splits = self._known[key]
+        if corpus.split not in splits:
+            raise ValueError(f"{corpus.dataset} has no split {corpus.split!r}; it has {', '.join(splits)}")
+        names, folders = splits[corpus.split]["split_subsets"], splits[corpus.split]["extraction_map"]
+        lines = dict(corpus.lines)
+        return [
+            Original(name, _in_order(corpus, builder, folders[name][0], name), lines.get(name, 0)) for name in names
+        ]
+
+
+def archive_sums(dataset: str) -> dict[str, str]:
+    """{URL: SHA-256} of the archives of a data set, "" where tensorflow-datasets has no sum."""
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder(dataset, data_dir=os.devnull)
+    sums = _sums(builder)
+    return {url: sums[url].checksum if url in sums else "" for url in sorted(_members(builder))}
+
+
+def _builder(corpus: Wmt, folder: str) -> Any:
+    import tensorflow_datasets as tfds
+
+    try:
+        builder = tfds.builder(corpus.dataset, data_dir=folder)
+        pair = builder.builder_config.language_pair
+    except (tfds.core.DatasetNotFoundError, AttributeError, ValueError):
+        raise ValueError(f"tensorflow-datasets has no WMT data set {corpus.dataset!r}") from None
+    if {corpus.source_language, corpus.target_language} != set(pair):
+        wanted = f"{corpus.source_language} and {corpus.target_language}"
+        raise ValueError(f"{corpus.dataset} is of the languages {' and '.join(pair)}, not of {wanted}")
+    return builder
+
+
+def _subset(name: str) -> Any:
+    from tensorflow_datasets.translate import wmt
+
+    return wmt.DATASET_MAP[name]
+
+
+def _sums(builder: Any) -> dict[str, Any]:
+    from tensorflow_datasets.core.download import checksums
+
+    return checksums.get_all_url_infos() | (builder.url_infos or {})
+
+
+def _members(builder: Any) -> dict[str, list[str]]:
+    """{URL of an archive: the files of it that belong to the data set}."""
+    source = builder.builder_config.language_pair[0]
+    members: dict[str, list[str]] = {}
+    for name in [name for names in builder.subsets.values() for name in names]:
+        urls, paths = _subset(name).get_url(source), _subset(name).get_path(source)
+        if len(urls) != 1 or len(paths) != 2 or not all(paths) or _subset(name).get_manual_dl_files(source):
+            raise ValueError(
+                f"{builder.name}: the corpus {name} is not two files of one archive, which is what is read"
+            )
+        members.setdefault(urls[0], []).extend(paths)
+    return members
+
+
+def _in_order(corpus: Wmt, builder: Any, folder: str, name: str) -> TextFiles:
+    """The two files of the corpus `name`, the source language first."""
+    first, second = builder.builder_config.language_pair
+    files = dict(zip((first, second), _subset(name).get_path(first), strict=True))
+    source, target = (os.path.join(folder, files[each]) for each in (corpus.source_language, corpus.target_language))
+    return TextFiles(source, target)
+
+
+class _Archives:
+    """What the builder is given for tensorflow-datasets' download manager: it downloads through that one, checks every
+    time, and unpacks what is needed, file by file."""
+
+    def __init__(self, builder: Any, corpus: Wmt, folder: str, report: Callable[[str], None]):
+        self.manual_dir = corpus.raw_dir or folder
+        self._builder, self._raw_dir, self._folder, self._report = builder, corpus.raw_dir, folder, report
+        self._unpacked_below = os.path.join(folder, "unpacked", corpus.dataset.replace("/", "-"))
+        self._members, self._sums = _members(builder), _sums(builder)
+        self._done: dict[str, str] = {}
+
+    def download_and_extract(self, urls: Any) -> Any:
+        """The folder in which the archive at a URL is unpacked; for a list or dictionary of them, one of folders."""
+        if isinstance(urls, dict):
+            return {name: self.download_and_extract(part) for name, part in urls.items()}
+        if not isinstance(urls, str):
+            return [self.download_and_extract(url) for url in urls]
+        if urls not in self._done:
+            self._done[urls] = self._folder_of(urls)
+        return self._done[urls]
+
+    def extract(self, paths: dict[str, Any]) -> dict[str, Any]:
+        """Archives that the user must fetch: none of these data sets has any."""
+        return paths
+
+    def _folder_of(self, url: str) -> str:
+        name = os.path.basename(url)
+        folder, members = os.path.join(self._unpacked_below, name), self._members[url]
+        expected = self._sums[url].checksum if url in self._sums else ""
+        if not _is_unpacked(folder, members, expected):
+            archive = self._archive(url, expected)
+            self._report(f"unpacking {archive}")
+            shutil.rmtree(folder, ignore_errors=True)
+            files = _unpack(archive, folder, members)
+            record = {"url": url, "sha256": expected or sha256(archive), "files": files}
+            write_json(os.path.join(folder, _RECORD), record)
+        return folder
+
+    def _archive(self, url: str, expected: str) -> str:
+        """The path of an archive with the right SHA-256. One that was downloaded earlier and is damaged goes."""
+        for leftover in glob.glob(os.path.join(glob.escape(self._folder), "*", "*.tmp.*")):  # of a killed download
+            shutil.rmtree(leftover, ignore_errors=True)
+        self._report(f"looking for {url}, to download it if it is not there")
+        archive = self._fetch(url)
+        if expected and sha256(archive) != expected:  # tensorflow-datasets trusts what it downloaded once
+            os.remove(archive)
+            archive = self._fetch(url)
+        return archive
+
+    def _fetch(self, url: str) -> str:
+        import tensorflow_datasets as tfds
+
+        if not sys.stderr.isatty():
+            tfds.disable_progress_bar()
+        manager = tfds.download.DownloadManager(
+            download_dir=self._folder,
+            manual_dir=self._raw_dir,
+            url_infos=self._sums,
+            dataset_name=self._builder.name,
+        )
+        return os.fspath(manager.download(url))
+
+
+def _is_unpacked(folder: str, members: list[str], expected: str) -> bool:
+    """Whether the files are there with the bytes that were unpacked from the right archive. Reads them all."""
+    try:
+        record = read_json(os.path.join(folder, _RECORD))
+        if expected and record["sha256"] != expected:
+            return False
+        known = {member: record["files"][member] for member in members}
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return all(
+        os.path.isfile(path := os.path.join(folder, member))
+        and os.path.getsize(path) == file["bytes"]
+        and sha256(path) == file["sha256"]
+        for member, file in known.items()
+    )
+
+
+def _unpack(archive: str, folder: str, members: list[str]) -> dict[str, Any]:
+    """Writes `members` below `folder`, each whole or not at all; {member: bytes and SHA-256}."""
+    missing, files = set(members), {}
+    with tarfile.open(archive) as tar:
+        for entry in tar:
+            name = os.path.normpath(entry.name)
+            if name not in missing or not entry.isfile():
+                continue
+            path = os.path.join(folder, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            content = tar.extractfile(entry)
+            with written_whole(path) as temporary, open(temporary, "wb") as file:
+                shutil.copyfileobj(content, file, _COPY_BYTES)  # type: ignore[arg-type]
+            files[name] = {"bytes": os.path.getsize(path), "sha256": sha256(path)}
+            missing.remove(name)
+            if not missing:
+                return files
+    raise ValueError(f"{archive} holds no {', '.join(sorted(missing))}; fetch it again")
+
+
+@contextmanager
+def _errors_in_one_line(corpus: Wmt) -> Iterator[None]:
+    """What tensorflow-datasets raises, as this project does."""
+    from tensorflow_datasets.core.download import download_manager, util
+
+    try:
+        yield
+    except download_manager.NonMatchingChecksumError as error:
+        first = str(error).partition("\n")[0].rstrip(":")
+        raise ValueError(f"{first}; remove that file, or fetch it again") from None
+    except (util.DownloadError, OSError) as error:
+        if isinstance(error, OSError) and error.filename:  # a file of ours: a full disk, no permission
+            raise
+        raise OSError(
+            f"{corpus.dataset} cannot be downloaded ({' '.join(str(error).split())}); run this again, or fetch the "
+            f"archives otherwise and give their folder as --raw_dir: {', '.join(archive_sums(corpus.dataset))}"
+        ) from None
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise ValueError(f"an archive of {corpus.dataset} is damaged ({error}); fetch it again") from None

@@ -1,0 +1,1 @@
+"""Training on several machines: how they meet, agree and stop together."""

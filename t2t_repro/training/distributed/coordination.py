@@ -1,0 +1,146 @@
+"""Several machines in one training, by TensorFlow's `MultiWorkerMirroredStrategy`."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from t2t_repro.config import TrainingOptions
+from t2t_repro.data.dataset import Dataset
+from t2t_repro.problem import Problem
+from t2t_repro.run import Run, versions
+from t2t_repro.training.distributed.rendezvous import Cluster, ended_after
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+JOIN_SECONDS = 120  # for TensorFlow to connect machines that have just met
+
+_LOST = (  # what a collective ends with when a machine is gone, or was started again
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+)
+
+
+def strategy(cluster: Cluster) -> tf.distribute.Strategy:
+    """All devices of all machines, or of this one where it is alone. To be made before any other TensorFlow operation.
+
+    Where the machines do not connect within `JOIN_SECONDS` the process ends with a line that says so.
+    """
+    if cluster.size == 1:
+        return tf.distribute.MirroredStrategy()
+    late = f"TensorFlow did not connect the {cluster.size} machines within {JOIN_SECONDS} s; start all again"
+    with ended_after(JOIN_SECONDS, late):
+        joined = tf.distribute.MultiWorkerMirroredStrategy()
+    if threading.current_thread() is threading.main_thread():
+        for number in _SIGNALS:  # TensorFlow has put its own in the place of SIGTERM's
+            signal.signal(number, signal.getsignal(number))
+    return joined
+
+
+def prepared(problem: Problem, data_dir: str) -> Dataset:
+    """The data of `problem`, where the chief has prepared it: another machine only reads. Raises as `prepare` does."""
+    directory = os.path.join(data_dir, problem.name)
+    if not Dataset.exists(directory):
+        raise FileNotFoundError(
+            f"no prepared data in {directory!r}, and the chief alone prepares; "
+            "give a --data_dir that all machines share, or run t2t-datagen on this one too"
+        )
+    dataset = Dataset.open(directory)
+    dataset.must_be_of(problem)
+    return dataset
+
+
+def facts(run: Run, dataset: Dataset, options: TrainingOptions) -> dict[str, Any]:
+    """What must be the same on all machines, by the name that an error gives it."""
+    shards = "".join(str(shard["sha256"]) for shard in dataset.record["splits"]["train"]["shards"])
+    found = {"problem": run.problem.name, "seed": run.seed, "precision": run.precision}
+    found |= {name: getattr(options, name) for name in ("microbatch_tokens", "jit_compile", "deterministic")}
+    found |= run.hparams.to_dict()
+    found |= {"SHA-256 of the vocabulary": run.vocabulary_sha256}
+    found |= {"SHA-256 of the training text": hashlib.sha256(shards.encode("ascii")).hexdigest()}
+    found |= {"number of devices": max(len(tf.config.list_physical_devices("GPU")), 1)}
+    return found | {f"version of {package}": versions()[package] for package in ("t2t_repro", "tensorflow", "keras")}
+
+
+def share(cluster: Cluster, strategy: tf.distribute.Strategy, variables: Sequence[tf.Variable]) -> None:
+    """Gives every replica on every machine the chief's values of `variables`. To be called on all of them."""
+    if cluster.size == 1:
+        return
+
+    def chiefs() -> list[tf.Tensor]:
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        values = [tf.convert_to_tensor(variable) for variable in variables]
+        return [tf.where(tf.equal(replica, 0), value, tf.zeros_like(value)) for value in values]
+
+    @tf.function(autograph=False)
+    def assign() -> None:
+        for variable, value in zip(variables, strategy.run(chiefs), strict=True):
+            variable.assign(strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None))
+
+    assign()
+
+
+class StopTogether:
+    """Whether a signal was `caught` on any machine: to be called before each update, on all, which all give the same.
+
+    What was caught is summed over the machines beside the update, and read before the next one, so that no device
+    waits: a signal ends the training after one update more. One machine alone knows at once.
+    """
+
+    def __init__(self, cluster: Cluster, strategy: tf.distribute.Strategy, caught: Sequence[int]):
+        self._cluster, self._strategy, self._caught = cluster, strategy, caught
+        self._sums: tf.Tensor | None = None  # of those that caught SIGINT, of those that caught SIGTERM
+        self._agreed = 0
+
+    def __call__(self) -> bool:
+        if self._cluster.size == 1:
+            return bool(self._caught)
+        before = self._sums
+        self._sums = self._sum(tf.constant([float(number in self._caught) for number in _SIGNALS]))
+        if before is not None:
+            asked = [number for number, count in zip(_SIGNALS, before.numpy(), strict=True) if count]
+            self._agreed = int(next(iter(asked), 0))
+        return bool(self._agreed)
+
+    @property
+    def signal(self) -> int:
+        """The signal to stop for, or 0: the agreed one, or, after the last update, one that was caught here."""
+        return self._agreed or next(iter(self._caught), 0)
+
+    @tf.function(autograph=False)
+    def _sum(self, asked: tf.Tensor) -> tf.Tensor:
+        return self._strategy.reduce(tf.distribute.ReduceOp.SUM, self._strategy.run(tf.identity, (asked,)), axis=None)
+
+
+@contextlib.contextmanager
+def noticed(cluster: Cluster) -> Iterator[None]:
+    """Turns what TensorFlow raises where a machine is gone into a ConnectionError that names it. That takes TensorFlow
+    about 10 seconds.
+    """
+    try:
+        yield
+    except _LOST as error:
+        if cluster.size == 1:
+            raise
+        raise ConnectionError(
+            f"{_gone(cluster, error)} is gone; what was saved last is whole: start all again by the same command"
+        ) from None
+
+
+def _gone(cluster: Cluster, error: tf.errors.OpError) -> str:
+    """The machine that an error of TensorFlow's names, by its task."""
+    for job, number in re.findall(r"/job:(\w+)/(?:replica:0/)?task:(\d+)", str(error)):
+        task = (job, int(number))
+        if task in cluster.tasks and cluster.tasks.index(task) != cluster.index:
+            return cluster.name(cluster.tasks.index(task))
+    return "another machine"

@@ -1,0 +1,1 @@
+"""Estimates of a training run, measured before it starts."""

@@ -1,0 +1,125 @@
+"""t2t-ablate: which rows it trains with which commands, side by side, stopped and continued."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from conftest import CHECKOUT
+from helpers.tiny_model import test_pairs as pairs_of_test
+from helpers.tiny_model import train_pairs, validation_pairs
+
+from t2t_repro.bin import t2t_ablate
+from t2t_repro.cli import jobs as cli_jobs
+from t2t_repro.cli import launcher
+from t2t_repro.evaluation import report
+
+LETTERS = {"A": 4, "B": 2, "C": 7, "D": 4, "E": 1}
+
+
+def test_rows():
+    everything = t2t_ablate.rows(["all"])
+    assert len(everything) == 20 and everything[:2] == ["base", "big"]
+    assert {letter: len(t2t_ablate.rows([letter])) for letter in LETTERS} == LETTERS
+    assert t2t_ablate.rows(["big", "E", "a_h1", "big"]) == ["big", "a_h1", "e_learned"]
+    with pytest.raises(KeyError, match=r"unknown row 'F' in --rows: .*known: A, B"):
+        t2t_ablate.rows(["A", "F"])
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """Flags that name small files."""
+    flags = []
+    for split, pairs in (("train", train_pairs), ("validation", validation_pairs), ("test", pairs_of_test)):
+        for side, lines in zip(("source", "target"), zip(*pairs(), strict=True), strict=True):
+            path = tmp_path / f"{split}.{side}"
+            path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+            flags.append(f"--{split}_{side}={path}")
+    return ["--problem=translate_files", "--vocab_size=330", *flags]
+
+
+def test_commands(program, texts, tmp_path, monkeypatch):
+    """The data is prepared once, and every row is handed the user's flags and its own."""
+    prepared, ran = [], []
+    monkeypatch.setattr(cli_jobs, "program", lambda *arguments: prepared.append(arguments))
+    monkeypatch.setattr(cli_jobs, "run", lambda *arguments: ran.append(arguments) or [])
+    runs, data = str(tmp_path / "runs"), f"--data_dir={tmp_path / 'data'}"
+    os.makedirs(runs)
+    options = ["--train_steps=3", "--override=dropout=0.2", "--override=d_k=8"]
+    arguments = [*texts, data, f"--output_dir={runs}", "--rows=c_n2,big", "--scale=tiny", "--jobs=2", *options]
+    result = program("t2t-ablate", *arguments)
+    assert result.code == 0 and result.err == "2 rows, 0 of them done before\n"
+    assert prepared == [("t2t_datagen", sorted([*texts, data], key=prepared[0][1].index))]
+    [(commands, jobs, directory)] = ran
+    assert list(commands) == ["big@tiny", "c_n2@tiny"]  # the costlier first
+    assert (jobs, directory) == (2, runs)
+    name, *given = commands["c_n2@tiny"]
+    own = ["--hparams=c_n2@tiny", f"--output_dir={runs}/c_n2@tiny", "--split=validation"]
+    assert name == "t2t_trainer" and sorted(given) == sorted([*texts, data, *options, *own])
+
+
+def test_more_jobs_than_cores_are_refused(program, texts, tmp_path):
+    result = program("t2t-ablate", *texts, f"--data_dir={tmp_path}", f"--output_dir={tmp_path}/runs", "--jobs=9999")
+    assert result.code == 2 and "--jobs=9999 is more than the" in result.err
+
+
+def test_failures_are_named_and_the_rest_goes_on(tmp_path, capfd):
+    commands = {"good": ["t2t_registry"], "bad": ["t2t_registry", "--problem=nothing"], "last": ["t2t_registry"]}
+    assert cli_jobs.run(commands, 1, str(tmp_path)) == ["bad"]
+    assert "unknown problem 'nothing'" in (tmp_path / "bad.log").read_text()
+    assert "translate_files" in (tmp_path / "last.log").read_text()
+    said = capfd.readouterr().err.splitlines()
+    assert said[0] == "good: started (1 of 3)"
+    assert any(line.startswith(f"bad: failed with exit code 2, see {tmp_path}/bad.log") for line in said)
+
+
+def test_a_signal_is_passed_on_and_nothing_more_is_started(tmp_path, monkeypatch, capfd):
+    """A program that reads its standard input for ever would not do: it is closed. One that sleeps stands in."""
+    started = []
+
+    def sleeper(command, **options):
+        started.append(real([sys.executable, "-c", "import time; time.sleep(60)"], **options))
+        return started[-1]
+
+    real = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", sleeper)
+    timer = threading.Thread(target=_when, args=(lambda: started, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    timer.start()
+    with pytest.raises(launcher.Stopped, match="the same command continues") as stopped:
+        cli_jobs.run({"one": ["x"], "two": ["y"]}, 1, str(tmp_path))
+    timer.join()
+    assert stopped.value.code == 143
+    assert len(started) == 1 and started[0].returncode == -signal.SIGTERM
+    assert "one: stopped after" in capfd.readouterr().err
+
+
+def _when(condition, action):
+    while not condition():
+        time.sleep(0.01)
+    action()
+
+
+@pytest.mark.slow
+def test_rows_are_trained_scored_and_skipped_the_second_time(texts, tmp_path):
+    """The real programs: two rows side by side, then one more; the report has all three."""
+    runs = tmp_path / "runs"
+    command = [sys.executable, "-m", "t2t_repro.bin.t2t_ablate", *texts, f"--data_dir={tmp_path}/data"]
+    command += [f"--output_dir={runs}", "--scale=tiny", "--train_steps=2"]
+
+    def ablate(*more):
+        environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+        return subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=True)
+
+    ablate("--rows=c_n2,d_ls0", "--jobs=2")
+    again = ablate("--rows=c_n2,d_ls0,base")
+    assert "3 rows, 2 of them done before" in again.stderr
+    outcomes, _ = report.collect(str(runs))
+    assert sorted(outcome.row for outcome in outcomes) == ["base", "c_n2", "d_ls0"]
+    for outcome in outcomes:
+        assert outcome.training["step"] == 2 and outcome.training["flops"] > 1e9
+        assert outcome.score("validation", 1)["step"] == 2

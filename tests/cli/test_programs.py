@@ -1,0 +1,756 @@
+"""The programs: help, exit codes, one clear line, and that what needs no TensorFlow never loads it.
+
+What lies behind a program (training, decoding, scoring) is replaced by a stand-in that records how it was called.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import gzip
+import hashlib
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from absl import flags
+from conftest import CHECKOUT
+from helpers.subprocesses import in_a_process
+
+from t2t_repro import __version__
+from t2t_repro.bin import t2t_eval
+from t2t_repro.cli import launcher
+from t2t_repro.config import HParams, TrainingOptions
+from t2t_repro.problem import Problem
+from t2t_repro.registry import HPARAMS
+from t2t_repro.run import Run
+
+PROGRAMS = sorted(file.stem.replace("_", "-") for file in (CHECKOUT / "bin").glob("t2t_*.py"))
+HEAVY = {
+    "tensorflow",
+    "keras",
+    "tensorflow_text",
+    "tensorflow_datasets",
+    "numpy",
+    "sentencepiece",
+    "sacrebleu",
+    "sacremoses",
+    "babel",
+}
+TRAINED = ("problem", "hparams", "data_dir", "output_dir")
+TRAIN = ("--hparams=base", "--data_dir=DATA", "--output_dir=RUN")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tensorflow_is_there():
+    """TensorBoard's writer imports it, and it prints as it comes: not in the middle of a test."""
+    import tensorflow  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launcher, "load_tensorflow", lambda: None)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run directory RUN, of which only the vocabulary is not real."""
+    vocabulary = tmp_path / "vocabulary"
+    vocabulary.write_bytes(b"words")
+    problem = Problem(name="translate_files", description="", vocab_size=100)
+    hparams = HParams(name="base", description="")
+    digest = hashlib.sha256(b"words").hexdigest()
+    return Run("RUN", problem, hparams, "DATA", 1, "float32", digest).start(str(vocabulary))
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """`stand_in("training.trainer", train=function)`: the module that a program then imports."""
+
+    def put(name, **contents):
+        monkeypatch.setitem(sys.modules, f"t2t_repro.{name}", SimpleNamespace(**contents))
+
+    return put
+
+
+# Help and the command line.
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help(program, name, flag):
+    code, out, err = program(name, "--problem", flag)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{name}: ")
+    assert max(map(len, out.splitlines())) <= 80
+    module = sys.modules[f"t2t_repro.bin.{name.replace('-', '_')}"]
+    assert all(f"  --{each}" in out for each in module.FLAGS)
+    assert "--pdb" not in out and "--flagfile" not in out
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_version(program, name):
+    assert program(name, "--version") == (0, f"{name} {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("t2t-trainer", ["--hparam=base"], "unknown flag --hparam: did you mean --hparams?"),
+        ("t2t-trainer", ["--xyzzy"], "unknown flag --xyzzy"),
+        ("t2t-eval", ["--hlep"], "unknown flag --hlep: did you mean --help?"),
+        ("t2t-trainer", ["--problem=p"], "missing --hparams"),
+        ("t2t-trainer", ["--problem=p", "--hparams="], "missing --hparams"),
+        ("t2t-datagen", [], "missing --problem"),
+        ("t2t-decoder", [], "missing --output_dir"),
+        ("t2t-registry", ["base"], "unexpected argument 'base'; flags are written --name=value"),
+        ("t2t-eval", ["--output_dir=RUN", "test"], "unexpected argument 'test'; flags are written --name=value"),
+        ("t2t-eval", ["--split=dev"], "flag --split=dev: value should be one of <train|validation|test>"),
+        ("t2t-eval", ["--alpha=high"], "flag --alpha=high: expected a number"),
+        ("t2t-eval", ["--json=perhaps"], "flag --json=perhaps: expected true or false"),
+        ("t2t-trainer", ["--train_steps=1e5"], "flag --train_steps=1e5: expected a whole number"),
+        ("t2t-trainer", ["--train_steps=0"], "flag --train_steps=0: 0 is not a positive integer"),
+        ("t2t-trainer", ["--problem"], "Missing value for flag --problem"),
+        ("t2t-exporter", ["--output_dir=R"], "missing --export_dir"),
+        ("t2t-registry", ["--diff=base"], "--diff takes two sets, as --diff=base,big, and stands alone"),
+        ("t2t-registry", ["--new_problem=mine"], "--new_problem needs a directory: --new_problem=NAME DIR"),
+        ("t2t-registry", ["--override=d_k=3"], "--override needs --hparams: it replaces fields of that set"),
+    ],
+)
+def test_wrong_command_line(program, name, arguments, message):
+    assert program(name, *arguments) == (2, "", f"{name}: {message} (see {name} --help)\n")
+
+
+# Failures.
+
+
+def test_one_line_for_what_the_user_can_mend():
+    def code_of(body):
+        return launcher.run("t2t-x", "", flags.FlagValues(), body)
+
+    sys_argv, sys.argv = sys.argv, ["t2t-x"]
+    try:
+        assert code_of(lambda: HPARAMS["bse"]) == 2
+        assert code_of(lambda: HParams("n", "", d_k=0)) == 1
+        assert code_of(lambda: open("missing")) == 1
+        for defect in (lambda: {}["x"], lambda: 1 / 0, lambda: json.loads("{"), lambda: "a" + 1):
+            with pytest.raises((KeyError, ZeroDivisionError, ValueError, TypeError)):
+                code_of(defect)
+    finally:
+        sys.argv = sys_argv
+
+
+def finish(body, monkeypatch, capfd):
+    monkeypatch.setattr(sys, "argv", ["t2t-x"])
+    return launcher.run("t2t-x", "", flags.FlagValues(), body), capfd.readouterr().err
+
+
+def test_message_of_a_key_error_has_no_quotes_around_it(monkeypatch, capfd):
+    code, err = finish(lambda: HPARAMS["bse"], monkeypatch, capfd)
+    assert code == 2 and err.startswith("t2t-x: unknown hyperparameter set 'bse': did you mean 'base'? known: ")
+    assert err.count("\n") == 1
+
+
+def test_message_of_the_operating_system_names_the_file(monkeypatch, capfd):
+    assert finish(lambda: open("missing"), monkeypatch, capfd) == (1, "t2t-x: missing: No such file or directory\n")
+
+
+def test_traceback_on_request(monkeypatch, capfd):
+    monkeypatch.setenv("T2T_REPRO_TRACEBACK", "1")
+    with pytest.raises(KeyError, match="bse"):
+        finish(lambda: HPARAMS["bse"], monkeypatch, capfd)
+
+
+def test_interrupted(monkeypatch, capfd):
+    def body():
+        raise KeyboardInterrupt
+
+    assert finish(body, monkeypatch, capfd) == (130, "t2t-x: interrupted\n")
+
+
+def test_reader_gone_is_quiet():
+    source = "from t2t_repro.bin.t2t_registry import main; import sys; sys.exit(main())"
+    read, write = os.pipe()
+    os.close(read)
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    command = [sys.executable, "-c", source]
+    done = subprocess.run(command, env=environment, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        (
+            "t2t-trainer",
+            ["--problem=translate_file", *TRAIN],
+            "unknown problem 'translate_file': did you mean 'translate_",
+        ),
+        (
+            "t2t-trainer",
+            ["--problem=translate_ende_cldr", *TRAIN, "--hparams=bse"],
+            "unknown hyperparameter set 'bse': did",
+        ),
+        ("t2t-registry", ["--diff=base,bgi"], "unknown hyperparameter set 'bgi': did you mean 'big'? known: "),
+        (
+            "t2t-registry",
+            ["--hparams=base", "--override=dk=1"],
+            "unknown field 'dk' in --override: did you mean 'd_k'? ",
+        ),
+        ("t2t-registry", ["--hparams=base", "--override=d_k=x"], "d_k must be of type int, got 'x' in --override"),
+        ("t2t-registry", ["--t2t_usr_dir=none"], "--t2t_usr_dir: 'none' is not a directory; give the folder with your"),
+        (
+            "t2t-datagen",
+            ["--problem=translate_files", "--data_dir=D"],
+            "problem 'translate_files' needs your text: give",
+        ),
+        (
+            "t2t-datagen",
+            ["--problem=translate_files", "--data_dir=D", "--train_source=s", "--train_target=t"],
+            "cannot read train_source 's': No such file or directory; give a UTF-8 text file",
+        ),
+        (
+            "t2t-datagen",
+            ["--problem=translate_ende_cldr", "--data_dir=D", "--test_source=s"],
+            "problem 'translate_ende_cldr' has its own text and takes no --test_source; see translate_files",
+        ),
+        (
+            "t2t-datagen",
+            ["--problem=translate_ende_cldr", "--data_dir=D", "--raw_dir=."],
+            "problem 'translate_ende_cldr' has no originals and takes no --raw_dir",
+        ),
+        (
+            "t2t-trainer",
+            ["--problem=translate_ende_wmt14", *TRAIN, "--raw_dir=none"],
+            "--raw_dir: 'none' is not a directory; give the folder of the originals",
+        ),
+        (
+            "t2t-decoder",
+            ["--output_dir=none"],
+            "--output_dir: no directory 'none'; give the one that t2t-trainer wrote",
+        ),
+        ("t2t-eval", ["--output_dir=."], "'.' holds no run (no run.json); give the one that t2t-trainer wrote"),
+    ],
+)
+def test_failure(program, name, arguments, message):
+    code, out, err = program(name, *arguments)
+    unknown_name = message.startswith(("unknown problem", "unknown hyperparameter set", "unknown field"))
+    assert (code, out) == (2 if unknown_name else 1, "")
+    assert err.startswith(f"{name}: {message}") and err.count("\n") == 1
+    assert os.listdir() == []
+
+
+# TensorFlow stays out.
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        *[([name, "--help"], 0) for name in PROGRAMS],
+        (["t2t-registry"], 0),
+        (["t2t-registry", "--problem=translate_ende_cldr", "--hparams=base"], 0),
+        (["t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, "--hparms=base"], 2),
+        (["t2t-trainer", "--problem=translate_ende_cdlr", *TRAIN], 2),
+        (["t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, "--hparams=bose"], 2),
+        (["t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, "--override=dmodel=2"], 2),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_no_tensorflow_for_help_lists_and_mistakes(command, code):
+    name, *arguments = command
+    done = in_a_process("-X", "importtime", "-m", f"t2t_repro.bin.{name.replace('-', '_')}", *arguments)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    imported = {line.rpartition("|")[2].strip() for line in lines}
+    assert done.returncode == code
+    assert "t2t_repro.cli.launcher" in imported and not imported & HEAVY
+
+
+def test_tensorflow_loads_without_its_chatter(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("import os\nos.write(2, b'I0000 oneDNN custom operations are on\\n')\n")
+    source = "from t2t_repro.cli.launcher import load_tensorflow as load; load(); import os; os.write(2, b'after')"
+    path = {"PYTHONPATH": f"{tmp_path}:{CHECKOUT}"}
+    without = {key: value for key, value in os.environ.items() if key != "TF_CPP_MIN_LOG_LEVEL"}
+
+    def errors(source, **more):
+        command = [sys.executable, "-c", source]
+        return subprocess.run(command, env={**without, **path, **more}, capture_output=True, text=True).stderr
+
+    assert errors(source) == "after"
+    assert errors(source, TF_CPP_MIN_LOG_LEVEL="0") == "I0000 oneDNN custom operations are on\nafter"
+    with open(tmp_path / "tensorflow.py", "a") as file:
+        file.write("1 / 0\n")
+    assert errors(source).startswith("I0000 oneDNN custom operations are on\nTraceback")
+
+
+def test_keras_comes_without_matplotlib():
+    """Which can be imported all the same, after that."""
+    source = "import sys; from t2t_repro.cli.launcher import load_tensorflow as load; load(); import keras.layers"
+    source += "; print({'keras', 'matplotlib'} & set(sys.modules)); import matplotlib.figure"
+    done = in_a_process("-c", source)
+    assert (done.returncode, done.stdout) == (0, "{'keras'}\n")
+
+
+# t2t-registry.
+
+
+def test_registry_lists_everything_at_80_columns(program):
+    code, out, _ = program("t2t-registry")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert {"base", "big", "translate_ende_cldr", "translate_files"} <= {line.split(" ")[2] for line in _entries(out)}
+
+
+def _entries(out):
+    return [line for line in out.splitlines() if line.startswith("  ") and line[2] != " "]
+
+
+def test_registry_describes_a_set(program):
+    code, out, _ = program("t2t-registry", "--hparams=base")
+    assert code == 0 and max(map(len, out.splitlines())) <= 80
+    assert {line.split()[0] for line in _entries(out)} == {"field", *HParams.__dataclass_fields__} - {
+        "name",
+        "description",
+    }
+    text = " ".join(out.split())
+    assert "d_k 64 3.2.2 width of a query and a key" in text
+    assert "63,045,632 parameters with a vocabulary of 37,000. The paper prints 65 million. Solved for" in text
+
+
+def test_registry_prints_no_figure_of_the_paper_for_an_altered_set(program):
+    out = program("t2t-registry", "--hparams=base", "--override=d_k=16", "--vocab_size=37000").out
+    assert "55,967,744 parameters with a vocabulary of 37,000." in out and "paper prints" not in out
+
+
+def test_registry_takes_the_vocabulary_of_the_problem(program):
+    out = program("t2t-registry", "--problem=translate_ende_cldr", "--hparams=base").out
+    assert "Problem translate_ende_cldr" in out
+    assert "parameters with a vocabulary of 1,500" in out
+
+
+def test_registry_describes_a_problem_of_files(program):
+    code, out, _ = program("t2t-registry", "--problem=translate_files")
+    assert code == 0 and "your files: --train_source and --train_target" in out
+
+
+def test_registry_shows_a_difference(program):
+    code, out, _ = program("t2t-registry", "--diff=base,big")
+    assert code == 0
+    rows = [line.split() for line in _entries(out)]
+    assert rows[0] == ["field", "base", "big"] and ["d_model", "512", "1024"] in rows
+    assert "d_k" not in [row[0] for row in rows]
+    assert "big has 214,171,648 parameters with a vocabulary of 37,000." in out
+    assert program("t2t-registry", "--diff=base,base").out == "base and base have equal fields.\n"
+
+
+def test_registry_of_a_users_folder(tmp_path):
+    usr = tmp_path / "usr"
+    usr.mkdir()
+    (usr / "mine.py").write_text(
+        "from dataclasses import replace\nfrom t2t_repro.hparams.base import BASE\n"
+        "from t2t_repro.registry import HPARAMS\nHPARAMS.register(replace(BASE, name='mine', d_k=8))\n"
+    )
+    command = ("-m", "t2t_repro.bin.t2t_registry", "--t2t_usr_dir=usr", "--diff=base,mine")
+    done = in_a_process(*command)
+    assert done.returncode == 0 and ["d_k", "64", "8"] in [line.split() for line in done.stdout.splitlines()]
+    (usr / "mine.py").write_text("from t2t_repro.config import HParams\nHParams('mine', '', d_k=0)\n")
+    done = in_a_process(*command)
+    expected = "t2t-registry: d_k must be at least 1, got 0 (while importing usr/mine.py)\n"
+    assert (done.returncode, done.stderr) == (1, expected)
+    (usr / "mine.py").write_text("import no_such_module_anywhere\n")
+    done = in_a_process(*command)
+    assert done.returncode == 1 and "Traceback" in done.stderr and "usr/mine.py" in done.stderr
+
+
+# t2t-datagen and t2t-trainer.
+
+
+def test_datagen(program, stand_in):
+    calls = []
+    stand_in("data.prepare", prepare=lambda *positional, **named: calls.append((positional, named)))
+    for path in ("s", "t"):
+        open(path, "w").close()
+    files = ["--train_source=s", "--train_target=t"]
+    code, out, err = program(
+        "t2t-datagen", "--problem=translate_files", "--data_dir=D", *files, "--verify", "--vocab_size=9"
+    )
+    assert (code, out, err) == (0, "", "")
+    [((problem, data_dir), named)] = calls
+    assert (problem.vocab_size, problem.train[0].source, data_dir, named["verify"]) == (9, "s", "D", True)
+    named["report"]("reading")
+
+
+def test_prepared_files_need_not_be_named_again(program, stand_in):
+    calls = []
+    stand_in("data.prepare", prepare=lambda *positional, **named: calls.append(positional))
+    os.makedirs("D/translate_files")
+    open("D/translate_files/dataset.json", "w").close()
+    assert program("t2t-datagen", "--problem=translate_files", "--data_dir=D").code == 0
+    assert calls[0][0].takes_files
+
+
+@pytest.fixture
+def training(stand_in, monkeypatch):
+    """Stand-ins for what the trainer calls; `training.calls` fills up, `training.splits` says what data there is."""
+
+    class Interrupted(Exception):
+        def __init__(self, number):
+            super().__init__("stopped; the same command continues")
+            self.signal = number
+
+    def train(*positional, **named):
+        state.calls.append((positional, named))
+        if state.signal:
+            raise Interrupted(state.signal)
+
+    def evaluate(output_dir, **named):
+        state.calls.append((output_dir, named))
+        return named
+
+    state = SimpleNamespace(calls=[], kept=[], signal=0, splits={"train": {}, "validation": {}, "test": {}})
+    stand_in("training.trainer", train=train, Interrupted=Interrupted)
+    stand_in("evaluation.evaluate", evaluate=evaluate, table=lambda scores: f"scores on {scores['split']}")
+    stand_in("evaluation.samples", Sampler="the sampler")
+    dataset = SimpleNamespace(open=lambda directory: SimpleNamespace(has=lambda split: split in state.splits))
+    stand_in("data.dataset", Dataset=dataset)
+    monkeypatch.setattr(launcher, "keep_scores", lambda *arguments: state.kept.append(arguments))
+    return state
+
+
+def test_trainer_trains_then_scores(program, training):
+    options = ["--train_steps=7", "--seed=3", "--override=d_k=32", "--override=dropout=0.2", "--checkpoint_steps=5"]
+    code, out, err = program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, *options)
+    assert (code, out, err) == (0, "scores on test\n", "")
+    (problem, hparams, data_dir, output_dir, options), named = training.calls[0]
+    assert (problem.name, data_dir, output_dir) == ("translate_ende_cldr", "DATA", "RUN")
+    assert (hparams.train_steps, hparams.d_k, hparams.dropout) == (7, 32, 0.2)
+    assert options == TrainingOptions(seed=3, checkpoint_steps=5) and named == {"sampler": "the sampler"}
+    scored = {"split": "test", "average_checkpoints": 5}  # as Table 2
+    assert training.calls[1] == ("RUN", scored) and training.kept == [("RUN", scored)]
+
+
+def test_trainer_scores_the_last_weights_on_validation_where_asked_to(program, training):
+    program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, "--split=validation")
+    assert training.calls[1] == ("RUN", {"split": "validation", "average_checkpoints": 1})  # as Table 3
+
+
+def test_trainer_scores_on_validation_where_there_is_no_test(program, training):
+    training.splits = {"train": {}, "validation": {}}
+    assert program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN).out == "scores on validation\n"
+
+
+def test_trainer_stopped_by_a_signal(program, training):
+    training.signal = 15
+    result = program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN)
+    assert result == (143, "", "t2t-trainer: stopped; the same command continues\n")
+
+
+def test_dry_run_trains_nothing(program, training, stand_in, monkeypatch):
+    """In a process of its own, with what the training would be given."""
+    calls = []
+    stand_in("training.preflight", dry_run=lambda *positional, **named: calls.append((positional, named)))
+    monkeypatch.setattr(launcher, "go_on_in_a_child", lambda value: (value, calls.append("a child")))
+    options = ["--dry_run", "--train_steps=7", "--seed=3", "--checkpoint_steps=5", "--jit_compile"]
+    options += ["--microbatch_tokens=16", "--deterministic"]
+    assert program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, *options) == (0, "", "")
+    child, ((problem, hparams, data_dir, output_dir, options), named) = calls
+    assert child == "a child" and training.calls == [] and os.listdir() == []
+    assert (problem.name, hparams.train_steps, data_dir, output_dir) == ("translate_ende_cldr", 7, "DATA", "RUN")
+    asked = {"seed": 3, "checkpoint_steps": 5, "microbatch_tokens": 16, "jit_compile": True, "deterministic": True}
+    assert options == TrainingOptions(**asked) and named == {"sampler": "the sampler"}
+
+
+def test_trainer_refuses_before_anything_heavy(program, training, run):
+    open("file", "w").close()
+    for arguments, message in [
+        (["--output_dir=file"], "--output_dir: 'file' is a file; give a directory"),
+        (["--data_dir=file"], "--data_dir: 'file' is a file; give a directory"),
+        ([], "'RUN' holds another run: its max_length"),
+    ]:
+        result = program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, *arguments)
+        if arguments:
+            assert result == (1, "", f"t2t-trainer: {message}\n")
+        else:
+            assert result.code == 1 and "'RUN' holds another run: its problem" in result.err
+    assert training.calls == []
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "arguments"),
+    [
+        ("preparation/pipeline.py", "prepare", ["problem", "data_dir", "report", "verify"]),
+        ("training/trainer.py", "train", [*TRAINED, "options", "sampler"]),
+        ("training/dry_run/estimate.py", "dry_run", [*TRAINED, "options", "sampler"]),
+        ("inference/translator.py", "from_run", ["cls", "output_dir", "average_checkpoints"]),
+        ("inference/translator.py", "n_best", ["self", "texts", "n", "beam_size", "alpha", "report", "advance"]),
+        ("inference/translator.py", "score_tokens", ["self", "pairs", "report", "advance"]),
+        ("evaluation/evaluator.py", "evaluate", ["output_dir", *t2t_eval.OPTIONS]),
+    ],
+)
+def test_stand_ins_take_what_the_real_ones_take(module, function, arguments):
+    tree = ast.parse((CHECKOUT / "t2t_repro" / module).read_text("utf-8"))
+    [found] = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == function]
+    assert set(arguments) <= {argument.arg for argument in [*found.args.args, *found.args.kwonlyargs]}
+
+
+# t2t-decoder and t2t-eval.
+
+
+@pytest.fixture
+def translator(stand_in, run):
+    """A translator that writes in capitals; as its last resort it also shouts."""
+
+    class Translator:
+        calls = []
+
+        @classmethod
+        def from_runs(cls, output_dirs, average_checkpoints, int8):
+            cls.calls.append((*output_dirs, average_checkpoints, *(["int8"] if int8 else [])))
+            return cls()
+
+        def n_best(self, texts, n, beam_size, alpha, report, advance=None, **further):
+            self.calls.append((list(texts), n, beam_size, alpha, *further.items()))
+            every = [[(text.upper(), -0.5), (f"{text.upper()}!", -1.25)] if text else [("", 0.0)] for text in texts]
+            return [translations[:n] for translations in every]
+
+        def sample(self, texts, n, report, advance, **further):
+            self.calls.append((list(texts), n, *further.items()))
+            return [[(text[::-1], -2.5)] * n for text in texts]
+
+        def score_tokens(self, pairs, report, advance):
+            report(len(pairs) - 1, "has 9,999 tokens")
+            return [[(source, -1.0), (target, -0.25)] if target else [] for source, target in pairs]
+
+    stand_in("inference.decode", Translator=Translator)
+    return Translator
+
+
+def test_decoder_keeps_every_line_in_its_place(program, translator):
+    stdin = "ein\n\n zwei \u2028 drei\r\n\t\nvier".encode()
+    code, out, err = program("t2t-decoder", "--output_dir=RUN", "--average_checkpoints=3", stdin=stdin)
+    assert (code, err) == (0, "")
+    assert out.split("\n") == ["EIN", "", " ZWEI \u2028 DREI", "\t", "VIER", ""]
+    assert translator.calls[0] == ("RUN", 3)
+
+
+WINDOWS = "\ufeff12 €\r\n\r\nein\u2028Wort\r\r\n".encode()  # as Windows writes text, and a "\r" of the text's own
+LINES = ["12 €", "", "ein\u2028Wort\r"]
+
+
+@pytest.mark.parametrize("name", ["in.txt", "in.txt.gz"])
+def test_decoder_reads_lines_as_training_does(program, translator, name):
+    """Carriage returns at line ends and a byte order mark are no text, in no file and not on standard input."""
+    Path(name).write_bytes(gzip.compress(WINDOWS) if name.endswith(".gz") else WINDOWS)
+    assert program("t2t-decoder", "--output_dir=RUN", f"--decode_from_file={name}", f"--prefix_file={name}").code == 0
+    assert program("t2t-decoder", "--output_dir=RUN", stdin=WINDOWS).code == 0
+    (_, from_file), (_, from_stdin) = translator.calls[:2], translator.calls[2:]
+    assert from_file == (LINES, 1, None, None, ("prefixes", LINES)) and from_stdin == (LINES, 1, None, None)
+
+
+def test_decoder_scores_lines_as_training_reads_them(program, translator, monkeypatch):
+    pairs = []
+    monkeypatch.setattr(translator, "score_tokens", lambda self, given, *_: [*map(pairs.append, given)] and [])
+    Path("pairs.tsv").write_bytes("\ufeff12\tzwölf\r\n".encode())
+    assert program("t2t-decoder", "--output_dir=RUN", "--score_file=pairs.tsv").code == 0
+    assert pairs == [("12", "zwölf")]
+
+
+def test_decoder_reads_what_is_typed_on_windows(program, translator):
+    assert program("t2t-decoder", "--output_dir=RUN", "--decode_interactive", stdin=WINDOWS).code == 0
+    assert [texts for texts, *_ in translator.calls[1:]] == [[line] for line in LINES]
+
+
+def test_decoder_refuses_an_empty_gzip_file(program, translator):
+    Path("in.gz").touch()
+    message = "t2t-decoder: in.gz is named .gz and is empty, which no gzip stream is; fetch it again\n"
+    assert program("t2t-decoder", "--output_dir=RUN", "--decode_from_file=in.gz") == (1, "", message)
+
+
+@pytest.mark.parametrize(("stdin", "out"), [(b"", ""), (b"\n", "\n"), (b"a", "A\n"), (b"a\n\n", "A\n\n")])
+def test_decoder_counts_lines_by_their_ends(program, translator, stdin, out):
+    assert program("t2t-decoder", "--output_dir=RUN", stdin=stdin) == (0, out, "")
+
+
+def test_decoder_from_file_to_file(program, translator, tmp_path):
+    (tmp_path / "in").write_text("größe\n", "utf-8")
+    files = ["--decode_from_file=in", "--decode_to_file=out"]
+    assert program("t2t-decoder", "--output_dir=RUN", *files, "--beam_size=2", "--alpha=0.1") == (0, "", "")
+    assert (tmp_path / "out").read_text("utf-8") == "GRÖSSE\n"
+    assert translator.calls[1] == (["größe"], 1, 2, 0.1)
+
+
+def test_decoder_in_integers(program, translator):
+    assert program("t2t-decoder", "--output_dir=RUN", "--int8", stdin=b"a\n").out == "A\n"
+    assert translator.calls[0] == ("RUN", 1, "int8")
+
+
+def test_decoder_takes_an_ensemble_a_prefix_and_a_least_length(program, translator):
+    Path("prefixes").write_text("der\n\n")
+    options = ["--output_dir=RUN", "--prefix_file=prefixes", "--min_length=3"]
+    assert program("t2t-decoder", "--output_dir=RUN", *options, stdin=b"a\nb\n") == (0, "A\nB\n", "")
+    further = (("min_length", 3), ("prefixes", ["der", ""]))
+    assert translator.calls == [("RUN", "RUN", 1), (["a", "b"], 1, None, None, *further)]
+
+
+def test_decoder_samples(program, translator):
+    options = ["--sampling_temperature=0.5", "--sampling_top_k=9", "--seed=4", "--n_best=2"]
+    assert program("t2t-decoder", "--output_dir=RUN", *options, stdin=b"ab\n").out == "-2.5000\tba\n-2.5000\tba\n"
+    assert translator.calls[1] == (["ab"], 2, ("temperature", 0.5), ("top_k", 9), ("seed", 4))
+
+
+def test_decoder_scores(program, translator):
+    Path("pairs.tsv").write_text("a\tb\n\tc\nlong\t\n")
+    arguments = ["--output_dir=RUN", "--score_file=pairs.tsv", "--decode_to_file=scores"]
+    assert program("t2t-decoder", *arguments) == (0, "", "line 3 has 9,999 tokens\n")
+    assert Path("scores").read_text() == "-1.2500\t-1.0000 -0.2500\n" * 2 + "-inf\t\n"
+
+
+def test_decoder_raises_the_beam_to_n_best(program, translator):
+    assert program("t2t-decoder", "--output_dir=RUN", "--n_best=8", stdin=b"a\n").out.count("\n") == 8
+    assert translator.calls[1] == (["a"], 8, None, None)
+
+
+def test_decoder_n_best_gives_n_lines_each(program, translator):
+    out = program("t2t-decoder", "--output_dir=RUN", "--n_best=2", stdin=b"a\n\n").out
+    assert out == "-0.5000\tA\n-1.2500\tA!\n0.0000\t\n-inf\t\n"
+
+
+def test_decoder_keeps_a_newline_of_the_model_inside_its_line(program, translator, monkeypatch):
+    monkeypatch.setattr(translator, "n_best", lambda self, texts, **_: [[("two\nlines", 0.0)] for _ in texts])
+    assert program("t2t-decoder", "--output_dir=RUN", stdin=b"a\n").out == "two lines\n"
+
+
+def test_decoder_interactive(program, translator):
+    code, out, err = program("t2t-decoder", "--output_dir=RUN", "--decode_interactive", stdin=b"ja\n\xff\nnein")
+    assert (code, out) == (0, "-0.5000\tJA\n-0.5000\tNEIN\n")
+    assert err == "that was not UTF-8; type it again\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 1, "standard input, line 2: not UTF-8 (byte 0xe9 at position 3); convert the file to UTF-8"),
+        (["--decode_from_file=none"], 1, "none: No such file or directory"),
+        (["--decode_to_file=no/out"], 1, "--decode_to_file: no directory 'no'; make it first"),
+        (["--decode_to_file=RUN"], 1, "--decode_to_file: 'RUN' is a directory; give a file"),
+        (["--alpha=-1"], 1, "alpha must be at least 0 and finite, got -1.0"),
+        (["--alpha=nan"], 1, "alpha must be at least 0 and finite, got nan"),
+        (
+            ["--n_best=5", "--beam_size=4"],
+            2,
+            "--n_best=5 is more than --beam_size=4; raise that (see t2t-decoder --help)",
+        ),
+        (
+            ["--decode_interactive", "--decode_to_file=out"],
+            2,
+            "--decode_interactive reads the keyboard: leave out --decode_to_file (see t2t-decoder --help)",
+        ),
+        (
+            ["--sampling_temperature=1", "--beam_size=2"],
+            2,
+            "--sampling_temperature searches for nothing: leave out --beam_size (see t2t-decoder --help)",
+        ),
+        (["--sampling_temperature=0"], 1, "--sampling_temperature must be above 0 and finite, got 0.0"),
+        (
+            ["--sampling_top_k=5"],
+            2,
+            "--sampling_top_k is for sampling; give --sampling_temperature too (see t2t-decoder --help)",
+        ),
+        (
+            ["--score_file=three.tsv", "--n_best=2"],
+            2,
+            "--score_file scores what is given: leave out --n_best (see t2t-decoder --help)",
+        ),
+        (["--score_file=three.tsv"], 1, "three.tsv, line 2: expected a source, a tab and a target, got 2 tabs"),
+        (
+            ["--decode_from_file=three.tsv", "--prefix_file=one"],
+            1,
+            "one has 1 lines beside 3 to translate; give one for each",
+        ),
+    ],
+)
+def test_decoder_says_what_is_wrong_before_it_writes(program, translator, arguments, code, message):
+    Path("three.tsv").write_text("a\tb\na\tb\tc\na\n")
+    Path("one").write_text("der\n")
+    result = program("t2t-decoder", "--output_dir=RUN", *arguments, stdin=b"ein\nzw\xe9i\n")
+    assert result == (code, "", f"t2t-decoder: {message}\n")
+    assert translator.calls == [] and not os.path.exists("out")
+
+
+@pytest.mark.parametrize("to_a_terminal", [True, False])
+def test_prompt_on_a_terminal_and_never_in_the_output(to_a_terminal):
+    source = "from t2t_repro.cli.text_lines import converse; converse(lambda line: [line.upper()])"
+    keyboard, terminal = pty.openpty()
+    stdout = terminal if to_a_terminal else subprocess.PIPE
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "TERM": "dumb"}
+    command = [sys.executable, "-c", source]
+    with subprocess.Popen(command, env=environment, stdin=terminal, stdout=stdout, stderr=subprocess.PIPE) as child:
+        watchdog = threading.Timer(20, child.kill)
+        watchdog.start()
+        shown = keyboard if to_a_terminal else child.stderr.fileno()
+        _wait_for(b"> ", shown)
+        os.write(keyboard, b"abc\n")
+        _wait_for(b"> ", shown)
+        os.write(keyboard, b"\x04")
+        assert child.wait() == 0
+        watchdog.cancel()
+        assert child.stderr.read() == b""
+        if not to_a_terminal:
+            assert child.stdout.read() == b"ABC\n"
+    os.close(keyboard)
+    os.close(terminal)
+
+
+def _wait_for(text, descriptor):
+    seen = b""
+    while text not in seen:
+        seen += os.read(descriptor, 1)
+
+
+def test_well_formed_is_for_parsing(program, run):
+    message = "t2t-decoder: --well_formed is for parsing, and 'RUN' is no run of that (see t2t-decoder --help)\n"
+    assert program("t2t-decoder", "--output_dir=RUN", "--well_formed") == (2, "", message)
+
+
+@pytest.mark.parametrize(
+    "flag", ["prefix_file=prefixes", "min_length=2", "sampling_temperature=0.5", "score_file=pairs.tsv"]
+)
+def test_what_is_for_translation(program, run, flag):
+    problem = Problem(name="parse_files", description="", vocab_size=100, metric="f1")
+    dataclasses.replace(run, directory="PARSE", problem=problem).start(run.vocabulary)
+    message = f"--{flag.partition('=')[0]} is for translation, and 'PARSE' is a run of parsing"
+    found = program("t2t-decoder", "--output_dir=PARSE", f"--{flag}")
+    assert found == (2, "", f"t2t-decoder: {message} (see t2t-decoder --help)\n")
+
+
+def test_eval(program, stand_in, run):
+    calls = []
+
+    def evaluate(output_dir, **named):
+        calls.append((output_dir, named))
+        return scores
+
+    scores = {"bleu": 27.3, "problem": "größer", "split": "validation", "step": 8, "checkpoints": ["ckpt-8"]}
+    stand_in("evaluation.evaluate", evaluate=evaluate, table=lambda scores: f"BLEU {scores['bleu']}")
+    options = ["--split=validation", "--average_checkpoints=5", "--beam_size=1"]
+    assert program("t2t-eval", "--output_dir=RUN", *options) == (0, "BLEU 27.3\n", "")
+    named = {"split": "validation", "average_checkpoints": 5, "beam_size": 1, "alpha": None, "int8": False}
+    assert calls == [("RUN", named | {"data_dir": None})]
+    assert json.loads(program("t2t-eval", "--output_dir=RUN", "--json").out) == scores
+    with open("RUN/scores.jsonl", encoding="utf-8") as file:
+        assert [json.loads(line) for line in file] == [scores] * 2
+    assert len([name for name in os.listdir("RUN") if name.startswith("events.out.tfevents.")]) == 2
+
+
+def test_eval_of_a_damaged_run(program, run):
+    with open("RUN/run.json", "w") as file:
+        file.write("{")
+    code, out, err = program("t2t-eval", "--output_dir=RUN")
+    assert (code, out) == (1, "") and err.startswith("t2t-eval: RUN/run.json is damaged: not JSON")

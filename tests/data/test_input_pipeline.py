@@ -1,0 +1,226 @@
+"""Shards to batches: every pair once an epoch, in an order that is a function of seed and epoch alone."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from t2t_repro.data import batching, input_pipeline
+from t2t_repro.data.shards import example, shard_names, write_shard
+
+PAIRS = 240
+BUDGET = 128  # tokens a side of an update: eight parts of 16
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Ids from 2 on, END last; every pair different."""
+    rng = np.random.default_rng(1)
+    lengths = rng.integers(1, 12, (PAIRS, 2))
+    return [tuple((i + 2, *rng.integers(2, 50, n), 1) for n in both) for i, both in enumerate(lengths)]  # type: ignore[misc]
+
+
+@pytest.fixture(scope="module")
+def shards(pairs, tmp_path_factory) -> tuple[str, ...]:
+    """Three files of 80 pairs."""
+    folder = tmp_path_factory.mktemp("shards")
+    paths = [str(folder / name) for name in shard_names("train", 3)]
+    for number, path in enumerate(paths):
+        write_shard(path, (example(list(one), list(two)) for one, two in pairs[80 * number : 80 * (number + 1)]))
+    return tuple(paths)
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr(batching, "PART_TOKENS", 16)
+    monkeypatch.setattr(input_pipeline, "WINDOW", 100)  # so that an epoch has three, the last one smaller
+    assert batching.num_parts(BUDGET) == 8
+
+
+def elements(shards, seed=1, epoch=0, **options):
+    return list(input_pipeline.training_batches(shards, BUDGET, seed, epoch, **options).as_numpy_iterator())
+
+
+@functools.cache
+def first_epoch(shards, replicas=1):
+    """Made once for all tests."""
+    return elements(shards, replicas=replicas)
+
+
+def parts_of(element):
+    """The pairs of each part of an element that is not empty: what `sizes` says is there."""
+    for (batch, source, target), inputs, targets in zip(
+        *(element[k] for k in ("sizes", "inputs", "targets")), strict=True
+    ):
+        if batch:
+            rows = zip(inputs[:batch, :source], targets[:batch, :target], strict=True)
+            yield [tuple(tuple(ids[ids > 0].tolist()) for ids in row) for row in rows]
+
+
+def pairs_of(element):
+    return [pair for part in parts_of(element) for pair in part]
+
+
+def same(one, two) -> bool:
+    return len(one) == len(two) and all(np.array_equal(a[k], b[k]) for a, b in zip(one, two, strict=True) for k in a)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_every_pair_once_an_epoch(shards, pairs, replicas):
+    found = [pair for element in first_epoch(shards, replicas) for pair in pairs_of(element)]
+    assert Counter(found) == Counter(pairs)
+
+
+def test_the_order_is_a_function_of_seed_and_epoch(shards):
+    first = first_epoch(shards)
+    assert same(first, elements(shards))
+    for other in (elements(shards, epoch=1), elements(shards, seed=2)):
+        assert not same(first, other)
+        assert Counter(map(str, map(pairs_of, first))) != Counter(map(str, map(pairs_of, other)))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("skip", [1, 5])
+def test_skipping_is_dropping(shards, skip, replicas):
+    whole = first_epoch(shards, replicas)
+    assert same(elements(shards, replicas=replicas, skip=skip), whole[skip * replicas :])
+
+
+@pytest.mark.parametrize("skip", [0, 3])
+@pytest.mark.parametrize("machine", [0, 1])
+def test_a_machine_has_its_devices_share_of_every_update(shards, machine, skip):
+    """Two machines of two devices: together they have what one of four has."""
+    whole = [element for index, element in enumerate(first_epoch(shards, 4)) if index % 4 // 2 == machine]
+    found = elements(shards, replicas=4, local=range(2 * machine, 2 * machine + 2), skip=skip)
+    assert same(found, whole[2 * skip :])
+
+
+def test_skipping_all(shards):
+    assert elements(shards, skip=len(first_epoch(shards))) == []
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 8])
+def test_an_update_is_the_same_pairs_for_any_devices(shards, replicas):
+    one, many = first_epoch(shards), first_epoch(shards, replicas)
+    assert len(many) == len(one) * replicas
+    for number, update in enumerate(one):
+        shared = [pair for element in many[number * replicas : (number + 1) * replicas] for pair in pairs_of(element)]
+        assert Counter(shared) == Counter(pairs_of(update))
+
+
+def test_sizes_tell_the_truth(shards):
+    for element in first_epoch(shards):
+        assert [element[name].dtype for name in ("inputs", "targets", "sizes")] == [np.int32] * 3
+        for part, (batch, source, target) in zip(parts_of(element), element["sizes"], strict=False):
+            assert batch == len(part)
+            assert (source, target) == tuple(max(map(len, side)) for side in zip(*part, strict=True))
+        for side, width in (("inputs", 1), ("targets", 2)):
+            inside = sum(
+                (element[side][number, : size[0], : size[width]] > 0).sum()
+                for number, size in enumerate(element["sizes"])
+            )
+            assert inside == (element[side] > 0).sum()  # nothing lies beyond the sizes
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_position_is_where_to_go_on(shards, replicas):
+    whole = elements(shards, epochs=3, replicas=replicas)
+    for at in (5 * replicas, len(whole) // 3, len(whole) // 3 + 3 * replicas):
+        epoch, window, index = (int(number) for number in whole[at - 1]["position"])
+        place = {"epoch": epoch, "window": window, "skip": index, "epochs": 3 - epoch}
+        assert same(elements(shards, **place, replicas=replicas), whole[at:])
+
+
+def test_a_position_skips_windows_unread(shards, monkeypatch):
+    """Only the windows from the position on are planned; a position of version 0.1 counts from the epoch's first."""
+    planned, plan = [], input_pipeline._plan_window
+    monkeypatch.setattr(input_pipeline, "_plan_window", lambda *given: planned.append(given[-1]) or plan(*given))
+    whole = first_epoch(shards)
+    windows = [int(element["position"][1]) for element in whole]
+    assert windows == sorted(windows) and set(windows) == {0, 1, 2}
+    assert same(elements(shards, window=2, skip=1), whole[windows.index(2) + 1 :])
+    assert [seeds[2] for seeds in planned] == [2]
+    assert same(elements(shards, skip=windows.index(2) + 1), whole[windows.index(2) + 1 :])
+
+
+def test_no_part_is_over_its_budget(shards):
+    for element in first_epoch(shards):
+        for batch, source, target in element["sizes"]:
+            assert batch * max(source, target) <= BUDGET / 8
+
+
+def test_updates_of_an_epoch_come_in_random_order(shards):
+    """Sorting by length must not show: short and long updates alternate."""
+    lengths = [np.mean([len(source) for source, _ in pairs_of(element)]) for element in first_epoch(shards)]
+    assert len(lengths) > 12
+    assert abs(np.corrcoef(lengths, range(len(lengths)))[0, 1]) < 0.7
+
+
+def test_evaluation_gives_every_pair_once(shards, pairs):
+    found, longest = [], max(len(side) for pair in pairs for side in pair)
+    for batch in input_pipeline.evaluation_batches(shards, 64).as_numpy_iterator():
+        assert batch["inputs"].size <= 64 and batch["targets"].size <= 64
+        rows = zip(batch["inputs"], batch["targets"], strict=True)
+        found += [tuple(tuple(ids[ids > 0].tolist()) for ids in row) for row in rows]
+    assert longest <= 64 and Counter(found) == Counter(pairs)
+
+
+def test_evaluation_takes_a_pair_longer_than_its_batch(shards, pairs):
+    """Nothing is left out of a score."""
+    batches = list(input_pipeline.evaluation_batches(shards, 4).as_numpy_iterator())
+    assert sum(len(batch["inputs"]) for batch in batches) == PAIRS
+
+
+def test_evaluation_cuts_pairs_where_it_is_asked_to(shards, pairs):
+    """What one of them would take grows with the square of its length."""
+    cut = Counter(tuple(tuple(side[:9]) for side in pair) for pair in pairs)
+    found = []
+    for batch in input_pipeline.evaluation_batches(shards, 64, max_tokens=9).as_numpy_iterator():
+        rows = zip(batch["inputs"], batch["targets"], strict=True)
+        found += [tuple(tuple(ids[ids > 0].tolist()) for ids in row) for row in rows]
+    assert Counter(found) == cut
+    longer = sum(max(map(len, pair)) > 9 for pair in pairs)
+    assert input_pipeline.longer_pairs(shards, 9) == longer > 0
+    assert input_pipeline.longer_pairs(shards, max(len(side) for pair in pairs for side in pair)) == 0
+
+
+# What is known of batches before they are made.
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_windows_are_what_training_is_given(shards, replicas):
+    made = first_epoch(shards, replicas)
+    planned = [window.parts() for window in input_pipeline.windows(shards, BUDGET, 1, 0, replicas)]
+    assert len(planned) == 3
+    np.testing.assert_array_equal(np.concatenate([sizes for sizes, _ in planned]), [each["sizes"] for each in made])
+    real = [
+        [[np.count_nonzero(each[side][part]) for side in ("inputs", "targets")] for part in range(len(each["sizes"]))]
+        for each in made
+    ]
+    np.testing.assert_array_equal(np.concatenate([tokens for _, tokens in planned]), real)
+
+
+def test_elements_of_chosen_parts(shards):
+    """The second update's parts and then none at all, as training would be given them."""
+    window = next(input_pipeline.windows(shards, BUDGET, 1, 0))
+    one, none = window.elements(np.stack([window.spans[1], 0 * window.spans[1]])).as_numpy_iterator()
+    for side in ("inputs", "targets", "sizes"):
+        np.testing.assert_array_equal(one[side], first_epoch(shards)[1][side])
+    assert not none["sizes"].any() and none["inputs"].size == 0
+
+
+def test_pairs_of_a_step_and_where_they_lie(shards, pairs):
+    """Of the first window, of the last one, and of another epoch: record n of shard k is pair 80 k + n."""
+    for epoch, number in ((0, 0), (0, len(first_epoch(shards)) - 1), (1, 2)):
+        made = elements(shards, epoch=epoch)[number]
+        window, after = made["position"][1:].tolist()
+        found = input_pipeline.pairs_of_step(shards, BUDGET, 1, epoch, window, after - 1)
+        assert found == input_pipeline.pairs_of_step(shards, BUDGET, 1, epoch, 0, number)
+        assert [(tuple(each.inputs), tuple(each.targets)) for each in found] == sum(parts_of(made), [])
+        for each in found:
+            assert (tuple(each.inputs), tuple(each.targets)) == pairs[80 * shards.index(each.shard) + each.record]
+    with pytest.raises(ValueError, match=r"epoch 0 ends \d+ steps before the one asked for in window 1"):
+        input_pipeline.pairs_of_step(shards, BUDGET, 1, 0, 1, 999)

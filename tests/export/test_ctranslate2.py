@@ -1,0 +1,203 @@
+"""t2t_repro.export.ctranslate2: an engine that is not ours gives our numbers and our translations."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.tiny_model import PROBLEM, random_model, silent, train_pairs
+from helpers.tiny_model import test_pairs as held_out_pairs
+
+from benchmarks.compare_ctranslate2 import compare, in_float32
+from t2t_repro.config import TrainingOptions
+from t2t_repro.data.vocabulary import END, PAD, Vocabulary, learn
+from t2t_repro.export.ctranslate2 import write
+from t2t_repro.export.exporter import FORMATS, QUANTIZATIONS, export
+from t2t_repro.inference.translator import Translator
+from t2t_repro.registry import HPARAMS, PROBLEMS
+
+ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+SHAPES = {
+    "sinusoids, d_k below d_v": {},
+    "learned positions, d_k above d_v": {"positions": "learned", "max_positions": 24, "d_k": 7, "d_v": 5},
+}
+LINES = [source for source, _ in itertools.islice(train_pairs(), 40)]
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
+    learn([side for pair in train_pairs() for side in pair], path, "bpe", PROBLEM.vocab_size)
+    return Vocabulary(path)
+
+
+@functools.cache
+def model_that_ends(vocab_size, **changes):
+    """A random model that never writes padding and comes to an end, as trained ones do."""
+    model = random_model(vocab_size, **changes)
+    bias = model.decoder_layers[-1].feed_forward_norm.norm.bias.value.numpy()
+    embedding = model.embedding.value.numpy()
+    embedding[PAD] = -20 * bias / np.square(bias).sum()  # logits of -20 and 2, on average
+    embedding[END] = 2 * bias / np.square(bias).sum()
+    model.embedding.assign(embedding)
+    return model
+
+
+@pytest.fixture(params=SHAPES)
+def both(request, vocabulary, tmp_path):
+    """Our translator, and the folder of its export in float32."""
+    model = model_that_ends(vocabulary.size, extra_length=8, **SHAPES[request.param])
+    write(model, vocabulary, str(tmp_path / "float32"))
+    return Translator(model, vocabulary, model.hparams), str(tmp_path / "float32")
+
+
+def engine_of(exported):
+    return ctranslate2.Translator(str(exported), intra_threads=1)  # more wait for each other busily
+
+
+def pieces_of(exported, texts):
+    import sentencepiece
+
+    return sentencepiece.SentencePieceProcessor(model_file=f"{exported}/vocabulary.model").encode(texts, out_type=str)
+
+
+@pytest.mark.numeric
+def test_log_probabilities(both):
+    translator, exported = both
+    sources, targets = zip(*held_out_pairs(), strict=True)
+    engine = engine_of(exported)
+    scored = engine.score_batch(pieces_of(exported, list(sources)), pieces_of(exported, list(targets)))
+    theirs = [sum(result.log_probs) for result in scored]
+    assert theirs == pytest.approx(translator.score(list(zip(sources, targets, strict=True))), rel=1e-5)
+    assert [len(result.tokens) for result in scored] == [len(ids) for ids in translator.vocabulary.encode(targets)]
+
+
+def test_greedy_translations(both):
+    translator, exported = both
+    engine, decode = engine_of(exported), translator.vocabulary._processor.decode
+    ours = translator.translate(LINES, beam_size=1, alpha=0.0)
+    theirs = []
+    for pieces in pieces_of(exported, LINES):  # ours ends at the greatest length, where theirs leaves off
+        greatest = len(pieces) + 1 + translator.hparams.extra_length
+        found = engine.translate_batch([pieces], beam_size=1, max_decoding_length=greatest - 1)
+        theirs.append(decode(found[0].hypotheses[0]))
+    assert theirs == ours and len(set(ours)) > 2
+
+
+def test_what_is_written(both, vocabulary):
+    _, exported = both
+    assert sorted(os.listdir(exported)) == [
+        "README.txt", "config.json", "model.bin", "shared_vocabulary.json", "vocabulary.model"
+    ]  # fmt: skip
+    with open(f"{exported}/shared_vocabulary.json", encoding="utf-8") as file:
+        assert json.load(file) == vocabulary.pieces
+    assert Vocabulary(f"{exported}/vocabulary.model").sha256 == vocabulary.sha256
+
+
+@pytest.mark.numeric
+def test_int8_is_near_and_smaller(both, vocabulary, tmp_path):
+    translator, exported = both
+    write(translator.model, vocabulary, str(tmp_path / "int8"), "int8")
+    pairs = list(held_out_pairs())
+    sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+    scored = engine_of(tmp_path / "int8").score_batch(pieces_of(exported, sources), pieces_of(exported, targets))
+    assert [sum(result.log_probs) for result in scored] == pytest.approx(translator.score(pairs), rel=0.05)
+    sizes = [os.path.getsize(f"{folder}/model.bin") for folder in (exported, tmp_path / "int8")]
+    assert sizes[1] < sizes[0]  # not by much in a model this narrow, whose scales and positions weigh most
+
+
+def test_the_note_is_to_the_letter(both, capsys):
+    translator, exported = both
+    with open(f"{exported}/README.txt", encoding="utf-8") as file:
+        lines = [line.removeprefix("    ") for line in file if line.startswith("    ")]
+    exec("".join(lines).replace("FOLDER", exported).replace('["a text", "another"]', repr(LINES[:2])), {})
+    shown = capsys.readouterr().out
+    assert shown.startswith("[") and len(eval(shown)) == 2
+
+
+def test_a_run_is_exported(trained, tmp_path):
+    path = export(trained.directory, str(tmp_path / "E"), format="ctranslate2", quantization="int8")
+    with open(f"{path}/model_card.json", encoding="utf-8") as file:
+        card = json.load(file)
+    assert (card["format"], card["quantization"]) == ("ctranslate2", "int8")
+    assert engine_of(path).translate_batch([["a"]], max_decoding_length=2)
+    with pytest.raises(ValueError, match="quantization must be one of float32, int8, got 'int4'"):
+        export(trained.directory, str(tmp_path / "E"), format="ctranslate2", quantization="int4")
+    assert os.listdir(tmp_path / "E") == ["1"]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_the_note_gives_the_runs_own_length_penalty(vocabulary, tmp_path, alpha):
+    model = model_that_ends(vocabulary.size, alpha=alpha)
+    write(model, vocabulary, str(tmp_path / "E"))
+    note = (tmp_path / "E/README.txt").read_text("utf-8")
+    assert f'"length_penalty": {alpha}, ' in note and "parser" not in note
+
+
+def test_an_export_of_a_parser_names_the_constraint_that_it_lacks(trained, program, tmp_path):
+    problem = replace(trained.problem, train=(), validation=(), test=(), metric="f1")
+    parser = replace(trained, directory=str(tmp_path / "RUN"), problem=problem).start(trained.vocabulary)
+    shutil.copytree(trained.checkpoints, parser.checkpoints, dirs_exist_ok=True)
+    for format, constrained in (("ctranslate2", False), ("saved_model", True)):
+        command = [f"--output_dir={parser.directory}", f"--export_dir={tmp_path / 'E'}", f"--format={format}"]
+        code, out, err = program("t2t-exporter", *command)
+        assert code == 0 and json.loads(Path(out.strip(), "model_card.json").read_text())["constrained"] is constrained
+        assert ("does not constrain a parser to the words of its sentence" in err) is not constrained
+        if not constrained:
+            assert "This model is a parser" in Path(out.strip(), "README.txt").read_text("utf-8")
+
+
+def test_without_the_package(both, vocabulary, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"CTranslate2 is not installed; .*pip install 't2t_repro\[ctranslate2\]'"):
+        write(both[0].model, vocabulary, str(tmp_path / "no"))
+    assert not (tmp_path / "no").exists()
+
+
+def test_flags_know_every_format(program):
+    from t2t_repro.bin.t2t_exporter import FLAGS
+
+    assert tuple(FLAGS["format"].parser.enum_values) == FORMATS
+    assert tuple(FLAGS["quantization"].parser.enum_values) == QUANTIZATIONS
+
+
+@pytest.mark.slow
+def test_a_trained_run_translates_alike(tmp_path):
+    """`tiny` after 400 updates on the built-in problem, its 1,000 test sentences, greedy and by a beam of 4."""
+    import tensorflow as tf
+
+    from t2t_repro.preparation.pipeline import prepare
+    from t2t_repro.training.trainer import train
+
+    problem, hparams = PROBLEMS["translate_ende_cldr"], HPARAMS["tiny"].override(["train_steps=400"])
+    prepare(problem, str(tmp_path), silent)
+    with pytest.MonkeyPatch.context() as patch:
+        one_cpu = functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"])
+        patch.setattr(tf.distribute, "MirroredStrategy", one_cpu)
+        run = train(
+            problem, hparams, str(tmp_path), str(tmp_path / "RUN"), TrainingOptions(precision="bfloat16"), report=silent
+        )
+    exported = export(run.directory, str(tmp_path / "E"), format="ctranslate2")
+    (corpus,) = problem.test
+    pairs = list(corpus.function())
+    translator = in_float32(run.directory)
+    greedy, beam = (compare(translator, exported, [source for source, _ in pairs], size) for size in (1, 4))
+    print({key: value for found in (greedy, beam) for key, value in found.items() if key != "lines"})
+    right = np.mean(
+        [a == b for a, b in zip(translator.translate([s for s, _ in pairs]), [t for _, t in pairs], strict=True)]
+    )
+    assert right > 0.2  # it has learnt to translate
+    assert greedy["different"] == greedy["why"]["alike"] + greedy["why"]["cut off"] <= 10
+    # measured: 78 of 1,000, of which 17 are cut off and 59 are likelier by this package's search, which goes on while a
+    # better one is possible; theirs is likelier in 2
+    assert beam["different"] <= 120 and beam["why"]["theirs"] <= 10

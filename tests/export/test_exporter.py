@@ -1,0 +1,396 @@
+"""t2t_repro.export.exporter: what is exported stands on its own, and says what the run says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import CHECKOUT
+from helpers.instruction_sets import cpu_flags, instruction_sets
+from helpers.tiny_model import PROBLEM, SMALL, random_model, train_pairs
+
+import t2t_repro
+from t2t_repro.data.vocabulary import Vocabulary, learn
+from t2t_repro.evaluation.attention_view import attend
+from t2t_repro.export import signatures
+from t2t_repro.export.exporter import export
+from t2t_repro.export.signatures import ExportedTranslator
+from t2t_repro.inference import ensemble, memory
+from t2t_repro.inference.memory import search_bytes
+from t2t_repro.inference.translator import Translator
+from t2t_repro.model import int8
+from t2t_repro.parsing.parser import Parser
+from t2t_repro.run import Run
+from t2t_repro.training.checkpoints import Checkpoints
+
+TEXTS = ["3 red cats and 4 old dogs", "", "12 big cows", "and " * 700, "12 big cows and 1 red dog"]
+STRANGER = """
+import json, sys
+import tensorflow as tf, tensorflow_text
+
+path, texts = sys.argv[1], json.loads(sys.argv[2])
+model = tf.saved_model.load(path)
+inputs = tf.constant(texts)
+best = model.signatures["serving_default"](inputs=inputs)
+search = {"beam_size": 3, "alpha": 0.0, "extra_length": 5, "n_best": 2}
+search = {name: tf.constant(value) for name, value in search.items()}
+several = model.signatures["translate"](inputs=inputs, **search)
+scores = model.signatures["score"](inputs=inputs, targets=inputs)
+none = model.signatures["serving_default"](inputs=tf.constant([], tf.string))
+odd = model.signatures["serving_default"](inputs=tf.constant([b"\\xff\\xfe 3 cats"]))
+refused = []
+for name, value in {"beam_size": 65, "alpha": -1.0, "extra_length": -1, "n_best": 4}.items():
+    try:
+        model.signatures["translate"](inputs=inputs, **{**search, name: tf.constant(value)})
+    except tf.errors.InvalidArgumentError as error:
+        refused.append(error.message.split("assertion failed: [")[1].split("]")[0])
+weights = model.signatures["attention"](inputs=inputs[:1], targets=inputs[2:3])
+assert not [name for name in sys.modules if name.startswith("t2t_repro")]
+print(json.dumps({
+    "best": [text.decode() for text in best["outputs"].numpy()],
+    "scores": best["scores"].numpy().tolist(),
+    "several": [[text.decode() for text in row] for row in several["outputs"].numpy()],
+    "log_probabilities": scores["log_probabilities"].numpy().tolist(),
+    "tokens": scores["token_log_probabilities"].numpy().sum(axis=1).tolist(),
+    "none": len(none["outputs"]),
+    "odd": len(odd["outputs"]),
+    "refused": refused,
+    "pieces": [[piece.decode() for piece in weights[f"{side}_pieces"].numpy()[0]] for side in ("input", "target")],
+    "shapes": {name: weights[name].shape.as_list() for name in ("encoder", "memory", "decoder")},
+    "rows": {name: float(weights[name].numpy().sum(axis=-1).max()) for name in ("encoder", "memory", "decoder")},
+    "memory": weights["memory"].numpy().tolist(),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run that was never trained, which is no matter here."""
+    folder = tmp_path_factory.mktemp("export")
+    vocabulary = str(folder / "vocabulary.model")
+    learn([side for pair in train_pairs() for side in pair], vocabulary, "bpe", PROBLEM.vocab_size)
+    sha256 = Vocabulary(vocabulary).sha256
+    run = Run(str(folder / "run"), PROBLEM, SMALL, str(folder), 1, "float32", sha256).start(vocabulary)
+    Checkpoints(run, {"model": random_model(PROBLEM.vocab_size)}, keep=1).save(1)
+    return run
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("quantization", ["float32", "int8"])
+def test_a_stranger_gets_what_the_run_gives(run, tmp_path, quantization):
+    path = export(run.directory, str(tmp_path / "exported"), quantization=quantization)
+    argv = [sys.executable, "-c", STRANGER, path, json.dumps(TEXTS)]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    translator = Translator.from_run(run.directory, int8=quantization == "int8")
+    n_best = translator.n_best(TEXTS, 1)
+    # 8-bit rounding takes a number between two steps to either: the beam of the longest text may take another way
+    compared = slice(None) if quantization == "float32" else slice(3)
+    assert found["best"][compared] == [hypotheses[0][0] for hypotheses in n_best][compared]
+    assert found["best"][1] == ""
+    tolerance = {"rel": 1e-4} if quantization == "float32" else {"rel": 1e-3, "abs": 0.02}
+    assert found["scores"] == pytest.approx([hypotheses[0][1] for hypotheses in n_best], **tolerance)
+    assert found["several"][0] != [found["best"][0]] * 2
+    expected = translator.score([(text, text) for text in TEXTS])
+    assert found["log_probabilities"] == pytest.approx(expected, rel=1e-4)
+    assert found["tokens"] == pytest.approx(expected, rel=1e-4)
+    assert (found["none"], found["odd"]) == (0, 1)
+    assert found["refused"] == [
+        "beam_size must be from 1 to 64, got",
+        "alpha must be at least 0 and finite, got",
+        "extra_length must be from 0 to 1024, got",
+        "n_best must be at least 1 and at most beam_size, got",
+    ]
+    shown = attend(translator, TEXTS[0], TEXTS[2])
+    assert found["pieces"][0] == [translator.vocabulary.pieces[id] for id in translator.vocabulary.encode(TEXTS[:1])[0]]
+    read, written = map(len, found["pieces"])
+    sizes = {"encoder": [read, read], "memory": [written, read], "decoder": [written, written]}
+    assert found["shapes"] == {name: [1, SMALL.num_layers, SMALL.num_heads, *size] for name, size in sizes.items()}
+    assert found["rows"] == pytest.approx(dict.fromkeys(sizes, 1.0), abs=1e-5)
+    np.testing.assert_allclose(found["memory"][0], shown.views["memory"].weights, atol=1e-5)
+
+
+HOLDER = """
+import json, sys
+import tensorflow as tf, tensorflow_text
+
+found = []
+for path in sys.argv[2:]:
+    model, outputs = tf.saved_model.load(path), {}
+    for name, function in model.signatures.items():
+        search = {"beam_size": 2, "alpha": 0.6, "extra_length": 4, "n_best": 1} if name == "translate" else {}
+        search = {key: tf.constant(value) for key, value in search.items()}
+        try:
+            lines = function(inputs=tf.constant(json.loads(sys.argv[1])), **search)["outputs"].numpy()
+            outputs[name] = [line.decode() for line in lines.reshape([-1])]
+        except tf.errors.InvalidArgumentError as error:
+            outputs[name] = error.message.split("assertion failed: [")[1].split("]")[0]
+    found.append(outputs)
+print(json.dumps(found))
+"""
+SHORT = ["3 red cats and 4 old dogs", "", "12 big cows"]
+WRONG = "products of 8-bit integers are wrong on this processor: expected 1612900, received 12750; "
+WRONG += "export the run with --quantization=float32"
+
+
+@pytest.fixture(scope="module")
+def int8_exports(run, tmp_path_factory):
+    """An export by products of 8-bit integers, what it translates to here, and an export whose weights are to 127."""
+    right, wrong = (str(tmp_path_factory.mktemp("int8") / name) for name in ("right", "wrong"))
+    module = ExportedTranslator(Translator.from_run(run.directory, int8=True))
+    lines = module.signatures()["serving_default"](np.array(SHORT))["outputs"].numpy()
+    save(right, module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(int8, "LARGEST_WEIGHT", 127)
+        patch.setattr(ensemble, "must_have_int8", lambda: None)  # as if this machine had VNNI
+        save(wrong, ExportedTranslator(Translator.from_run(run.directory, int8=True)))
+    return right, [line.decode() for line in lines], wrong
+
+
+def save(path: str, module: ExportedTranslator) -> None:
+    """The signatures that decode."""
+    signatures = module.signatures()
+    del signatures["score"], signatures["attention"]
+    tf.saved_model.save(module, path, signatures=signatures)
+
+
+@pytest.mark.parametrize("name", instruction_sets(cpu_flags()))
+def test_int8_export_is_right_or_refuses_under_every_instruction_set(int8_exports, name):
+    """By whoever holds the SavedModel alone. Without VNNI, products of weights to 127 saturate."""
+    right, expected, wrong = int8_exports
+    has_vnni = name not in ("AVX2", "AVX512_CORE")
+    argv = [sys.executable, "-c", HOLDER, json.dumps(SHORT), right, *([] if has_vnni else [wrong])]
+    limit = os.environ | {"ONEDNN_MAX_CPU_ISA": name}
+    done = subprocess.run(argv, capture_output=True, text=True, env=limit, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found[0] == dict.fromkeys(("serving_default", "translate"), expected)
+    assert has_vnni or found[1] == dict.fromkeys(("serving_default", "translate"), WRONG)
+
+
+@pytest.fixture
+def wrong_products(monkeypatch):
+    """Every product of 8-bit integers is a thousandth too large, which is not noticed before the graph runs."""
+    right = int8._quantized_matmul
+    monkeypatch.setattr(int8, "_quantized_matmul", lambda x_NI, matrix: right(x_NI, matrix) * 1.001)
+    monkeypatch.setattr(ensemble, "must_have_int8", lambda: None)
+
+
+@pytest.mark.parametrize("name", ["serving_default", "translate", "parse"])
+def test_every_signature_that_decodes_checks_its_products(run, wrong_products, name):
+    function = ExportedTranslator(Translator.from_run(run.directory, int8=True), parses=True).signatures()[name]
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"wrong on this processor: expected 812800, received 8136\d\d"
+    ):
+        function(np.array(["12 big cows"]))
+
+
+def test_wrong_products_of_an_export_are_one_line(run, tmp_path, wrong_products, program):
+    path = export(run.directory, str(tmp_path / "exported"), quantization="int8")
+    reason = WRONG.replace("1612900", "812800").replace("12750", r"8136\d\d")
+    with pytest.raises(ValueError, match=rf"^{path} refuses this: {reason}$"):
+        t2t_repro.load(path).translate(["12 big cows"])
+    code, out, err = program("t2t-serve", f"--export_dir={tmp_path}/exported")
+    assert (code, out) == (1, "") and re.fullmatch(rf".* loading version 1 of exported\nt2t-serve: .*{reason}\n", err)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # TensorFlow's, of what it half loaded
+def test_an_operation_that_is_missing_is_one_line(run, tmp_path, program):
+    """As if TensorFlow had been built without oneDNN: the file asks for an operation of another name."""
+    path = export(run.directory, str(tmp_path / "exported"), quantization="int8")
+    graph = Path(path, "saved_model.pb")
+    assert b"_QuantizedMatMul" in graph.read_bytes()
+    graph.write_bytes(graph.read_bytes().replace(b"_QuantizedMatMul", b"_QuantizedMatMux"))
+    reason = "Op type not registered '_QuantizedMatMux' in binary running on "
+    with pytest.raises(ValueError, match=rf"cannot run here: {reason}[^;\n]*; export it with quantization float32$"):
+        t2t_repro.load(path)
+    code, out, err = program("t2t-serve", f"--export_dir={tmp_path}/exported")
+    assert (code, out) == (1, "") and re.fullmatch(
+        rf".* loading version 1 of exported\nt2t-serve: {path} cannot be loaded: {reason}.*\n", err
+    )
+
+
+def test_scores_are_the_same_in_turns(run, monkeypatch):
+    monkeypatch.setattr(signatures, "SCORED_AT_ONCE", 40)
+    translator = Translator.from_run(run.directory)
+    pairs = [*train_pairs()][:9]
+    sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+    module = ExportedTranslator(translator)
+    found = module.signatures()["score"](np.array(sources), np.array(targets))
+    assert found["log_probabilities"].numpy() == pytest.approx(translator.score(pairs), rel=1e-5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="at most 1024 are scored, got"):
+        module.signatures()["score"](np.array(["a " * 2_000]), np.array(["a"]))
+
+
+def test_options_may_differ_by_row(run):
+    translate = ExportedTranslator(Translator.from_run(run.directory)).signatures()["translate"]
+    one_each = {
+        "beam_size": np.array([3, 1, 3, 2, 3], np.int32),
+        "alpha": np.array([0.0, 0.6, 0.0, 1.0, 0.6], np.float32),
+        "extra_length": np.array([5, 4, 5, 3, 5], np.int32),
+        "n_best": np.array([2, 1, 2, 1, 3], np.int32),
+    }
+    found = translate(np.array(TEXTS), **one_each)
+    assert found["outputs"].shape == [5, 3]
+    for row, text in enumerate(TEXTS):
+        alone = translate(np.array([text]), **{name: values[row] for name, values in one_each.items()})
+        count = one_each["n_best"][row]
+        assert found["outputs"][row, :count].numpy().tolist() == alone["outputs"][0].numpy().tolist()
+        np.testing.assert_allclose(found["scores"][row, :count], alone["scores"][0], atol=1e-4)
+        assert set(found["outputs"][row, count:].numpy()) <= {b""}
+        assert set(found["scores"][row, count:].numpy()) <= {0.0 if text == "" else -np.inf}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="an option is one value, or one for each row, got"):
+        translate(np.array(TEXTS), **one_each | {"alpha": np.array([0.0, 0.6], np.float32)})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="beam_size must be from 1 to 64, got"):
+        translate(np.array(TEXTS), **one_each | {"beam_size": np.array([3, 1, 3, 65, 3], np.int32)})
+
+
+def test_search_is_cut_by_beams_and_vocabulary(run, monkeypatch):
+    translator = Translator.from_run(run.directory)
+    texts, options = np.array(TEXTS[:3] * 20), [np.int32(8), np.float32(0.6), np.int32(4), np.int32(1)]
+    longest = max(map(len, translator.vocabulary.encode(TEXTS[:3]))) + 4
+    each = search_bytes(translator.ensemble, PROBLEM.vocab_size, 8, longest)
+    expected = ExportedTranslator(translator).signatures()["translate"](texts, *options)
+    searched, search = [], Translator.search
+
+    def recorded(self, source_BM, *rest):
+        rows = tf.numpy_function(lambda rows: searched.append(int(rows)) or rows, [tf.shape(source_BM)[0]], tf.int32)
+        with tf.control_dependencies([rows]):
+            return search(self, tf.identity(source_BM), *rest)
+
+    monkeypatch.setattr(Translator, "search", recorded)
+    monkeypatch.setattr(signatures, "SEARCH_BYTES", 7 * each)
+    found = ExportedTranslator(translator).signatures()["translate"](texts, *options)
+    assert sum(searched) == 60 and searched[-1] <= 7 < max(searched[:-1], default=0) * 4
+    assert found["outputs"].numpy().tolist() == expected["outputs"].numpy().tolist()
+
+    monkeypatch.setattr(signatures, "SEARCH_BYTES", each - 1)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="its extra_length and its beam_size need too much memory"):
+        ExportedTranslator(translator).signatures()["translate"](texts, *options)
+
+
+def test_translator_splits_batches_by_memory(run, monkeypatch):
+    translator = Translator.from_run(run.directory)
+    texts = [f"{number} red cats" for number in range(30)]
+    expected, searched, search = translator.translate(texts, beam_size=8), [], Translator.search
+    monkeypatch.setattr(
+        Translator, "search", lambda self, *given: searched.append(given[0].shape) or search(self, *given)
+    )
+    longest = max(map(len, translator.vocabulary.encode(texts))) + SMALL.extra_length
+    monkeypatch.setattr(memory, "SEARCH_BYTES", 5 * search_bytes(translator.ensemble, PROBLEM.vocab_size, 8, longest))
+    assert translator.translate(texts, beam_size=8) == expected
+    assert max(rows for rows, _ in searched) <= 5 and sum(rows for rows, _ in searched) == 30
+
+
+def test_rows_are_counted_in_64_bits():
+    """4,096 rows of 2^21 tokens are 2^33 of them."""
+    lengths = tf.fill([4_096], tf.constant(1 << 21, tf.int64))
+    seen = []
+
+    def run(start, stop, order):
+        seen.append(int(stop - start))
+        return (tf.cast(order[start:stop], tf.float32)[:, None],)
+
+    (found,) = signatures._in_turns(run, (tf.zeros([0, 1]),), lengths, (1 << 22) // lengths)
+    assert set(seen) == {2} and found.numpy()[:, 0].tolist() == list(range(4_096))
+
+
+MEMORY = """
+import itertools, resource, sys
+import numpy as np
+import tensorflow as tf
+from t2t_repro.config import HParams
+from t2t_repro.data.vocabulary import Vocabulary, learn
+from t2t_repro.inference.translator import Translator
+from t2t_repro.export.signatures import ExportedTranslator
+from t2t_repro.model.transformer import Transformer
+
+rng, path = np.random.default_rng(0), sys.argv[1]
+letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+learn(["".join(letters[rng.integers(0, 26, 7)]) for _ in range(60_000)], path, "bpe", 37_000)
+h = HParams(name="x", description="", num_layers=1, d_model=16, d_ff=16, num_heads=1, d_k=16, d_v=16, extra_length=2)
+model = Transformer(37_000, h)
+translate = ExportedTranslator(Translator(model, Vocabulary(path), h)).signatures()["translate"]
+options = [tf.constant(64), tf.constant(0.6), tf.constant(2), tf.constant(1)]
+translate(tf.constant(["a"]), *options)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert translate(tf.constant(["a"] * 256), *options)["outputs"].shape == [256, 1]
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+"""
+
+
+@pytest.mark.slow
+def test_memory_of_the_widest_beam_stays_in_bounds(tmp_path):
+    """256 rows x 64 beams x 37,000 subwords are 2.4 GB of logits alone."""
+    argv = [sys.executable, "-c", MEMORY, str(tmp_path / "vocabulary.model")]
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    done = subprocess.run(argv, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 2_048
+
+
+@pytest.mark.numeric
+def test_a_parser_gives_trees(run):
+    translator = Translator.from_run(run.directory)
+    sentences = ["3 red cats .", "", " f  ( x )", "12"]
+    found = ExportedTranslator(translator, parses=True).signatures()["parse"](np.array(sentences))
+    trees = [text.decode() for text in found["outputs"].numpy()]
+    parser = Parser(translator)
+    assert trees == [hypotheses[0][0] for hypotheses in parser.n_best(sentences, 1)]
+    assert trees[1] == "" and found["repairs"].numpy().sum() == parser.repairs
+    assert "parse" not in ExportedTranslator(translator).signatures()
+
+
+def test_exports_are_numbered_and_whole(run, tmp_path):
+    folder = tmp_path / "exported"
+    assert export(run.directory, str(folder)) == str(folder / "1")
+    assert export(run.directory, str(folder)) == str(folder / "2")
+    assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
+    card = json.loads((folder / "2" / "model_card.json").read_text())
+    assert (card["format"], card["quantization"], card["problem"]["name"]) == ("saved_model", "float32", "animals")
+    assert card["checkpoints"] == ["ckpt-1"] and card["parameters"] == SMALL.num_parameters(PROBLEM.vocab_size)
+    assert card["licence"]["code"] == "Apache-2.0" and card["scores"] == []
+
+
+def test_the_card_has_the_scores_of_these_weights(run, tmp_path):
+    scores = [
+        {"bleu": 1.0, "checkpoints": ["ckpt-0"], "perplexity": float("inf")},
+        {"bleu": 2.0, "checkpoints": ["ckpt-1"]},
+    ]
+    try:
+        for each in scores:
+            run.keep_scores(each)
+        path = export(run.directory, str(tmp_path / "exported"))
+        with open(run.scores, "a") as file:
+            file.write("{\n")
+        with pytest.raises(ValueError, match="scores.jsonl, line 3 is damaged: no JSON object"):
+            export(run.directory, str(tmp_path / "exported"))
+    finally:
+        os.remove(run.scores)
+    with open(f"{path}/model_card.json") as file:
+        card = json.load(file)
+    assert card["scores"] == scores[1:] and card["scores_of_other_checkpoints"] == [scores[0] | {"perplexity": None}]
+
+
+def test_a_failed_export_leaves_nothing(run, tmp_path, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("tensorflow.saved_model.save", full)
+    with pytest.raises(OSError, match="no space left"):
+        export(run.directory, str(tmp_path / "exported"))
+    assert list((tmp_path / "exported").iterdir()) == []
+
+
+def test_an_export_folder_that_is_a_file(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file; give a directory"):
+        export(run.directory, str(tmp_path / "file"))

@@ -1,0 +1,305 @@
+"""Every fault that is tried, by what comes in: see `faults.py`."""
+
+from __future__ import annotations
+
+import os
+
+from helpers.fault_injection import (
+    DATASET,
+    DECODE,
+    EVALUATE,
+    INDEX,
+    LIST,
+    PREPARE,
+    SHARD,
+    TEXT,
+    TRAIN,
+    TREES,
+    VOCABULARY,
+    WEIGHTS,
+    Area,
+    Fault,
+    at_work,
+    both,
+    copied,
+    cut,
+    edited,
+    fewer_lines,
+    flip,
+    folder,
+    full_disk,
+    gone,
+    little_memory,
+    locked_up,
+    loop,
+    text,
+    unprivileged,
+    zipped,
+)
+
+FRESH = (*PREPARE, "--vocab_size=300", *TEXT)  # prepares anew
+GZIP = (*PREPARE, "--train_source=train.en.gz", "--train_target=train.de")
+AGAIN = (*PREPARE, "--vocab_size=300")  # finds what is prepared
+LINES = b"".join(b"%d houses and gardens\n" % number for number in range(60))
+REPORT = ("t2t-report", ".")
+EXPORT = ("t2t-exporter", "--output_dir=RUN", "--export_dir=E")
+AVERAGE = ("t2t-avg-checkpoints", "--output_dir=RUN", "--average_dir=NEW")
+DEEP = "[" * 100_000
+
+
+def of_text(what: str, arrange, says: str, command=FRESH, **more) -> Fault:  # type: ignore[no-untyped-def]
+    return Fault(what, command, says, arrange, needs="text", **more)
+
+
+def of_data(what: str, arrange, says: str, command=AGAIN, **more) -> Fault:  # type: ignore[no-untyped-def]
+    return Fault(what, command, says, arrange, needs="data", **more)
+
+
+def of_run(what: str, arrange, says: str, command=DECODE, **more) -> Fault:  # type: ignore[no-untyped-def]
+    return Fault(what, command, says, arrange, needs="run", **more)
+
+
+TEXT_FAULTS = Area(
+    "Text to train on",
+    [
+        of_text("a file that is not there", gone("train.en"), "No such file"),
+        of_text("a directory where a file is meant", folder("train.en"), "Is a directory"),
+        of_text("a symbolic link to itself", both(gone("train.en"), lambda: os.symlink("train.en", "train.en")),
+                "Too many levels"),
+        of_text("a named pipe", both(gone("train.en"), lambda: os.mkfifo("train.en")), "not a regular file"),
+        of_text("a file without permission to read", locked_up("train.en", 0), "denied", around=unprivileged),
+        of_text("an empty file", text("train.en", ""), "is empty"),
+        of_text("one line fewer on one side", fewer_lines("train.de"), "and train.de has 59"),
+        of_text("Latin-1", text("train.en", b"caf\xe9\n" * 60), "not UTF-8"),
+        of_text("UTF-16", text("train.en", ("house\n" * 60).encode("utf-16")), "not UTF-8"),
+        of_text("a program in place of text", text("train.en", b"\x7fELF\x02\x01\x01" + bytes(range(256)) * 9),
+                "not UTF-8"),
+        of_text("a line of 4 MB", text("train.en", b"a" * (1 << 22) + b"\n"), "longer than 1,048,576 bytes"),
+        of_text("64 MB without a newline, packed into 64 kB", zipped("train.en.gz", b"a" * (1 << 26)), "longer than",
+                GZIP),
+        of_text("no gzip under the name .gz", text("train.en.gz", LINES), "gzip cannot read it", GZIP),
+        of_text("gzip cut off", zipped("train.en.gz", LINES, cut=-30), "is cut off", GZIP),
+        of_text("gzip with a bit flipped", zipped("train.en.gz", LINES, flipped=-6), "gzip cannot read it", GZIP),
+        of_text("nothing but empty lines", both(text("train.en", "\n" * 60), text("train.de", "\n" * 60)),
+                "nothing to hold"),
+        of_text("one side not given", lambda: None, "give both", (*PREPARE, "--train_source=train.en")),
+        of_text("more pieces than the text can give", lambda: None, "more than the text can give",
+                (*PREPARE, *TEXT, "--vocab_size=9000")),
+        of_text("fewer pieces than there are bytes", lambda: None, "must be at least 260",
+                (*PREPARE, *TEXT, "--vocab_size=100")),
+    ],
+)  # fmt: skip
+
+TREE_FAULTS = Area(
+    "Trees",
+    [
+        Fault("a file that ends inside a tree", TREES, "ends inside a tree", text("train.mrg",
+                "(S (NP (PRP We))\n" * 3)),
+        Fault("a bracket too many", TREES, "closes nothing", text("train.mrg", "(S (X a)))\n")),
+        Fault("text in place of trees", TREES, "stands outside of every bracket", text("train.mrg", "We agree .\n")),
+        Fault("an empty bracket", TREES, "is empty", text("train.mrg", "(S (NP ))\n")),
+        Fault("nothing but traces", TREES, "no tree with words", text("train.mrg", "(S (-NONE- *))\n" * 9)),
+        Fault("a bracket opened a million times", TREES, "is not closed after", text("train.mrg", "(S\n" * 1_000_000)),
+        Fault("an empty file", TREES, "is empty", text("train.mrg", "")),
+        Fault("Latin-1", TREES, "not UTF-8", text("train.mrg", b"(S (X caf\xe9))\n")),
+        Fault("gold and test of unequal length", ("t2t-evalb", "gold", "test"), "2 trees",
+              both(text("gold", "(S (X a))\n" * 2), text("test", "(S (X a))\n"))),
+        Fault("no such file to score", ("t2t-evalb", "gold", "test"), "no file 'test'", text("gold", "(S (X a))\n")),
+        Fault("a parameter file with an unknown word", ("t2t-evalb", "gold", "gold", "--parameters=p"),
+                "unknown keyword",
+              both(text("gold", "(S (X a))\n"), text("p", "DELETE_LABLE TOP\n"))),
+    ],
+)  # fmt: skip
+
+SCORE_FAULTS = Area(
+    "Translations to score",
+    [
+        Fault("files of unequal length", ("t2t-bleu", "a", "b"), "has 2 lines", both(text("a", "x\ny\n"), text("b",
+                "x\n"))),
+        Fault("an empty file", ("t2t-bleu", "a", "b"), "is empty", both(text("a", ""), text("b", "x\n"))),
+        Fault("Latin-1", ("t2t-bleu", "a", "b"), "not UTF-8", both(text("a", b"\xe9\n"), text("b", "x\n"))),
+        Fault("a directory", ("t2t-bleu", "a", "b"), "is a directory", both(folder("a"), text("b", "x\n"))),
+    ],
+)  # fmt: skip
+
+DATA_FAULTS = Area(
+    "Prepared data",
+    [
+        of_data("dataset.json cut off", cut(DATASET, 100), "is damaged: not JSON"),
+        of_data("dataset.json empty", cut(DATASET, 0), "is damaged: not JSON"),
+        of_data("dataset.json not UTF-8", text(DATASET, b"{\xff}"), "is damaged: not JSON"),
+        of_data("dataset.json of brackets in brackets", text(DATASET, DEEP), "is damaged: not JSON"),
+        of_data("dataset.json of a later version", edited(DATASET, lambda r: r.update(format=9)),
+                "this version reads 1"),
+        of_data("dataset.json without the number of pairs",
+                edited(DATASET, lambda r: r["splits"]["train"].pop("pairs")), "is damaged"),
+        of_data("dataset.json that names a file elsewhere",
+                edited(DATASET, lambda r: r["splits"]["train"]["shards"][0].update(name="../../passwd")),
+                "'../../passwd'"),
+        of_data("a shard gone", gone(SHARD), "is missing"),
+        of_data("a shard cut off", cut(SHARD, 1000), "is damaged: 1000 bytes"),
+        of_data("a shard longer than it was", lambda: os.truncate(SHARD, 1 << 20), "is damaged: 1048576 bytes"),
+        of_data("a directory in place of a shard", folder(SHARD), "is missing"),
+        of_data("a shard with a bit flipped, verified", flip(SHARD, 999), "SHA-256 differs", (*AGAIN, "--verify")),
+        of_data("a shard with a bit flipped, read", flip(SHARD, 999), "t2t-datagen --verify", (*AGAIN, "--fill=512")),
+        of_data("a shard with a bit flipped, trained on", flip(SHARD, 999), "t2t-datagen --verify", TRAIN, slow=True,
+                leaves=("RUN", "RUN/.*")),
+        of_data("the vocabulary gone", gone(VOCABULARY), "is missing"),
+        of_data("the vocabulary with a bit flipped", flip(VOCABULARY, 999), "SHA-256 differs"),
+        of_data("the vocabulary empty", cut(VOCABULARY, 0), "SHA-256 differs"),
+        of_data("data prepared otherwise", lambda: None, "holds other data", (*PREPARE, "--vocab_size=301")),
+        of_data("a text that has changed since", fewer_lines("train.en"), "holds other data", FRESH),
+        of_text("a file in place of the data directory", text("data", ""), "is a file"),
+        of_text("a link to itself in place of it", loop("data"), "data"),
+        of_text("a name that is not UTF-8", lambda: None, "is not UTF-8",
+                (*PREPARE[:2], b"--data_dir=\xff".decode("utf-8", "surrogateescape"), *TEXT)),
+        of_text("a folder that may not be written to", locked_up("."), "denied", around=unprivileged),
+        of_text("a full disk", lambda: None, "File too large", around=full_disk),
+    ],
+)  # fmt: skip
+
+RUN_FAULTS = Area(
+    "Runs",
+    [
+        of_run("no such directory", lambda: None, "no directory 'NONE'", ("t2t-decoder", "--output_dir=NONE")),
+        of_run("a directory without a run", lambda: None, "holds no run", ("t2t-decoder", "--output_dir=data")),
+        of_run("run.json cut off", cut("RUN/run.json", 300), "is damaged: not JSON"),
+        of_run("run.json empty", cut("RUN/run.json", 0), "is damaged: not JSON"),
+        of_run("run.json not UTF-8", text("RUN/run.json", b'{"format": 1, "\xff": 2}'), "is damaged: not JSON"),
+        of_run("run.json of brackets in brackets", text("RUN/run.json", DEEP), "is damaged: not JSON"),
+        of_run("run.json of a later version", edited("RUN/run.json", lambda r: r.update(format=2)),
+                "this version reads 1"),
+        of_run("a field of run.json of another type", edited("RUN/run.json", lambda r: r["hparams"].update(d_k="8")),
+                "d_k"),
+        of_run("a field that no version has", edited("RUN/run.json", lambda r: r["hparams"].update(d_q=8)), "d_q"),
+        of_run("a field that is no number", edited("RUN/run.json", lambda r: r["hparams"].update(dropout=float("nan"))),
+               "dropout"),
+        of_run("run.json with a list for what was trained", edited("RUN/run.json", lambda r: r.update(training=[1])),
+               "is damaged"),
+        of_run("a directory in place of run.json", folder("RUN/run.json"), "holds no run"),
+        of_run("the vocabulary gone", gone("RUN/vocabulary.model"), "is missing"),
+        of_run("the vocabulary with a bit flipped", flip("RUN/vocabulary.model", 999), "SHA-256 differs"),
+        of_run("the vocabulary of another run", copied("train.en", "RUN/vocabulary.model"), "SHA-256 differs"),
+        of_run("scored on data with another vocabulary", both(copied("train.en", VOCABULARY), edited(
+            DATASET, lambda r: r["vocabulary"].update(sha256=_sha256("train.en")))), "another vocabulary", EVALUATE),
+        of_run("scored where the data is gone", gone(DATASET), "holds no prepared data", EVALUATE),
+        of_run("scored on a split there is none of", lambda: None, "has no test text", EVALUATE),
+        of_run("trained on with another seed", lambda: None, "its seed is 1, not 2", (*TRAIN, "--seed=2")),
+        of_run("trained on while another trainer is at work", lambda: None, "another t2t-trainer", TRAIN,
+                around=at_work),
+        of_run("trained into a folder that may not be written to", locked_up("RUN"), "denied", TRAIN,
+                around=unprivileged),
+        of_data("trained into a file", text("RUN", ""), "is a file", TRAIN),
+        of_data("trained on a full disk", lambda: None, "File too large", TRAIN, around=full_disk, slow=True,
+                leaves=("RUN", "RUN/.*")),
+        of_run("a line of scores.jsonl that is no JSON", text("RUN/scores.jsonl", '{"a"\n{}\n'), "cannot be read",
+                REPORT),
+        of_run("a scoring without its split", text("RUN/scores.jsonl", "{}\n"), "cannot be read", REPORT),
+        of_run("a line of metrics.jsonl that is no JSON", text("RUN/metrics.jsonl", "what\n{}\n"), "is damaged: line 1",
+               (*REPORT, "--html=page.html")),
+        of_run("a damaged run among those reported", cut("RUN/run.json", 99), "cannot be read", REPORT),
+    ],
+)  # fmt: skip
+
+CHECKPOINT_FAULTS = Area(
+    "Checkpoints",
+    [
+        of_run("none yet", both(gone(LIST), *(gone(f"RUN/checkpoints/{n}") for n in (
+            "ckpt-2.index", "ckpt-2.data-00000-of-00001", "ckpt-4.index", "ckpt-4.data-00000-of-00001"))),
+                "no checkpoint yet"),
+        of_run("their list gone", gone(LIST), "which lists them, is missing"),
+        of_run("their list cut off", cut(LIST, -30), "is missing or damaged"),
+        of_run("their list empty", cut(LIST, 0), "is missing or damaged"),
+        of_run("their list not UTF-8", text(LIST, b"\xff\xfe"), "is missing or damaged"),
+        of_run("a directory in place of their list", folder(LIST), "is missing or damaged"),
+        of_run("the list gone, to train on", gone(LIST), "which lists them, is missing", TRAIN),
+        of_run("the newest without its weights", gone(WEIGHTS), "a file of it is missing"),
+        of_run("the newest without its index", gone(INDEX), "a file of it is missing"),
+        of_run("its weights cut off", cut(WEIGHTS, 2_000), "it is cut off"),
+        of_run("its weights empty", cut(WEIGHTS, 0), "it is cut off"),
+        of_run("its weights with a bit flipped", flip(WEIGHTS, 1_000), "a checksum differs"),
+        of_run("its index with a bit flipped", flip(INDEX, 100), "a checksum differs"),
+        of_run("its index cut off", cut(INDEX, 100), "it is cut off"),
+        of_run("its index empty", cut(INDEX, 0), "it is cut off"),
+        of_run("a directory in place of its index", folder(INDEX), "is a directory"),
+        of_run("of a model of another size", edited("RUN/run.json", lambda r: r["hparams"].update(d_ff=40)),
+                "does not fit"),
+        of_run("every one damaged, to train on", both(*(cut(f"RUN/checkpoints/ckpt-{n}.index", 9) for n in (2, 4))),
+               "every checkpoint in", TRAIN),
+        of_run("exported with its weights cut off", cut(WEIGHTS, 2_000), "it is cut off", EXPORT, leaves=("E",)),
+        of_run("averaged with one of them damaged", flip(WEIGHTS, 1_000), "a checksum differs",
+               (*AVERAGE, "--average_checkpoints=2")),
+        of_run("more averaged than there are", lambda: None, "has 2 checkpoints", (*AVERAGE,
+                "--average_checkpoints=3")),
+    ],
+)  # fmt: skip
+
+INPUT_FAULTS = Area(
+    "Text to translate, and where the result goes",
+    [
+        of_run("not UTF-8", lambda: None, "line 2: not UTF-8", stdin=b"a\n\xff\n"),
+        of_run("a line of 4 MB", lambda: None, "longer than 1,048,576 bytes", stdin=b"a" * (1 << 22)),
+        of_run("bytes without end", lambda: None, "longer than", (*DECODE, "--decode_from_file=/dev/zero"),
+               around=little_memory),
+        of_run("no such file", lambda: None, "No such file", (*DECODE, "--decode_from_file=none")),
+        of_run("a directory to read", lambda: None, "Is a directory", (*DECODE, "--decode_from_file=data")),
+        of_run("a directory to write", lambda: None, "is a directory", (*DECODE, "--decode_to_file=data")),
+        of_run("a folder that is not there", lambda: None, "no directory", (*DECODE, "--decode_to_file=no/out")),
+        of_run("a folder that may not be written to", lambda: os.mkdir("shut", 0o555), "may not write",
+               (*DECODE, "--decode_to_file=shut/out"), around=unprivileged),
+        of_run("an export into a file", text("E", ""), "is a file", EXPORT),
+        of_run("an export where nothing may be written", lambda: os.mkdir("shut", 0o555), "denied",
+               ("t2t-exporter", "--output_dir=RUN", "--export_dir=shut/E"), around=unprivileged),
+        of_run("an export to a full disk", lambda: None, "File too large", EXPORT, around=full_disk, slow=True,
+               leaves=("E",)),
+        of_run("an average into a folder with something in it", both(folder("NEW"), text("NEW/x", "")), "not empty",
+                AVERAGE),
+        Fault("the reader of the output gone (head)", "t2t-registry | head -n 0; exit ${PIPESTATUS[0]}", "", code=141),
+        Fault("the output to a full disk", "t2t-registry > /dev/full", "standard output: No space left"),
+        Fault("the output closed", "t2t-registry >&-", "standard output is closed"),
+        of_run("the input closed", lambda: None, "standard input is closed", "t2t-decoder --output_dir=RUN <&-"),
+        of_run("the translation to a full disk", lambda: None, "standard output: No space left",
+               "echo 3 houses | t2t-decoder --output_dir=RUN > /dev/full", slow=True),
+    ],
+)  # fmt: skip
+
+FLAG_FAULTS = Area(
+    "Flags",
+    [
+        Fault("a problem that is none", ("t2t-datagen", "--problem=translate_file", "--data_dir=data"), "did you mean",
+                code=2),
+        Fault("a set that is none", ("t2t-registry", "--hparams=bse"), "did you mean 'base'", code=2),
+        Fault("a word for a number", ("t2t-trainer", "--train_steps=many"), "expected a whole number", code=2),
+        Fault("minutes that are no number", ("t2t-trainer", "--checkpoint_minutes=nan"), "expected a finite", code=2),
+        Fault("a flag without its value", ("t2t-trainer", "--problem"), "Missing value", code=2),
+        Fault("an impossible field", ("t2t-registry", "--hparams=base", "--override=dropout=2"), "dropout must be"),
+        Fault("a field that is none", ("t2t-registry", "--hparams=base", "--override=droput=0"),
+                "did you mean 'dropout'", code=2),
+        Fault("a folder of one's own that is none", ("t2t-registry", "--t2t_usr_dir=none"), "is not a directory"),
+        of_run("a length penalty that is no number", lambda: None, "alpha must be", (*DECODE, "--alpha=nan")),
+        of_run("more results than the beam holds", lambda: None, "more than --beam_size=4",
+                (*DECODE, "--n_best=9", "--beam_size=4"), code=2),
+        of_data("a seed beyond what dropout takes", lambda: None, "seed must be", (*TRAIN, "--seed=9999999")),
+        of_data("a batch that no sentence fits in", lambda: None, "max_length must be at most",
+                (*TRAIN, "--override=batch_tokens=100")),
+    ],
+)  # fmt: skip
+
+
+def _sha256(path: str) -> str:
+    from t2t_repro.io import sha256
+
+    return sha256(path)
+
+
+AREAS = (
+    TEXT_FAULTS,
+    TREE_FAULTS,
+    SCORE_FAULTS,
+    DATA_FAULTS,
+    RUN_FAULTS,
+    CHECKPOINT_FAULTS,
+    INPUT_FAULTS,
+    FLAG_FAULTS,
+)
+FAULTS = [fault for area in AREAS for fault in area.faults]

@@ -1,0 +1,136 @@
+"""Decoding written plainly: no cache, no batch, no graph of its own, a list of hypotheses. What is tested against it is
+t2t_repro.inference."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from t2t_repro.inference.beam_search import beam_search
+from t2t_repro.inference.decoding_loop import END, NEVER, PAD
+from t2t_repro.inference.sampling import sample
+
+IDS = tf.TensorSpec([None, None], tf.int32)
+INT, FLOAT = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.float32)
+DRAWS = tf.TensorSpec([None, None, None], tf.float32)
+
+Hypothesis = tuple[tuple[int, ...], float]  # ids up to END, score
+
+
+def batch(rows: Sequence[Sequence[int]], extra_columns: int = 0) -> np.ndarray:
+    width = max(map(len, rows)) + extra_columns
+    return np.array([[*ids] + [PAD] * (width - len(ids)) for ids in rows], np.int32).reshape(len(rows), width)
+
+
+@functools.cache
+def compiled_search(*models):
+    """Beam search as one graph for all shapes."""
+
+    @tf.function(input_signature=[IDS, INT, FLOAT, INT, IDS, INT])
+    def search(source_BM, beam_size, alpha, extra_length, prefix_BP, min_length):
+        return beam_search(models, source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
+
+    return search
+
+
+@functools.cache
+def compiled_sample(*models):
+    @tf.function(input_signature=[IDS, DRAWS, FLOAT, INT, INT, IDS, INT])
+    def drawn(source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length):
+        return sample(models, source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length)
+
+    return drawn
+
+
+@functools.cache
+def compiled_log_p(model):
+    """The full decoder's log p [B, L, V] as one graph."""
+
+    @tf.function(input_signature=[IDS, IDS])
+    def log_p(source_BM, target_BL):
+        return tf.nn.log_softmax(model({"inputs": source_BM, "targets": target_BL}))
+
+    return log_p
+
+
+def hypotheses(found) -> list[list[Hypothesis]]:
+    """Those of each sentence: each ends in END, once, and padding follows."""
+    all_found = []
+    for some_ids, some_scores in zip(found.ids.numpy(), found.scores.numpy(), strict=True):
+        whole = [(row.tolist(), float(score)) for row, score in zip(some_ids, some_scores, strict=True)]
+        whole = [(row, score) for row, score in whole if score > NEVER / 1e6]
+        for row, _ in whole:
+            assert row.count(END) == 1 and PAD not in row[: row.index(END)] and not any(row[row.index(END) + 1 :])
+        all_found.append([(tuple(row[: row.index(END) + 1]), score) for row, score in whole])
+    return all_found
+
+
+def penalty(length: int, alpha: float) -> float:
+    return ((5 + length) / 6) ** alpha
+
+
+def next_log_p(models, source: Sequence[int], starts: Sequence[tuple[int, ...]]) -> np.ndarray:
+    """log p [len(starts), V] of what follows each start, by the full decoder: the mean of the models' probabilities."""
+    sources, targets = batch([source] * len(starts)), batch([[*ids, PAD] for ids in starts])
+    p = [np.exp(compiled_log_p(model)(sources, targets).numpy()[:, -1].astype(np.float64)) for model in models]
+    return np.log(np.mean(p, axis=0))
+
+
+def greatest_length(source: Sequence[int], extra_length: int, prefix: Sequence[int], min_length: int) -> int:
+    return max(len(source) + extra_length, max(len(prefix), min_length) + 1 if prefix or min_length else 0)
+
+
+def allowed(step: int, longest: int, prefix: Sequence[int], min_length: int, vocab_size: int) -> Iterable[int]:
+    """The tokens that may come at this step."""
+    if step < len(prefix):
+        return [prefix[step]]
+    if step + 1 >= longest:
+        return [END]
+    return range(END if step >= min_length else END + 1, vocab_size)
+
+
+def plain_beam(
+    models, source, beam_size, alpha, extra_length, prefix: Sequence[int] = (), min_length: int = 0
+) -> list[Hypothesis]:
+    """Beam search as Wu et al. have it. A sentence is done when nothing open can beat the worst of W finished."""
+    longest = greatest_length(source, extra_length, prefix, min_length)
+    open_now, finished = [((), 0.0)], []
+    for step in range(longest):
+        log_p = next_log_p(models, source, [ids for ids, _ in open_now])
+        tokens = allowed(step, longest, prefix, min_length, log_p.shape[1])
+        longer = [
+            ((*ids, token), score + log_p[row, token]) for row, (ids, score) in enumerate(open_now) for token in tokens
+        ]
+        longer.sort(key=lambda each: -each[1])
+        longer = longer[: 2 * beam_size if beam_size > 1 else 1]
+        finished += [(ids, score / penalty(len(ids), alpha)) for ids, score in longer if ids[-1] == END]
+        finished = sorted(finished, key=lambda each: -each[1])[:beam_size]
+        open_now = [each for each in longer if each[0][-1] != END][:beam_size]
+        if not open_now:
+            break
+        if len(finished) == beam_size and finished[-1][1] >= open_now[0][1] / penalty(longest, alpha):
+            break
+    return finished
+
+
+def plain_sample(
+    models, source, draws, temperature, k, extra_length, prefix: Sequence[int] = (), min_length: int = 0
+) -> Hypothesis:
+    """One sample: each number of `draws` finds a token where the cumulated probabilities, the likeliest token first if
+    k is given, else in the order of their ids, pass it."""
+    longest = greatest_length(source, extra_length, prefix, min_length)
+    ids: tuple[int, ...] = ()
+    total = 0.0
+    while END not in ids:
+        log_p = next_log_p(models, source, [ids])[0]
+        tokens = list(allowed(len(ids), longest, prefix, min_length, len(log_p)))
+        if k:
+            tokens = sorted(tokens, key=lambda token: -log_p[token])[:k]
+        weights = np.exp(log_p[tokens] / temperature)
+        place = int((np.cumsum(weights) <= float(draws[len(ids)]) * weights.sum()).sum())
+        total += log_p[tokens[place]]
+        ids = (*ids, tokens[place])
+    return ids, total

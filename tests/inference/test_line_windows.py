@@ -1,0 +1,336 @@
+"""Decoding in windows: flat memory, order, progress, pipes, and the same bytes however often it is stopped."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import CHECKOUT
+from helpers.tiny_model import silent, train_pairs
+
+from t2t_repro.inference import line_windows
+from t2t_repro.inference.line_windows import as_they_come, decode_to_file, decode_to_stream, windows
+
+NUMBER = 40
+EXPECTED = "".join(f"{number}!\n" for number in range(NUMBER))
+
+
+@pytest.fixture
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of 2, 4, 8, 10, 10 and 6 items make 40."""
+    monkeypatch.setattr(line_windows, "FIRST_WINDOW", 2)
+    monkeypatch.setattr(line_windows, "WINDOW", 10)
+
+
+def items(number: int = NUMBER) -> Iterator[tuple[str]]:
+    return ((str(each),) for each in range(number))
+
+
+def louder(window, report, advance) -> list[str]:
+    advance(len(window))
+    return [f"{text}!" for (text,) in window]
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed_after(calls: int):
+    """A `louder` that is killed in window number `calls`."""
+    left = iter(range(calls))
+
+    def decode(window, report, advance):
+        if next(left, None) is None:
+            raise Killed
+        return louder(window, report, advance)
+
+    return decode
+
+
+def killed_or(left: Iterator[int], function: Callable[..., Any], *arguments: Any) -> Any:
+    """What `function` gives, while there is something left."""
+    if next(left, None) is None:
+        raise Killed
+    return function(*arguments)
+
+
+# Windows.
+
+
+def test_windows_grow_and_continue_at_any_of_them(small_windows):
+    made = list(windows(items()))
+    assert [len(window) for window in made] == [2, 4, 8, 10, 10, 6]
+    assert list(itertools.chain(*made)) == list(items())
+    assert list(windows(itertools.islice(items(), 6, None), 2)) == made[2:]
+    assert list(windows(items(0))) == []
+    assert len(next(windows(items(), 10**9))) == 10
+
+
+def test_what_comes_from_a_pipe_is_decoded_when_it_pauses(small_windows):
+    """Three lines, then one, and the end only after both were given back."""
+    given = [threading.Event(), threading.Event()]
+
+    def come() -> Iterator[tuple[str]]:
+        yield from [("a",), ("b",), ("c",)]
+        assert given[0].wait(20)
+        yield ("d",)
+        assert given[1].wait(20)
+
+    found = []
+    for window in as_they_come(come()):
+        found += window
+        if len(found) >= 3:
+            given[len(found) - 3].set()
+    assert found == [("a",), ("b",), ("c",), ("d",)]
+
+
+def test_a_reader_that_fails_fails_after_what_it_read(small_windows):
+    def come() -> Iterator[tuple[str]]:
+        yield ("a",)
+        raise ValueError("line 2: not UTF-8")
+
+    reader = as_they_come(come())
+    assert next(reader) == [("a",)]
+    with pytest.raises(ValueError, match="line 2: not UTF-8"):
+        next(reader)
+
+
+def test_a_pipe_is_read_no_further_than_a_window_ahead(small_windows):
+    taken: list[int] = []
+
+    def come() -> Iterator[tuple[str]]:
+        for number in range(1_000):
+            taken.append(number)
+            yield (str(number),)
+
+    reader = as_they_come(come())
+    first = next(reader)
+    time.sleep(0.2)
+    assert len(first) == 2 and len(taken) <= 2 + 10 + 1
+    assert len(first) + sum(map(len, reader)) == 1_000
+
+
+def test_lines_are_written_as_windows_are_done(small_windows):
+    written: list[list[str]] = []
+    decode_to_stream(items(), louder, written.append, silent, NUMBER)
+    assert [len(lines) for lines in written] == [2, 4, 8, 10, 10, 6]
+    assert "".join(f"{line}\n" for lines in written for line in lines) == EXPECTED
+
+
+def test_memory_does_not_grow_with_the_number_of_lines(tmp_path):
+    def peak(number: int) -> int:
+        tracemalloc.start()
+        decode_to_file(items(number), louder, str(tmp_path / "out"), {}, silent, number)
+        _, found = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return found
+
+    few, many = peak(30_000), peak(300_000)
+    assert many < 1.1 * few
+
+
+def test_reports_name_the_line_of_the_input(small_windows):
+    said: list[str] = []
+
+    def decode(window, report, advance):
+        for number, (text,) in enumerate(window):
+            if text == "7":
+                report(number, "has 2,000 tokens")
+        return louder(window, report, advance)
+
+    decode_to_stream(items(), decode, lambda lines: None, said.append, NUMBER)
+    assert said == ["line 8 has 2,000 tokens"]
+
+
+@pytest.mark.parametrize("total", [NUMBER, None])
+def test_progress(small_windows, monkeypatch, total):
+    """A second a line: the first report after ten, then each minute; what was done before does not count as fast."""
+    clock = itertools.count()
+    monkeypatch.setattr(line_windows.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(line_windows, "REPORT", 20.0)
+    said: list[str] = []
+
+    def decode(window, report, advance):
+        for _ in window:
+            advance(1)
+        return [""] * len(window)
+
+    progress = line_windows._Progress(said.append, total, done=4)
+    line_windows._decode_windows([list(items(6)), list(items(30))], decode, lambda *_: None, progress)
+    first, second = said
+    if total is None:
+        assert first.startswith("13 lines, 0.9 per second")
+    else:
+        assert first == "13 of 40 lines, 0.9 per second, 0:00:30 left"
+        assert second == "33 of 40 lines, 1.0 per second, 0:00:07 left"
+
+
+# Files that are continued.
+
+
+@pytest.mark.parametrize("stop", range(7))
+def test_stopped_in_any_window_and_continued(small_windows, tmp_path, stop):
+    path, said = str(tmp_path / "out"), []
+    try:
+        decode_to_file(items(), killed_after(stop), path, {"beam": 4}, said.append, NUMBER)
+    except Killed:
+        assert not os.path.exists(path)
+    decode_to_file(items(), louder, path, {"beam": 4}, said.append, NUMBER)
+    assert Path(path).read_text() == EXPECTED and os.listdir(tmp_path) == ["out"]
+    starts = [0, 2, 6, 14, 24, 34]
+    assert said == ([f"continuing {path} at line {starts[stop] + 1}"] if 0 < stop < 6 else [])
+
+
+def test_killed_at_any_byte_of_a_window(small_windows, tmp_path):
+    """What was written of a window that no record names is not kept, whether a line, half of one or nothing."""
+    path = tmp_path / "out"
+    with pytest.raises(Killed):
+        decode_to_file(items(), killed_after(3), str(path), {}, silent)
+    partial, record = Path(f"{path}.partial"), Path(f"{path}.partial.json")
+    kept, known = partial.read_bytes(), record.read_bytes()
+    assert kept.decode() == "".join(f"{number}!\n" for number in range(14))
+    for more in range(25):
+        partial.write_bytes(kept + EXPECTED.encode()[len(kept) :][:more])
+        record.write_bytes(known)
+        decode_to_file(items(), louder, str(path), {}, silent)
+        assert path.read_text() == EXPECTED and os.listdir(tmp_path) == ["out"]
+
+
+def test_killed_at_every_change_of_a_file(small_windows, tmp_path, monkeypatch):
+    """Before and after each write that is made durable and each rename: the next time all is well."""
+    changes = 0
+    for stop in itertools.count():
+        folder = tmp_path / str(stop)
+        folder.mkdir()
+        left = iter(range(stop))
+        with monkeypatch.context() as patch:
+            for name in ("fsync", "replace", "remove"):
+                patch.setattr(os, name, functools.partial(killed_or, left, getattr(os, name)))
+            try:
+                decode_to_file(items(), louder, str(folder / "out"), {}, silent)
+                changes = stop
+                break
+            except Killed:
+                pass
+        decode_to_file(items(), louder, str(folder / "out"), {}, silent)
+        assert (folder / "out").read_text() == EXPECTED and os.listdir(folder) == ["out"]
+    assert changes > 12
+
+
+def test_another_command_or_input_does_not_continue(small_windows, tmp_path):
+    path = str(tmp_path / "out")
+    with pytest.raises(Killed):
+        decode_to_file(items(), killed_after(2), path, {"beam": 4, "alpha": 0.6}, silent)
+    message = r"out.partial' was written by another command \(other beam\); give the same command and input to continue"
+    with pytest.raises(ValueError, match=message):
+        decode_to_file(items(), louder, path, {"beam": 8, "alpha": 0.6}, silent)
+    other = [("x",), *itertools.islice(items(), 1, None)]
+    for wrong in (other, list(items(3))):
+        with pytest.raises(ValueError, match="out.partial' was written from other input; give the same"):
+            decode_to_file(wrong, louder, path, {"beam": 4, "alpha": 0.6}, silent)
+    decode_to_file(items(NUMBER + 1), louder, path, {"beam": 4, "alpha": 0.6}, silent)  # lines that came since
+    assert Path(path).read_text() == f"{EXPECTED}{NUMBER}!\n"
+
+
+def test_two_processes_do_not_write_one_file(small_windows, tmp_path):
+    path = str(tmp_path / "out")
+
+    def second(window, report, advance):
+        with pytest.raises(ValueError, match="another process writes '.*out'; wait for it, or stop it"):
+            decode_to_file(items(), louder, path, {}, silent)
+        return louder(window, report, advance)
+
+    decode_to_file(items(), second, path, {}, silent)
+    assert Path(path).read_text() == EXPECTED
+
+
+def test_nothing_gives_an_empty_file_and_a_failure_no_file(tmp_path):
+    decode_to_file(items(0), louder, str(tmp_path / "out"), {}, silent)
+    assert (tmp_path / "out").read_bytes() == b""
+    with pytest.raises(Killed):
+        decode_to_file(items(), killed_after(0), str(tmp_path / "other"), {}, silent)
+    assert os.listdir(tmp_path) == ["out"]
+
+
+# The program.
+
+
+def decoder(run, *arguments: str, **options) -> subprocess.Popen:
+    command = [sys.executable, "-m", "t2t_repro.bin.t2t_decoder", f"--output_dir={run.directory}", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)  # so that the program hides what TensorFlow prints about itself
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, **options)
+
+
+def kill_in_window(child: subprocess.Popen, record: Path, number: int, delay: float) -> None:
+    """SIGKILL some time after that many windows are written."""
+    deadline = time.monotonic() + 200
+    while not (record.exists() and json.loads(record.read_text())["windows"] >= number):
+        assert child.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(delay)
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    assert child.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("further", [(), ("--n_best=2", "--beam_size=2"), ("--sampling_temperature=1", "--n_best=2")])
+def test_decoder_killed_twice_makes_the_same_bytes(trained, program, tmp_path, further):
+    rng = random.Random(1)
+    sources = [source for source, _ in train_pairs()]
+    lines = [" ".join(rng.choices(sources, k=1 + number % 2)) if number % 50 else "" for number in range(6_000)]
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
+    command = [f"--decode_from_file={tmp_path / 'in'}", *further]
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert program("t2t-decoder", f"--output_dir={trained.directory}", *command, f"--decode_to_file={whole}").code == 0
+    for windows_done in (1, 3):
+        child = decoder(trained, *command, f"--decode_to_file={out}")
+        kill_in_window(child, Path(f"{out}.partial.json"), windows_done, rng.random() / 5)
+        assert not out.exists()
+    result = program("t2t-decoder", f"--output_dir={trained.directory}", *command, f"--decode_to_file={out}")
+    assert result.code == 0 and result.err.startswith(f"continuing {out} at line ")
+    assert out.read_bytes() == whole.read_bytes() and sorted(os.listdir(tmp_path)) == ["in", "out", "whole"]
+
+
+def test_decoder_answers_a_pipe_that_stays_open(trained):
+    with decoder(trained, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as child:
+        watchdog = threading.Timer(200, child.kill)
+        watchdog.start()
+        for line in (b"3 red cats\r\n", b"\n", b"12 old dogs\n"):
+            child.stdin.write(line)
+            answer = child.stdout.readline()
+            assert answer.endswith(b"\n") and (answer == b"\n") == (line == b"\n")
+        child.stdin.close()
+        assert child.wait() == 0 and child.stdout.read() == child.stderr.read() == b""
+        watchdog.cancel()
+
+
+def test_decoder_ends_while_a_pipe_stays_open(trained):
+    """Interrupted, or with its reader gone, it waits for no further line."""
+    with decoder(trained, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as child:
+        watchdog = threading.Timer(200, child.kill)
+        watchdog.start()
+        child.stdin.write(b"3 red cats\n")
+        child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        assert child.wait() == 130 and child.stderr.read() == b"t2t-decoder: interrupted\n"
+        watchdog.cancel()
+
+
+def test_decoder_refuses_a_device_to_write_to(trained, program):
+    message = "t2t-decoder: --decode_to_file: '/dev/null' is not a regular file; give the name of one\n"
+    found = program("t2t-decoder", f"--output_dir={trained.directory}", "--decode_to_file=/dev/null")
+    assert found == (1, "", message) and not os.path.isfile("/dev/null")

@@ -1,0 +1,93 @@
+"""t2t_repro.load: a run, several runs as one, and an export, for any number of threads."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.tiny_model import PROBLEM, SMALL, random_model, train_pairs
+
+import t2t_repro
+from t2t_repro.data.vocabulary import Vocabulary, learn
+from t2t_repro.export.exporter import export
+from t2t_repro.run import Run
+from t2t_repro.training.checkpoints import Checkpoints
+
+TEXTS = ["3 red cats and 4 old dogs", "", "12 big cows", "and " * 700]
+PAIRS = [("3 red cats", "3 rote Katzen"), ("old dogs", "alte Hunde"), ("12", "")]
+
+
+def saved(folder: Path, vocabulary: str, seed: int) -> str:
+    """A run that was never trained, which is no matter here."""
+    run = Run(str(folder), PROBLEM, SMALL, "", 1, "float32", Vocabulary(vocabulary).sha256).start(vocabulary)
+    Checkpoints(run, {"model": random_model(PROBLEM.vocab_size, seed=seed)}, keep=1).save(1)
+    return run.directory
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> list[str]:
+    folder = tmp_path_factory.mktemp("runs")
+    vocabulary = str(folder / "vocabulary.model")
+    learn([side for pair in train_pairs() for side in pair], vocabulary, "bpe", PROBLEM.vocab_size)
+    return [saved(folder / str(seed), vocabulary, seed) for seed in (1, 2)]
+
+
+@pytest.fixture(scope="module")
+def exported(runs, tmp_path_factory) -> str:
+    return export(runs[0], str(tmp_path_factory.mktemp("exported")))
+
+
+def test_an_ensemble_has_the_mean_of_probabilities(runs):
+    each = [[log_p for _, log_p in t2t_repro.load(run).score_tokens(PAIRS)[0]] for run in runs]
+    both = [log_p for _, log_p in t2t_repro.load(runs).score_tokens(PAIRS)[0]]
+    np.testing.assert_allclose(np.exp(both), np.mean(np.exp(each), axis=0), rtol=1e-4)
+
+
+def test_an_ensemble_has_one_vocabulary(runs, tmp_path):
+    vocabulary = str(tmp_path / "vocabulary.model")
+    learn([source for source, _ in train_pairs()], vocabulary, "bpe", 300)
+    run = Run(str(tmp_path / "other"), PROBLEM, SMALL, "", 1, "float32", Vocabulary(vocabulary).sha256)
+    run.start(vocabulary)
+    with pytest.raises(ValueError, match=r"other' has another vocabulary than .*1' \(SHA-256 differs\); runs decode"):
+        t2t_repro.load([runs[0], run.directory])
+
+
+def test_an_export_answers_as_its_run_does_to_all_threads(runs, exported):
+    model, translator = t2t_repro.load(exported), t2t_repro.load(runs[0])
+    assert (model.path, model.hparams) == (exported, translator.hparams)
+    assert t2t_repro.load(str(Path(exported).parent)).path == exported
+    assert model.translate([]) == model.score([]) == []
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        every_best = [pool.submit(model.n_best, TEXTS, 4) for _ in range(3)]
+        every_score = [pool.submit(model.score, PAIRS) for _ in range(3)]
+    for best in every_best:
+        for some, expected in zip(best.result(), translator.n_best(TEXTS, 4), strict=True):
+            assert [text for text, _ in some] == [text for text, _ in expected]
+            assert len({text.strip() for text, _ in some}) == len(some)
+            assert [score for _, score in some] == pytest.approx([score for _, score in expected], abs=1e-4)
+    for scores in every_score:
+        assert scores.result() == pytest.approx(translator.score(PAIRS), rel=1e-4)
+    assert model.translate(TEXTS, beam_size=1) == translator.translate(TEXTS, beam_size=1)
+
+
+def test_what_cannot_be_loaded_or_asked_for(exported, tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no run"):
+        t2t_repro.load(str(tmp_path))
+    with pytest.raises(ValueError, match="is an export, which has no checkpoints to average"):
+        t2t_repro.load(exported, average_checkpoints=5)
+    with pytest.raises(ValueError, match="is an export, which decodes as it was written; load the run itself"):
+        t2t_repro.load(exported, int8=True)
+    model = t2t_repro.load(exported)
+    with pytest.raises(ValueError, match="n_best must be at least 1 and at most the beam size 2, got 3"):
+        model.n_best(TEXTS, 3, beam_size=2)
+    with pytest.raises(ValueError, match="text 2 is not Unicode: a lone surrogate"):
+        model.translate(["12", "\ud800"])
+    for call in (model.translate, model.score):
+        with pytest.raises(ValueError, match="must be a list of strings. Received: one string, '12'"):
+            call("12")
+    (tmp_path / "saved_model.pb").write_bytes(b"no graph")
+    (tmp_path / "model_card.json").write_bytes((Path(exported) / "model_card.json").read_bytes())
+    with pytest.raises(ValueError, match="is damaged: .*; export the run again"):
+        t2t_repro.load(str(tmp_path))

@@ -1,0 +1,200 @@
+"""Products in 8-bit integers against their formula, and decoding by them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.tiny_model import random_ids, random_model
+
+import t2t_repro
+from t2t_repro.inference.beam_search import beam_search
+from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
+from t2t_repro.inference.translator import Translator
+from t2t_repro.model import int8
+
+pytestmark = pytest.mark.numeric
+
+RNG = np.random.default_rng(1)
+NEAR = 2e-2  # scores: a number between two steps may be rounded to either, which moves a logit by 1/127 of its spread
+TEXTS = ["3 red cats and 4 old dogs", "", "12 big cows", "12 big cows and 1 red dog"]
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def extremes(count: int, length: int) -> np.ndarray:
+    """[count, length] of -1 to 1, no row without 1 or -1: all 1, all -1, alternating, random signs, random."""
+    rows = np.sign(normal(count, length))
+    rows[:3] = np.stack([np.ones(length), -np.ones(length), np.arange(length) % 2 * 2 - 1])[:count]
+    rows[5:, 1:] *= RNG.uniform(0, 1, rows[5:, 1:].shape).astype(np.float32)
+    return rows
+
+
+@pytest.mark.parametrize("inputs", [1, 2, 3, 16, 65, 512, 4_096])
+def test_product_is_the_sum_of_integers_at_the_limits(inputs):
+    """Weights to 64 and rows to 127, all of one sign too: scales are 1, so the product is the sum of the integers.
+
+    float32 holds sums to 2^24; beyond, and for the kernel's scales, at most eight roundings move them by 2^-24 each.
+    """
+    for outputs in (1, 3, 33, 256):
+        weight_IO = np.rint(64 * extremes(outputs, inputs).T)
+        product = tf.function(int8.int8_map(weight_IO), autograph=False, reduce_retracing=True)
+        for rows in (1, 2, 5, 37):
+            x_NI = np.rint(127 * extremes(rows, inputs))
+            expected = x_NI.astype(np.int64) @ weight_IO.astype(np.int64)
+            np.testing.assert_allclose(product(tf.constant(x_NI)).numpy(), expected, rtol=8 * 2**-24, atol=0)
+
+
+@pytest.mark.parametrize("result", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_product_is_the_plain_one(dtype, result):
+    """Rows and columns are integers off by at most 0.3, times a power of two: no rounding is near a half. In one graph
+    for all numbers of rows, since the packed matrix is kept."""
+    weight_IO, bias_O = np.rint(64 * extremes(96, 64).T) * 2.0 ** RNG.integers(-9, 9, 96), normal(96)
+    smaller = np.abs(weight_IO) < np.abs(weight_IO).max(axis=0)
+    given_IO = weight_IO + smaller * RNG.uniform(-0.3, 0.3, weight_IO.shape) * np.abs(weight_IO).max(axis=0) / 64
+    product = tf.function(
+        int8.int8_map(given_IO.astype(np.float32), bias_O, result), autograph=False, reduce_retracing=True
+    )
+    for rows in (1, 4, 7, 256, 0, 5):
+        steps_NI, scales_N1 = np.rint(127 * extremes(rows, 64)), 2.0 ** RNG.integers(-20, 20, (rows, 1))
+        off_NI = RNG.choice([-0.25, 0, 0.25], (rows, 64)) * (np.abs(steps_NI) < 32)  # what bfloat16 holds exactly
+        y_NO = product(tf.cast(tf.constant((steps_NI + off_NI) * scales_N1, tf.float32), dtype))
+        assert y_NO.dtype == result and y_NO.shape == (rows, 96)
+        expected = steps_NI @ weight_IO * scales_N1
+        # ten roundings to float32: eight of the product, the bias, the sum; one to bfloat16
+        tolerance = (np.abs(expected) + np.abs(bias_O)) * (10 * 2**-24 if result == "float32" else 2**-8)
+        assert np.all(np.abs(tf.cast(y_NO, tf.float64) - expected - bias_O) <= tolerance)
+
+
+def test_product_is_near_that_of_the_numbers():
+    """Each number is rounded by at most half a step, a 127th or a 64th of the largest beside it."""
+    x_NI, weight_IO = normal(37, 200) * np.exp(3 * normal(37, 1)), normal(200, 96) * np.exp(normal(96))
+    y_NO = tf.function(int8.int8_map(weight_IO), autograph=False)(tf.constant(x_NI)).numpy()
+    halves_N1 = np.abs(x_NI).max(axis=1, keepdims=True) / 127 / 2
+    halves_1O = np.abs(weight_IO).max(axis=0, keepdims=True) / 64 / 2
+    bound_NO = (np.abs(x_NI) + halves_N1).sum(axis=1, keepdims=True) * halves_1O
+    bound_NO = bound_NO + halves_N1 * np.abs(weight_IO).sum(axis=0)
+    error_NO = np.abs(y_NO - x_NI.astype(np.float64) @ weight_IO)
+    assert np.all(error_NO <= bound_NO * 1.001) and error_NO.max() > 0
+
+
+def test_extremes():
+    product = tf.function(int8.int8_map(normal(16, 8)), autograph=False)
+    x_NI = np.concatenate([np.zeros((1, 16)), 1e30 * normal(1, 16), 1e-25 * normal(1, 16), normal(1, 16)]).astype("f")
+    y_NO = product(tf.constant(x_NI)).numpy()
+    assert not y_NO[0].any() and np.isfinite(y_NO).all()
+    for row in range(1, 4):  # each is itself whatever lies beside it
+        np.testing.assert_array_equal(product(tf.constant(x_NI[row : row + 1])).numpy()[0], y_NO[row])
+    nothing = tf.function(int8.int8_map(np.zeros((16, 8), np.float32)), autograph=False)
+    assert not nothing(tf.constant(x_NI)).numpy().any()
+
+
+def found(ensemble: Ensemble, source_BM: np.ndarray) -> list[np.ndarray]:
+    search = tf.function(lambda source_BM: beam_search(ensemble, source_BM, 3, 0.6, 10), autograph=False)
+    return [each.numpy() for each in search(tf.constant(source_BM))]
+
+
+def test_weights_that_are_fixed_are_the_same_weights():
+    model, source_BM = random_model(), random_ids(RNG, 11, 4, 6)
+    for ours, theirs in zip(found(FixedEnsemble([model]), source_BM), found(Ensemble([model]), source_BM), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_every_map_of_a_step_is_near(dtype):
+    model = random_model(dtype=dtype, d_model=64, d_ff=96)
+    (plain, plain_layers), (rounded, rounded_layers) = model.step_maps(), model.step_maps(int8.int8_map)
+    pairs = [(plain, rounded, 64)]
+    for theirs, ours in zip(plain_layers, rounded_layers, strict=True):
+        pairs += zip(theirs, ours, (64, 2 * 7, 64, 2 * 7, 64, 96), strict=True)
+    for theirs, ours, inputs in pairs:
+        x_NI = tf.cast(normal(6, inputs), model.compute_dtype)
+        expected, given = theirs(x_NI), tf.function(ours, autograph=False)(x_NI)
+        assert given.dtype in (expected.dtype, tf.float32)
+        expected, given = (tf.cast(each, tf.float32) for each in (expected, given))
+        furthest = np.abs(given - expected).max() / np.abs(expected).max()
+        assert 0 < furthest < 0.05
+
+
+def test_a_run_decodes_by_them(trained):
+    """What is found by them has nearly the log-probability that the weights themselves give it: at most 0.05 a token,
+    the size of a few steps of 1/64 of this model's logits."""
+    plain, rounded = t2t_repro.load(trained.directory), t2t_repro.load(trained.directory, int8=True)
+    assert isinstance(rounded, Translator) and rounded.ensemble.int8 and not plain.ensemble.int8
+    source_BM = tf.ragged.constant(plain.vocabulary.encode([text for text in TEXTS if text]), tf.int32).to_tensor()
+    ids_BWL, scores_BW = rounded.search(source_BM, 2, 0.0, 10)[:2]
+    for beam in range(2):
+        exact_BL = plain.token_log_probabilities(source_BM, ids_BWL[:, beam])
+        tokens_B = tf.math.count_nonzero(exact_BL, axis=1, dtype=tf.float32)
+        difference_B = tf.abs(scores_BW[:, beam] - tf.reduce_sum(exact_BL, axis=1))
+        assert all(difference_B > 0) and all(difference_B < 0.05 * tokens_B)
+
+
+def test_decoding_is_that_by_their_formula(trained, monkeypatch):
+    """The same integers multiplied in float32, which holds their sums exactly, find the same translations."""
+    found = t2t_repro.load(trained.directory, int8=True).n_best(TEXTS, 2)
+
+    def plain(x_NI: tf.Tensor, matrix: int8.Int8Matrix) -> tf.Tensor:
+        return tf.matmul(*(tf.cast(side, tf.float32) for side in (x_NI, matrix.values_IO))) * matrix.scales_O
+
+    monkeypatch.setattr(int8, "_quantized_matmul", plain)
+    expected = t2t_repro.load(trained.directory, int8=True).n_best(TEXTS, 2)
+    assert [[text for text, _ in each] for each in found] == [[text for text, _ in each] for each in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert [score for _, score in ours] == pytest.approx([score for _, score in theirs], abs=NEAR)
+
+
+def test_a_text_is_decoded_by_them_as_if_it_were_alone(trained):
+    rounded = t2t_repro.load(trained.directory, int8=True)
+    for text, together in zip(TEXTS, rounded.n_best(TEXTS, 2), strict=True):
+        [alone] = rounded.n_best([text], 2)
+        assert [each for each, _ in alone] == [each for each, _ in together]
+        assert [score for _, score in alone] == pytest.approx([score for _, score in together], abs=NEAR)
+
+
+def saturating(x_NI: tf.Tensor, matrix: int8.Int8Matrix) -> tf.Tensor:
+    """What oneDNN computes without VNNI: rows shifted by 128, pairs of products added in 16 bits."""
+    shifted_NI1, values_IO = (tf.cast(x_NI, tf.int32) + 128)[:, :, None], tf.cast(matrix.values_IO, tf.int32)
+    products_NIO = shifted_NI1 * values_IO
+    pairs_NIO = tf.clip_by_value(products_NIO[:, ::2] + products_NIO[:, 1::2], -(2**15), 2**15 - 1)
+    sums_NO = tf.reduce_sum(pairs_NIO, axis=1) - 128 * tf.reduce_sum(values_IO, axis=0)
+    return tf.cast(sums_NO, tf.float32) * matrix.scales_O
+
+
+@pytest.mark.parametrize(("largest_weight", "fault"), [(64, None), (65, "expected 825500, received 806350"), (127, "")])
+def test_products_that_saturate_are_found(monkeypatch, largest_weight, fault):
+    monkeypatch.setattr(int8, "_quantized_matmul", saturating)
+    monkeypatch.setattr(int8, "LARGEST_WEIGHT", largest_weight)
+    if fault is None:
+        int8.must_have_int8()
+        return
+    with pytest.raises(ValueError, match=rf"wrong on this processor: {fault}.*; decode without int8$"):
+        int8.must_have_int8()
+
+
+@pytest.mark.parametrize("product", [float("nan"), 1.001, 0.0])
+def test_products_that_are_wrong_are_found(monkeypatch, product):
+    """Each product times a number."""
+    right = int8._quantized_matmul
+    monkeypatch.setattr(int8, "_quantized_matmul", lambda x_NI, matrix: right(x_NI, matrix) * product)
+    with pytest.raises(ValueError, match="products of 8-bit integers are wrong on this processor: expected"):
+        int8.must_have_int8()
+
+
+def test_where_there_are_none(trained, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["GPU:0"])
+        with pytest.raises(ValueError, match="integers are for CPUs, and there is a GPU; decode without int8"):
+            int8.must_have_int8()
+
+    def no_kernel(*_):
+        raise tf.errors.NotFoundError(None, None, "No OpKernel was registered\nand more")
+
+    monkeypatch.setattr(int8, "_quantized_matmul", no_kernel)
+    with pytest.raises(
+        ValueError, match=r"no products of 8-bit integers here \(No OpKernel was registered\); decode without int8"
+    ):
+        t2t_repro.load(trained.directory, int8=True)

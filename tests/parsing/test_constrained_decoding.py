@@ -1,0 +1,127 @@
+"""t2t_repro.parsing.constrained_decoding: beam search that writes given words, against everything that it may write."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.reference_decoder import batch, compiled_log_p, hypotheses, penalty
+from helpers.tiny_model import shared_model
+
+from t2t_repro.inference.beam_search import beam_search
+from t2t_repro.inference.decoding_loop import END
+from t2t_repro.parsing.constrained_decoding import GivenWords
+
+PIECES = ["<pad>", "</s>", "<unk>", "ǀS", "▁ǀS", "▁ǁS", "▁ǀN", "▁ǁN", "▁a", "b", "▁c"]
+FIRST, OPEN, CLOSE, OPEN_N, CLOSE_N, A, B, C = range(3, 11)
+OPENINGS, INSIDE = {FIRST: CLOSE, OPEN: CLOSE, OPEN_N: CLOSE_N}, {2, B}
+GIVEN = [A, B, C]  # "ab c"
+SOURCE = [A, B, C, END]
+
+
+def model():
+    return shared_model(len(PIECES), seed=8, num_layers=1)
+
+
+@tf.function
+def search(source_BM, given_BG, beam_size, extra_length):
+    words = GivenWords.of(PIECES)
+    return beam_search(model(), source_BM, beam_size, 0.6, extra_length, given_BG=given_BG, given_words=words)
+
+
+def found(given: list[list[int]], beam_size: int, extra_length: int):
+    """For each sentence its hypotheses, best first: (ids up to END, score)."""
+    source_BM = batch([SOURCE] * len(given))
+    return hypotheses(search(tf.constant(source_BM), tf.constant(batch(given)), beam_size, extra_length))
+
+
+def read(ids: tuple[int, ...]) -> tuple[list[int], list[int], bool]:
+    """The given ids among `ids`, the closings of what is open, and whether the newest is of an opening."""
+    words, closings, in_opening = [], [], False
+    for place, id in enumerate(ids):
+        opens = id in OPENINGS and (id != FIRST or place == 0)
+        in_opening = opens or (in_opening and id in INSIDE)
+        if opens:
+            closings.append(OPENINGS[id])
+        elif id in (CLOSE, CLOSE_N):
+            assert closings.pop() == id
+        elif not in_opening:
+            words.append(id)
+    return words, closings, in_opening
+
+
+def may_follow(ids: tuple[int, ...], given: list[int], longest: int) -> tuple[set[int], int | None]:
+    """The pieces of brackets that may follow `ids`, and the one piece else."""
+    words, closings, in_opening = read(ids)
+    left, places = given[len(words) :], longest - len(ids) - 1
+    if left[:1] in ([B], [FIRST]):
+        return set(), left[0]
+    free = INSIDE if in_opening and places > len(left) + len(closings) else set()
+    if left and (closings or not ids) and places > len(left) + len(closings) + 1:
+        free = free | ({FIRST} if not ids else {OPEN, OPEN_N})
+    closes = closings and not in_opening and (len(closings) > 1 or not left)
+    if closes:
+        free = free | {closings[-1]}
+    if free and not ids:
+        return free, None
+    return free, left[0] if left else None if closes and places else END
+
+
+def everything(given: list[int], longest: int) -> dict[tuple[int, ...], float]:
+    """Whatever may be written of at most `longest` pieces, with its score."""
+    scores: dict[tuple[int, ...], float] = {}
+    open_now: dict[tuple[int, ...], float] = {(): 0.0}
+    while open_now:
+        rows = sorted(open_now)
+        targets = batch([[*ids, END] for ids in rows])
+        log_p_RLV = compiled_log_p(model())(batch([SOURCE] * len(rows)), targets).numpy()
+        grown = {}
+        for ids, log_p_LV in zip(rows, log_p_RLV, strict=True):
+            log_p_V = log_p_LV[len(ids)].astype(np.float64)
+            free, other = may_follow(ids, given, longest)
+            is_word = {0, 1, A, C} | (INSIDE - free) | ({FIRST} if ids else set())
+            word = sum(math.exp(log_p_V[id]) for id in is_word) if other else 0.0
+            for id in free:
+                grown[(*ids, id)] = open_now[ids] + log_p_V[id]
+            if other is not None:
+                log_p = open_now[ids] + math.log(word)
+                if other == END:
+                    scores[(*ids, END)] = log_p / penalty(len(ids) + 1, 0.6)
+                else:
+                    grown[(*ids, other)] = log_p
+        open_now = grown
+    return scores
+
+
+@pytest.mark.parametrize(
+    ("given", "longest"), [(GIVEN, 9), ([A], 7), ([C, C], 8), ([A, FIRST], 8), ([C, FIRST, B, A], 9)]
+)
+def test_a_wide_beam_finds_everything_that_may_be_written(given, longest):
+    expected = everything(given, longest)
+    best = dict(found([given], 500, longest - len(SOURCE))[0])
+    real = {ids: score for ids, score in best.items() if score > -1e20}
+    assert real.keys() == expected.keys() and len(expected) > 5
+    for ids, score in real.items():
+        assert score == pytest.approx(expected[ids], rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("extra_length", [0, 1, 30])
+def test_the_words_are_there_whatever_the_room(beam_size, extra_length):
+    """Sentences of other words, and other numbers of them, beside each other."""
+    many = [GIVEN, [A], [C] * 9, [A, B, B, B], [A, FIRST, FIRST, B, C, FIRST]]
+    for given, best in zip(many, found(many, beam_size, extra_length), strict=True):
+        ids, score = best[0]
+        assert score > -1e20 and len(ids) <= max(len(SOURCE) + extra_length, len(given) + 1)
+        written, closings, _ = read(ids[:-1])
+        assert (written, closings, ids[-1]) == (given, [], END)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4, 50])
+def test_where_there_is_room_it_is_one_tree(beam_size):
+    """However unlikely its brackets are."""
+    for best in found([GIVEN, [A], [C] * 9, [A, FIRST, C]], beam_size, 30):
+        for ids, score in best:
+            assert score < -1e20 or (ids[0] == FIRST and ids[-2] == CLOSE and read(ids[:-2])[1] == [CLOSE])

@@ -1,0 +1,493 @@
+"""Parsing, from bracketed files to F1: the problems, what is prepared, what a run writes, how it is scored."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import os
+import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from helpers import small_treebank
+from helpers.prepared_data import bytes_of, records
+from helpers.tiny_model import random_model, silent
+
+from t2t_repro.cli import launcher
+from t2t_repro.data.dataset import Dataset
+from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.inference.translator import Translator
+from t2t_repro.parsing.evalb import evalb, evalb_files
+from t2t_repro.parsing.linearization import CLOSE, OPEN, linearise, rebuild, split_words
+from t2t_repro.parsing.parser import Parser
+from t2t_repro.parsing.treebank import paths, read
+from t2t_repro.parsing.trees import clean, parse, read_trees
+from t2t_repro.preparation.pipeline import prepare
+from t2t_repro.problem import Problem, TextFiles, Trees
+from t2t_repro.registry import HPARAMS, PROBLEMS
+from t2t_repro.run import Run
+
+WSJ, WSJ_AND_MORE, FILES = (PROBLEMS[f"parse_{name}"] for name in ("wsj", "wsj_semisupervised", "files"))
+VOCAB_SIZE = 330
+
+
+@pytest.fixture(scope="module")
+def treebank(tmp_path_factory) -> str:
+    return small_treebank.write(tmp_path_factory.mktemp("ptb") / "wsj")
+
+
+@pytest.fixture(scope="module")
+def prepared(treebank, tmp_path_factory) -> Dataset:
+    problem = dataclasses.replace(WSJ.with_raw_dir(treebank), vocab_size=VOCAB_SIZE)
+    return prepare(problem, str(tmp_path_factory.mktemp("data")), silent)
+
+
+def gold(split: str, dataset: Dataset) -> list[str]:
+    return Path(dataset.trees(split)).read_text("utf-8").rstrip("\n").split("\n")
+
+
+# The problems.
+
+
+def test_the_papers_conditions():
+    """Section 6.3: sections 02-21 and a vocabulary of 16K, more trees and 32K; Table 4 is of section 23."""
+    assert WSJ.train == (Trees(sections=tuple(range(2, 22))),) and WSJ.vocab_size == 16_000
+    assert WSJ_AND_MORE.train == (*WSJ.train, Trees()) and WSJ_AND_MORE.vocab_size == 32_000
+    for problem in (WSJ, WSJ_AND_MORE):
+        assert (problem.validation, problem.test) == ((Trees(sections=(22,)),), (Trees(sections=(23,)),))
+    for name in ("parsing", "parsing_semisupervised"):
+        assert (HPARAMS[name].beam_size, HPARAMS[name].alpha, HPARAMS[name].extra_length) == (21, 0.3, 300)
+
+
+def test_what_the_user_gives():
+    assert WSJ.takes_files and WSJ_AND_MORE.takes_files and FILES.takes_files
+    given = WSJ.with_raw_dir("PTB").with_files(train_trees=[])
+    assert given.train == (Trees("PTB", tuple(range(2, 22))),) and given.test == (Trees("PTB", (23,)),)
+    given = WSJ_AND_MORE.with_raw_dir("PTB").with_files(train_trees=["a", "b.gz"])
+    assert given.train == (Trees("PTB", tuple(range(2, 22))), Trees("a"), Trees("b.gz"))
+    given = FILES.with_files(train_trees=["a", "b"], test_trees=["c"])
+    assert given.train == (Trees("a"), Trees("b")) and given.test == (Trees("c"),) and not given.validation
+    assert not given.takes_files and given.vocab_size == FILES.vocab_size
+
+
+@pytest.mark.parametrize(
+    ("problem", "given", "message"),
+    [
+        (WSJ, {}, "'parse_wsj' needs your text: give --raw_dir, the folder of the treebank"),
+        (WSJ, {"raw_dir": "d", "train_trees": ["a"]}, "'parse_wsj' takes no --train_trees; give --raw_dir, the folder"),
+        (WSJ, {"train_source": "a"}, "'parse_wsj' takes no --train_source; give --raw_dir"),
+        (WSJ_AND_MORE, {"raw_dir": "d"}, "needs your text: give --raw_dir, the folder of the treebank, and --train_tr"),
+        (WSJ_AND_MORE, {"train_trees": ["a"]}, "'parse_wsj_semisupervised' needs your text: give --raw_dir"),
+        (FILES, {}, "'parse_files' needs your text: give --train_trees"),
+        (FILES, {"test_trees": ["a"]}, "'parse_files' needs your text: give --train_trees"),
+        (FILES, {"train_trees": ["a"], "raw_dir": "d"}, "'parse_files' has no originals and takes no --raw_dir"),
+    ],
+)
+def test_what_the_user_gives_wrongly(problem, given, message):
+    with pytest.raises(ValueError, match=f"^problem .*{re.escape(message)}"):
+        raw_dir = given.get("raw_dir")
+        problem = problem.with_raw_dir(raw_dir) if raw_dir else problem
+        problem.with_files(**{name: paths for name, paths in given.items() if name != "raw_dir"})
+
+
+def test_trees_go_with_f1():
+    with pytest.raises(
+        ValueError, match="metric 'f1' is for Trees, and Trees for no other; got 'bleu' with section 23"
+    ):
+        Problem(name="p", description="", test=(Trees("PTB", (23,)),))
+    with pytest.raises(ValueError, match="metric 'f1' is for Trees"):
+        Problem(name="p", description="", train=(TextFiles("a", "b"),), metric="f1")
+
+
+def test_trees_as_text():
+    assert str(Trees("PTB", (2, 3, 4))) == "sections 02-04 of PTB" and str(Trees("PTB", (22,))) == "section 22 of PTB"
+    assert str(Trees("PTB", (2, 4))) == "sections 02, 04 of PTB" and str(Trees("a.mrg")) == "a.mrg"
+
+
+def test_described_by_the_registry(program):
+    code, out, _ = program("t2t-registry", "--problem=parse_wsj_semisupervised")
+    assert code == 0 and "sections 02-21 of your folder, --raw_dir; your files" in out
+    assert "section 23 of your folder, --raw_dir" in out and "metric           f1" in out
+    assert "your files: --validation_trees" in program("t2t-registry", "--problem=parse_files").out
+
+
+# The treebank's folder.
+
+
+def test_articles_of_a_section(treebank, tmp_path):
+    expected = ["02/wsj_0200.mrg", "02/wsj_0201.mrg.gz", "03/wsj_0300.mrg", "03/wsj_0301.mrg.gz"]
+    assert [os.path.relpath(path, treebank) for path in paths(Trees(treebank, (3, 2)))] == expected
+    for name in expected:  # flat
+        shutil.copy(os.path.join(treebank, name), tmp_path)
+    (tmp_path / "wsj_0200.pos").write_text("no trees")
+    (tmp_path / "xwsj_0200.mrg").write_text("no trees")
+    assert paths(Trees(str(tmp_path), (2, 3))) == [str(tmp_path / os.path.basename(name)) for name in expected]
+    assert list(read(Trees(str(tmp_path), (2, 3)))) == list(read(Trees(treebank, (2, 3))))
+    assert len(list(read(Trees(treebank, (2, 3))))) == 16  # the trees of a trace alone are left out
+
+
+def test_a_folder_that_is_no_treebank(treebank, tmp_path):
+    with pytest.raises(FileNotFoundError, match="--raw_dir: no directory '.*none'; give the one that holds the tree"):
+        paths(Trees(str(tmp_path / "none"), (2,)))
+    with pytest.raises(
+        FileNotFoundError, match=r"holds no wsj_25\*\.mrg \(missing sections: 25, 30\); give the folder"
+    ):
+        paths(Trees(treebank, (2, 25, 30)))
+    for name in ("wsj_0200.mrg", "wsj_0200.mrg.gz"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ValueError, match=r"wsj_0200\.mrg(\.gz)? and .*wsj_0200\.mrg(\.gz)? are the same article"):
+        paths(Trees(str(tmp_path), (2,)))
+
+
+# What is prepared.
+
+
+def test_what_the_model_sees(treebank, prepared):
+    (first,) = {pair for pair in records(prepared, "test") if pair[0] == gold_words(gold("test", prepared)[0])}
+    tree = parse(gold("test", prepared)[0])
+    assert first == (" ".join(tree.words()), linearise(tree))
+    assert not re.search(r"-NONE-|\*|-SBJ|=3", "".join(gold("test", prepared)))
+    assert any("-LRB-" in source for source, _ in records(prepared, "train"))
+
+
+def gold_words(line: str) -> str:
+    return " ".join(parse(line).words())
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_gold_and_shards_are_the_same_sentences(treebank, prepared, split):
+    """What was encoded decodes to gold's words and linearisation, and those give back gold: F1 of 100."""
+    trees = list(read(Trees(treebank, WSJ.corpora(split)[0].sections)))
+    assert gold(split, prepared) == [str(tree) for tree in trees]
+    assert records(prepared, split) == [(" ".join(tree.words()), linearise(tree)) for tree in trees]
+    again = [
+        rebuild(target, split_words(source), tree.tags())
+        for (source, target), tree in zip(records(prepared, split), trees, strict=True)
+    ]
+    assert again == [(tree, 0) for tree in trees]
+    assert evalb(trees, [tree for tree, _ in again]).f1 == 100.0
+
+
+def test_the_vocabulary_reads_the_same_in_the_graph(prepared):
+    vocabulary = Vocabulary(prepared.vocabulary)
+    texts = [text for pair in records(prepared, "train") for text in pair]
+    assert vocabulary.encode_tensor(texts).to_list() == vocabulary.encode(texts)
+
+
+def test_dataset_json(treebank, prepared):
+    record = prepared.record
+    assert record["problem"]["metric"] == "f1"
+    (train,) = record["sources"]["train"]
+    assert train["trees"]["path"] == f"sections 02-21 of {treebank}" and train["trees"]["files"] == 40
+    assert {split: record["splits"][split]["pairs"] for split in record["splits"]} == {
+        "train": 160,
+        "validation": 8,
+        "test": 8,
+    }
+    assert record["splits"]["test"]["trees"]["records"] == 8 and "trees" not in record["splits"]["train"]
+
+
+def test_a_treebank_that_changed_since(treebank, prepared, tmp_path):
+    copy = shutil.copytree(treebank, tmp_path / "wsj")
+    problem = dataclasses.replace(WSJ.with_raw_dir(str(copy)), vocab_size=VOCAB_SIZE)
+    prepare(problem, str(tmp_path / "data"), silent)
+    article = copy / "23" / "wsj_2300.mrg"
+    article.write_bytes(article.read_bytes().replace(b"(DT The)", b"(DT Thy)"))
+    prepare(problem, str(tmp_path / "data"), silent)
+    with pytest.raises(ValueError, match="holds other data: its test text was section 23 of .*wsj 2 "):
+        prepare(problem, str(tmp_path / "data"), silent, verify=True)
+    article.unlink()
+    with pytest.raises(ValueError, match="holds other data: its test text was section 23 of .*wsj 2 "):
+        prepare(problem, str(tmp_path / "data"), silent)
+
+
+def test_damaged_gold_is_named(prepared, tmp_path):
+    copy = shutil.copytree(prepared.directory, tmp_path / "copy")
+    path = copy / "test.trees"
+    path.write_bytes(path.read_bytes().replace(b"NP", b"PP", 1))
+    Dataset.open(str(copy))
+    with pytest.raises(ValueError, match=r"test\.trees is damaged \(its SHA-256 differs\)"):
+        Dataset.open(str(copy), verify=True)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"test\.trees is missing"):
+        Dataset.open(str(copy))
+    record = json.loads((copy / "dataset.json").read_text("utf-8"))
+    del record["splits"]["test"]["trees"]
+    (copy / "dataset.json").write_text(json.dumps(record), "utf-8")
+    with pytest.raises(ValueError, match="is damaged .*test has no trees"):
+        Dataset.open(str(copy))
+
+
+@pytest.fixture
+def own_trees(tmp_path):
+    """FILES on one file of 60 trees, of which some are held out for validation, and the file itself."""
+    path = tmp_path / "own.trees"
+    path.write_text(small_treebank.trees(7, 60))
+    return dataclasses.replace(FILES.with_files(train_trees=[str(path)]), vocab_size=300), str(path)
+
+
+def test_gold_of_trees_that_are_held_out(own_trees, tmp_path):
+    problem, path = own_trees
+    dataset = prepare(problem, str(tmp_path / "data"), silent)
+    held, trained = records(dataset, "validation"), records(dataset, "train")
+    assert held and len(held) + len(trained) == 60
+    assert [(gold_words(line), linearise(parse(line))) for line in gold("validation", dataset)] == held
+    assert {*gold("validation", dataset)} < {str(tree) for tree in read(Trees(path))}
+    with pytest.raises(ValueError, match=r"has no test text; prepare it with some \(--test_trees\)"):
+        dataset.trees("test")
+    assert prepare(dataclasses.replace(FILES, vocab_size=300), str(tmp_path / "data"), silent) == dataset
+
+
+class Stopped(BaseException):
+    pass
+
+
+def test_stopped_at_every_write_and_continued(own_trees, tmp_path, monkeypatch):
+    problem, path = own_trees
+    problem = dataclasses.replace(problem, test=(Trees(path),))
+    names, replace = [], os.replace
+
+    def recorded(temporary, path):
+        names.append(os.path.basename(path))
+        replace(temporary, path)
+
+    monkeypatch.setattr(os, "replace", recorded)
+    expected = bytes_of(prepare(problem, str(tmp_path / "whole"), silent).directory)
+    assert {"validation.trees", "test.trees"} < {*names}
+    for stop in range(names.index("validation.trees") - 1, len(names)):
+        calls, data = iter(range(len(names))), tmp_path / f"data{stop}"
+
+        def stopped(temporary, path, stop=stop, calls=calls):
+            if next(calls) == stop:
+                raise Stopped
+            replace(temporary, path)
+
+        monkeypatch.setattr(os, "replace", stopped)
+        with pytest.raises(Stopped):
+            prepare(problem, str(data), silent)
+        (data / "parse_files" / "test.trees.tmp-1").write_bytes(b"half")
+        monkeypatch.setattr(os, "replace", replace)
+        assert bytes_of(prepare(problem, str(data), silent).directory) == expected
+
+
+# What the user gives wrongly, at the command line.
+
+
+@pytest.fixture
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launcher, "load_tensorflow", lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "arguments", "message"),
+    [
+        ("", "", [], "problem 'parse_files' needs your text: give --train_trees"),
+        ("", "", ["--train_trees=a"], "cannot read train_trees 'a': No such file or directory"),
+        ("a", "", ["--train_trees=a"], "a is empty; expected"),
+        ("a", " \n", ["--train_trees=a"], "a holds no tree; expected Penn Treebank bracketing"),
+        ("a", "(S (NN x)", ["--train_trees=a"], "a ends inside a tree that began at line 1"),
+        ("a", "(S (NN x))\nNN x", ["--train_trees=a"], "a, line 2: 'NN' stands outside of every bracket"),
+        ("a", "(S (-NONE- *))", ["--train_trees=a"], "a holds no tree with words in it; expected (S"),
+        ("a.gz", "(S (NN x))", ["--train_trees=a.gz"], "a.gz is named .gz, but gzip cannot read it"),
+        ("a", "(S (NN x))", ["--train_trees=a"], "nothing to hold out for validation: the training text has 1 pairs"),
+        ("a", "(S (NN x))", ["--train_source=a", "--train_target=a"], "problem 'parse_files' takes no --train_source"),
+        ("a", "(S (NN x))", ["--train_trees=a", "--raw_dir=."], "problem 'parse_files' has no originals and takes no"),
+        ("a", "", ["--problem=parse_wsj"], "problem 'parse_wsj' needs your text: give --raw_dir, the folder of"),
+        ("a", "", ["--problem=parse_wsj", "--raw_dir=a"], "--raw_dir: 'a' is not a directory; give the folder of"),
+        (
+            "a",
+            "",
+            ["--problem=parse_wsj", "--raw_dir=."],
+            "--raw_dir: '.' holds no wsj_02*.mrg (missing sections: 02, ",
+        ),
+        ("a", "", ["--problem=translate_files", "--train_trees=a"], "problem 'translate_files' takes no --train_trees"),
+        ("a", "", ["--problem=translate_ende_cldr", "--train_trees=a"], "problem 'translate_ende_cldr' has its own"),
+    ],
+)
+def test_one_line_for_wrong_input(program, in_an_empty_folder, name, content, arguments, message):
+    if name:
+        Path(name).write_text(content)
+    code, out, err = program("t2t-datagen", "--problem=parse_files", "--data_dir=D", "--vocab_size=300", *arguments)
+    assert (code, out) == (1, "") and err.startswith(f"t2t-datagen: {message}") and err.count("\n") == 1
+    left = [path for path in Path("D").rglob("*") if path.is_file() and not path.name.startswith(".")]
+    assert not left
+
+
+# A parser.
+
+WORDS = "We see ( it ) ?"
+
+
+def parser_that_writes(*hypotheses: str, **options) -> Parser:
+    """A parser whose beam always holds these, the best first."""
+    scored = [(text, -float(number)) for number, text in enumerate(hypotheses)]
+
+    def n_best(texts, n, beam_size, alpha, report, given, advance):
+        assert given == texts
+        return [scored[:n] if text else [("", 0.0)] for text in texts]
+
+    hparams = SimpleNamespace(beam_size=len(hypotheses))
+    return Parser(SimpleNamespace(hparams=hparams, n_best=n_best), **options)
+
+
+RIGHT = "ǀS ǀNP We ǁNP ǀVP see -LRB- it -RRB- ǁVP ? ǁS"
+SHORT = "ǀS ǀNP We ǁNP ǁS"
+
+
+def test_a_tree_over_the_very_words():
+    parser = parser_that_writes(RIGHT)
+    expected = "(S (NP (XX We)) (VP (XX see) (-LRB- -LRB-) (XX it) (-RRB- -RRB-)) (. ?))"
+    assert parser.n_best([WORDS, "", "  "], 1) == [[(expected, 0.0)], [("", 0.0)], [("", 0.0)]]
+    assert parser.summary() == "repaired 0 of 1 trees (0 repairs)"
+
+
+def test_gold_tags():
+    tags = "PRP VBP ( PRP ) .".replace("(", "-LRB-").replace(")", "-RRB-").split()
+    (tree,) = parser_that_writes(RIGHT).parse([split_words(WORDS)], tags=[tags])
+    assert tree.tags() == tags and tree.words() == split_words(WORDS)
+
+
+def test_repairs_are_counted():
+    parser = parser_that_writes(SHORT, "nonsense")
+    (found,) = parser.n_best([WORDS], 2)
+    assert [score for _, score in found] == [0.0, -1.0]
+    assert all(parse(text).words() == split_words(WORDS) for text, _ in found)
+    assert (parser.sentences, parser.repaired, parser.repairs) == (1, 1, 5)
+    assert parser.summary() == "repaired 1 of 1 trees (5 repairs)"
+
+
+def test_trees_that_repairs_make_alike_are_one():
+    (found,) = parser_that_writes(SHORT, f"{SHORT} ǁS", RIGHT).n_best([WORDS], 3)
+    assert [score for _, score in found] == [0.0, -2.0]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_the_best_well_formed_one_of_the_beam(n):
+    parser = parser_that_writes(SHORT, "nonsense", RIGHT, well_formed=True)
+    (found,) = parser.n_best([WORDS], n)
+    assert [score for _, score in found] == [-2.0, 0.0, -1.0][:n] and parser.repaired == 0
+    assert parser_that_writes(SHORT, well_formed=True).n_best([WORDS], 1)[0][0][1] == 0.0
+
+
+@pytest.fixture(scope="module")
+def untrained(prepared):
+    """A parser with random weights and a real vocabulary, in which both marks are pieces of their own."""
+    vocabulary = Vocabulary(prepared.vocabulary)
+    model = random_model(vocabulary.size, extra_length=30)
+    assert {OPEN, CLOSE} < {*vocabulary.pieces}
+    return Parser(Translator(model, vocabulary, model.hparams))
+
+
+@pytest.mark.parametrize("mark", [OPEN, CLOSE, OPEN + CLOSE, OPEN + OPEN])
+def test_a_mark_at_each_place_of_a_word(untrained, mark):
+    """U+01C0 is a letter of Khoisan languages: "Nǀuu is spoken ." """
+    sentences = [[f"{word[:place]}{mark}{word[place:]}", "is", word] for word in ("Nuu",) for place in range(4)]
+    alone = [untrained.parse([words])[0].words() for words in sentences]
+    assert alone == [tree.words() for tree in untrained.parse(sentences)] == sentences
+    assert all(found[0][1] > -1e6 for found in untrained.n_best([" ".join(words) for words in sentences], 1))
+
+
+def test_a_sentence_that_the_search_gives_up_costs_no_other_one():
+    parser = parser_that_writes()
+    parser.translator.hparams.beam_size = 1
+    assert parser.n_best(["We see"], 1) == [[("(TOP (XX We) (XX see))", -math.inf)]]
+
+
+# All of it, through the programs.
+
+
+@pytest.fixture
+def one_cpu(monkeypatch):
+    import tensorflow as tf
+
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"]))
+
+
+def test_from_bracketed_files_to_f1(program, one_cpu, treebank, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = ["--problem=parse_wsj", "--data_dir=DATA", f"--vocab_size={VOCAB_SIZE}"]
+    code, _, err = program("t2t-datagen", *data, f"--raw_dir={treebank}")
+    assert code == 0 and "text: 160 train pairs, 8 validation pairs, 8 test pairs" in err
+    assert program("t2t-datagen", *data, "--verify").code == 0  # the treebank need not be named again
+    small = {"num_layers": 1, "d_model": 16, "d_ff": 16, "num_heads": 1, "d_k": 8, "d_v": 8, "beam_size": 3}
+    small |= {"batch_tokens": 2_048, "warmup_steps": 4, "extra_length": 20}
+    overrides = [f"--override={name}={value}" for name, value in small.items()]
+    steps = ["--train_steps=4", "--checkpoint_steps=2", "--precision=float32"]
+    code, out, err = program("t2t-trainer", *data, "--hparams=parsing", *overrides, *steps, "--output_dir=RUN")
+    assert code == 0, err
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in out.rstrip("\n").split("\n"))
+    assert rows["problem"] == "parse_wsj, test (8 sentences)" and "BLEU" not in rows
+    assert all(0 <= float(rows[name].split("%")[0].split()[0]) <= 100 for name in ("F1", "recall", "repaired"))
+    assert Run.open("RUN").problem.metric == "f1"
+    evaluated = [json.loads(line) for line in Path("RUN/metrics.jsonl").read_text().splitlines() if "sample" in line]
+    assert [each["step"] for each in evaluated] == [2, 4] and all(0 <= each["sample_F1"] <= 100 for each in evaluated)
+    assert "sample F1" in err and "source" not in err  # the sentences themselves are for a terminal alone
+
+    gold = list(read_trees("DATA/parse_wsj/test.trees"))
+    Path("words").write_text("".join(" ".join(tree.words()) + "\n" for tree in gold) + "\n")
+    decode = ["--output_dir=RUN", "--average_checkpoints=2", "--decode_from_file=words"]
+    code, out, err = program("t2t-decoder", *decode)
+    assert code == 0 and re.fullmatch(r"repaired \d+ of 8 trees \([\d,]+ repairs\)\n", err)
+    *lines, last = out.removesuffix("\n").split("\n")
+    assert last == "" and [parse(line).words() for line in lines] == [tree.words() for tree in gold]
+    assert {*parse(lines[0]).tags()} <= {"XX", ".", ",", "``", "''", "-LRB-", "-RRB-"}
+    code, out, _ = program("t2t-decoder", *decode, "--n_best=2", "--well_formed")
+    assert code == 0 and out.count("\n") == 18 and all("\t" in line for line in out.rstrip("\n").split("\n"))
+
+    code, out, _ = program("t2t-eval", "--output_dir=RUN", "--average_checkpoints=2", "--json")
+    scores = json.loads(out)
+    retagged = [rebuild(linearise(parse(line)), g.words(), g.tags())[0] for line, g in zip(lines, gold, strict=True)]
+    expected = evalb(gold, retagged).all
+    assert code == 0 and (scores["sentences"], scores["skipped"]) == (8, 0)
+    assert (scores["f1"], scores["recall"], scores["complete_match"]) == pytest.approx(
+        (expected.f1, expected.recall, expected.complete_match)
+    )
+    assert scores["repaired"] == pytest.approx(100 * int(err.split()[1]) / 8) and scores["loss"] > 0
+
+
+# Real treebanks.
+
+
+@pytest.mark.corpora
+def test_real_trees_all_the_way(corpora, tmp_path):
+    """No tree is dropped, and what is prepared gives gold back: F1 of 100."""
+    folder = corpora / "trees"
+    problem = FILES.with_files(
+        train_trees=[str(folder / "wsj_sample.train.mrg.gz")],
+        validation_trees=[str(folder / "wsj_sample.dev.mrg.gz")],
+        test_trees=[str(folder / "craft.dev.mrg.gz")],
+    )
+    dataset = prepare(dataclasses.replace(problem, vocab_size=4_000), str(tmp_path), silent)
+    splits = dataset.record["splits"]
+    assert splits["train"]["pairs"] == 3_401 and not splits["train"]["dropped"]
+    brackets = sum(len(linearise(tree).split()) - len(tree.words()) for tree in read(problem.train[0]))
+    tokens = splits["train"]["tokens"]
+    assert (
+        tokens["targets"] - tokens["inputs"] <= 1.02 * brackets
+    )  # a piece each, and few labels so rare that they are spelt
+    for split, number in (("validation", 276), ("test", 3_471)):
+        golds = list(read_trees(dataset.trees(split)))
+        assert len(golds) == number and all(clean(tree) == tree for tree in golds)
+        assert splits[split]["length"]["targets"]["max"] <= problem.max_length
+        pairs = records(dataset, split)
+        tests = [rebuild(target, source.split(" "), g.tags()) for (source, target), g in zip(pairs, golds, strict=True)]
+        assert not sum(repairs for _, repairs in tests)
+        (tmp_path / "decoded").write_text("".join(f"{tree}\n" for tree, _ in tests), "utf-8")
+        assert evalb_files(dataset.trees(split), str(tmp_path / "decoded")).f1 == 100.0
+
+
+@pytest.mark.corpora
+@pytest.mark.slow
+def test_one_tree_at_hand_is_too_long(corpora, tmp_path):
+    folder = corpora / "trees"
+    problem = FILES.with_files(
+        train_trees=[str(folder / "craft.train.mrg.gz")], validation_trees=[str(folder / "craft.dev.mrg.gz")]
+    )
+    dataset = prepare(problem, str(tmp_path), silent)
+    assert dataset.record["splits"]["train"]["pairs"] == 23_656
+    assert dataset.record["splits"]["train"]["dropped"] == {"too_long": 1}

@@ -1,0 +1,48 @@
+"""The pipeline of Apache Beam on its direct runner: the same shards as without it."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.tiny_model import PROBLEM, silent
+
+from t2t_repro.preparation import pipeline as prepare_module
+from t2t_repro.preparation.pipeline import prepare
+from t2t_repro.problem import Problem, TextFiles
+
+
+@pytest.fixture
+def problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Problem:
+    """A problem on files, which has no validation text, and whose training text has what is dropped."""
+    pairs = [*PROBLEM.train[0].function(), ("", "leer"), ("much " * 70, "viel")]  # type: ignore[union-attr]
+    paths = [tmp_path / side for side in ("source", "target")]
+    for path, side in zip(paths, zip(*pairs, strict=True), strict=True):
+        path.write_text("".join(f"{text}\n" for text in side), "utf-8")
+    monkeypatch.setattr(prepare_module, "PAIRS_PER_SHARD", 120)
+    return dataclasses.replace(PROBLEM, train=(TextFiles(*map(str, paths)),), validation=(), sample=250)
+
+
+def test_the_same_as_without_it(problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("apache_beam", reason="the extra 'beam' is not installed")
+    from t2t_repro.preparation import beam_pipeline
+
+    monkeypatch.setattr(beam_pipeline, "CHUNK_PAIRS", 100)
+    monkeypatch.setattr(beam_pipeline, "BATCH_PAIRS", 30)
+    here = prepare(problem, str(tmp_path / "here"), silent)
+    there = prepare(problem, str(tmp_path / "there"), silent, beam=["--runner=DirectRunner"])
+    assert there.record == here.record
+    assert len(here.shards("train")) == 3 and here.record["splits"]["train"]["held_out"]
+    for split in ("train", "validation"):
+        for one, other in zip(here.shards(split), there.shards(split), strict=True):
+            assert Path(one).read_bytes() == Path(other).read_bytes()
+
+
+def test_without_beam_installed(problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    monkeypatch.delitem(sys.modules, "t2t_repro.preparation.beam_pipeline", raising=False)
+    monkeypatch.delattr("t2t_repro.preparation.beam_pipeline", raising=False)
+    with pytest.raises(ValueError, match=r"Apache Beam cannot be imported \(.*\); pip install 't2t_repro\[beam\]'"):
+        prepare(problem, str(tmp_path / "data"), silent, beam=[])

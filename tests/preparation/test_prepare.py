@@ -1,0 +1,558 @@
+"""Preparation: what is kept, dropped and held out, the shuffle, and that the outcome is always the same bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import filelock
+import pytest
+from conftest import CHECKOUT
+from helpers.prepared_data import bytes_of, records
+from helpers.tiny_model import silent
+
+from t2t_repro.data.shards import count_records, write_shard
+from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.preparation import pipeline as prepare_module
+from t2t_repro.preparation import validation_split
+from t2t_repro.preparation.pipeline import Dataset, prepare
+from t2t_repro.preparation.validation_split import HeldOut, source_hash
+from t2t_repro.problem import Generated, Pair, Problem, TextFiles
+from t2t_repro.registry import PROBLEMS
+
+PAIRS = [
+    (f"the {colour} house number {n}", f"das {colour}e Haus Nummer {n}")
+    for n in range(200)
+    for colour in ("red", "old")
+]
+
+
+def write(folder: Path, name: str, pairs: list[Pair]) -> TextFiles:
+    paths = [folder / f"{name}.{side}" for side in ("source", "target")]
+    for path, side in zip(paths, zip(*pairs, strict=True), strict=True):
+        path.write_bytes("".join(text + "\n" for text in side).encode())
+    return TextFiles(*map(str, paths))
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Problem:
+    """A problem on small files of all three splits."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    parts = {split: (write(folder, split, pairs),) for split, pairs in
+             {"train": PAIRS, "validation": PAIRS[:7], "test": PAIRS[5:10]}.items()}  # fmt: skip
+    return Problem(name="small", description="small", vocab_size=330, max_length=40, **parts)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    return str(tmp_path / "data")
+
+
+def test_what_is_prepared(text: Problem, data: str):
+    said: list[str] = []
+    dataset = prepare(text, data, said.append)
+    assert dataset.directory == os.path.join(data, "small")
+    assert Vocabulary(dataset.vocabulary).size == 330
+    assert Counter(records(dataset, "train")) == Counter(PAIRS)
+    assert records(dataset, "validation") == PAIRS[:7]
+    assert records(dataset, "test") == PAIRS[5:10]
+    assert said[0] == "text: 400 train pairs, 7 validation pairs, 5 test pairs"
+    assert said[1] == "vocabulary: 330 pieces (bpe) learnt from 800 sentences"
+    assert said[2].startswith("train: 400 pairs, ")
+    assert len(said) == 5
+    names = {
+        "vocabulary.model",
+        "dataset.json",
+        *(f"{split}-00000-of-00001.tfrecord" for split in dataset.record["splits"]),
+    }
+    assert bytes_of(dataset.directory).keys() == names
+
+
+def test_what_dataset_json_says(text: Problem, data: str):
+    dataset = prepare(text, data, silent)
+    record = json.loads(Path(dataset.directory, "dataset.json").read_text("utf-8"))
+    assert record == dataset.record
+    assert Problem(**record["problem"]) == dataclasses.replace(text, train=(), validation=(), test=())
+    assert record["sources"]["test"][0]["source"]["path"] == text.test[0].source  # type: ignore[union-attr]
+    assert record["vocabulary"]["sha256"] == Vocabulary(dataset.vocabulary).sha256
+    assert record["versions"].keys() >= {"sentencepiece", "tensorflow", "t2t_repro"}
+    train, vocabulary = record["splits"]["train"], Vocabulary(dataset.vocabulary)
+    lengths = [len(ids) for ids in vocabulary.encode([source for source, _ in PAIRS])]
+    assert (train["pairs_read"], train["pairs"], train["dropped"]) == (400, 400, {})
+    assert train["tokens"]["inputs"] == sum(lengths)
+    assert train["length"]["inputs"]["mean"] == round(sum(lengths) / 400, 2)
+    assert train["length"]["inputs"]["max"] == max(lengths)
+    assert train["length"]["inputs"]["p50"] == sorted(lengths)[199]
+    assert sum(shard["records"] for shard in train["shards"]) == 400
+
+
+def test_prepared_once_for_all(text: Problem, data: str, monkeypatch: pytest.MonkeyPatch):
+    first = prepare(text, data, silent)
+    before = bytes_of(first.directory)
+    monkeypatch.setattr(prepare_module, "_Preparation", None)
+    Path(first.directory, "progress.json").write_text("killed before this was removed")
+    said: list[str] = []
+    assert prepare(text, data, said.append, verify=True) == first
+    assert Dataset.open(first.directory) == first
+    assert said == [] and bytes_of(first.directory) == before
+
+
+def test_a_global_shuffle_over_shards(text: Problem, data: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prepare_module, "PAIRS_PER_SHARD", 120)
+    monkeypatch.setattr(prepare_module, "ENCODE_PAIRS", 33)
+    dataset = prepare(text, data, silent)
+    shards = dataset.shards("train")
+    assert [os.path.basename(path) for path in shards] == [f"train-0000{n}-of-00004.tfrecord" for n in range(4)]
+    assert all(60 < count_records(path) < 140 for path in shards)
+    order = [PAIRS.index(pair) for pair in records(dataset, "train")]
+    assert sorted(order) == list(range(400))
+    neighbours = sum(abs(here - there) == 1 for here, there in zip(order, order[1:], strict=False))
+    assert neighbours < 10  # two in expectation: 399 pairs of neighbours, each with chance 2 / 400
+    quarters = Counter((place // 100, number // 100) for place, number in enumerate(order))
+    assert all(quarters[place, number] > 8 for place in range(4) for number in range(4))  # 25 in expectation
+
+
+def test_validation_and_test_may_have_several_shards(text: Problem, data: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prepare_module, "PAIRS_PER_SHARD", 3)
+    monkeypatch.setattr(prepare_module, "ENCODE_PAIRS", 2)
+    dataset = prepare(text, data, silent)
+    assert [count_records(path) for path in dataset.shards("validation")] == [3, 3, 1]
+    assert records(dataset, "validation") == PAIRS[:7]
+
+
+def test_what_is_dropped_is_counted(text: Problem, data: str, tmp_path: Path):
+    irregular = [("", "leer"), ("blank", " \u00a0"), ("red house " * 30, "kurz"), ("short", "altes Haus " * 30)]
+    corpus = write(tmp_path, "irregular", irregular)
+    said: list[str] = []
+    problem = dataclasses.replace(text, train=(*text.train, corpus), test=(corpus,))
+    dataset = prepare(problem, data, said.append)
+    train, test = dataset.record["splits"]["train"], dataset.record["splits"]["test"]
+    assert (train["pairs_read"], train["pairs"], train["dropped"]) == (404, 400, {"empty": 2, "too_long": 2})
+    assert Counter(records(dataset, "train")) == Counter(PAIRS)
+    assert (test["pairs"], test["irregular_but_kept"]) == (4, {"empty": 2, "too_long": 2})
+    assert records(dataset, "test") == irregular
+    assert "2 dropped (a side empty), 2 dropped (longer than 40 tokens)" in said[2]
+    assert "2 kept though irregular (longer than 40 tokens)" in said[4]
+
+
+def test_length_counts_the_end(text: Problem, data: str):
+    vocabulary = Vocabulary(prepare(text, data, silent).vocabulary)
+    longest = max(len(ids) for pair in PAIRS for ids in vocabulary.encode(pair))
+    for max_length, dropped in ((longest, False), (longest - 1, True)):
+        problem = dataclasses.replace(text, name=f"at_most_{max_length}", max_length=max_length)
+        assert bool(prepare(problem, data, silent).record["splits"]["train"]["dropped"]) == dropped
+
+
+def test_nothing_left_to_train_on(text: Problem, data: str):
+    with pytest.raises(ValueError, match=r"too little training text is left of 400 pairs: 0 to train on.*too_long"):
+        prepare(dataclasses.replace(text, max_length=2), data, silent)
+    assert not Dataset.exists(os.path.join(data, "small"))
+
+
+def test_held_out_validation(text: Problem, data: str, tmp_path: Path):
+    doubled = [*PAIRS, *[(source, target + "!") for source, target in PAIRS[::3]]]
+    problem = dataclasses.replace(text, train=(write(tmp_path, "doubled", doubled),), validation=())
+    said: list[str] = []
+    dataset = prepare(problem, data, said.append)
+    train, validation = records(dataset, "train"), records(dataset, "validation")
+    assert Counter(train + validation) == Counter(doubled)
+    assert 20 <= len(validation) <= 0.05 * len(doubled)
+    assert not {source for source, _ in train} & {source for source, _ in validation}
+    assert dataset.record["splits"]["validation"]["held_out_of"] == "train"
+    assert dataset.record["vocabulary"]["sentences"] == 2 * len(train)
+    assert said[3].endswith("held out of the training text")
+
+
+def test_held_out_whatever_the_order(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(validation_split, "HELD_OUT_PAIRS", 10)
+    sources = [f"source {number % 700}" for number in range(1000)]
+    chosen = []
+    for order in (sources, sources[::-1], sorted(sources)):
+        choice = HeldOut()
+        for source in order:
+            choice.add(source)
+        chosen.append(choice.choose())
+        assert len(choice._counts) == 10
+    assert chosen[0] == chosen[1] == chosen[2]
+    assert 8 <= sum(source_hash(source) in chosen[0] for source in sources) <= 10
+
+
+def test_held_out_of_few_sources():
+    choice = HeldOut()
+    for source in ["a"] * 60 + ["b"] * 40:
+        choice.add(source)
+    assert choice.choose() == [source_hash("b")]
+    lone = HeldOut()
+    lone.add("a")
+    lone.add("a")
+    with pytest.raises(ValueError, match="nothing to hold out for validation: .* 2 pairs with 1 different source"):
+        lone.choose()
+
+
+def test_without_test_text(text: Problem, data: str):
+    dataset = prepare(dataclasses.replace(text, test=()), data, silent)
+    assert dataset.has("train") and not dataset.has("test")
+    with pytest.raises(ValueError, match="problem 'small' has no test text; prepare it with some"):
+        dataset.shards("test")
+    with pytest.raises(ValueError, match="split must be one of train, validation, test, got 'dev'"):
+        dataset.shards("dev")
+
+
+def test_generated_text(data: str):
+    problem = Problem(name="made", description="made", vocab_size=330, train=(Generated(lambda: iter(PAIRS)),))
+    dataset = prepare(problem, data, silent)
+    assert len(records(dataset, "train")) == 380
+    assert prepare(problem, data, silent) == dataset
+
+
+def test_text_that_changes_between_readings(data: str):
+    sizes = iter((400, 400, 400, 400, 390))  # counting, holding out, learning twice over, encoding
+    problem = Problem(
+        name="fickle", description="", vocab_size=330, train=(Generated(lambda: iter(PAIRS[: next(sizes)])),)
+    )
+    with pytest.raises(ValueError, match="the train text changed while it was prepared: 400 pairs at first, then 390"):
+        prepare(problem, data, silent)
+
+
+def test_the_sample_that_the_vocabulary_is_learnt_from(text: Problem, data: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prepare_module, "LEARN_PAIRS", 150)
+    assert prepare(text, data, silent).record["vocabulary"]["sentences"] == 300
+
+
+def test_translate_files(text: Problem, data: str):
+    given = {
+        f"{split}_{side}": getattr(text.corpora(split)[0], side)
+        for split in ("train", "test")
+        for side in ("source", "target")
+    }
+    problem = dataclasses.replace(PROBLEMS["translate_files"], vocab_size=330)
+    with pytest.raises(ValueError, match="problem 'translate_files' needs your text: give --train_source"):
+        prepare(problem, data, silent)
+    dataset = prepare(problem.with_files(**given), data, silent)
+    assert len(records(dataset, "train")) == 380 and len(records(dataset, "validation")) == 20
+    assert prepare(problem, data, silent) == dataset  # the files need not be named again
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": 340}, "its vocab_size is 330, not 340; give another --data_dir"),
+        ({"max_length": 50}, "its max_length is 40, not 50; give another"),
+        ({"test": ()}, r"its test text was \S*test\.source 115 \+ \S*test\.target \d+, not none; give another"),
+        ({"train": (Generated(silent),)}, r"its train text was \S*train\.source .*, not test_prepare\.silent; give"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_directory_that_holds_other_data(text: Problem, data: str, changes: dict, message: str):
+    prepare(text, data, silent)
+    with pytest.raises(ValueError, match=f"holds other data: {message}"):
+        prepare(dataclasses.replace(text, **changes), data, silent)
+
+
+def test_what_changes_no_data_may_differ(text: Problem, data: str):
+    first = prepare(text, data, silent)
+    assert prepare(dataclasses.replace(text, description="other", target_language="de"), data, silent) == first
+
+
+def test_sources_that_changed_since(text: Problem, data: str):
+    prepare(text, data, silent)
+    path = Path(text.train[0].source)  # type: ignore[union-attr]
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"red", b"rot"))
+    prepare(text, data, silent)  # the same sizes: only --verify reads them
+    with pytest.raises(ValueError, match=r"its train text was .*train\.source \d+ [0-9a-f]{64}"):
+        prepare(text, data, silent, verify=True)
+    path.write_bytes(content + b"one more\n")
+    with pytest.raises(ValueError, match="its train text was"):
+        prepare(text, data, silent)
+
+
+def damage(path: str, at: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def test_damage_is_named(text: Problem, data: str):
+    dataset = prepare(text, data, silent)
+    (shard,) = dataset.shards("train")
+    again = r"; remove \S*dataset\.json to prepare again"
+    damage(shard, 1000)
+    assert Dataset.open(dataset.directory) == dataset
+    with pytest.raises(ValueError, match=rf"train-00000-of-00001\.tfrecord is damaged \(its SHA-256 differs\){again}"):
+        Dataset.open(dataset.directory, verify=True)
+    os.truncate(shard, 1000)
+    with pytest.raises(ValueError, match=rf"train-00000-of-00001\.tfrecord is damaged: 1000 bytes, not \d+{again}"):
+        prepare(text, data, silent)
+    with pytest.raises(ValueError, match=r"tfrecord is damaged: cut off after \d+ records"):
+        count_records(shard)
+    os.remove(shard)
+    with pytest.raises(ValueError, match=rf"train-00000-of-00001\.tfrecord is missing{again}"):
+        prepare(text, data, silent)
+
+
+def test_a_damaged_vocabulary_is_named(text: Problem, data: str):
+    dataset = prepare(text, data, silent)
+    damage(dataset.vocabulary, 3000)
+    with pytest.raises(ValueError, match=r"vocabulary\.model is damaged \(its SHA-256 differs\)"):
+        Dataset.open(dataset.directory, verify=True)
+    os.remove(dataset.vocabulary)
+    with pytest.raises(ValueError, match=r"vocabulary\.model is missing"):
+        Dataset.open(dataset.directory)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda record: record.update(format=2), "has format 2, this version reads 1"),
+        (lambda record: record.pop("splits"), "is damaged .*splits"),
+        (lambda record: record["splits"].pop("train"), r"is damaged .*splits are \['test', 'validation'\]"),
+        (
+            lambda record: record["splits"]["test"]["shards"][0].update(name="../../x"),
+            r"a file is named '\.\./\.\./x'",
+        ),
+        (lambda record: record["splits"]["test"]["shards"][0].update(bytes="5"), "bytes and records must be integers"),
+        (lambda record: record.update(vocabulary=[]), "is damaged"),
+        (lambda record: record.update(sources=3), "is damaged"),
+        (lambda record: record["sources"].update(train=[{"source": 3}]), "is damaged"),
+        (lambda record: record["problem"].update(hidden=1), "is damaged .*hidden"),
+    ],
+)
+def test_a_damaged_dataset_json(text: Problem, data: str, change, message: str):
+    path = Path(prepare(text, data, silent).directory, "dataset.json")
+    record = json.loads(path.read_text("utf-8"))
+    change(record)
+    path.write_text(json.dumps(record), "utf-8")
+    with pytest.raises(ValueError, match=rf"dataset\.json .*{message}"):
+        prepare(text, data, silent)
+    path.write_text(json.dumps(record)[:-10], "utf-8")
+    with pytest.raises(ValueError, match=r"dataset\.json is damaged: not JSON"):
+        prepare(text, data, silent)
+
+
+def test_no_prepared_data(tmp_path: Path):
+    with pytest.raises(
+        FileNotFoundError, match=r"holds no prepared data \(no dataset\.json\); make it with t2t-datagen"
+    ):
+        Dataset.open(str(tmp_path))
+
+
+def test_bad_text_leaves_nothing_behind(text: Problem, data: str, tmp_path: Path):
+    missing = dataclasses.replace(text, test=(TextFiles("/nowhere/a", "/nowhere/b"),))
+    with pytest.raises(FileNotFoundError, match="no file '/nowhere/a'"):
+        prepare(missing, data, silent)
+    assert not os.path.exists(data)
+    (tmp_path / "short").write_bytes(b"one line\n")
+    unequal = dataclasses.replace(text, test=(TextFiles(text.test[0].source, str(tmp_path / "short")),))  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match=r"test\.source has 5 lines and \S*short has 1"):
+        prepare(unequal, data, silent)
+    assert bytes_of(os.path.join(data, "small")) == {}
+    with pytest.raises(ValueError, match="vocab_size 5000 is more than the text can give"):
+        prepare(dataclasses.replace(text, vocab_size=5000), data, silent)
+    assert bytes_of(os.path.join(data, "small")).keys() == {"progress.json"}
+
+
+@pytest.mark.parametrize("limit", [1_000, 30_000])
+def test_a_full_disk(text: Problem, data: str, limit: int):
+    """A limit on the size of a file stands for it: the vocabulary or the shuffle does not fit."""
+    directory = os.path.join(data, "small")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        with pytest.raises(OSError, match=f"File too large: '{directory}|{directory}.*File too large"):
+            prepare(text, data, silent)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not [name for _, _, names in os.walk(directory) for name in names if "tmp" in name]
+    assert prepare(text, data, silent, verify=True)
+
+
+def test_a_shard_that_does_not_fit(tmp_path: Path):
+    path = str(tmp_path / "train-00000-of-00001.tfrecord")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+        with pytest.raises(OSError, match=f"cannot write {path}: .*File too large"):
+            write_shard(path, (bytes(1000) for _ in range(1000)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_data_dir_that_is_a_file(text: Problem, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="--data_dir: '.*file' is a file; give a directory"):
+        prepare(text, str(tmp_path / "file"), silent)
+
+
+def test_a_second_preparation_waits_and_says_so(text: Problem, data: str):
+    directory = os.path.join(data, "small")
+    os.makedirs(directory)
+    waiting = threading.Event()
+    said: list[str] = []
+
+    def report(line: str) -> None:
+        said.append(line)
+        waiting.set()
+
+    with filelock.FileLock(os.path.join(directory, ".lock")):
+        worker = threading.Thread(target=prepare, args=(text, data, report))
+        worker.start()
+        assert waiting.wait(10)
+        assert said == [f"another process prepares {directory}; waiting for it"]
+        assert bytes_of(directory) == {}
+    worker.join(60)
+    assert Dataset.exists(directory)
+
+
+class Stopped(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_stopped_at_every_write_and_continued(
+    text: Problem, tmp_path: Path, held: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Stopped before any file takes its name, with leftovers about, the same call ends with the same bytes."""
+    monkeypatch.setattr(prepare_module, "PAIRS_PER_SHARD", 150)
+    problem = dataclasses.replace(text, validation=()) if held else text
+    monkeypatch.setattr(prepare_module, "ENCODE_PAIRS", 170)
+    names: list[str] = []
+    replace = os.replace
+
+    def recorded(temporary: str, path: str) -> None:
+        names.append(os.path.basename(path))
+        replace(temporary, path)
+
+    monkeypatch.setattr(os, "replace", recorded)
+    expected = bytes_of(prepare(problem, str(tmp_path / "whole"), silent).directory)
+    assert names[:3] == ["progress.json", "vocabulary.model", "progress.json"] and names[-1] == "dataset.json"
+    for stop in range(len(names)):
+        data, calls = tmp_path / f"data{stop}", iter(range(len(names)))
+
+        def stopped(temporary: str, path: str, stop: int = stop, calls=calls) -> None:
+            if next(calls) == stop:
+                raise Stopped
+            replace(temporary, path)
+
+        monkeypatch.setattr(os, "replace", stopped)
+        with pytest.raises(Stopped):
+            prepare(problem, str(data), silent)
+        for leftover in (
+            "vocabulary.model.tmp-1",
+            "train-00001-of-00009.tfrecord",
+            "test-00000-of-00001.tfrecord.tmp-7",
+        ):
+            (data / "small" / leftover).write_bytes(b"half")
+        monkeypatch.setattr(os, "replace", replace)
+        said: list[str] = []
+        assert bytes_of(prepare(problem, str(data), said.append).directory) == expected
+        assert any(line.startswith("vocabulary") for line in said) == (stop <= 2)
+        last = "validation-00000-of-00001.tfrecord" if held else "train-00002-of-00003.tfrecord"
+        recorded = names.index(last) + 2  # progress.json with the shard, and then with the whole of train
+        assert any(line.startswith("train") for line in said) == (stop <= recorded)
+
+
+def test_stopped_before_the_piles_are_removed(text: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The account says that the training text is done; the piles still go."""
+    expected = bytes_of(prepare(text, str(tmp_path / "whole"), silent).directory)
+    data, remove = str(tmp_path / "data"), shutil.rmtree
+
+    def stopped(path: str, **_: object) -> None:
+        if any(name.startswith("train-") for name in os.listdir(os.path.dirname(path))):
+            raise Stopped
+
+    monkeypatch.setattr(shutil, "rmtree", stopped)
+    with pytest.raises(Stopped):
+        prepare(text, data, silent)
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    assert os.path.isdir(os.path.join(data, "small", "piles"))
+    assert bytes_of(prepare(text, data, silent).directory) == expected
+
+
+def test_an_account_of_other_text_is_not_continued(text: Problem, data: str, tmp_path: Path):
+    with pytest.raises(ValueError, match="too little training text"):
+        prepare(dataclasses.replace(text, max_length=2), data, silent)
+    said: list[str] = []
+    dataset = prepare(text, data, said.append)
+    assert len(said) == 5
+    assert bytes_of(dataset.directory) == bytes_of(prepare(text, str(tmp_path / "other"), silent).directory)
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[]", '{"parts": 3}', '{"parts": {}, "splits": 3}'])
+def test_a_damaged_account_is_begun_anew(text: Problem, data: str, damaged: str):
+    os.makedirs(os.path.join(data, "small"))
+    Path(data, "small", "progress.json").write_text(damaged)
+    assert prepare(text, data, silent).has("test")
+
+
+KILLS = """
+import os, random, signal, sys, time
+import tensorflow  # once: a fork then starts at once
+from t2t_repro.data import prepare as module
+from t2t_repro.problem import Problem, TextFiles
+
+folder, seed, processes = sys.argv[1], *map(int, sys.argv[2:])
+module.PAIRS_PER_SHARD, module.ENCODE_PAIRS = 1000, 500
+problem = Problem(name="killed", description="", vocab_size=600, train=(TextFiles(folder + "/a", folder + "/b"),))
+
+def start(data):
+    child = os.fork()
+    if not child:
+        module.prepare(problem, data, lambda line: None, processes=processes)
+        os._exit(0)
+    return child
+
+def contents(data):
+    found = {}
+    for name in os.listdir(data + "/killed"):
+        with open(data + "/killed/" + name, "rb") as file:
+            found[name] = file.read()
+    return found
+
+began = time.monotonic()
+assert os.waitpid(start(folder + "/whole"), 0)[1] == 0
+seconds = time.monotonic() - began
+expected = contents(folder + "/whole")
+rng, kills, finished = random.Random(seed), 0, 0
+while kills < 10:
+    data = f"{folder}/data{finished}"
+    child = start(data)
+    time.sleep(rng.uniform(0, seconds))
+    os.kill(child, signal.SIGKILL)
+    if os.waitpid(child, 0)[1]:
+        kills += 1
+    else:
+        assert contents(data) == expected
+        finished += 1
+assert os.waitpid(start(data), 0)[1] == 0
+assert contents(data) == expected
+print(kills, "kills", len(expected), "files")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_killed_at_ten_random_moments(tmp_path: Path, processes: int):
+    for name, side in zip("ab", zip(*PAIRS * 15, strict=True), strict=True):
+        (tmp_path / name).write_text("".join(f"{text} {n}\n" for n, text in enumerate(side)), "utf-8")
+    environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    result = subprocess.run(
+        [sys.executable, "-c", KILLS, str(tmp_path), "1706", str(processes)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("10 kills 10 files")

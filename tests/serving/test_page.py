@@ -1,0 +1,116 @@
+"""The page of t2t-serve in a real browser: typing, answers, text that stays text, failures, dark mode, a phone.
+
+Chromium is driven through selenium; without them, these tests are skipped and say so. The model is a stand-in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from helpers.browser import Page
+
+pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
+
+from aiohttp.test_utils import TestServer  # noqa: E402
+from helpers.capitals import Capitals  # noqa: E402
+
+from t2t_repro.serving.app import Server, Settings  # noqa: E402
+
+TestServer.__test__ = False
+HOSTILE = "<img src=x onerror=\"document.title='run'\"> & more"
+
+
+@pytest.fixture(scope="module")
+def address():
+    """A server in a thread of its own."""
+    model = Capitals()
+    model.card = {"problem": {"name": "capitals", "description": HOSTILE, "source_language": "en"}}
+    loop = asyncio.new_event_loop()
+    server = TestServer(Server(model, "m", Settings()).app)
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(server.start_server(), loop).result()
+    yield str(server.make_url("/"))
+    asyncio.run_coroutine_threadsafe(server.close(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Page:  # noqa: F811
+    shown = Page(browser)
+    shown.media()
+    browser.get(address)
+    return shown
+
+
+def type_and_send(page: Page, text: str, by_key: bool = False) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    (field,) = page.all("#text")
+    field.clear()
+    field.send_keys(text)
+    if by_key:
+        field.send_keys(Keys.CONTROL, Keys.ENTER)
+    else:
+        page.all("button")[0].click()
+    settled(page)
+
+
+def settled(page: Page) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(page.browser, 10).until(lambda _: page("!document.querySelector('button').disabled"))
+
+
+def lines(page: Page) -> list[str]:
+    return page("[...document.querySelectorAll('#out li')].map((item) => item.firstChild?.textContent ?? '')")
+
+
+def test_lines_are_translated_and_text_stays_text(page):
+    type_and_send(page, f"one line\n\n{HOSTILE}\n")
+    assert lines(page) == ["ONE LINE", "", HOSTILE.upper()]
+    assert page.texts("#out small") == ["score -0.800", f"score -{len(HOSTILE) / 10:.3f}"]
+    assert page.texts("h1, p") == ["capitals", HOSTILE] and page.browser.title == "capitals"
+    assert page.texts("#said")[0].endswith(" seconds") and page.errors() == []
+    assert page("performance.getEntriesByType('resource').map((e) => new URL(e.name).pathname)") == [
+        "/v1/models/m:predict"
+    ]
+
+
+def test_keys_alone(page):
+    assert page("document.activeElement.id") == "text"
+    type_and_send(page, "by key", by_key=True)
+    assert lines(page) == ["BY KEY"]
+
+
+def test_a_refusal_is_shown_and_the_last_answer_stays(page):
+    type_and_send(page, "fine")
+    page("(document.getElementById('text').value = 'x'.repeat(10001), 0)")
+    page.all("button")[0].click()
+    settled(page)
+    assert page.texts("#said.wrong") == ["'inputs' holds a string of 10,001 characters; at most 10,000"]
+    assert lines(page) == ["FINE"]
+    type_and_send(page, "defect")
+    assert page.texts("#said.wrong") == ["the server failed; its log says why"]
+    page.errors()  # the browser notes both answers
+
+
+def test_nothing_is_sent_for_nothing(page):
+    type_and_send(page, "  \n \n")
+    assert lines(page) == [] and page("performance.getEntriesByType('resource').length") == 0
+
+
+def test_dark_mode_and_a_phone(page):
+    light = page("getComputedStyle(document.body).backgroundColor")
+    page.media("dark", width=360, height=740, phone=True)
+    assert page("getComputedStyle(document.body).backgroundColor") != light
+    type_and_send(page, "w" * 300)
+    assert page("document.documentElement.scrollWidth") == 360
+    boxes = page("[...document.querySelectorAll('form > div')].map((e) => e.getBoundingClientRect().toJSON())")
+    assert all(box["right"] <= 360 for box in boxes) and boxes[0]["bottom"] <= boxes[1]["top"]

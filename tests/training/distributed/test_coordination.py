@@ -1,0 +1,241 @@
+"""Two machines train as one: here two processes on this one, which TensorFlow connects over the loopback.
+
+They are started as a user would start them, by the same command with another TF_CONFIG each; those tests are slow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import CHECKOUT
+from helpers.subprocesses import free_ports
+from helpers.tiny_model import PROBLEM, values
+
+from t2t_repro.config import TrainingOptions
+from t2t_repro.run import Run
+from t2t_repro.training.checkpoints import paths
+from t2t_repro.training.distributed import coordination
+from t2t_repro.training.distributed.rendezvous import Cluster
+
+MACHINE = CHECKOUT / "tests/helpers/worker_process.py"
+PATIENCE = 1200  # seconds for what takes ten: a process that hangs fails the test and does not hang it
+OPTIONS = TrainingOptions()
+STEPS = 400  # of a training that is disturbed
+
+
+class Ended(NamedTuple):
+    """What became of a machine's part."""
+
+    code: int
+    out: str
+    err: str
+
+
+def start(data: str, output_dir: str, steps: int, ports: list[int], index: int = 0, **environment: str):
+    """The same command on every machine; alone where there is one port."""
+    addresses = [f"localhost:{port}" for port in ports]
+    config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+    command = [sys.executable, str(MACHINE), f"--problem={PROBLEM.name}", "--hparams=smallest", "--precision=float32"]
+    command += [f"--data_dir={data}", f"--output_dir={output_dir}", f"--train_steps={steps}", "--checkpoint_steps=20"]
+    own = {"TF_CONFIG": json.dumps(config), "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT}/tests", **environment}
+    return subprocess.Popen(
+        [*command, "--split=validation"],
+        env=os.environ | own,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end(*machines: subprocess.Popen) -> list[Ended]:
+    try:
+        texts = [machine.communicate(timeout=PATIENCE) for machine in machines]
+    finally:
+        for machine in machines:
+            machine.kill()
+    return [Ended(machine.returncode, *text) for machine, text in zip(machines, texts, strict=True)]
+
+
+def two(data: str, output_dir: str, steps: int, **environment: str) -> list[subprocess.Popen]:
+    ports = free_ports(2)
+    return [start(data, output_dir, steps, ports, index, **environment) for index in (0, 1)]
+
+
+def last_line(machine: Ended) -> str:
+    assert "Traceback" not in machine.err, machine.err
+    return machine.err.strip().rpartition("\n")[2]
+
+
+def weights(output_dir: str, step: int) -> dict[str, np.ndarray]:
+    """All of a checkpoint, but for the seconds that the training took."""
+    return {name: value for name, value in values(Run.open(output_dir), step).items() if "spent" not in name}
+
+
+def wait_for_checkpoint(output_dir: str, machines: list[subprocess.Popen], steps: int = 0) -> None:
+    """Until there is one after more than so many steps."""
+    patience = time.monotonic() + PATIENCE
+    index = Path(output_dir) / "checkpoints" / "checkpoint"
+    while time.monotonic() < patience and all(machine.poll() is None for machine in machines):
+        if index.exists() and int(re.findall(r"ckpt-(\d+)", index.read_text() + " ckpt-0")[0]) > steps:
+            return
+        time.sleep(0.05)
+    raise AssertionError([ended.err for ended in end(*machines)])
+
+
+@pytest.mark.slow
+def test_two_machines_of_two_devices_train_as_one_of_one(data, tmp_path):
+    """Five updates of the same pairs, in four parts, each with its own dropout wherever it is computed; sums in another
+    order round otherwise. Only the chief writes, and scores.
+    """
+    alone, together = str(tmp_path / "ALONE"), str(tmp_path / "TOGETHER")
+    machines = two(data, together, 5, REPLICAS="2", PART="500")
+    chief, worker = end(*machines)
+    assert (chief.code, worker.code) == (0, 0), chief.err + worker.err
+    assert "4 replicas" in chief.err and "BLEU" in chief.out and not worker.out
+    (one,) = end(start(data, alone, 5, free_ports(1), PART="500"))
+    assert one.code == 0, one.err
+    assert Run.open(together).training["replicas"] == 4 and Run.open(alone).training["replicas"] == 1
+    for name, expected in weights(alone, 5).items():
+        found = weights(together, 5)[name]
+        assert np.linalg.norm(found - expected) <= 1e-3 * np.linalg.norm(expected), name
+    spent = [Run.open(directory).training for directory in (alone, together)]
+    assert spent[0]["target_tokens"] == spent[1]["target_tokens"]
+    assert len(list(Path(together).glob("events.out.*.v2"))) == 1  # the scores have a file of their own
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data, tmp_path_factory):
+    """All of the last checkpoint of two machines that nobody disturbed."""
+    output_dir = str(tmp_path_factory.mktemp("undisturbed") / "RUN")
+    assert [machine.code for machine in end(*two(data, output_dir, STEPS))] == [0, 0]
+    return weights(output_dir, STEPS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("struck", "name", "number"), [(0, "the chief", signal.SIGINT), (1, "worker 1", signal.SIGTERM)]
+)
+def test_stopped_and_killed_and_continued_is_uninterrupted(data, tmp_path, undisturbed, struck, name, number):
+    """A signal to one machine stops both after the same update, saved; it is killed in mid-run, and the other stops;
+    at the end they have, to the bit, what two that nobody disturbed have.
+    """
+    output_dir, left = str(tmp_path / "RUN"), 1 - struck
+    machines = two(data, output_dir, STEPS)
+    wait_for_checkpoint(output_dir, machines)
+    machines[struck].send_signal(number)
+    stopped = end(*machines)
+    assert [machine.code for machine in stopped] == [128 + number] * 2, stopped
+    line = f"t2t-trainer: stopped by {number.name}; the same command continues"
+    assert [last_line(machine) for machine in stopped] == [line, line]
+    reached = Run.open(output_dir).training["step"]
+    assert 20 < reached < STEPS and paths(Run.open(output_dir))[-1].endswith(f"ckpt-{reached}")
+
+    machines = two(data, output_dir, STEPS)
+    wait_for_checkpoint(output_dir, machines, reached)
+    machines[struck].kill()
+    killed = time.monotonic()
+    ended = end(*machines)
+    assert ended[left].code == 1 and time.monotonic() - killed < 60, ended[left].err
+    assert f"continuing {output_dir} at step {reached}" in ended[0].err
+    assert re.fullmatch(
+        rf"t2t-trainer: ({name} \(localhost:\d+\)|another machine) is gone; what was saved last is whole: "
+        "start all again by the same command",
+        last_line(ended[left]),
+    )
+
+    assert [machine.code for machine in end(*two(data, output_dir, STEPS))] == [0, 0]
+    found = weights(output_dir, STEPS)
+    assert found.keys() == undisturbed.keys()
+    for variable, value in undisturbed.items():
+        np.testing.assert_array_equal(found[variable], value, err_msg=variable)
+
+
+@pytest.mark.slow
+def test_one_that_does_not_come(data, tmp_path):
+    output_dir = tmp_path / "RUN"
+    (chief,) = end(start(data, str(output_dir), 5, free_ports(2), T2T_REPRO_START_SECONDS="2"))
+    assert chief.code == 1 and not output_dir.exists()
+    assert re.fullmatch(
+        r"t2t-trainer: worker 1 \(localhost:\d+\) did not come within 2 s; "
+        "start the same command there, or correct TF_CONFIG",
+        last_line(chief),
+    )
+
+
+@pytest.mark.slow
+def test_a_worker_without_the_data(data, tmp_path):
+    """The chief prepares; another machine, whose --data_dir is not the chief's, says what to do, and both end."""
+    ports = free_ports(2)
+    chief = start(data, str(tmp_path / "RUN"), 5, ports, 0)
+    worker = start(str(tmp_path / "elsewhere"), str(tmp_path / "OTHER"), 5, ports, 1)
+    chief, worker = end(chief, worker)
+    message = f"no prepared data in {str(tmp_path / 'elsewhere' / PROBLEM.name)!r}, and the chief alone prepares; "
+    assert chief.code == worker.code == 1
+    assert last_line(worker).startswith(f"t2t-trainer: {message}give a --data_dir that all machines share")
+    assert message in last_line(chief) and "stopped: " in last_line(chief)
+    assert not (tmp_path / "elsewhere").exists() and not (tmp_path / "OTHER").exists()
+
+
+def test_a_lost_machine_is_named():
+    """From the texts of TensorFlow 2.21, which names tasks."""
+    cluster = Cluster(("a:1", "b:2", "c:3"), (("chief", 0), ("worker", 0), ("worker", 1)), index=1)
+    for text, name in [
+        ("tasks are unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:1\n", "worker 1 (c:3)"),
+        ("Socket closed\n from remote target /job:chief/replica:0/task:0 while calling", "the chief (a:1)"),
+        ("Error reported from /job:worker/task:0: /job:chief/task:0", "the chief (a:1)"),
+        ("Socket closed", "another machine"),
+    ]:
+        with pytest.raises(ConnectionError, match=f"^{re.escape(name)} is gone; what was saved last is whole"):
+            with coordination.noticed(cluster):
+                raise tf.errors.UnavailableError(None, None, text)
+
+
+def test_other_errors_are_no_lost_machine():
+    two = Cluster(("a:1", "b:2"), (("worker", 0), ("worker", 1)))
+    for cluster, error in [(two, tf.errors.InvalidArgumentError), (Cluster(), tf.errors.UnavailableError)]:
+        with pytest.raises(error, match="shapes differ"), coordination.noticed(cluster):
+            raise error(None, None, "shapes differ")
+
+
+def test_another_machine_only_reads_the_data(data, tmp_path):
+    assert coordination.prepared(PROBLEM, data).shards("train")
+    with pytest.raises(FileNotFoundError, match="no prepared data in '.*/animals', and the chief alone prepares; give"):
+        coordination.prepared(PROBLEM, str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="holds other data: its vocab_size is 330, not 331"):
+        coordination.prepared(replace(PROBLEM, vocab_size=331), data)
+
+
+def test_what_must_be_the_same(trained, data):
+    """The set and the text; not the length of a file's path, nor how the run is stored."""
+    prepared = coordination.prepared(PROBLEM, data)
+    facts = coordination.facts(trained, prepared, OPTIONS)
+    assert (facts["problem"], facts["d_model"], facts["seed"], facts["precision"]) == ("animals", 16, 1, "float32")
+    assert facts["SHA-256 of the vocabulary"] == trained.vocabulary_sha256
+    elsewhere = replace(trained, directory="elsewhere", data_dir="there")
+    assert coordination.facts(elsewhere, prepared, OPTIONS) == facts
+    assert coordination.facts(elsewhere, prepared, replace(OPTIONS, microbatch_tokens=16)) != facts
+    assert coordination.facts(elsewhere, prepared, replace(OPTIONS, jit_compile=True)) != facts
+    longer = replace(trained, hparams=replace(trained.hparams, train_steps=9))
+    assert coordination.facts(longer, prepared, OPTIONS) != facts
+
+
+def test_one_machine_alone_stops_at_once():
+    caught: list[int] = []
+    stop = coordination.StopTogether(Cluster(), tf.distribute.get_strategy(), caught)
+    assert not stop() and stop.signal == 0
+    caught.append(signal.SIGTERM)
+    assert stop() and stop.signal == signal.SIGTERM

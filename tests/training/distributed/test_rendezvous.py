@@ -1,0 +1,255 @@
+"""Machines that are to train together: what TF_CONFIG says, and their meeting. Here they are threads of one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from conftest import CHECKOUT
+from helpers.subprocesses import free_ports
+
+from t2t_repro.training.distributed.rendezvous import Cluster, Meeting
+
+FACTS = {"seed": 1, "d_model": 16, "learning": (1, 2)}
+
+
+def silent(line: str) -> None:
+    """A report that nobody reads."""
+
+
+def cluster_of(number: int) -> list[Cluster]:
+    """So many machines, each as it sees itself."""
+    addresses = tuple(f"localhost:{port}" for port in free_ports(number))
+    tasks = tuple(("worker", index) for index in range(number))
+    return [Cluster(addresses, tasks, index) for index in range(number)]
+
+
+def at_once(*parts: Callable[[], None]) -> list[str]:
+    """Runs each part in a thread of its own, and gives what each raised, as text."""
+    raised = [""] * len(parts)
+
+    def one(index: int) -> None:
+        try:
+            parts[index]()
+        except (ValueError, OSError) as error:
+            raised[index] = str(error)
+
+    threads = [threading.Thread(target=one, args=(index,)) for index in range(len(parts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+        assert not thread.is_alive()
+    return raised
+
+
+def part(cluster: Cluster, facts=None, prepare=lambda: None, seconds: float = 20) -> Callable[[], None]:
+    """A machine's part in a meeting, as the trainer plays it."""
+
+    def play() -> None:
+        with Meeting(cluster, silent, seconds) as meeting:
+            if cluster.is_chief:
+                prepare()
+            meeting.after_chief()
+            if not cluster.is_chief:
+                prepare()
+            meeting.agree(FACTS if facts is None else facts)
+
+    return play
+
+
+# TF_CONFIG.
+
+
+def environment(monkeypatch, cluster, task) -> None:
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker"}}'])
+def test_one_machine_alone(monkeypatch, text):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    if text is not None:
+        monkeypatch.setenv("TF_CONFIG", text)
+    alone = Cluster.from_environment()
+    assert (alone.size, alone.is_chief) == (1, True)
+    with Meeting(alone, silent) as meeting:
+        meeting.after_chief()
+        meeting.agree(FACTS)
+
+
+def test_workers_in_their_order(monkeypatch):
+    environment(monkeypatch, {"worker": ["a:1", "b:2"]}, {"type": "worker", "index": 1})
+    cluster = Cluster.from_environment()
+    assert (cluster.addresses, cluster.index, cluster.is_chief) == (("a:1", "b:2"), 1, False)
+    assert (cluster.name(0), cluster.name(1)) == ("the chief (a:1)", "worker 1 (b:2)")
+
+
+def test_a_chief_is_before_the_workers(monkeypatch):
+    environment(monkeypatch, {"worker": ["a:1"], "chief": ["c:3"]}, {"type": "worker", "index": 0})
+    cluster = Cluster.from_environment()
+    assert (cluster.addresses, cluster.index) == (("c:3", "a:1"), 1)
+    assert cluster.tasks == (("chief", 0), ("worker", 0)) and cluster.name(1) == "worker 0 (a:1)"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("{", "Expecting property name"),
+        ("[]", "'list' object has no attribute"),
+        ({"cluster": {"worker": ["a:1", "b:1"]}}, "no 'task'"),
+        ({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}, "there is no worker 2"),
+        ({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": "x"}}, "invalid literal"),
+        (
+            {"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}},
+            "two machines have one address",
+        ),
+        ({"cluster": {"worker": ["a:1", "b"]}, "task": {"type": "worker", "index": 0}}, "'b' is no host:port"),
+        ({"cluster": {"worker": "a:1"}, "task": {"type": "worker", "index": 0}}, "'a' is no host:port"),
+        ({"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}, "'ps' is neither chief"),
+    ],
+)
+def test_what_tf_config_cannot_mean(monkeypatch, config, message):
+    monkeypatch.setenv("TF_CONFIG", config if isinstance(config, str) else json.dumps(config))
+    with pytest.raises(ValueError, match=rf"TF_CONFIG cannot be used \(.*{message}.*\); expected \{{\"cluster\""):
+        Cluster.from_environment()
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan"])
+def test_a_time_to_start_that_is_none(monkeypatch, text):
+    monkeypatch.setenv("T2T_REPRO_START_SECONDS", text)
+    with pytest.raises(ValueError, match=f"T2T_REPRO_START_SECONDS: '{text}' is no number of seconds above 0"):
+        Meeting(Cluster(), silent)
+
+
+# Meeting.
+
+
+def test_all_come_and_agree_and_leave_the_port_free():
+    machines = cluster_of(3)
+    assert at_once(*map(part, machines)) == ["", "", ""]
+    port = int(machines[0].addresses[0].rpartition(":")[2])
+    socket.create_server(("", port)).close()
+
+
+def test_nobody_goes_on_before_the_chief_has_prepared():
+    machines, order = cluster_of(3), []
+
+    def prepare() -> None:
+        time.sleep(0.3)
+        order.append("chief")
+
+    others = [part(machine, prepare=lambda: order.append("other")) for machine in machines[1:]]
+    assert at_once(part(machines[0], prepare=prepare), *others) == ["", "", ""]
+    assert order == ["chief", "other", "other"]
+
+
+def test_a_worker_that_does_not_come():
+    machines, started = cluster_of(3), time.monotonic()
+    chief, worker = at_once(*(part(machine, seconds=1.5) for machine in machines[:2]))
+    name = machines[0].name(2)
+    assert chief == f"{name} did not come within 2 s; start the same command there, or correct TF_CONFIG"
+    assert worker == f"{machines[0].name(0)} stopped: {chief}"
+    assert time.monotonic() - started < 10
+
+
+def test_a_chief_that_does_not_come():
+    machines = cluster_of(2)
+    (worker,) = at_once(part(machines[1], seconds=1))
+    assert worker.startswith(f"{machines[0].name(0)} was not to be reached within 1 s; start the same command there")
+
+
+def test_another_command_on_another_machine():
+    machines = cluster_of(2)
+    chief, worker = at_once(part(machines[0]), part(machines[1], {**FACTS, "d_model": 17}))
+    assert worker.startswith(f"d_model is 17 on {machines[0].name(1)} and 16 on the chief; start all by one command")
+    assert chief == f"{machines[0].name(1)} stopped: {worker}"
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_the_reason_of_one_is_told_to_all(failing):
+    machines = cluster_of(3)
+
+    def fail() -> None:
+        raise ValueError("the text is damaged")
+
+    raised = at_once(*(part(each, **({"prepare": fail} if each.index == failing else {})) for each in machines))
+    assert raised.pop(failing) == "the text is damaged"
+    assert all("stopped: the text is damaged" in reason for reason in raised)
+
+
+def test_a_machine_that_vanishes():
+    """As a killed process does: its side of the connection is closed, and nothing said."""
+    machines = cluster_of(2)
+
+    def vanish() -> None:
+        with Meeting(machines[1], silent, 20) as meeting:
+            meeting.after_chief()  # before, it might be started again
+            meeting._close()
+
+    chief, _ = at_once(part(machines[0]), vanish)
+    assert chief == f"{machines[0].name(1)} is gone; see what it said, and start all again"
+
+
+def test_a_stranger_and_a_worker_started_again_do_no_harm():
+    machines = cluster_of(3)
+    port = int(machines[0].addresses[0].rpartition(":")[2])
+
+    def knock(text: bytes) -> socket.socket:
+        while True:
+            try:
+                stranger = socket.create_connection(("localhost", port), timeout=5)
+            except OSError:
+                time.sleep(0.05)
+                continue
+            stranger.sendall(text)
+            return stranger
+
+    def strangers_first() -> None:
+        hello = json.dumps({"worker": 1, "cluster": machines[0].addresses}).encode()
+        knock(hello + b"\n").close()  # killed, and started again below
+        with knock(b"GET / HTTP/1.1\r\n\r\n"), knock(b"[1]\n"), knock(b'{"worker": "x"}\n'):
+            part(machines[2])()
+
+    def again() -> None:
+        time.sleep(0.5)
+        part(machines[1])()
+
+    assert at_once(part(machines[0]), strangers_first, again) == ["", "", ""]
+
+
+def test_other_clusters(monkeypatch):
+    machines = cluster_of(2)
+    (port,) = free_ports(1)
+    other = Cluster((machines[0].addresses[0], f"localhost:{port}"), machines[1].tasks, 1)
+    chief, worker = at_once(part(machines[0]), part(other, seconds=5))
+    assert chief.startswith("TF_CONFIG names ['localhost:") and chief.endswith("; give all the same cluster")
+    assert "stopped: TF_CONFIG names" in worker
+
+
+def test_a_port_that_is_taken():
+    machines = cluster_of(2)
+    port = int(machines[0].addresses[0].rpartition(":")[2])
+    with socket.create_server(("", port)):
+        (chief,) = at_once(part(machines[0]))
+    assert chief.startswith(f"cannot listen on port {port} as TF_CONFIG has it (Address already in use)")
+
+
+def test_what_takes_too_long_is_ended():
+    """Even what lets no other thread run, as TensorFlow's connecting: a lock of the interpreter held in C."""
+    program = (
+        "import ctypes; from t2t_repro.training.distributed.rendezvous import ended_after\n"
+        "with ended_after(60, 'not said'): pass\n"
+        "with ended_after(0.2, 'it took too long'): ctypes.PyDLL(None).sleep(60)\n"
+    )
+    started, environment = time.monotonic(), {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "t2t-trainer: it took too long\n")
+    assert time.monotonic() - started < 40

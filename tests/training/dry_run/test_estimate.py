@@ -1,0 +1,300 @@
+"""The dry run: what arithmetic fixes of it, that it leaves no trace, and each way not to fit."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import time
+from collections import namedtuple
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from filelock import FileLock
+from helpers.subprocesses import in_a_process
+from helpers.tiny_model import FLOAT32, PART_TOKENS, PROBLEM, TINY, refuse_parts
+
+from t2t_repro.config import TrainingOptions
+from t2t_repro.data import batching, input_pipeline
+from t2t_repro.data.dataset import Dataset
+from t2t_repro.flops import training_flops
+from t2t_repro.registry import HPARAMS
+from t2t_repro.run import Run
+from t2t_repro.training import precision
+from t2t_repro.training.dry_run import estimate, profiler
+from t2t_repro.training.dry_run.estimate import dry_run
+from t2t_repro.training.dry_run.profiler import Flight
+
+
+def files(folder: str) -> dict[str, tuple[int, int]]:
+    """Size and time of every file below."""
+    found = [Path(root, name) for root, _, names in os.walk(folder) for name in names if name != ".lock"]
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+
+
+@pytest.fixture(autouse=True)
+def small_on_one_replica(monkeypatch):
+    monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"]))
+
+
+def sampler(model, run, dataset):
+    """In the place of the real one, which the command line gives: its first call takes longer, as a graph's does."""
+    pauses = iter((0.3, 0.1))
+    return lambda: time.sleep(next(pauses))
+
+
+@pytest.fixture(scope="module")
+def flown(data, tmp_path_factory):
+    """A dry run: its forecast, its lines, and the data before and after."""
+    lines: list[str] = []
+    before, folder = files(data), str(tmp_path_factory.mktemp("flown") / "RUN")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batching, "PART_TOKENS", PART_TOKENS)
+        one_cpu = functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"])
+        patch.setattr(tf.distribute, "MirroredStrategy", one_cpu)
+        patch.setattr(profiler, "TIMED_SECONDS", 0.2)
+        patch.setattr(profiler.hardware, "matrix_rate", lambda precision, devices: 1e12)
+        options = TrainingOptions(precision="float32", checkpoint_steps=4)
+        forecast = dry_run(PROBLEM, TINY, data, folder, options, show=lines.append, sampler=sampler)
+    return forecast, lines, folder, before
+
+
+def test_it_writes_nothing(flown, data):
+    _, _, folder, before = flown
+    assert not os.path.exists(folder) and files(data) == before
+
+
+@pytest.mark.slow
+def test_what_xla_will_take(flown, data, tmp_path, monkeypatch):
+    """Each shape that is to come is compiled once."""
+    made, lines = [], []
+    options = replace(FLOAT32, checkpoint_steps=4, jit_compile=True)
+    monkeypatch.setattr(estimate, "Flight", lambda *arguments: made.append(Flight(*arguments)) or made[-1])
+    forecast = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), options, show=lines.append)
+    (there,) = made
+    assert 0 < there.programs() <= len(np.unique(there.sizes.reshape(-1, 3), axis=0))
+    assert forecast.startup_seconds > there.compiling * there.programs() > 0
+    assert f"XLA         {there.programs()} programs for as many shapes, " in "\n".join(lines)
+    assert forecast.flops == flown[0].flops and forecast.seconds_per_update < there.compiling
+
+
+def test_counts_are_those_of_the_training(flown, trained):
+    """Updates an epoch, FLOPs of them all, and the checkpoints' disk, beside what the real one left."""
+    forecast, _, _, _ = flown
+    epoch = list(trained_elements(trained))
+    assert (forecast.steps, forecast.steps_per_epoch) == (8, len(epoch))
+    flops = sum(
+        training_flops(TINY, PROBLEM.vocab_size, *size, np.count_nonzero(target))
+        for element in epoch
+        for target, size in zip(element["targets"], element["sizes"].tolist(), strict=True)
+    )
+    assert forecast.flops == pytest.approx(8 * flops / len(epoch))
+    weights = 12 * TINY.num_parameters(PROBLEM.vocab_size)  # and two moments
+    assert forecast.disk_bytes == 7 * weights  # five that may be averaged, the newest, and the next one
+    (file,) = Path(trained.checkpoints).glob("ckpt-8.data-*")
+    assert weights < file.stat().st_size < weights + 200_000  # the names of the variables, however small they are
+
+
+def trained_elements(trained: Run):
+    shards = Dataset.open(os.path.join(trained.data_dir, PROBLEM.name)).shards("train")
+    return input_pipeline.training_batches(shards, TINY.batch_tokens, 1, 0).as_numpy_iterator()
+
+
+def test_time_is_put_together_from_its_parts(flown):
+    forecast, _, _, _ = flown
+    updating = forecast.startup_seconds + 8 * forecast.seconds_per_update
+    samples = forecast.sampling_seconds + 2 * forecast.evaluation_seconds
+    assert forecast.seconds == pytest.approx(updating + samples)
+    assert 0 < forecast.seconds_per_update < forecast.startup_seconds and forecast.evaluation_seconds > 0.1
+    assert forecast.sampling_seconds > 0
+    assert forecast.tokens_per_second > 0 and 10**8 < forecast.peak_bytes < 10**11
+
+
+def test_long_updates_are_foretold_without_samples(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(profiler, "TIMED_SECONDS", 0.0)
+    monkeypatch.setattr(profiler, "LONG", 0.0)
+    folder = str(tmp_path / "RUN")
+    forecast = dry_run(PROBLEM, TINY, data, folder, FLOAT32, show=lambda line: None, sampler=lambda *_: pytest.fail)
+    assert forecast.sampling_seconds == 0 < forecast.evaluation_seconds
+
+
+def test_memory_grows_with_shapes_that_are_still_to_come():
+    """Counted by hand: products of B M rows and of B L rows, and those of attention; parts without pairs count for
+    nothing, what was there before does not again, and no more is kept than TensorFlow keeps."""
+    sizes = np.array([[4, 6, 5], [4, 6, 5], [8, 3, 5], [0, 0, 0]])  # 24 and 24 rows; 20 and 40 rows
+    assert profiler._shapes_kept(sizes) == 1 * 11 + 2 * 17 + 6 * (2 + 2 + 2)
+    many = np.stack([np.full(500, 1), *np.mgrid[1:501, 1:2].reshape(2, -1)], axis=1)
+    assert profiler._shapes_kept(many) == 1_024 + 1_024
+
+
+@pytest.mark.skipif(precision.resolve("auto") != "bfloat16", reason="needs a processor with bfloat16")
+def test_a_shape_of_a_product_costs_memory_on_a_cpu():
+    """oneDNN's code for it, once."""
+    tried = "from t2t_repro.training import hardware; print(*(hardware.bytes_per_shape('bfloat16') for _ in 'ab'))"
+    first, again = map(float, in_a_process("-c", tried).stdout.split())
+    assert 2**14 < first < 2**21 and again < first / 4
+
+
+def test_what_it_shows(flown):
+    _, lines, _, _ = flown
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert "problem     animals, 300 training pairs\nset         tiny: \n" in text.replace("tiny:\n", "tiny: \n")
+    assert f"parameters  {TINY.num_parameters(PROBLEM.vocab_size):,} with 330 pieces" in text and "paper" not in text
+    assert "2,000 tokens a side, in parts of 1,000; the longer side of each part:" in lines
+    assert "epoch       3 updates; 8 to do" in lines
+    named = [line.split()[0] for line in lines if line[:1].strip()]  # a line that is wrapped goes on indented
+    assert named[-7:] == "epoch speed time worst memory disk cost".split()
+
+
+def test_a_run_that_is_there_is_left_as_it_is(trained, data, tmp_path, monkeypatch):
+    """And it is told what that has still to do: nothing; the time of it is not measured here."""
+    folder = shutil.copytree(trained.directory, str(tmp_path / "RUN"))
+    before = files(folder)
+    flights = []
+
+    def stop(self):
+        flights.append(self)
+        raise Stop
+
+    monkeypatch.setattr(Flight, "measure", stop)
+    with pytest.raises(Stop):
+        dry_run(PROBLEM, TINY, data, folder, FLOAT32, show=lambda line: None)
+    assert files(folder) == before and flights[0].steps() == 0
+    with pytest.raises(ValueError, match="RUN' holds another run: its seed is 1, not 2"):
+        dry_run(PROBLEM, TINY, data, folder, replace(FLOAT32, seed=2))
+
+
+class Stop(Exception):
+    pass
+
+
+def test_the_worst_is_the_longest_that_may_come(data, monkeypatch):
+    """Where the window is a part of the data, a part full of its longest pairs; else the longest that is there."""
+    dataset = Dataset.open(os.path.join(data, PROBLEM.name))
+    run = Run("", PROBLEM, replace(TINY, train_steps=100), data, 1, "float32", "")
+    whole = Flight(run, dataset, PROBLEM.vocab_size)
+    batch, source, target = whole._worst()
+    assert whole.share == 1 and [batch, source, target] in whole.sizes.reshape(-1, 3).tolist()
+    monkeypatch.setattr(input_pipeline, "WINDOW", 100)
+    sampled = Flight(run, dataset, PROBLEM.vocab_size)
+    longest = [dataset.record["splits"]["train"]["length"][side]["max"] for side in ("inputs", "targets")]
+    assert sampled.share == pytest.approx(1 / 3)
+    assert sampled._worst() == (1_000 // max(longest), *longest)
+
+
+def test_ranks_are_spread_wherever_they_end():
+    assert list(profiler._ranks(7)) == [1 / 2, 1 / 4, 3 / 4, 1 / 8, 5 / 8, 3 / 8, 7 / 8]
+
+
+def test_the_papers_figures_stand_beside_its_own_sets_alone():
+    base, big = HPARAMS["base"], HPARAMS["big"]
+    assert estimate._papers(base, "millions") == "; the paper prints 65 million"
+    assert estimate._papers(replace(base, train_steps=200), "flops") == "; Table 2: 3.3e+18 in 100,000"
+    assert estimate._papers(big, "flops") == "; Table 2: 2.3e+19 in 300,000"
+    for other in (replace(base, d_k=32), replace(base, name="mine"), HPARAMS["tiny"]):
+        assert estimate._papers(other, "millions") == estimate._papers(other, "flops") == ""
+
+
+# What does not fit.
+
+
+def test_data_that_is_not_prepared(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no prepared data .*; make it with t2t-datagen"):
+        dry_run(PROBLEM, TINY, str(tmp_path), str(tmp_path / "RUN"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_run_that_another_trainer_is_at(trained, data, tmp_path):
+    folder = shutil.copytree(trained.directory, str(tmp_path / "RUN"))
+    with FileLock(os.path.join(folder, ".lock")):
+        with pytest.raises(ValueError, match="another t2t-trainer is at work in .*RUN'"):
+            dry_run(PROBLEM, TINY, data, folder, FLOAT32)
+
+
+def test_out_of_memory(data, tmp_path, monkeypatch):
+    def full(self):
+        self.at = "in the evaluation"
+        self.trained = True  # so it was the evaluation
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+    monkeypatch.setattr(Flight, "measure", full)
+    with pytest.raises(ValueError, match="does not fit: out of memory in the evaluation; take a smaller set"):
+        dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), show=lambda line: None)
+
+
+def test_dry_run_continues_with_smaller_microbatches(data, tmp_path, monkeypatch, flown):
+    """A step is two micro-batches of some forty pairs, unless memory runs out."""
+    refuse_parts(monkeypatch, more_than=40)
+    lines: list[str] = []
+    forecast = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), FLOAT32, show=lines.append)
+    shown = " ".join(lines)
+    assert re.search(r"out of memory on a part of \d+ x 13 x 16 .* once more with\s+micro-batches of 500 tokens", shown)
+    assert forecast.flops == pytest.approx(flown[0].flops, rel=0.05)
+
+
+def test_too_little_disk(data, flown, tmp_path, monkeypatch):
+    forecast, _, _, _ = flown
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(estimate.shutil, "disk_usage", lambda path: usage(10**9, 0, forecast.disk_bytes - 1))
+    monkeypatch.setattr(Flight, "measure", lambda self: None)
+    monkeypatch.setattr(estimate, "_forecast", lambda *_: forecast)
+    monkeypatch.setattr(estimate, "_outcome", lambda *_: iter(()))
+    with pytest.raises(ValueError, match=f"does not fit: checkpoints take .* MiB are free in {str(tmp_path)!r}; give "):
+        dry_run(PROBLEM, TINY, data, str(tmp_path / "not" / "there"), show=lambda line: None)
+
+
+@pytest.mark.parametrize(
+    ("child", "code", "error"),
+    [
+        ("print('done', end='')", 0, ""),
+        ("value < 3 and again(value + 1); print('done', end='')", 0, ""),
+        ("sys.exit(3)", 3, ""),
+        ("os.kill(os.getpid(), 15)", 143, ""),
+        ("os.kill(os.getpid(), 9)", 1, "t2t-x: does not fit: it was ended by SIGKILL, as happens if memory runs"),
+    ],
+)
+def test_what_the_kernel_does_without_a_word_is_told(child, code, error):
+    source = (
+        "import os, sys\nfrom absl import flags\nfrom t2t_repro.cli import launcher\n"
+        f"def body():\n    value, again = launcher.go_on_in_a_child(1)\n    {child}\n"
+        "sys.argv = ['t2t-x']\nsys.exit(launcher.run('t2t-x', '', flags.FlagValues(), body))\n"
+    )
+    done = in_a_process("-c", source)
+    assert (done.returncode, done.stdout) == (code, "done" if code == 0 else "")
+    assert done.stderr.startswith(error) and done.stderr.count("\n") == bool(error)
+
+
+@pytest.mark.slow
+def test_on_two_replicas(flown, data, tmp_path, monkeypatch):
+    """Both CPUs of these tests, one part each: the same updates of the same cost."""
+    monkeypatch.undo()
+    monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)
+    lines: list[str] = []
+    forecast = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), FLOAT32, show=lines.append)
+    assert (forecast.steps_per_epoch, forecast.flops) == (flown[0].steps_per_epoch, pytest.approx(flown[0].flops))
+    assert any(
+        line.startswith("devices     2 x ") and line.endswith("1 micro-batch per device and step") for line in lines
+    )
+
+
+@pytest.mark.slow
+def test_from_the_command_line(tmp_path):
+    """The built-in problem, as a user would: prepared, foretold, and nothing there afterwards."""
+    data = [f"--data_dir={tmp_path}/data", "--problem=translate_ende_cldr"]
+    command = ["-m", "t2t_repro.bin.t2t_trainer", *data, "--hparams=tiny", "--output_dir=RUN", "--dry_run"]
+    unprepared = in_a_process(*command, cwd=tmp_path)
+    assert unprepared.returncode == 1 and "Traceback" not in unprepared.stderr
+    last = unprepared.stderr.splitlines()[-1]
+    assert last.startswith("t2t-trainer: ")
+    assert "holds no prepared data (no dataset.json); make it with t2t-datagen" in last
+    assert in_a_process("-m", "t2t_repro.bin.t2t_datagen", *data).returncode == 0
+    done = in_a_process(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "\nworst  " in done.stdout and done.stdout.rstrip("\n").rpartition("\n")[2].startswith("cost  ")
+    assert os.listdir(tmp_path) == ["data"]

@@ -1,0 +1,228 @@
+"""Checkpoints: averaged as section 6.1 has it, restored whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.fault_injection import files_up_to
+from helpers.tiny_model import SMALL, random_model
+
+from t2t_repro.problem import Problem
+from t2t_repro.run import Run
+from t2t_repro.training.checkpoints import Checkpoints, damage, load_weights, paths, to_average
+from t2t_repro.training.optimizer import Adam
+
+STEPS = (10, 20, 30)
+
+
+@pytest.fixture
+def run(tmp_path) -> Run:
+    vocabulary = tmp_path / "vocabulary"
+    vocabulary.write_bytes(b"words")
+    digest = hashlib.sha256(b"words").hexdigest()
+    problem = Problem(name="translate_files", description="", vocab_size=300)
+    hparams = replace(SMALL, checkpoint_steps=10)
+    return Run(str(tmp_path / "RUN"), problem, hparams, "DATA", 1, "float32", digest).start(str(vocabulary))
+
+
+def small(seed=1, num_layers=1):
+    return random_model(seed=seed, num_layers=num_layers)
+
+
+def state_of(model):
+    """All that a trainer saves of a run."""
+    optimizer = Adam([weight.value for weight in model.trainable_weights], SMALL)
+    return {"model": model, "optimizer": optimizer, "step": tf.Variable(0), "position": tf.Variable([0, 0])}
+
+
+@pytest.fixture
+def weights(run) -> list[list[np.ndarray]]:
+    """A checkpoint at each of STEPS, and the weights that it holds."""
+    model, found = small(), []
+    checkpoints = Checkpoints(run, {"model": model, "step": tf.Variable(0)}, keep=5)
+    for step in STEPS:
+        model.set_weights(small(seed=step).get_weights())
+        checkpoints.save(step)
+        found.append(model.get_weights())
+    return found
+
+
+def names(checkpoints) -> list[str]:
+    return [os.path.basename(path) for path in checkpoints]
+
+
+@pytest.mark.parametrize(("average", "used"), [(1, [30]), (2, [20, 30]), (3, [10, 20, 30]), (9, [10, 20, 30])])
+def test_the_mean_of_the_last_checkpoints(run, weights, average, used):
+    """The newest alone, some, all; all that there are where there are fewer."""
+    model = small(seed=5)
+    assert names(load_weights(run, model, average)) == [f"ckpt-{step}" for step in used]
+    for found, *each in zip(model.get_weights(), *weights[-len(used) :], strict=True):
+        by_hand = sum(array.astype(np.float64) for array in each) / len(used)
+        np.testing.assert_allclose(found, by_hand, rtol=1e-6, atol=1e-7)
+
+
+def test_none_yet(run):
+    with pytest.raises(FileNotFoundError, match="RUN' has no checkpoint yet; train it first"):
+        load_weights(run, small())
+
+
+def test_a_model_of_another_size(run, weights):
+    """Each encoder and decoder layer has 12 + 18 weights, besides the embedding."""
+    with pytest.raises(ValueError, match="ckpt-30 holds 31 weights where this model has 61"):
+        load_weights(run, small(num_layers=2))
+
+
+def test_a_mean_is_of_regular_checkpoints(run, weights):
+    """Not of those that the clock or a signal made: of every 20 steps, and of the last step."""
+    run = replace(run, hparams=replace(run.hparams, checkpoint_steps=20, train_steps=50))
+    checkpoints = Checkpoints(run, {"model": small()}, keep=2)
+    for step in (40, 43, 47):
+        checkpoints.save(step)
+    assert names(paths(run)) == ["ckpt-20", "ckpt-40", "ckpt-47"]
+    assert names(to_average(run, 1)) == ["ckpt-47"]
+    assert names(to_average(run, 2)) == names(to_average(run, 9)) == ["ckpt-20", "ckpt-40"]
+    checkpoints.save(50)
+    assert names(paths(run)) == ["ckpt-40", "ckpt-50"] == names(to_average(run, 2))
+    rarely = replace(run, hparams=replace(run.hparams, checkpoint_steps=99, train_steps=99))
+    assert names(to_average(rarely, 5)) == ["ckpt-50"]
+
+
+def test_only_so_many_are_kept(run):
+    model = small()
+    checkpoints = Checkpoints(run, {"model": model}, keep=2)
+    for step in STEPS:
+        checkpoints.save(step)
+    assert names(paths(run)) == ["ckpt-20", "ckpt-30"]
+    assert not any(name.startswith("ckpt-10.") for name in os.listdir(run.checkpoints))
+
+
+def test_all_state_comes_back(run):
+    state = state_of(small())
+    rng = np.random.default_rng(1)
+    moments = (*state["optimizer"].first, *state["optimizer"].second)
+    for variable in moments:
+        variable.assign(rng.normal(size=variable.shape))
+    state["step"].assign(7)
+    state["position"].assign([1, 3])
+    Checkpoints(run, state, keep=5).save(7)
+    other = state_of(small(seed=2))
+    assert Checkpoints(run, other, keep=5).restore_newest()
+    for ours, theirs in zip(other["model"].get_weights(), state["model"].get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    for ours, theirs in zip((*other["optimizer"].first, *other["optimizer"].second), moments, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert (int(other["step"]), other["position"].numpy().tolist()) == (7, [1, 3])
+
+
+def test_what_is_not_finite_is_never_saved(run, weights):
+    model = small()
+    model.trainable_weights[0].assign(np.full(model.trainable_weights[0].shape, np.inf))
+    with pytest.raises(
+        ValueError, match=r"step 40 is not saved: a variable of shape \[.*\] holds numbers that are not"
+    ):
+        Checkpoints(run, {"model": model, "step": tf.Variable(0)}, keep=5).save(40)
+    assert names(paths(run)) == ["ckpt-10", "ckpt-20", "ckpt-30"]
+
+
+def test_a_damaged_newest_is_put_aside_and_the_one_before_is_used(run):
+    state, said = state_of(small()), []
+    checkpoints = Checkpoints(run, state, keep=5)
+    for step in STEPS:
+        state["step"].assign(step)
+        checkpoints.save(step)
+    for step, size in ((20, 300), (30, 0)):
+        os.truncate(os.path.join(run.checkpoints, f"ckpt-{step}.data-00000-of-00001"), size)
+    again = state_of(small(seed=2))
+    assert Checkpoints(run, again, keep=5, report=said.append).restore_newest()
+    assert int(again["step"]) == 10 and names(paths(run)) == ["ckpt-10"]
+    assert [line.partition("ckpt-")[2] for line in said] == [
+        f"{step} is damaged (it is cut off): put aside as damaged-ckpt-{step}, ckpt-10 is used" for step in (30, 20)
+    ]
+    assert sum(name.startswith("damaged-ckpt-30.") for name in os.listdir(run.checkpoints)) == 2
+    Checkpoints(run, again, keep=5).save(30)
+    assert names(paths(run)) == ["ckpt-10", "ckpt-30"]
+
+
+def test_an_index_that_gives_a_size_beyond_all_memory(run, weights):
+    """The last 48 bytes of an index: where two blocks begin, how large they are (varints), and a magic number."""
+    path = paths(run)[-1]
+    with open(path + ".index", "r+b") as index:
+        index.seek(-48, os.SEEK_END)
+        index.write(b"\0\0\0" + b"\x80" * 8 + b"\x01")  # 2^56 bytes
+    assert damage(path) == "it asks for more memory than there is"
+
+
+def test_what_a_killed_trainer_left_half_written_goes(run, weights):
+    for name in (
+        "ckpt-40.data-00000-of-00001",
+        "ckpt-40.index",
+        "checkpoint.tmp-7",
+        "notes.txt",
+        "damaged-ckpt-5.index",
+    ):
+        with open(os.path.join(run.checkpoints, name), "w") as file:
+            file.write("half")
+    os.makedirs(os.path.join(run.checkpoints, "ckpt-50_temp"))
+    Checkpoints(run, state_of(small()), keep=5)
+    left = {name for name in os.listdir(run.checkpoints) if not name.startswith(("ckpt-10", "ckpt-20", "ckpt-30"))}
+    assert left == {"checkpoint", "notes.txt", "damaged-ckpt-5.index"}
+
+
+def test_killed_between_the_first_checkpoint_and_the_list_of_it(run):
+    """It never came to count: the next start begins, and does not ask for a list that never was."""
+    Checkpoints(run, state_of(small()), keep=5).save(10)
+    os.remove(os.path.join(run.checkpoints, "checkpoint"))
+    assert not Checkpoints(run, state_of(small()), keep=5).restore_newest()
+    assert os.listdir(run.checkpoints) == []
+
+
+def test_the_list_is_as_tensorflow_reads_it(run, weights):
+    assert os.path.basename(tf.train.latest_checkpoint(run.checkpoints)) == "ckpt-30"
+
+
+def test_no_room_for_a_checkpoint(run, weights, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(9, 9, 1_000_000))
+    with pytest.raises(OSError, match=r"no room for a checkpoint in '.*': it takes 1\.\d MB, and 1\.0 MB are free"):
+        Checkpoints(run, {"model": small(), "step": tf.Variable(0)}, keep=5).save(40)
+    assert names(paths(run)) == ["ckpt-10", "ckpt-20", "ckpt-30"]
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_others(run, weights):
+    checkpoints = Checkpoints(run, {"model": small(), "step": tf.Variable(0)}, keep=5)
+    before = sorted(os.listdir(run.checkpoints))
+    with (
+        files_up_to(2_000),
+        pytest.raises(OSError, match="cannot write .*ckpt-40: File too large; the checkpoints bef"),
+    ):
+        checkpoints.save(40)
+    assert sorted(os.listdir(run.checkpoints)) == before
+
+
+def test_nothing_to_restore(run):
+    assert not Checkpoints(run, state_of(small()), keep=5).restore_newest()
+
+
+def test_half_a_checkpoint_is_not_restored(run, weights):
+    """A model without the optimizer's state: training would go on from moments of zero."""
+    with pytest.raises(ValueError, match="ckpt-30 holds 32 variables where this run has 96: damaged"):
+        Checkpoints(run, state_of(small()), keep=5).restore_newest()
+
+
+@pytest.mark.parametrize("content", [None, "", "model_checkpoint_path"])
+def test_without_their_list_checkpoints_are_not_taken_for_none(run, weights, content):
+    """TensorFlow itself would say that there is none, and training start from nothing."""
+    path = os.path.join(run.checkpoints, "checkpoint")
+    os.remove(path)
+    if content is not None:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(content)
+    with pytest.raises(ValueError, match="holds checkpoints, but its file 'checkpoint', which lists them, is missing"):
+        load_weights(run, small())
+    with pytest.raises(ValueError, match="restore that file from a copy, or move the folder away"):
+        Checkpoints(run, state_of(small()), keep=5).restore_newest()

@@ -1,0 +1,182 @@
+"""What a training says: on a terminal, in a log, and in TensorBoard."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from helpers.tiny_model import TINY, silent
+from tensorflow.core.util import event_pb2
+
+from t2t_repro.evaluation.validation_preview import Sampler
+from t2t_repro.run import Run
+from t2t_repro.training import metrics
+from t2t_repro.training.metrics import Progress, clock, short, stderr_line, write_scores
+
+
+def events(folder: str) -> dict[str, list[tuple[int, object]]]:
+    """What TensorBoard would find: for each name, (step, value)."""
+    found: dict[str, list[tuple[int, object]]] = {}
+    for path in sorted(Path(folder).glob("events.out.tfevents.*")):
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            event = event_pb2.Event.FromString(record)
+            for value in event.summary.value:
+                found.setdefault(value.tag, []).append((event.step, tf.make_ndarray(value.tensor).tolist()))
+    return found
+
+
+@pytest.fixture
+def clocked(monkeypatch):
+    """`clocked.now`: the time that the progress sees."""
+
+    class Clock:
+        now = 100.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+    monkeypatch.setattr(metrics, "time", Clock())
+    return metrics.time
+
+
+@pytest.fixture
+def run(tmp_path) -> Run:
+    hparams = replace(TINY, train_steps=300_000)
+    return Run(str(tmp_path), None, hparams, "", 1, "float32", "")  # type: ignore[arg-type]
+
+
+def sums(tokens: float = 1_000.0, flops: float = 1e9) -> tf.Tensor:
+    return tf.constant([4.2 * tokens, 4.0 * tokens, 0.5 * tokens, tokens, flops, 0.52, 0.0])
+
+
+def test_speed_is_that_of_the_updates_in_their_time(run, clocked):
+    """The first update, which also builds the graph, counts for the loss and not for the speed; nor does the time of
+    a checkpoint."""
+    lines: list[str] = []
+    looked: list[tuple[int, int, int]] = []
+
+    def watch(step, sums_U7, positions):
+        looked.append((step, len(sums_U7), len(positions)))
+
+    shown = Progress(run, lines.append, matrix_rate=2e9, watch=watch)
+    clocked.now += 50  # of the graph
+    shown.update(1, sums(), 1e-4, tf.constant([0, 1]))
+    for step, seconds in ((2, 4), (3, 6)):
+        clocked.now += seconds
+        shown.update(step, sums(), 1e-4, tf.constant([0, step]))
+    clocked.now += 1_000  # of a checkpoint
+    shown.resume()
+    clocked.now += 10
+    shown.update(4, sums(), 1e-4, tf.constant([0, 4]))
+    shown.close()
+    first, second = (json.loads(line) for line in Path(run.metrics).read_text().splitlines())
+    assert (first["step"], second["step"]) == (3, 4)
+    assert first["target_tokens_per_second"] == pytest.approx(200) and first["seconds_per_update"] == pytest.approx(5)
+    assert first["share_of_matrix_rate"] == pytest.approx(2e9 / 10 / 2e9)
+    assert second["target_tokens_per_second"] == pytest.approx(100)
+    assert first["loss"] == pytest.approx(4.2) and first["flops_spent"] == pytest.approx(3e9)
+    assert looked == [(3, 3, 3), (4, 1, 1)]
+    assert lines[0].startswith("step 3/300k loss 4.20 ppl 54.6 lr 1.0e-4 |g| 0.52 0.2k tok/s 10% -")
+    assert events(run.directory)["share_of_matrix_rate"] == [(3, pytest.approx(0.1)), (4, pytest.approx(0.05))]
+
+
+def test_the_first_update_alone_is_told_with_the_time_of_its_graph(run, clocked):
+    shown = Progress(run, silent)
+    clocked.now += 50
+    shown.update(1, sums(), 1e-4, tf.constant([0, 1]))
+    shown.flush(1, 1e-4)
+    shown.close()
+    (line,) = (json.loads(line) for line in Path(run.metrics).read_text().splitlines())
+    assert line["target_tokens_per_second"] == pytest.approx(20) and "share_of_matrix_rate" not in line
+
+
+def test_the_longest_report_fits_80_columns(run):
+    shown = Progress(run, silent, matrix_rate=1.0)
+    shown._first_step, shown._started = 0, 0.0
+    values = {"loss": 4.123, "perplexity": 12.3456, "learning_rate": 1.23e-4, "gradient_norm": 0.5234}
+    values |= {"target_tokens_per_second": 12_345.6, "share_of_matrix_rate": 0.683}
+    line = shown._line(123_456, values, now=123_455 * 1.7)
+    shown.close()
+    assert line == "step 123,456/300k loss 4.12 ppl 12.35 lr 1.2e-4 |g| 0.52 12.3k tok/s 68% -83h22m"
+    assert len(line) <= 80
+
+
+def test_short_forms():
+    assert [short(number) for number in (999, 8_500, 300_000)] == ["999", "8,500", "300k"]
+    assert [clock(seconds) for seconds in (59, 3_600, 36_061)] == ["0:59", "1:00:00", "10h01m"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+LINES = ("step 1/9 loss 4.20", "checkpoint at step 1", "  source     a dog")
+
+
+def test_a_log_has_one_line_a_report(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    for line in LINES:
+        stderr_line(line)
+    assert sys.stderr.getvalue() == "step 1/9 loss 4.20\ncheckpoint at step 1\n"
+
+
+def test_a_terminal_has_reports_in_one_place_and_details_cut_to_its_width(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("COLUMNS", "17")
+    for line in LINES:
+        stderr_line(line)
+    step, rest = sys.stderr.getvalue().split("\r\x1b[K")[1:3], sys.stderr.getvalue().split("\r\x1b[K")[3]
+    assert step == ["step 1/9 loss 4.", "checkpoint at step 1\n"] and rest == "  source     a d\n"
+
+
+def test_scores_become_curves(tmp_path):
+    scores = {"split": "test", "step": 8, "bleu": 27.3, "loss": 2.0, "checkpoints": ["ckpt-8"], "problem": "p"}
+    write_scores(str(tmp_path), scores)
+    write_scores(str(tmp_path), scores | {"bleu": 28.0, "checkpoints": ["ckpt-4", "ckpt-8"]})
+    found = events(str(tmp_path))
+    assert found["test/bleu"] == [(8, pytest.approx(27.3))]
+    assert found["test_average2/bleu"] == [(8, pytest.approx(28.0))]
+    assert found["test/loss"] == [(8, 2.0)] and len(found) == 4
+
+
+# What a model in training makes of a few sentences.
+
+
+def test_samples(trained, data, monkeypatch):
+    """Greedy, of the model as it is, always the same sentences; no longer one than LONGEST."""
+    from helpers.tiny_model import PROBLEM, validation_pairs
+
+    from t2t_repro.data.dataset import Dataset
+    from t2t_repro.evaluation import validation_preview
+    from t2t_repro.inference.translator import Translator
+
+    monkeypatch.setattr(validation_preview, "SENTENCES", 6)
+    translator = Translator.from_run(trained.directory)
+    sampler = Sampler(translator.model, trained, Dataset.open(os.path.join(data, PROBLEM.name)))
+    first, second = sampler(), sampler()
+    assert first == second and len(first.translations) == 3
+    pairs = dict(validation_pairs())
+    sources, references, ours = zip(*first.translations, strict=True)
+    assert len(set(sources)) == 3 and [pairs[source] for source in sources] == list(references)
+    assert list(ours) == translator.translate(list(sources), beam_size=1)
+    assert 0 <= first.scores["sample_BLEU"] <= 100 and len(sampler._pairs) == 6
+    monkeypatch.setattr(validation_preview, "LONGEST", 1)
+    nothing = Sampler(translator.model, trained, Dataset.open(os.path.join(data, PROBLEM.name)))()
+    assert nothing == ({}, [])
+
+
+def test_samples_are_shown_and_kept(run):
+    lines: list[str] = []
+    shown = Progress(run, lines.append)
+    shown.show(7, [("a|b", "ein\nHund", "Hund")])
+    shown.close()
+    assert lines == ["  source     a|b", "  reference  ein Hund", "  ours       Hund"]
+    ((step, text),) = events(run.directory)["samples"]
+    assert (step, text) == (7, b"| source | reference | ours |\n| --- | --- | --- |\n| a\\|b | ein Hund | Hund |")

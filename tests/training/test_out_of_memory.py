@@ -1,0 +1,48 @@
+"""Memory that runs out on one of two replicas, inside the graph: what t2t-trainer does then."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import CHECKOUT
+from helpers.tiny_model import PROBLEM, values
+
+from t2t_repro.run import Run
+
+SCRIPT = CHECKOUT / "tests/helpers/exhausted_replica.py"
+
+
+def trainer(data: str, output_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), f"--problem={PROBLEM.name}", "--hparams=smallest", "--precision=float32"]
+    command += [f"--data_dir={data}", f"--output_dir={output_dir}", "--split=validation", *arguments]
+    environment = os.environ | {"PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'tests'}"}
+    return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+
+def test_training_starts_again_with_smaller_micro_batches(data, tmp_path):
+    """And reaches, to the bit, the weights of a run that had them from the start, with deterministic operations."""
+    halved = trainer(data, tmp_path / "HALVED")
+    assert halved.returncode == 0 and "Traceback" not in halved.stderr, halved.stderr
+    lines = halved.stderr.splitlines()
+    assert "t2t-trainer: out of memory in step 1; start again for micro-batches of 500 tokens" in lines
+    assert any(line.endswith("2,000 tokens per side and step = 2 replicas x 2 micro-batches") for line in lines)
+    small = trainer(data, tmp_path / "SMALL", "--microbatch_tokens=500", "--deterministic")
+    assert small.returncode == 0 and "out of memory" not in small.stderr, small.stderr
+    ours, theirs = (values(Run.open(str(tmp_path / name)), 5) for name in ("HALVED", "SMALL"))
+    assert ours.keys() == theirs.keys()
+    for name in (name for name in ours if not name.startswith(("spent", "run"))):
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+@pytest.mark.slow
+def test_dry_run_starts_again_with_smaller_micro_batches(data, tmp_path):
+    done = trainer(data, tmp_path / "RUN", "--dry_run")
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert "once more with micro-batches of 500 tokens" in " ".join(done.stdout.split())
+    assert "2 micro-batches per device and step" in " ".join(done.stdout.split())
+    assert not (tmp_path / "RUN").exists()

@@ -1,0 +1,78 @@
+"""A run that is stopped, at whichever step, and started again is the uninterrupted one, bit for bit."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.tiny_model import PART_TOKENS, PROBLEM, TINY, silent, values
+
+from t2t_repro.config import TrainingOptions
+from t2t_repro.data import batching
+from t2t_repro.run import Run
+from t2t_repro.training import trainer
+from t2t_repro.training.checkpoints import paths
+from t2t_repro.training.trainer import train
+
+STEPS = 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("part_tokens", [PART_TOKENS, 10 * PART_TOKENS], ids=["accumulated", "at once"])
+def test_continued_from_every_step(data, tmp_path, monkeypatch, replicas, part_tokens):
+    """What a kill leaves is the newest checkpoint: here one of each step is continued to the end."""
+    devices = [f"CPU:{number}" for number in range(replicas)]
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, devices))
+    monkeypatch.setattr(batching, "PART_TOKENS", part_tokens)
+    hparams = replace(TINY, train_steps=STEPS, average_checkpoints=STEPS)
+    options = TrainingOptions(precision="float32", checkpoint_steps=1)
+    whole = train(PROBLEM, hparams, data, str(tmp_path / "whole"), options, report=silent)
+    expected = values(whole, STEPS)
+    assert len(paths(whole)) == STEPS
+    for stop in range(1, STEPS):
+        folder = shutil.copytree(whole.directory, tmp_path / f"stopped{stop}")
+        lines = [f'model_checkpoint_path: "ckpt-{stop}"']
+        lines += [f'all_model_checkpoint_paths: "ckpt-{step}"' for step in range(1, stop + 1)]
+        (folder / "checkpoints/checkpoint").write_text("\n".join(lines) + "\n")
+        said: list[str] = []
+        run = train(PROBLEM, hparams, data, str(folder), options, report=said.append)
+        assert f"continuing {folder} at step {stop}" in said
+        found = values(run, STEPS)
+        assert found.keys() == expected.keys()
+        for name in (name for name in found if not name.startswith("spent")):
+            np.testing.assert_array_equal(found[name], expected[name], err_msg=f"{name} after a stop at {stop}")
+
+
+def test_the_second_signal_stops_at_once():
+    """The first is noted, for the end of the update; the second does what it does everywhere."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what it runs behind
+    try:
+        with pytest.raises(KeyboardInterrupt), trainer._signals() as caught:
+            signal.raise_signal(signal.SIGTERM)
+            assert caught == [signal.SIGTERM]
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(trained, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"]))
+    run = Run.open(shutil.copytree(trained.directory, str(tmp_path / "RUN")))
+    os.truncate(os.path.join(run.checkpoints, "ckpt-8.data-00000-of-00001"), 5_000)
+    said: list[str] = []
+    options = TrainingOptions(precision="float32", checkpoint_steps=4)
+    again = train(PROBLEM, TINY, data, run.directory, options, report=said.append)
+    assert "ckpt-8 is damaged (it is cut off): put aside as damaged-ckpt-8, ckpt-4 is used" in said[0]
+    expected, found = values(trained, 8), values(again, 8)
+    for name in (name for name in found if not name.startswith("spent")):
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)

@@ -1,0 +1,45 @@
+"""The grid that parts are padded to for XLA: few shapes, little padding, the same pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2t_repro.data import batching
+from t2t_repro.training.shape_bucketing import GRID, on_grid, sizes_on_grid
+
+
+def test_eight_sizes_to_an_octave():
+    assert GRID[:20].tolist() == [*range(1, 17), 18, 20, 22, 24]
+    assert (np.diff(GRID[7:]) <= GRID[7:-1] / 8).all()
+    assert GRID[-1] > 10**6
+
+
+@pytest.mark.parametrize(
+    ("size", "on"),
+    [((1, 1, 1), (1, 1)), ((9, 17, 3), (9, 18)), ((17, 3, 255), (18, 256)), ((240, 256, 257), (240, 288))],
+)
+def test_sizes(size, on):
+    assert sizes_on_grid(tf.constant(size)).numpy().tolist() == list(on)
+    assert sizes_on_grid(tf.constant([[size] * 2] * 3)).numpy().tolist() == [[list(on)] * 2] * 3
+
+
+def test_pairs_stay_what_they_are():
+    source, target = tf.ones((17, 5), tf.int32), 2 * tf.ones((17, 19), tf.int32)
+    for padded, ids in zip(on_grid(source, target), (source, target), strict=True):
+        assert padded.shape == (18, 20)
+        np.testing.assert_array_equal(padded[:17, : ids.shape[1]], ids)
+        assert tf.reduce_sum(padded) == tf.reduce_sum(ids)
+
+
+def test_few_shapes_and_little_padding():
+    """Of 100,000 pairs of lengths like a text's."""
+    rng = np.random.default_rng(1)
+    source = np.clip(rng.lognormal(3.1, 0.6, 100_000), 1, 256)
+    lengths = np.stack([source, np.clip(source * rng.lognormal(0, 0.2, len(source)), 1, 256)], axis=1).astype(np.int64)
+    cut = batching.plan(lengths, 3_125, rng)
+    sizes = np.array([(len(rows), *lengths[rows].max(axis=0)) for rows in np.split(cut.order, cut.starts[1:-1])])
+    on = sizes_on_grid(tf.constant(sizes, tf.int32)).numpy()
+    assert len(np.unique(sizes, axis=0)) > 500 and len(np.unique(on, axis=0)) < 90
+    assert lengths.sum() / (2 * on.prod(axis=1)).sum() > 0.8

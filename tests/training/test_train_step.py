@@ -1,0 +1,303 @@
+"""One update: the same whether one device computes its parts, or two, or a plain gradient tape the whole batch."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.reference_adam import algorithm_1
+from helpers.tiny_model import SMALL
+
+from t2t_repro.data import batching, input_pipeline
+from t2t_repro.data.shards import example, write_shard
+from t2t_repro.flops import training_flops
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.training import optimizer
+from t2t_repro.training.loss import smoothed_cross_entropy
+from t2t_repro.training.optimizer import FIRST_LOSS_SCALE, Adam, learning_rate
+from t2t_repro.training.shape_bucketing import on_grid
+from t2t_repro.training.train_step import Updater, make_evaluator
+
+VOCAB = 20
+UPDATES = 5
+HPARAMS = replace(SMALL, num_layers=1, batch_tokens=128)  # with PART_TOKENS 16: eight parts an update
+
+
+class Outcome(NamedTuple):
+    """What some updates left behind."""
+
+    before: list[np.ndarray]
+    weights: list[np.ndarray]
+    sums: list[np.ndarray]
+    traces: int
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr(batching, "PART_TOKENS", 16)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory) -> list[str]:
+    rng = np.random.default_rng(1)
+    pairs = [[[*rng.integers(2, VOCAB, n), 1] for n in rng.integers(1, 9, 2)] for _ in range(160)]
+    path = str(tmp_path_factory.mktemp("shards") / "train-00000-of-00001.tfrecord")
+    write_shard(path, (example(*pair) for pair in pairs))
+    return [path]
+
+
+class Trainer:
+    """A model, its optimizer and the compiled update, for `replicas` devices."""
+
+    def __init__(
+        self,
+        shards: list[str],
+        replicas: int,
+        dtype: str = "float32",
+        microbatch_tokens: int = 0,
+        jit_compile: bool = False,
+        **changes: Any,
+    ):
+        hparams = replace(HPARAMS, **changes)
+        # without TensorFlow's collectives: in one process two strategies of several devices get into each other's
+        self.strategy = tf.distribute.MirroredStrategy(
+            [f"CPU:{i}" for i in range(replicas)], tf.distribute.ReductionToOneDevice()
+        )
+        with self.strategy.scope():
+            tf.keras.utils.set_random_seed(1)
+            self.model = Transformer(VOCAB, hparams, dtype=dtype)
+            self.variables = [weight.value for weight in self.model.trainable_weights]
+            self.optimizer = Adam(self.variables, hparams, scaled=dtype == "mixed_float16")
+            self.updater = Updater(self.model, self.optimizer, hparams, 1, microbatch_tokens, jit_compile)
+        shares = {"replicas": replicas, "microbatch_tokens": microbatch_tokens}
+        self.data = input_pipeline.training_batches(shards, hparams.batch_tokens, 1, 0, **shares)
+        self.update = self.updater.compiled(self.data.element_spec)
+
+    def run(self) -> Outcome:
+        before, sums, data = self.weights(), [], iter(self.data)
+        for step in range(1, UPDATES + 1):
+            elements = self.updater.take(data)
+            rate = tf.constant(learning_rate(step, HPARAMS), tf.float32)
+            sums.append(self.update(elements, tf.constant(step, tf.int32), rate).numpy())
+        return Outcome(before, self.weights(), sums, self.update.experimental_get_tracing_count())
+
+    def weights(self) -> list[np.ndarray]:
+        """The weights, the same to the bit on every device."""
+        found = [[copy.numpy() for copy in self.strategy.experimental_local_results(v)] for v in self.variables]
+        for copies in found:
+            for copy in copies:
+                np.testing.assert_array_equal(copy, copies[0])
+        return [copies[0] for copies in found]
+
+
+@pytest.fixture(scope="module")
+def trained(shards):
+    """`trained(replicas, dropout)`: a trainer, and what its first updates left behind; each made once."""
+
+    @functools.cache
+    def made(replicas: int, dropout: float) -> tuple[Trainer, Outcome]:
+        trainer = Trainer(shards, replicas, dropout=dropout, attention_dropout=dropout)
+        return trainer, trainer.run()
+
+    return made
+
+
+def plainly(shards: list[str], before: list[np.ndarray]) -> Outcome:
+    """The same updates, each as one big padded batch, one gradient tape, one mean, and Adam in float64."""
+    model = Transformer(VOCAB, HPARAMS)
+    steps, sums = [], []
+    data = input_pipeline.training_batches(shards, HPARAMS.batch_tokens, 1, 0)
+    weights = before
+    for element in data.take(UPDATES).as_numpy_iterator():
+        for weight, value in zip(model.trainable_weights, weights, strict=True):
+            weight.assign(value)
+        widest = {side: element[side].shape[2] for side in ("inputs", "targets")}
+        source, target = (element[side].reshape(-1, width) for side, width in widest.items())
+        with tf.GradientTape() as tape:
+            logits_BLV = model({"inputs": tf.constant(source), "targets": tf.constant(target)})
+            real = target > 0
+            loss = smoothed_cross_entropy(logits_BLV[real], tf.constant(target[real]), HPARAMS.label_smoothing)
+            mean = loss.smoothed / loss.tokens
+        gradients = tape.gradient(mean, [weight.value for weight in model.trainable_weights])
+        steps.append([tf.convert_to_tensor(gradient).numpy() for gradient in gradients])
+        norm = np.sqrt(sum((gradient**2).sum() for gradient in steps[-1]))
+        sums.append(np.array([*loss, flops_of(element), norm, 0]))
+        rates = [learning_rate(step, HPARAMS) for step in range(1, len(steps) + 1)]
+        weights = [algorithm_1(w, [s[i] for s in steps], rates, early_epsilon=True) for i, w in enumerate(before)]
+    return Outcome(before, weights, sums, 0)
+
+
+def flops_of(element: dict[str, np.ndarray]) -> float:
+    """Of every part of an update, from its true size."""
+    flops = 0.0
+    for target, (batch, source_length, target_length) in zip(
+        element["targets"], element["sizes"].tolist(), strict=True
+    ):
+        flops += training_flops(HPARAMS, VOCAB, batch, source_length, target_length, np.count_nonzero(target))
+    return flops
+
+
+def must_be_equal(one: Outcome, other: Outcome) -> None:
+    """Equal but for rounding. Sums in another order differ by 1e-7 of a gradient; Adam divides by its size, so where
+    a gradient is a millionth of its neighbours a weight may differ by more: of all it moved, less than a thousandth.
+    """
+    np.testing.assert_allclose(one.sums, other.sums, rtol=2e-5, atol=1e-4)
+    for start, a, b in zip(one.before, one.weights, other.weights, strict=True):
+        assert np.linalg.norm(b - start) > 0.01 * np.sqrt(start.size)
+        assert np.linalg.norm(a - b) < 1e-3 * np.linalg.norm(b - start)
+
+
+@pytest.mark.numeric
+def test_one_replica_equals_one_plain_batch(trained, shards):
+    """Eight parts one after the other, their gradients summed, are one big batch."""
+    _, ours = trained(1, 0.0)
+    must_be_equal(ours, plainly(shards, ours.before))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("count", [16, 4, 2])
+def test_any_number_of_micro_batches_makes_the_same_step(trained, shards, replicas, count):
+    """In place of eight: with less padding if they are smaller, and so fewer FLOPs; with more if they are larger."""
+    _, whole = trained(1, 0.0)
+    other = Trainer(shards, replicas, microbatch_tokens=128 // count, dropout=0.0, attention_dropout=0.0)
+    assert other.updater.microbatches == count // replicas
+    found = other.run()
+    for ours, theirs in zip(found.sums, whole.sums, strict=True):
+        assert ours[4] <= theirs[4] if count > 8 else ours[4] >= theirs[4]
+        ours[4] = theirs[4]
+    must_be_equal(found, whole)
+
+
+@pytest.mark.numeric
+def test_two_replicas_equal_one(trained):
+    """Under dropout too: each part draws its own masks, whichever device computes it."""
+    (_, one), (_, two) = trained(1, 0.3), trained(2, 0.3)
+    must_be_equal(two, one)
+    assert np.abs(one.weights[0] - trained(1, 0.0)[1].weights[0]).max() > 1e-3
+
+
+def test_a_replica_without_pairs_adds_nothing(shards):
+    """One micro-batch for each of two replicas, the second empty, as at the end of an epoch: the step of the first
+    alone, computed without a second set of gradients to add to."""
+    one = Trainer(shards, 1, batch_tokens=16, dropout=0.3, attention_dropout=0.3)
+    two = Trainer(shards, 2, batch_tokens=32, dropout=0.3, attention_dropout=0.3)
+    assert one.updater.microbatches == two.updater.microbatches == 1
+    (element,) = one.updater.take(iter(one.data))
+    for step, size in ((1, 0), (2, 3)):
+        empty = {side: tf.zeros([1, size, size], tf.int32) for side in ("inputs", "targets")}
+        empty |= {"sizes": tf.zeros([1, 3], tf.int32), "position": element["position"]}
+        scalars = tf.constant(step), tf.constant(1e-3)
+        np.testing.assert_allclose(two.update([element, empty], *scalars), one.update([element], *scalars), rtol=1e-5)
+    for ours, theirs in zip(two.weights(), one.weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    loops = [each for each in two.update.get_concrete_function().graph.get_operations() if "While" in each.type]
+    assert loops and all(len(loop.inputs) < len(two.variables) for loop in loops)  # the losses' own
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_xla_makes_the_same_update(trained, shards, replicas):
+    """From parts with more padding."""
+    compiled = Trainer(shards, replicas, jit_compile=True, dropout=0.0, attention_dropout=0.0)
+    must_be_equal(compiled.run(), trained(1, 0.0)[1])
+    assert compiled.updater.gradients.experimental_get_tracing_count() == replicas
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_xla_computes_the_same_gradient(shards, dtype):
+    """Under dropout too: of a part that needs no more padding, all masks are the same."""
+    rng = np.random.default_rng(1)
+    case = [tf.constant(rng.integers(2, VOCAB, (4, 6)) * (np.arange(6) < [[6], [5], [2], [6]]), tf.int32)] * 2
+    assert [ids.shape for ids in on_grid(*case)] == [(4, 6)] * 2
+    case += [tf.constant([3, 7]), tf.constant(19.0)]
+    (ours, sums), (theirs, their_sums) = (
+        tf.function(Trainer(shards, 1, dtype, jit_compile=jit, dropout=0.3).updater.gradients)(*case)
+        for jit in (True, False)
+    )
+    precise = 1e-5 if dtype == "float32" else 0.05
+    np.testing.assert_allclose(sums[:2], their_sums[:2], rtol=precise)
+    assert abs(sums.correct - their_sums.correct) <= (dtype != "float32") and sums.tokens == their_sums.tokens
+    for a, b in zip(ours, theirs, strict=True):
+        assert np.linalg.norm(a - b) <= precise * np.linalg.norm(b)
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_float16_with_a_scaled_loss(trained, shards, replicas):
+    """The same updates as in float32, to half precision: the loss, and the gradient's norm without its factor."""
+    _, exact = trained(1, 0.0)
+    half = Trainer(shards, replicas, dtype="mixed_float16")
+    found = half.run()
+    assert half.optimizer.loss_scale.factor.numpy() == FIRST_LOSS_SCALE
+    assert half.optimizer.loss_scale.finite_updates.numpy() == UPDATES
+    np.testing.assert_allclose(found.sums, exact.sums, rtol=0.01, atol=2)
+    a, b = (np.concatenate([(x - y).ravel() for x, y in zip(o.weights, o.before, strict=True)]) for o in (found, exact))
+    assert np.vdot(a, b) > 0.95 * np.linalg.norm(a) * np.linalg.norm(b)
+
+
+def test_an_overflow_halves_the_scale(shards):
+    """A factor at which float16 overflows: updates are skipped, nothing moves, until it fits; then they are as ever."""
+    half = Trainer(shards, 1, dtype="mixed_float16")
+    half.optimizer.loss_scale.factor.assign(2.0**30)
+    before, elements = half.weights(), half.updater.take(iter(half.data))
+    scalars = tf.constant(1, tf.int32), tf.constant(1e-3, tf.float32)
+    skipped = [half.update(elements, *scalars).numpy()[6] for _ in range(20)]
+    assert skipped[0] == 1 and skipped[-1] == 0 and skipped == sorted(skipped, reverse=True)
+    assert half.optimizer.loss_scale.factor.numpy() == 2.0 ** (30 - sum(skipped))
+    assert half.optimizer.updates.numpy() == 20 - sum(skipped)
+    assert np.abs(half.weights()[0] - before[0]).max() > 1e-5
+
+
+def test_the_scale_grows_again(monkeypatch):
+    monkeypatch.setattr(optimizer, "LOSS_SCALE_GROWTH", 3)
+    scale, factors = optimizer.LossScale(), []
+    for finite in (True, True, False, True, True, True, True, True, True):
+        scale.adapt(tf.constant(finite))
+        factors.append(scale.factor.numpy() / FIRST_LOSS_SCALE)
+    assert factors == [1, 1, 0.5, 0.5, 0.5, 1, 1, 1, 2]
+    for _ in range(40):
+        scale.adapt(tf.constant(False))
+    assert scale.factor.numpy() == 1
+
+
+def test_one_graph_for_all_shapes(trained):
+    assert trained(1, 0.0)[1].traces == trained(2, 0.3)[1].traces == 1
+
+
+@pytest.mark.parametrize("poison", [np.nan, 1e38])
+def test_a_gradient_that_is_not_finite_is_skipped(trained, poison):
+    """One weight is not a number, or so large that a product overflows: nothing moves, and the sums say so."""
+    trainer, _ = trained(2, 0.3)
+    elements = trainer.updater.take(iter(trainer.data))
+    healthy = trainer.variables[0].numpy()
+    broken = healthy.copy()
+    broken[0, 0] = poison  # the embedding of padding, which every decoder starts with
+    trainer.variables[0].assign(broken)
+    before, state = trainer.weights(), [v.numpy() for v in trainer.optimizer.variables]
+    scalars = tf.constant(1, tf.int32), tf.constant(1e-3, tf.float32)
+    assert trainer.update(elements, *scalars).numpy()[6] == 1
+    for one, other in zip(before, trainer.weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for one, variable in zip(state, trainer.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(one, variable.numpy())
+    trainer.variables[0].assign(healthy)
+    assert trainer.update(elements, *scalars).numpy()[6] == 0
+    assert np.abs(trainer.weights()[0] - healthy).max() > 1e-5
+
+
+def test_no_dropout_in_evaluation(shards):
+    model = Transformer(VOCAB, replace(HPARAMS, dropout=0.5, attention_dropout=0.5))
+    source = tf.constant([[3, 4, 1], [5, 1, 0]])
+    target = tf.constant([[7, 1, 0, 0], [8, 9, 10, 1]])
+    evaluate = make_evaluator(model, 0.1)
+    first = evaluate(source, target).numpy()
+    np.testing.assert_array_equal(first, evaluate(source, target))
+    real = target.numpy() > 0
+    logits = model({"inputs": source, "targets": target})[real]
+    np.testing.assert_allclose(first, smoothed_cross_entropy(logits, target[real], 0.1), rtol=1e-5)
+    assert first[3] == 6

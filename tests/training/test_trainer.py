@@ -1,0 +1,306 @@
+"""Training through its one door: the run directory, stopping and going on, and each refusal."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from filelock import FileLock
+from helpers.tiny_model import (
+    FLOAT32,
+    PART_TOKENS,
+    PROBLEM,
+    TINY,
+    refuse_evaluation,
+    refuse_parts,
+    silent,
+    validation_pairs,
+    values,
+)
+
+from t2t_repro.data import batching, input_pipeline
+from t2t_repro.flops import training_flops
+from t2t_repro.problem import Generated
+from t2t_repro.run import Run
+from t2t_repro.training import trainer
+from t2t_repro.training.checkpoints import paths
+from t2t_repro.training.metrics import UNKNOWN
+from t2t_repro.training.trainer import Interrupted, train
+
+SPENT = "spent/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+@pytest.fixture(autouse=True)
+def two_parts(monkeypatch):
+    monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)  # as `trained` was
+
+
+@pytest.fixture
+def one_replica(monkeypatch):
+    """Elsewhere the tests have two CPUs, and the trainer takes all."""
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"]))
+
+
+def one_line_is_long():
+    yield from validation_pairs()
+    yield "3 red cats " * 20_000, "drei"
+
+
+def metrics(run: Run) -> list[dict[str, float]]:
+    with open(run.metrics, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+# What is left behind.
+
+
+def test_a_run_directory(trained):
+    names = set(os.listdir(trained.directory))
+    assert names >= {"run.json", "vocabulary.model", "checkpoints", "metrics.jsonl"}
+    assert any(name.startswith("events.out.tfevents.") for name in names)
+    assert [os.path.basename(path) for path in paths(trained)] == ["ckpt-4", "ckpt-8"]
+    run = Run.open(trained.directory)
+    assert (run.hparams, run.seed, run.precision) == (replace(TINY, checkpoint_steps=4), 1, "float32")
+
+
+def test_run_json_says_what_was_trained_on_and_spent(trained, data):
+    """Tokens and operations are counted anew here, over the same updates."""
+    training = trained.training
+    sizes = {"pairs": 300, "vocab_size": PROBLEM.vocab_size}
+    assert training["data"] == {split: f"small.{split}_pairs" for split in ("train", "validation", "test")} | sizes
+    assert training["step"] == 8 and training["replicas"] == 1 and training["paper_flops"] is None
+    shards = [os.path.join(data, PROBLEM.name, "train-00000-of-00001.tfrecord")]
+    tokens = flops = 0.0
+    for element in input_pipeline.training_batches(shards, TINY.batch_tokens, 1, 0, epochs=None).take(8):
+        for target, size in zip(element["targets"].numpy(), element["sizes"].numpy().tolist(), strict=True):
+            tokens += np.count_nonzero(target)
+            flops += training_flops(TINY, PROBLEM.vocab_size, *size, np.count_nonzero(target))
+    assert training["target_tokens"] == tokens and training["flops"] == pytest.approx(flops)
+    assert training["seconds"] > 0 and " of " in training["device"]
+
+
+def test_metrics(trained):
+    """Every line is JSON; steps rise. Updates are reported at the end at the latest, validation at each checkpoint."""
+    lines = metrics(trained)
+    steps = [line["step"] for line in lines]
+    assert steps == sorted(steps) and steps[-1] == 8
+    updates = [line for line in lines if "loss" in line]
+    validations = [line for line in lines if "validation_loss" in line]
+    assert [line["step"] for line in validations] == [4, 8]
+    assert validations[1]["validation_loss"] < validations[0]["validation_loss"]
+    for line in updates:
+        assert line["target_tokens_per_second"] > 0 and line["gradient_norm"] > 0 and line["skipped_updates"] == 0
+        assert 0 <= line["accuracy"] <= 1 < line["perplexity"]
+    assert updates[-1]["learning_rate"] == pytest.approx(TINY.d_model**-0.5 * 8**-0.5)
+
+
+def test_perplexity_is_of_the_loss_that_is_not_smoothed(trained):
+    """Label smoothing adds to the loss, so exp(loss) would be larger."""
+    (line, *_) = [line for line in metrics(trained) if "validation_loss" in line]
+    assert math.log(line["validation_perplexity"]) < line["validation_loss"]
+
+
+def test_a_validation_line_of_any_length_ends_no_training(tmp_path, monkeypatch, one_replica):
+    """One line of 20,000 words: weights over it alone would take 4 TB."""
+    widths, said = [], []
+    make = trainer.make_evaluator
+
+    def recorded(*arguments):
+        evaluate = make(*arguments)
+        return lambda *sides: (widths.extend(side.shape[1] for side in sides), evaluate(*sides))[1]
+
+    monkeypatch.setattr(trainer, "make_evaluator", recorded)
+    problem = replace(PROBLEM, validation=(Generated(one_line_is_long),))
+    hparams = replace(TINY, max_positions=64, train_steps=1)
+    run = train(problem, hparams, str(tmp_path), str(tmp_path / "RUN"), FLOAT32, report=said.append)
+    assert max(widths) == 64 and "validation_loss" in metrics(run)[-1]
+    assert "1 validation pairs have more than 64 tokens per side and are cut" in said
+
+
+# Stopping and going on.
+
+
+def test_stopped_and_continued_is_uninterrupted(trained, data, tmp_path, monkeypatch, one_replica):
+    """Stopped by a signal in the second epoch, between two checkpoints, then continued to more steps than at first
+    declared: the same weights, moments and position to the bit, dropout and all.
+    """
+    output_dir = str(tmp_path / "RUN")
+
+    def rate(step, hparams):
+        if step == 5:
+            signal.raise_signal(signal.SIGINT)
+        return learning_rate(step, hparams)
+
+    learning_rate, handler = trainer.learning_rate, signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(trainer, "learning_rate", rate)
+    with pytest.raises(Interrupted, match="stopped by SIGINT; the same command continues") as stopped:
+        train(PROBLEM, replace(TINY, train_steps=7), data, output_dir, FLOAT32, report=silent)
+    assert stopped.value.signal == signal.SIGINT and signal.getsignal(signal.SIGINT) is handler
+    assert [os.path.basename(path) for path in paths(Run.open(output_dir))] == ["ckpt-5"]
+    monkeypatch.setattr(trainer, "learning_rate", learning_rate)
+
+    said: list[str] = []
+    run = train(PROBLEM, TINY, data, output_dir, FLOAT32, report=said.append)
+    assert f"continuing {output_dir} at step 5" in said
+    uninterrupted, continued = values(trained, 8), values(run, 8)
+    assert uninterrupted.keys() == continued.keys()
+    tokens, flops, seconds, paper = continued.pop(SPENT)
+    assert paper == UNKNOWN
+    assert [tokens, flops] == pytest.approx(uninterrupted.pop(SPENT)[:2].tolist()) and seconds > 0
+    for name, array in continued.items():
+        np.testing.assert_array_equal(array, uninterrupted[name], err_msg=name)
+    assert continued["position/.ATTRIBUTES/VARIABLE_VALUE"].tolist()[0] >= 1
+
+
+def test_train_halves_micro_batches_if_memory_runs_out(data, tmp_path, monkeypatch, one_replica):
+    """A step is two micro-batches of some forty pairs; the same step in four continues where it failed."""
+    said: list[str] = []
+    hparams = replace(TINY, dropout=0.0, train_steps=5)
+    with monkeypatch.context() as patch:
+        refuse_parts(patch, more_than=40)
+        run = train(PROBLEM, hparams, data, str(tmp_path / "CUT"), FLOAT32, report=said.append)
+    assert "2,000 tokens per side and step = 1 replica x 2 micro-batches" in " ".join(said)
+    (line,) = [line for line in said if line.startswith("out of memory")]
+    assert line == "out of memory in step 1; from here on 2,000 tokens per side and step = 1 replica x 4 micro-batches"
+    assert run.training["held_tokens"] == 500
+
+    said.clear()  # a run that continues knows what fits
+    train(PROBLEM, replace(hparams, train_steps=6), data, str(tmp_path / "CUT"), FLOAT32, report=said.append)
+    assert "1 replica x 4 micro-batches" in " ".join(said)
+
+    whole = train(PROBLEM, replace(hparams, train_steps=6), data, str(tmp_path / "WHOLE"), FLOAT32, report=said.append)
+    cut, uncut = values(run, 6), values(whole, 6)
+    assert cut.pop(SPENT)[0] == uncut.pop(SPENT)[0]
+    for name in cut:
+        np.testing.assert_allclose(cut[name], uncut[name], rtol=1e-3, atol=1e-3, err_msg=name)
+
+
+@pytest.mark.slow
+def test_training_compiled_by_xla(data, tmp_path, one_replica):
+    """It learns what the other does, and is continued by it."""
+    hparams = replace(TINY, dropout=0.0, train_steps=2)
+    compiled = train(PROBLEM, hparams, data, str(tmp_path / "XLA"), replace(FLOAT32, jit_compile=True), report=silent)
+    graph = train(PROBLEM, hparams, data, str(tmp_path / "GRAPH"), FLOAT32, report=silent)
+    ours, theirs = values(compiled, 2), values(graph, 2)
+    assert ours.pop(SPENT)[0] == theirs.pop(SPENT)[0]
+    for name in theirs:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-3, err_msg=name)
+    continued = train(PROBLEM, replace(hparams, train_steps=3), data, str(tmp_path / "XLA"), FLOAT32, report=silent)
+    assert continued.training["step"] == 3
+
+
+def test_train_reports_what_no_micro_batch_holds(data, tmp_path, monkeypatch, one_replica):
+    refuse_parts(monkeypatch, more_than=0)
+    message = (
+        r"out of memory in step 1, 2,000 tokens .* x 63 micro-batches; take a smaller set, .* \(OOM when allocating"
+    )
+    with pytest.raises(ValueError, match=message):
+        train(PROBLEM, TINY, data, str(tmp_path / "RUN"), report=silent)
+    assert not os.listdir(tmp_path / "RUN" / "checkpoints")
+
+
+@pytest.mark.parametrize("microbatch_tokens", [1_000, 2_000, 500, 667])
+def test_micro_batches_of_any_size_make_the_same_step(data, tmp_path, one_replica, microbatch_tokens):
+    """Two parts joined, alone, and cut in halves and thirds: the sums differ by rounding."""
+    hparams, options = replace(TINY, dropout=0.0, train_steps=3), replace(FLOAT32, microbatch_tokens=microbatch_tokens)
+    lines: list[str] = []
+    run = train(PROBLEM, hparams, data, str(tmp_path / "RUN"), options, report=lines.append)
+    assert f"1 replica x {math.ceil(2_000 / microbatch_tokens)} micro-batch" in " ".join(lines)
+    plain = train(PROBLEM, hparams, data, str(tmp_path / "PLAIN"), FLOAT32, report=silent)
+    ours, theirs = values(run, 3), values(plain, 3)
+    assert ours.pop(SPENT)[0] == theirs.pop(SPENT)[0]
+    for name in theirs:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-3, err_msg=name)
+
+
+def test_validation_continues_in_smaller_batches_if_memory_runs_out(trained, data, tmp_path, monkeypatch, one_replica):
+    """In batches of one pair if need be; without any that fits, training continues without the score."""
+    run = Run.open(shutil.copytree(trained.directory, str(tmp_path / "RUN")))
+    expected = json.loads(Path(run.metrics).read_text().splitlines()[-1])
+    for limit, step in ((1, 9), (0, 10)):
+        with monkeypatch.context() as patch:
+            refuse_evaluation(patch, more_than=limit)
+            lines: list[str] = []
+            train(PROBLEM, replace(TINY, train_steps=step), data, run.directory, FLOAT32, report=lines.append)
+        newest = json.loads(Path(run.metrics).read_text().splitlines()[-1])
+        if limit:
+            assert newest["validation_loss"] == pytest.approx(expected["validation_loss"], rel=0.2)
+        else:
+            assert "validation_loss" not in newest
+            assert lines[-1].startswith("checkpoint at step 10: saved, not validated: out of memory (OOM when")
+    assert paths(run)[-1].endswith("ckpt-10")
+
+
+@pytest.mark.slow
+def test_two_replicas_train_as_one(trained, data, tmp_path):
+    """The trainer takes both CPUs of these tests, one part each; sums in another order round otherwise."""
+    run = train(PROBLEM, replace(TINY, train_steps=4), data, str(tmp_path / "RUN"), FLOAT32, report=silent)
+    one, two = values(trained, 4), values(run, 4)
+    assert one.keys() == two.keys()
+    for name in (name for name in one if name.startswith("model/") and "seed_generator" not in name):
+        assert np.linalg.norm(one[name] - two[name]) <= 1e-3 * np.linalg.norm(one[name]), name
+
+
+def test_a_finished_run_is_left_as_it_is(trained, data, one_replica):
+    before = values(trained, 8)
+    train(PROBLEM, TINY, data, trained.directory, FLOAT32, report=silent)
+    for name, array in values(trained, 8).items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+# Refusals.
+
+
+@pytest.fixture
+def copy(trained, tmp_path) -> str:
+    return shutil.copytree(trained.directory, str(tmp_path / "RUN"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({}, {"seed": 2}, "RUN' holds another run: its seed is 1, not 2; give another --output_dir"),
+        ({"d_ff": 25}, {}, "RUN' holds another run: its d_ff is 24, not 25"),
+        ({}, {"precision": "bfloat16"}, "RUN' holds another run: its precision is 'float32', not 'bfloat16'"),
+        ({}, {"precision": "tf32"}, "'tf32' expects GPUs of compute capability 8.0 or later. Received: no GPU"),
+        *[
+            (
+                {"max_positions": 59, "positions": positions},
+                {},
+                "max_length must be at most max_positions = 59. Received: max_length=60; raise max_positions, or",
+            )
+            for positions in ("learned", "sinusoid")
+        ],
+        (
+            {"batch_tokens": 59},
+            {},
+            "max_length must be at most batch_tokens / 1 = 59. Received: max_length=60; raise batch_tokens",
+        ),
+    ],
+)
+def test_what_does_not_go_together(copy, data, changes, options, message):
+    before = sorted(os.listdir(copy))
+    with pytest.raises(ValueError, match=message):
+        train(PROBLEM, replace(TINY, **changes), data, copy, replace(FLOAT32, **options), report=silent)
+    assert sorted(os.listdir(copy)) == before
+
+
+def test_without_its_list_of_checkpoints_a_run_does_not_start_anew(copy, data, one_replica):
+    os.remove(os.path.join(copy, "checkpoints", "checkpoint"))
+    with pytest.raises(ValueError, match="holds checkpoints, but its file 'checkpoint', which lists them, is missing"):
+        train(PROBLEM, TINY, data, copy, FLOAT32, report=silent)
+
+
+def test_two_trainers_in_one_directory(copy, data):
+    with FileLock(os.path.join(copy, ".lock")):
+        with pytest.raises(ValueError, match="another t2t-trainer is at work in .*RUN'; wait for it, or stop it"):
+            train(PROBLEM, TINY, data, copy, FLOAT32, report=silent)
