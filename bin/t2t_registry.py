@@ -15,6 +15,9 @@ The exact size is for --vocab_size, else the problem's, else the paper's 37,000.
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import os
+import pkgutil
 import sys
 
 from absl import flags
@@ -48,7 +51,7 @@ def show(directory: str | None = None) -> None:
         print("\n".join(new_problem(FLAGS.new_problem, directory)))
         return
     if FLAGS.completion:
-        print(completion.bash(), end="")
+        print(completion.bash(every_programs_flags()), end="")
         return
     texts = []
     vocab_size = FLAGS.vocab_size or PAPER_VOCAB_SIZE
@@ -62,6 +65,13 @@ def show(directory: str | None = None) -> None:
         first, second = (scale.chosen(name.strip()) for name in FLAGS.diff)
         texts.append(describe.describe_difference(first, second, vocab_size))
     print("\n\n".join(texts or [describe.list_names(PROBLEMS, HPARAMS)]))
+
+
+def every_programs_flags() -> dict[str, flags.FlagValues]:
+    """Returns the flags of each program of this folder, by its name."""
+    names = [module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)])]
+    modules = {name: importlib.import_module(f"t2t_repro.bin.{name}") for name in names}
+    return {name.replace("_", "-"): module.FLAGS for name, module in modules.items()}
 
 
 def main() -> int:

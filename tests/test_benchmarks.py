@@ -15,12 +15,12 @@ from benchmarks.shapes import SHAPES, update_flops
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PROGRAMS = (
-    "agree",
+    "compare_ctranslate2",
     "batches",
     "decode",
     "dry_run",
     "environments",
-    "gemm",
+    "matmul_rate",
     "kills",
     "pipeline",
     "prepare",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import pkgutil
+from collections.abc import Mapping
+
+from absl import flags
 
 from t2t_repro.registry import HPARAMS, PROBLEMS
 
@@ -32,22 +32,19 @@ complete -o nospace -F _t2t %(names)s
 """
 
 
-def bash() -> str:
-    """The script: every program with its flags, every flag that takes one of a list with that list."""
-    programs: dict[str, list[str]] = {}
+def bash(programs: Mapping[str, flags.FlagValues]) -> str:
+    """Returns the script: each program with its flags, and each flag that takes one of a list with that list."""
+    words: dict[str, list[str]] = {}
     values = {"problem": list(PROBLEMS), "hparams": list(HPARAMS)}
-    for module in pkgutil.iter_modules([os.path.dirname(__file__)]):
-        if not module.name.startswith("t2t_"):
-            continue
-        flags = importlib.import_module(f"t2t_repro.bin.{module.name}").FLAGS
-        forms = [f"--{name}" if flags[name].boolean else f"--{name}=" for name in flags]
-        programs[module.name.replace("_", "-")] = [*forms, "--help", "--version"]
-        for name in flags:
-            choices = getattr(flags[name].parser, "enum_values", None)
+    for program, defined in programs.items():
+        words[program] = [f"--{name}" if defined[name].boolean else f"--{name}=" for name in defined]
+        words[program] += ["--help", "--version"]
+        for name in defined:
+            choices = getattr(defined[name].parser, "enum_values", None)
             if choices:  # of every program that has the flag: some take fewer
                 values[name] = list(dict.fromkeys([*values.get(name, []), *choices]))
     return _SCRIPT % {
-        "programs": "\n".join(f'    {name}) flags="{" ".join(flags)}" ;;' for name, flags in programs.items()),
+        "programs": "\n".join(f'    {name}) flags="{" ".join(each)}" ;;' for name, each in words.items()),
         "values": "\n".join(f'    --{name}) values="{" ".join(names)}" ;;' for name, names in values.items()),
-        "names": " ".join(programs),
+        "names": " ".join(words),
     }

@@ -27,7 +27,7 @@ def run(commands: dict[str, list[str]], jobs: int, directory: str) -> list[str]:
     """Runs every command, `jobs` at a time, and returns the names of those that failed.
 
     A command is the name of a program and its arguments; what it says goes to `directory`/NAME.log. SIGINT and SIGTERM
-    are passed on, and when all have ended (t2t-trainer saves first) `_program.Stopped` is raised.
+    are passed on, and when all have ended (t2t-trainer saves first) `launcher.Stopped` is raised.
     """
     os.makedirs(directory, exist_ok=True)
     waiting: queue.Queue[tuple[int, str]] = queue.Queue()

@@ -374,7 +374,7 @@ def test_registry_of_a_users_folder(tmp_path):
 
 def test_datagen(program, stand_in):
     calls = []
-    stand_in("data.prepare", prepare=lambda *positional, **named: calls.append((positional, named)))
+    stand_in("preparation.pipeline", prepare=lambda *positional, **named: calls.append((positional, named)))
     for path in ("s", "t"):
         open(path, "w").close()
     files = ["--train_source=s", "--train_target=t"]
@@ -389,7 +389,7 @@ def test_datagen(program, stand_in):
 
 def test_prepared_files_need_not_be_named_again(program, stand_in):
     calls = []
-    stand_in("data.prepare", prepare=lambda *positional, **named: calls.append(positional))
+    stand_in("preparation.pipeline", prepare=lambda *positional, **named: calls.append(positional))
     os.makedirs("D/translate_files")
     open("D/translate_files/dataset.json", "w").close()
     assert program("t2t-datagen", "--problem=translate_files", "--data_dir=D").code == 0
@@ -416,8 +416,8 @@ def training(stand_in, monkeypatch):
 
     state = SimpleNamespace(calls=[], kept=[], signal=0, splits={"train": {}, "validation": {}, "test": {}})
     stand_in("training.trainer", train=train, Interrupted=Interrupted)
-    stand_in("evaluation.evaluate", evaluate=evaluate, table=lambda scores: f"scores on {scores['split']}")
-    stand_in("evaluation.samples", Sampler="the sampler")
+    stand_in("evaluation.evaluator", evaluate=evaluate, table=lambda scores: f"scores on {scores['split']}")
+    stand_in("evaluation.validation_preview", Sampler="the sampler")
     dataset = SimpleNamespace(open=lambda directory: SimpleNamespace(has=lambda split: split in state.splits))
     stand_in("data.dataset", Dataset=dataset)
     monkeypatch.setattr(launcher, "keep_scores", lambda *arguments: state.kept.append(arguments))
@@ -455,7 +455,7 @@ def test_trainer_stopped_by_a_signal(program, training):
 def test_dry_run_trains_nothing(program, training, stand_in, monkeypatch):
     """In a process of its own, with what the training would be given."""
     calls = []
-    stand_in("training.preflight", dry_run=lambda *positional, **named: calls.append((positional, named)))
+    stand_in("training.dry_run.estimate", dry_run=lambda *positional, **named: calls.append((positional, named)))
     monkeypatch.setattr(launcher, "go_on_in_a_child", lambda value: (value, calls.append("a child")))
     options = ["--dry_run", "--train_steps=7", "--seed=3", "--checkpoint_steps=5", "--jit_compile"]
     options += ["--microbatch_tokens=16", "--deterministic"]
@@ -528,7 +528,7 @@ def translator(stand_in, run):
             report(len(pairs) - 1, "has 9,999 tokens")
             return [[(source, -1.0), (target, -0.25)] if target else [] for source, target in pairs]
 
-    stand_in("inference.decode", Translator=Translator)
+    stand_in("inference.translator", Translator=Translator)
     return Translator
 
 
@@ -738,7 +738,7 @@ def test_eval(program, stand_in, run):
         return scores
 
     scores = {"bleu": 27.3, "problem": "größer", "split": "validation", "step": 8, "checkpoints": ["ckpt-8"]}
-    stand_in("evaluation.evaluate", evaluate=evaluate, table=lambda scores: f"BLEU {scores['bleu']}")
+    stand_in("evaluation.evaluator", evaluate=evaluate, table=lambda scores: f"BLEU {scores['bleu']}")
     options = ["--split=validation", "--average_checkpoints=5", "--beam_size=1"]
     assert program("t2t-eval", "--output_dir=RUN", *options) == (0, "BLEU 27.3\n", "")
     named = {"split": "validation", "average_checkpoints": 5, "beam_size": 1, "alpha": None, "int8": False}

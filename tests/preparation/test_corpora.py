@@ -182,9 +182,9 @@ def test_files_are_described(files):
 @pytest.mark.parametrize(
     ("function", "name"),
     [
-        (two, "test_sources.two"),
-        (functools.partial(two, "x", second="y"), "test_sources.two('x', second='y')"),
-        (Made("k"), "test_sources.Made(kind='k')"),
+        (two, "test_corpora.two"),
+        (functools.partial(two, "x", second="y"), "test_corpora.two('x', second='y')"),
+        (Made("k"), "test_corpora.Made(kind='k')"),
     ],
 )
 def test_generators_are_described(function, name: str):
