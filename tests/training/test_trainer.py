@@ -76,7 +76,7 @@ def test_run_json_says_what_was_trained_on_and_spent(trained, data):
     """Tokens and operations are counted anew here, over the same updates."""
     training = trained.training
     sizes = {"pairs": 300, "vocab_size": PROBLEM.vocab_size}
-    assert training["data"] == {split: f"small.{split}_pairs" for split in ("train", "validation", "test")} | sizes
+    assert training["data"] == {split: f"helpers.tiny_model.{split}_pairs" for split in ("train", "validation", "test")} | sizes
     assert training["step"] == 8 and training["replicas"] == 1 and training["paper_flops"] is None
     shards = [os.path.join(data, PROBLEM.name, "train-00000-of-00001.tfrecord")]
     tokens = flops = 0.0
