@@ -47,9 +47,9 @@ def rows(asked: list[str]) -> list[str]:
 
 def ablate() -> None:
     common_flags.import_users_code(FLAGS)
-    problem = common_flags.chosen_problem(FLAGS)
     suffix = "" if FLAGS.scale == "full" else f"@{FLAGS.scale}"
     sets = [scale.chosen(row + suffix).override(FLAGS.override) for row in rows(FLAGS.rows)]
+    problem = common_flags.chosen_problem(FLAGS)
     cores = usable_cores()
     if FLAGS.jobs > cores:
         raise launcher.UsageError(f"--jobs={FLAGS.jobs} is more than the {cores} cores there are")

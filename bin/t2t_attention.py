@@ -55,6 +55,7 @@ flags.DEFINE_integer("layer", None, "if not the last but one", lower_bound=1, fl
 flags.DEFINE_list("heads", [], "if not all, as 5,6", flag_values=FLAGS)
 flags.DEFINE_string("word", "", "a word on the left, to be seen alone", flag_values=FLAGS)
 flags.DEFINE_integer("average_checkpoints", 1, "the last so many, averaged", lower_bound=1, flag_values=FLAGS)
+common_flags.precision_flag(FLAGS)
 
 
 def show(sentence: str | None = None) -> None:
@@ -74,7 +75,7 @@ def show(sentence: str | None = None) -> None:
 
     preset = PRESETS.get(FLAGS.preset or "", Preset(sentence or "", (), ""))
     launcher.report_average([run], FLAGS.average_checkpoints)
-    translator = Translator.from_run(FLAGS.output_dir, average_checkpoints=FLAGS.average_checkpoints)
+    translator = Translator.from_run(FLAGS.output_dir, FLAGS.average_checkpoints, precision=FLAGS.precision)
     shown = attention_view.attend(translator, preset.sentence, FLAGS.target)
     own = tuple(head for head in preset.heads if head <= run.hparams.num_heads)  # a smaller model has not all of them
     word = FLAGS.word or (preset.word if FLAGS.view == "encoder" else "")

@@ -97,7 +97,7 @@ def decode() -> None:
 
     set_threads(FLAGS.threads_per_batch)
     launcher.report_average(runs, FLAGS.average_checkpoints)
-    translator = Translator.from_runs(FLAGS.output_dir, FLAGS.average_checkpoints, FLAGS.int8)
+    translator = Translator.from_runs(FLAGS.output_dir, FLAGS.average_checkpoints, FLAGS.int8, FLAGS.precision)
     parser = Parser(translator, well_formed=FLAGS.well_formed) if parses else None
     if FLAGS.decode_interactive:
         answer = _answer(parser or translator)

@@ -23,7 +23,7 @@ flags.DEFINE_enum("split", "test", SPLITS, "what to score on", flag_values=FLAGS
 flags.DEFINE_string("data_dir", None, "the prepared data, if it has moved since", flag_values=FLAGS)
 common_flags.decoding_flags(FLAGS)
 flags.DEFINE_boolean("json", False, "prints JSON rather than a table", flag_values=FLAGS)
-OPTIONS = ("split", "average_checkpoints", "beam_size", "alpha", "int8", "data_dir")  # of evaluate()
+OPTIONS = ("split", "average_checkpoints", "beam_size", "alpha", "int8", "precision", "data_dir")  # of evaluate()
 
 
 def score() -> None:

@@ -9,7 +9,8 @@ tensorflow_text, then tf.saved_model.load; or t2t-serve --export_dir=E. The
 second line writes the same weights for CTranslate2, with a README.txt that
 says how to use them. With --quantization=int8 either decodes by products of
 8-bit integers: large models faster on a CPU, CTranslate2's in a quarter of
-the space.
+the space. --precision is what all else of a SavedModel computes in, wherever
+it is served.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ flags.DEFINE_string("output_dir", None, "the run that t2t-trainer wrote", flag_v
 flags.DEFINE_string("export_dir", None, "where the numbered folders go", flag_values=FLAGS)
 flags.DEFINE_integer("average_checkpoints", 1, "the last so many, averaged", lower_bound=1, flag_values=FLAGS)
 flags.DEFINE_enum("format", "saved_model", ["saved_model", "ctranslate2"], "what to write", flag_values=FLAGS)
-flags.DEFINE_enum("quantization", "float32", ["float32", "int8"], "of the decoder's matrices", flag_values=FLAGS)
+flags.DEFINE_enum("quantization", "none", ["none", "int8"], "of the decoder's matrices", flag_values=FLAGS)
+common_flags.precision_flag(FLAGS)
 
 
 def write() -> None:
@@ -42,7 +44,8 @@ def write() -> None:
     launcher.report_average([run], FLAGS.average_checkpoints)
     if FLAGS.format == "ctranslate2" and run.problem.metric == "f1":
         launcher.report("CTranslate2 does not constrain a parser to the words of its sentence: see README.txt there")
-    print(export(FLAGS.output_dir, FLAGS.export_dir, FLAGS.average_checkpoints, FLAGS.format, FLAGS.quantization))
+    how = {name: FLAGS[name].value for name in ("average_checkpoints", "format", "quantization", "precision")}
+    print(export(FLAGS.output_dir, FLAGS.export_dir, **how))
 
 
 def main() -> int:

@@ -37,7 +37,8 @@ flags.DEFINE_boolean("dry_run", False, "tells size, speed, time, memory, disk an
 def chosen() -> tuple[Problem, HParams]:
     """What the command line asks for. Whatever is wrong with it is said here, before TensorFlow is loaded."""
     common_flags.import_users_code(FLAGS)
-    problem, hparams = common_flags.chosen_problem(FLAGS), common_flags.chosen_hparams(FLAGS)
+    hparams = common_flags.chosen_hparams(FLAGS)
+    problem = common_flags.chosen_problem(FLAGS, needs_text=not FLAGS.dry_run)
     if FLAGS.train_steps:
         hparams = dataclasses.replace(hparams, train_steps=FLAGS.train_steps)
     common_flags.must_be_directory("data_dir", FLAGS.data_dir)

@@ -48,23 +48,31 @@ def hparams(name: str) -> HParams:
     return scale.chosen(name)
 
 
-def load(path: str | Sequence[str], average_checkpoints: int = 1, int8: bool = False) -> Translator | ExportedModel:
+def load(
+    path: str | Sequence[str], average_checkpoints: int = 1, int8: bool = False, precision: str = "auto"
+) -> Translator | ExportedModel:
     """What has been trained, ready to translate: a run, several that decode as one, or an exported SavedModel.
 
-    A run is taken as the average of its newest `average_checkpoints` checkpoints; with `int8` it decodes by products
-    of 8-bit integers, large models faster on a CPU. Any number of threads may call what is returned. Raises
-    FileNotFoundError where there is neither run nor SavedModel, and ValueError where one is damaged, or several runs do
-    not share their vocabulary.
+    Any number of threads may call what is returned.
+
+    Args:
+      path: of the run or of the export; a list of runs is an ensemble.
+      average_checkpoints: the newest checkpoints of a run, whose mean is taken.
+      int8: whether a run's decoder multiplies 8-bit integers, large models faster on a CPU.
+      precision: what all else is computed in, such as "float32" or "bfloat16"; "auto" is that of the run.
+
+    Raises FileNotFoundError where there is neither run nor SavedModel, and ValueError where one is damaged, several
+    runs do not share their vocabulary, or `precision` cannot be computed here.
     """
     from t2t_repro.export.saved_model import ExportedModel, holds_export
     from t2t_repro.inference.translator import Translator
 
     if not isinstance(path, str):
-        return Translator.from_runs(path, average_checkpoints, int8)
+        return Translator.from_runs(path, average_checkpoints, int8, precision)
     if not holds_export(path):
-        return Translator.from_run(path, average_checkpoints, int8)
+        return Translator.from_run(path, average_checkpoints, int8, precision)
     if average_checkpoints != 1:
         raise ValueError(f"{path!r} is an export, which has no checkpoints to average; load the run itself")
-    if int8:
+    if int8 or precision != "auto":
         raise ValueError(f"{path!r} is an export, which decodes as it was written; load the run itself")
     return ExportedModel(path)

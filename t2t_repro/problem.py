@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -181,6 +182,12 @@ class Problem:
         corpora = {split: tuple(_found_in(raw_dir, corpus) for corpus in self.corpora(split)) for split in SPLITS}
         return dataclasses.replace(self, **corpora)  # type: ignore[arg-type]
 
+    def beside(self, folder: str) -> Problem:
+        """This problem with each relative path that exists in `folder` joined to it. Others lead from the current
+        folder."""
+        corpora = {split: tuple(_beside(folder, corpus) for corpus in self.corpora(split)) for split in SPLITS}
+        return dataclasses.replace(self, **corpora)  # type: ignore[arg-type]
+
     def corpora(self, split: str) -> tuple[Corpus, ...]:
         """The corpora of `split`: "train", "validation" or "test"."""
         if split not in SPLITS:
@@ -200,3 +207,10 @@ def _found_in(raw_dir: str, corpus: Corpus) -> Corpus:
     if isinstance(corpus, Wmt):
         return dataclasses.replace(corpus, raw_dir=raw_dir)
     return dataclasses.replace(corpus, path=raw_dir) if isinstance(corpus, Trees) and corpus.sections else corpus
+
+
+def _beside(folder: str, corpus: Corpus) -> Corpus:
+    paths = {name: getattr(corpus, name, None) for name in ("source", "target", "path", "raw_dir")}
+    joined = {name: os.path.join(folder, path) for name, path in paths.items() if path}  # an absolute path stays itself
+    found: dict[str, Any] = {name: path for name, path in joined.items() if os.path.exists(path)}
+    return dataclasses.replace(corpus, **found)

@@ -14,9 +14,11 @@ FEATURES = tuple(
     "asimd asimdhp asimddp fphp i8mm bf16 sve sve2 svebf16 svei8mm sme".split()
 )
 _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
-# Values of ONEDNN_MAX_CPU_ISA that hold oneDNN to instructions without products in bfloat16. TensorFlow still calls
-# oneDNN for them then, and the process ends by SIGSEGV (2.21.0, AVX2 on a processor with AVX512-BF16).
-_WITHOUT_BFLOAT16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
+# Values of ONEDNN_MAX_CPU_ISA that hold oneDNN to instructions without products in bfloat16. It computes them otherwise
+# under those with AVX-512. Without, TensorFlow 2.21.0 still calls it on a processor with AVX-512, and the process
+# aborts.
+_WITHOUT_AVX512 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2"}
+_WITHOUT_BFLOAT16 = _WITHOUT_AVX512 | {"AVX512_CORE", "AVX512_CORE_VNNI"}
 
 
 def name() -> str:
@@ -39,6 +41,14 @@ def onednn_limit() -> str:
 def has_bfloat16() -> bool:
     """Returns whether the processor computes products in bfloat16, and oneDNN may use the instructions for them."""
     return not _BFLOAT16.isdisjoint(features()) and onednn_limit() not in _WITHOUT_BFLOAT16
+
+
+def bfloat16_fault() -> str:
+    """Returns why TensorFlow's products in bfloat16 would end the process on this processor; "" if they would not."""
+    called = "avx512f" in features() and os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0"
+    if not called or onednn_limit() not in _WITHOUT_AVX512:
+        return ""
+    return f"oneDNN has no products in it under ONEDNN_MAX_CPU_ISA={onednn_limit()}"
 
 
 def usable_cores() -> int:

@@ -50,7 +50,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
     def register(self, item: Item) -> Item:
         """Makes `item` known under its own name. Raises ValueError where that name is taken, naming both places."""
         caller = sys._getframe(1)
-        place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        place = f"{os.path.abspath(caller.f_code.co_filename)}:{caller.f_lineno}"
         if item.name in self._items:
             raise ValueError(
                 f"{self._kind} {item.name!r} is registered twice: at {self._places[item.name]} and at {place}; "
@@ -62,8 +62,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
 
     def __getitem__(self, name: str) -> Item:
         self._load()
-        if name not in self._items:
-            raise KeyError(f"unknown {self._kind} {name!r}: {nearest(name, self._items)}")
+        self._must_have(name)
         return self._items[name]
 
     def __contains__(self, name: object) -> bool:
@@ -74,6 +73,12 @@ class Registry(Mapping[str, Item], Generic[Item]):
         self._load()
         return iter(sorted(self._items))
 
+    def folder(self, name: str) -> str:
+        """The folder of the module that registers `name`. Raises KeyError if none does."""
+        self._load()
+        self._must_have(name)
+        return os.path.dirname(self._places[name].rpartition(":")[0])
+
     def in_order(self) -> list[Item]:
         """Every item as they were registered: the rows of a table in the order in which they stand in its file."""
         self._load()
@@ -82,6 +87,10 @@ class Registry(Mapping[str, Item], Generic[Item]):
     def __len__(self) -> int:
         self._load()
         return len(self._items)
+
+    def _must_have(self, name: str) -> None:
+        if name not in self._items:
+            raise KeyError(f"unknown {self._kind} {name!r}: {nearest(name, self._items)}")
 
     def _load(self) -> None:
         """Imports every module that registers. An error in one of them is raised, never skipped."""
@@ -99,7 +108,14 @@ class Registry(Mapping[str, Item], Generic[Item]):
             raise
 
 
-PROBLEMS: Registry[Problem] = Registry("problem", "problems")
+class _Problems(Registry[Problem]):
+    """Problems. The relative paths of a problem lead from the folder of its module if they lead to something there."""
+
+    def __getitem__(self, name: str) -> Problem:
+        return super().__getitem__(name).beside(self.folder(name))
+
+
+PROBLEMS = _Problems("problem", "problems")
 HPARAMS: Registry[HParams] = Registry("hyperparameter set", "hparams")
 RECORDS: Registry[Record] = Registry("record of a hyperparameter set", "hparams")
 

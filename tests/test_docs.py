@@ -122,7 +122,7 @@ def test_an_installed_package_by_the_page(tmp_path):
     command = [sys.executable, "-m", "t2t_repro.bin.t2t_registry", "--problem=translate_enis_sagas", "--hparams=sagas"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "sagas/train.en.gz and sagas/train.is.gz" in done.stdout and "Changes of base: P_drop 0.3." in done.stdout
+    assert "text/train.en.gz and text/train.is.gz" in done.stdout and "Changes of base: P_drop 0.3." in done.stdout
 
 
 # To the letter.

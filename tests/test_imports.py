@@ -54,7 +54,7 @@ MAY_IMPORT = {
     "export": MODEL | {"training", "inference", "parsing"},
     "evaluation": MODEL | {"training", "inference", "parsing", "preparation"},
     "selftest": MODEL | {"flops", "preparation", "training", "inference", "export"},
-    "serving": {"io"},  # an export stands on its own
+    "serving": {"io", "processor"},  # an export stands on its own
     "cli": CORE | {"scale", "preparation", "training"},
     "bin": MODEL
     | {"cli", "flops", "scale"}

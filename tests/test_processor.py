@@ -81,6 +81,24 @@ def test_has_bfloat16_by_features_and_onednn_limit(monkeypatch, features, limit,
     assert processor.has_bfloat16() is expected
 
 
+@pytest.mark.parametrize(
+    ("features", "limit", "onednn", "fault"),
+    [
+        (("avx512f", "avx512_bf16"), "AVX2", "1", "oneDNN has no products in it under ONEDNN_MAX_CPU_ISA=AVX2"),
+        (("avx512f",), "sse41", "", "oneDNN has no products in it under ONEDNN_MAX_CPU_ISA=SSE41"),
+        (("avx512f", "avx512_bf16"), "AVX2", "0", ""),
+        (("avx512f", "avx512_bf16"), "AVX512_CORE", "1", ""),
+        (("avx512f", "avx512_bf16"), "", "1", ""),
+        (("avx2", "fma"), "AVX2", "1", ""),
+    ],
+)
+def test_bfloat16_is_refused_if_onednn_would_end_the_process(monkeypatch, features, limit, onednn, fault):
+    monkeypatch.setattr(processor, "features", lambda: features)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", onednn)
+    assert processor.bfloat16_fault() == fault
+
+
 def test_name_and_features_are_of_this_processor():
     assert processor.name()
     assert set(processor.features()) <= set(processor.FEATURES)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from absl import flags
 
 from t2t_repro import scale
+from t2t_repro.cli import launcher
 from t2t_repro.config import PRECISIONS, HParams, TrainingOptions
+from t2t_repro.io import read_json
 from t2t_repro.problem import SPLITS, Problem, TextFiles, Trees
 from t2t_repro.registry import PROBLEMS, import_user_directory
 
@@ -18,6 +21,7 @@ _TEXT = tuple(f"{split}_{side}" for split in SPLITS for side in ("source", "targ
 _TREES = tuple(f"{split}_trees" for split in SPLITS)
 _FILES = (*_TEXT, *_TREES)
 DATA_FLAGS = ("problem", "t2t_usr_dir", "vocab_size", "data_dir", "sample", "raw_dir", *_FILES)  # of t2t-datagen
+SIZES = ("vocab_size", "sample")  # fields of a problem that a flag replaces
 _PREPARED = "dataset.json"  # where t2t_repro.preparation.pipeline is done, it leaves this
 
 
@@ -55,8 +59,7 @@ def training_flags(values: flags.FlagValues) -> None:
     """Defines the flags of a training, but for what is trained."""
     flags.DEFINE_string("data_dir", None, "where the prepared data is, or goes", flag_values=values)
     flags.DEFINE_string("output_dir", None, "the run: checkpoints, vocabulary, metrics", flag_values=values)
-    meaning = "of matrix products; auto: that of the run, or the fastest here"
-    flags.DEFINE_enum("precision", "auto", list(PRECISIONS), meaning, flag_values=values)
+    precision_flag(values, "that of the run, or the fastest here")
     meaning = "XLA compiles each step, one program for each shape: slower on a CPU"
     flags.DEFINE_boolean("jit_compile", False, meaning, flag_values=values)
     meaning = "the same bits each time on a GPU too, where this is slower"
@@ -86,8 +89,15 @@ def decoding_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("average_checkpoints", 1, "the last so many, averaged", lower_bound=1, flag_values=values)
     flags.DEFINE_integer("beam_size", None, "in place of the run's", lower_bound=1, flag_values=values)
     flags.DEFINE_float("alpha", None, "length penalty, in place of the run's", flag_values=values)
-    flags.DEFINE_boolean("int8", False, "decodes in 8-bit integers: large models faster on a CPU", flag_values=values)
+    precision_flag(values)
+    meaning = "the decoder's products in 8-bit integers, all else by --precision: large models faster on a CPU"
+    flags.DEFINE_boolean("int8", False, meaning, flag_values=values)
     threads_flag(values)
+
+
+def precision_flag(values: flags.FlagValues, auto: str = "that of the run") -> None:
+    """Defines the flag that `t2t_repro.training.precision.resolve` takes."""
+    flags.DEFINE_enum("precision", "auto", list(PRECISIONS), f"of matrix products; auto: {auto}", flag_values=values)
 
 
 def threads_flag(values: flags.FlagValues) -> None:
@@ -110,11 +120,12 @@ def import_users_code(values: flags.FlagValues) -> None:
         import_user_directory(values.t2t_usr_dir)
 
 
-def chosen_problem(values: flags.FlagValues) -> Problem:
+def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem:
     """The problem of the command line, on the user's files where it takes them. Its text files can be opened.
 
-    Where data is prepared already, the files need not be named again, nor the folder of the originals be there. Raises
-    KeyError for an unknown name and ValueError for files that are missing, unreadable or not asked for.
+    If data is prepared already, the files and sizes need not be given again, nor the folder of the originals be there.
+    Without `needs_text` they need not be given either. Raises KeyError for an unknown name and ValueError for files
+    that are missing, unreadable or not asked for, and for sizes that the prepared data does not have.
     """
     problem = PROBLEMS[values.problem]
     files = {name: values[name].value for name in _FILES}
@@ -122,22 +133,64 @@ def chosen_problem(values: flags.FlagValues) -> Problem:
     if given and not problem.takes_files:
         yours = "parse_files" if problem.metric == "f1" else "translate_files"
         raise ValueError(f"problem {problem.name!r} has its own text and takes no {given[0]}; see {yours}")
-    prepared = os.path.exists(os.path.join(values.data_dir, problem.name, _PREPARED))
+    directory = os.path.join(values.data_dir, problem.name)
+    prepared = os.path.exists(os.path.join(directory, _PREPARED))
     if values.raw_dir is not None:
         if not prepared and not os.path.isdir(values.raw_dir):
             raise ValueError(f"--raw_dir: {values.raw_dir!r} is not a directory; give the folder of the originals")
         problem = problem.with_raw_dir(values.raw_dir)
-    if given or problem.takes_files and not prepared:
+    if given or problem.takes_files and not prepared and needs_text:
         problem = problem.with_files(**files)
+    for name, path in _files_of(problem):
+        if files[name]:
+            _must_open(f"{name} {path!r}", path, "give a UTF-8 text file")
+        else:
+            where = _looked_in(problem, path)
+            _must_open(f"{path!r} of problem {problem.name!r}{where}", path, "put a UTF-8 text file there")
+    return dataclasses.replace(problem, **_sizes(problem, values, directory))
+
+
+def _files_of(problem: Problem) -> Iterator[tuple[str, str]]:
+    """Each text file, under the name of the flag for such files."""
     for split in SPLITS:
         for corpus in problem.corpora(split):
             if isinstance(corpus, TextFiles):
-                _must_open(f"{split}_source", corpus.source)
-                _must_open(f"{split}_target", corpus.target)
+                yield f"{split}_source", corpus.source
+                yield f"{split}_target", corpus.target
             elif isinstance(corpus, Trees) and corpus.path and not corpus.sections:
-                _must_open(f"{split}_trees", corpus.path)
-    changes: dict[str, Any] = {name: values[name].value for name in ("vocab_size", "sample") if values[name].value}
-    return dataclasses.replace(problem, **changes)
+                yield f"{split}_trees", corpus.path
+
+
+def _looked_in(problem: Problem, path: str) -> str:
+    """Where a file that the problem declares was looked for."""
+    return "" if os.path.isabs(path) else f", neither in {PROBLEMS.folder(problem.name)!r} nor in {os.getcwd()!r}"
+
+
+def _sizes(problem: Problem, values: flags.FlagValues, directory: str) -> dict[str, Any]:
+    """The problem's sizes by the flags or, if they are left out, by the data that is prepared in `directory`."""
+    prepared = _prepared_sizes(directory)
+    sizes = {name: prepared.get(name, getattr(problem, name)) for name in SIZES}
+    given = {name: values[name].value for name in SIZES if values[name].value is not None}
+    for name, value in given.items():
+        if value != prepared.get(name, value):
+            raise ValueError(
+                f"{directory!r} holds other data: its {name} is {prepared[name]}, not {value}; leave out --{name}, or "
+                "give another --data_dir"
+            )
+    for name in sizes.keys() - given.keys():
+        if sizes[name] != getattr(problem, name):
+            launcher.report(f"--{name}={sizes[name]}, as the data in {directory!r} was prepared")
+    return sizes | given
+
+
+def _prepared_sizes(directory: str) -> dict[str, int]:
+    """The sizes that dataset.json records; nothing without one, or if it is damaged, which opening the data reports."""
+    try:
+        recorded = read_json(os.path.join(directory, _PREPARED)).get("problem")
+    except (OSError, ValueError):
+        return {}
+    found = recorded if isinstance(recorded, dict) else {}
+    return {name: found[name] for name in SIZES if isinstance(found.get(name), int)}
 
 
 def chosen_hparams(values: flags.FlagValues) -> HParams:
@@ -171,11 +224,11 @@ def must_be_writable(flag: str, path: str) -> None:
         raise PermissionError(f"--{flag}: may not write in {folder!r}")
 
 
-def _must_open(what: str, path: str) -> None:
+def _must_open(what: str, path: str, advice: str) -> None:
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # opening a pipe would wait
-        raise ValueError(f"{what} {path!r} is not a regular file, and text is read more than once; write it to a file")
+        raise ValueError(f"{what} is not a regular file, and text is read more than once; write it to a file")
     try:
         with open(path, "rb"):
             pass
     except OSError as error:
-        raise ValueError(f"cannot read {what} {path!r}: {error.strerror}; give a UTF-8 text file") from None
+        raise ValueError(f"cannot read {what}: {error.strerror}; {advice}") from None

@@ -32,7 +32,8 @@ def pairs(split: str) -> Iterator[Pair]:
         yield digits, " ".join(WORDS[int(digit)] for digit in digits)
 
 
-# For two files of text, one sentence a line: train=(TextFiles("train.en", "train.de"),), from t2t_repro.problem too.
+# For two files of text beside this one, a sentence a line: train=(TextFiles("train.en", "train.de"),); import TextFiles
+# from t2t_repro.problem too.
 PROBLEMS.register(
     Problem(
         name="{name}",

@@ -21,6 +21,7 @@ from t2t_repro.preparation.pipeline import Dataset
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import to_average
 from t2t_repro.training.metrics import safe_exp
+from t2t_repro.training.precision import resolve
 from t2t_repro.training.train_step import make_evaluator
 
 RESAMPLED = 1_000  # times, for the interval of BLEU
@@ -34,16 +35,19 @@ def evaluate(
     alpha: float | None = None,
     int8: bool = False,
     data_dir: str | None = None,
+    precision: str = "auto",
 ) -> dict[str, Any]:
     """Scores the run in `output_dir` on a split of its prepared data: BLEU and chrF of its translations against the
     references as they were given, or bracket F1 of its trees, which have gold's tags, with what EVALB deletes by
     COLLINS.prm; and loss, perplexity and accuracy per token of the vocabulary. If a pair has more than
     `max_positions` tokens per side, the first are translated and scored; "cut" is the number of such pairs.
 
+    The model computes in `precision`, or "auto" in that of the run; with `int8` its decoder multiplies 8-bit integers.
     The data is looked for where the run was trained from, or in `data_dir`. Raises FileNotFoundError where it is not
-    there, and ValueError where the problem has no such split.
+    there, and ValueError where the problem has no such split, or if `precision` cannot be computed here.
     """
     run = Run.open(output_dir)
+    computed_in = resolve(precision, run.precision)
     dataset = Dataset.open(os.path.join(data_dir or run.data_dir, run.problem.name))
     if dataset.record["vocabulary"]["sha256"] != run.vocabulary_sha256:
         raise ValueError(
@@ -51,7 +55,7 @@ def evaluate(
             "the --data_dir that it was trained on"
         )
     shards = dataset.shards(split)
-    translator = Translator.from_run(output_dir, average_checkpoints, int8)
+    translator = Translator.from_run(output_dir, average_checkpoints, int8, precision)
     if run.problem.metric == "f1":
         scores = _bracket_scores(dataset.trees(split), translator, beam_size, alpha)
     else:
@@ -72,6 +76,7 @@ def evaluate(
         "step": int(weights[-1].rpartition("-")[2]),
         "beam_size": run.hparams.beam_size if beam_size is None else beam_size,
         "alpha": run.hparams.alpha if alpha is None else alpha,
+        "precision": computed_in,
         "int8": int8,
         "max_tokens": longest,
         "cut": input_pipeline.longer_pairs(shards, longest),
@@ -88,7 +93,8 @@ def table(scores: dict[str, Any]) -> str:
         ("problem", f"{scores['problem']}, {scores['split']} ({scores['sentences']:,} sentences)"),
         ("set", scores["hparams"]),
         ("weights", f"{' + '.join(scores['checkpoints'])}"),
-        ("search", f"beam {scores['beam_size']}, alpha {scores['alpha']}{', int8' if scores['int8'] else ''}"),
+        ("search", f"beam {scores['beam_size']}, alpha {scores['alpha']}"),
+        ("precision", f"{scores['precision']}{', decoder in int8' * scores['int8']}"),
         *(_bracket_rows(scores) if "f1" in scores else _translation_rows(scores)),
         *_cut_rows(scores),
         ("loss", f"{scores['loss']:.4f} nats a token, label-smoothed"),

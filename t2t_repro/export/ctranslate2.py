@@ -59,12 +59,12 @@ def must_be_installed() -> None:
 
 
 def write(
-    model: Transformer, vocabulary: Vocabulary, directory: str, quantization: str = "float32", parses: bool = False
+    model: Transformer, vocabulary: Vocabulary, directory: str, quantization: str = "none", parses: bool = False
 ) -> None:
     """Writes `model` into `directory`, which is made: weights, vocabulary, tokenizer, and a README that says how to use
     them.
 
-    `quantization` is "float32" or "int8" (matrices and embeddings in 8 bits with a scale for each row, the rest
+    `quantization` is "none" (float32) or "int8" (matrices and embeddings in 8 bits with a scale for each row, the rest
     float32). `parses`: the model writes linearized trees. Raises ValueError where CTranslate2 is not installed.
     """
     must_be_installed()
@@ -72,7 +72,7 @@ def write(
     spec.register_source_vocabulary(vocabulary.pieces)
     spec.register_target_vocabulary(vocabulary.pieces)
     spec.validate()
-    spec.optimize(quantization=quantization)
+    spec.optimize(quantization="float32" if quantization == "none" else quantization)
     os.makedirs(directory, exist_ok=True)
     spec.save(directory)
     shutil.copyfile(vocabulary.path, os.path.join(directory, VOCABULARY))

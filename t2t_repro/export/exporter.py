@@ -24,9 +24,10 @@ from t2t_repro.io import write_json
 from t2t_repro.run import Run, versions
 from t2t_repro.training.averaging import average_of
 from t2t_repro.training.checkpoints import to_average
+from t2t_repro.training.precision import resolve
 
 FORMATS = ("saved_model", "ctranslate2")
-QUANTIZATIONS = ("float32", "int8")
+QUANTIZATIONS = ("none", "int8")
 LICENCE = {
     "code": "Apache-2.0",
     "weights": "their trainer's to give, within the terms of the text they were trained on",
@@ -38,20 +39,36 @@ def export(
     export_dir: str,
     average_checkpoints: int = 1,
     format: str = "saved_model",
-    quantization: str = "float32",
+    quantization: str = "none",
+    precision: str = "auto",
 ) -> str:
     """Writes the run in `output_dir` to the next numbered folder of `export_dir`, whole or not at all: its path.
 
-    `format` is one of `FORMATS`; `quantization` is "float32", or "int8" for what decodes by products of 8-bit integers.
-    Raises FileNotFoundError or ValueError where the run cannot be read, or for another format or quantization.
+    Args:
+      average_checkpoints: the newest checkpoints, whose mean is written.
+      format: one of `FORMATS`.
+      quantization: "none", or "int8" for a decoder that multiplies 8-bit integers.
+      precision: what all else of a SavedModel is computed in; "auto" is that of the run. CTranslate2 is given float32
+        weights, and its user chooses what it computes in.
+
+    Raises FileNotFoundError or ValueError where the run cannot be read, for another format or quantization, or for a
+    precision that the format does not have or that cannot be computed here.
     """
     if format not in FORMATS:
         raise ValueError(f"the format must be one of {', '.join(FORMATS)}, got {format!r}")
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}")
     run = Run.open(output_dir)
+    if format == "ctranslate2":
+        if precision not in ("auto", "float32"):
+            raise ValueError(
+                f"CTranslate2 takes float32 weights. Received: precision={precision!r}; leave it out, and choose a "
+                "compute_type when you load the model"
+            )
+        precision = "float32"
+    computed_in = resolve(precision, run.precision)
     int8 = format == "saved_model" and quantization == "int8"
-    translator = Translator.from_run(output_dir, average_checkpoints, int8)
+    translator = Translator.from_run(output_dir, average_checkpoints, int8, precision)
     parses = run.problem.metric == "f1"
     with _next_version(export_dir) as (temporary, path):
         if format == "ctranslate2":
@@ -59,7 +76,7 @@ def export(
         else:
             module = ExportedTranslator(translator, parses)
             tf.saved_model.save(module, temporary, signatures=module.signatures())
-        card: dict[str, Any] = {"format": format, "quantization": quantization}
+        card: dict[str, Any] = {"format": format, "precision": computed_in, "quantization": quantization}
         if parses:
             card["constrained"] = format == "saved_model"  # to the sentence's words and brackets that match
         card |= _model_card(run, translator, average_checkpoints)
@@ -102,7 +119,7 @@ def _model_card(run: Run, translator: Translator, average_checkpoints: int) -> d
             "size": translator.vocabulary.size,
             "sha256": translator.vocabulary.sha256,
         },
-        "precision": run.precision,
+        "trained_in": run.precision,
         "seed": run.seed,
         "checkpoints": checkpoints,
         "average_of": average_of(run, average_checkpoints),

@@ -12,6 +12,8 @@ from t2t_repro.config import HParams
 from t2t_repro.data.vocabulary import must_be_list, must_be_pairs, must_be_unicode
 from t2t_repro.inference.translator import distinct
 from t2t_repro.io import read_json
+from t2t_repro.training import hardware
+from t2t_repro.training.precision import allow_tf32
 
 _GRAPH, _CARD = "saved_model.pb", "model_card.json"
 _ASSERTION = re.compile(r"assertion failed: (.*)")  # as far as the line goes: then TensorFlow names the node
@@ -23,20 +25,25 @@ class ExportedModel:
     def __init__(self, path: str):
         """`path`: the folder of a SavedModel, or one of numbered folders, of which the highest is taken.
 
-        Raises FileNotFoundError where there is none, and ValueError where it is damaged or TensorFlow lacks one of its
-        operations.
+        Raises FileNotFoundError where there is none, and ValueError where it is damaged, if TensorFlow lacks one of its
+        operations, or if this processor cannot compute in its precision.
         """
         import tensorflow_text  # noqa: F401  (registers the operations of the tokenizer)
 
         self.path = _newest_version(path)
         try:
-            self.hparams = HParams(**read_json(os.path.join(self.path, _CARD))["hparams"])
+            card = read_json(os.path.join(self.path, _CARD))
+            self.hparams = HParams(**card["hparams"])
             self._loaded = tf.saved_model.load(self.path)  # kept, for signatures do not keep their variables
         except (KeyError, TypeError, ValueError, OSError, tf.errors.OpError) as error:
             raise ValueError(f"{self.path} is damaged: {str(error).splitlines()[0]}; export the run again") from None
-        except RuntimeError as error:  # an operation is not registered: of a float32 export no processor lacks one
+        except RuntimeError as error:  # an operation is not registered: without int8 no processor lacks one
             reason = str(error).partition(".")[0]
-            raise ValueError(f"{self.path} cannot run here: {reason}; export it with quantization float32") from None
+            raise ValueError(f"{self.path} cannot run here: {reason}; export it without int8") from None
+        precision = card.get("precision")
+        if precision == "bfloat16" and (fault := hardware.bfloat16_fault()):
+            raise ValueError(f"{self.path} computes in bfloat16, and {fault}; export the run in float32")
+        allow_tf32(precision == "tf32")
 
     def translate(self, texts: Sequence[str], beam_size: int | None = None, alpha: float | None = None) -> list[str]:
         """The best translation of each text; an empty text gives an empty one."""

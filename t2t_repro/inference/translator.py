@@ -21,7 +21,7 @@ from t2t_repro.model.transformer import Transformer
 from t2t_repro.parsing.constrained_decoding import GivenWords
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import load_weights
-from t2t_repro.training.precision import POLICIES, allow_tf32
+from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
 
 BATCH_TOKENS = 2_048  # source positions of a batch, padding included, for a beam of at most `BATCH_WIDTH`
 BATCH_WIDTH = 4
@@ -44,18 +44,25 @@ class Translator:
         self.vocabulary, self.hparams = vocabulary, hparams
 
     @classmethod
-    def from_run(cls, output_dir: str, average_checkpoints: int = 1, int8: bool = False) -> Translator:
+    def from_run(
+        cls, output_dir: str, average_checkpoints: int = 1, int8: bool = False, precision: str = "auto"
+    ) -> Translator:
         """The run in `output_dir`, with the mean of its newest `average_checkpoints` checkpoints' weights.
 
-        With `int8` the products of decoding are in 8-bit integers, for large models faster on a CPU; all else is as the
-        run has it. Raises FileNotFoundError where there is no run or no checkpoint, and ValueError where one is
-        damaged, or if such products are missing or wrong here (`t2t_repro.model.int8`).
+        It computes in `precision`, of `t2t_repro.training.precision`; "auto" is that of the run. With `int8` the
+        decoder's products are in 8-bit integers, for large models faster on a CPU, and all else is in `precision`.
+
+        Raises FileNotFoundError where there is no run or no checkpoint, and ValueError where one is damaged, if
+        `precision` cannot be computed here, or if 8-bit products are missing or wrong here (`t2t_repro.model.int8`).
         """
-        return cls.from_runs([output_dir], average_checkpoints, int8)
+        return cls.from_runs([output_dir], average_checkpoints, int8, precision)
 
     @classmethod
-    def from_runs(cls, output_dirs: Sequence[str], average_checkpoints: int = 1, int8: bool = False) -> Translator:
-        """An ensemble of runs, that is the mean of their probabilities, decoded as the first of them says.
+    def from_runs(
+        cls, output_dirs: Sequence[str], average_checkpoints: int = 1, int8: bool = False, precision: str = "auto"
+    ) -> Translator:
+        """An ensemble of runs, that is the mean of their probabilities, decoded as the first of them says; each in
+        `precision`, or "auto" in its own.
 
         Raises ValueError where they do not share their vocabulary, and whatever `from_run` raises.
         """
@@ -69,8 +76,12 @@ class Translator:
                     "runs decode together only where they were trained on the same prepared data"
                 )
         vocabulary = Vocabulary(runs[0].vocabulary)
-        allow_tf32(all(run.precision == "tf32" for run in runs))
-        models = [Transformer(vocabulary.size, run.hparams, dtype=POLICIES[run.precision]) for run in runs]
+        chosen = [resolve(precision, run.precision) for run in runs]
+        allow_tf32(set(chosen) == {"tf32"})
+        models = [
+            Transformer(vocabulary.size, run.hparams, dtype=POLICIES[its_own])
+            for run, its_own in zip(runs, chosen, strict=True)
+        ]
         for run, model in zip(runs, models, strict=True):
             load_weights(run, model, average_checkpoints)
         return cls(FixedEnsemble(models, int8), vocabulary, runs[0].hparams)

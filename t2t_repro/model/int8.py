@@ -28,7 +28,7 @@ LARGEST_ROW = 127  # the range is symmetric, as oneDNN has it: -128 is not used
 LARGEST_WEIGHT = 64
 PROBES = ((1, 8, 8), (5, 100, 40))  # N, I, O: a vector and a matrix, for which oneDNN may choose different code
 _WRONG = "products of 8-bit integers are wrong on this processor: expected"
-_EXPORT_AGAIN = "export the run with --quantization=float32"
+_EXPORT_AGAIN = "export the run without int8"
 
 
 class Int8Matrix(NamedTuple):

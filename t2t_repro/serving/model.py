@@ -14,6 +14,7 @@ import tensorflow_text  # noqa: F401  (registers the tokenizer's operations)
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
+from t2t_repro import processor
 from t2t_repro.io import read_json
 from t2t_repro.serving.cancellation import Cancellation
 from t2t_repro.serving.versions import newest_version
@@ -76,6 +77,7 @@ class ServedModel:
             raise ValueError(f"{self.path} has no signature {DEFAULT_SIGNATURE!r}; give what t2t-exporter wrote")
         card = os.path.join(self.path, "model_card.json")
         self.card: dict[str, Any] = read_json(card) if os.path.exists(card) else {}
+        self._choose_precision()
 
     def run(
         self, signature: str, inputs: Mapping[str, np.ndarray], cancellation: Cancellation | None = None
@@ -95,6 +97,15 @@ class ServedModel:
                 raise
             raise WrongInput(" ".join(refused[1].replace("[", " ").replace("]", " ").split())) from None
         return {name: value.numpy() for name, value in found.items()}
+
+    def _choose_precision(self) -> None:
+        """Raises ValueError if this processor cannot compute in the export's precision."""
+        precision = self.card.get("precision")
+        fault = "" if tf.config.list_physical_devices("GPU") else processor.bfloat16_fault()
+        if precision == "bfloat16" and fault:
+            raise ValueError(f"{self.path} computes in bfloat16, and {fault}; export the run in float32")
+        # in the whole process; TensorFlow's own default is to multiply float32 in TF32 if a GPU has it
+        tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
 
     def _specs(self, signature: str) -> dict[str, tf.TensorSpec]:
         return dict(self._model.signatures[signature].structured_input_signature[1])

@@ -107,6 +107,11 @@ def native_precision() -> tuple[str, str]:
     return "bfloat16", "the processor has products in bfloat16"
 
 
+def bfloat16_fault() -> str:
+    """Returns why a product in bfloat16 would end the process here; "" if it would not."""
+    return "" if gpus() else processor.bfloat16_fault()
+
+
 def product_fault(precision: str) -> str:
     """What is wrong with matrix products in `precision` ("float32", "bfloat16", "float16"); "" if they are right.
 

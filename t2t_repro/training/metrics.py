@@ -26,10 +26,8 @@ class Progress:
 
     `report` takes one finished line. On a terminal the newest line replaces the one before it. `spent` [4], float64, is
     what the training has cost up to the last line, over all its starts: real target tokens, FLOPs, seconds, and FLOPs
-    as the paper counts them, `paper_rate` a second (`UNKNOWN` if that is). With `matrix_rate`, the FLOPs per second of
-    the machine's matrix products, the share of it is reported that the updates reach. `watch` is called after each
-    report with the newest step, the sums [U, 7] of the updates since the last one, and where in the data the update
-    after each begins.
+    as the paper counts them, `paper_rate` a second (`UNKNOWN` if that is). `watch` is called after each report with the
+    newest step, the sums [U, 7] of the updates since the last one, and where in the data the update after each begins.
     """
 
     def __init__(
@@ -38,12 +36,11 @@ class Progress:
         report: Callable[[str], None],
         spent: tuple[float, ...] = (0, 0, 0, 0),
         seconds: float = 10.0,
-        matrix_rate: float = 0.0,
         paper_rate: float = UNKNOWN,
         watch: Callable[[int, np.ndarray, list[tf.Tensor]], None] | None = None,
     ):
         self._run, self._report, self._seconds = run, report, seconds
-        self._matrix_rate, self._paper_rate, self._watch = matrix_rate, paper_rate, watch
+        self._paper_rate, self._watch = paper_rate, watch
         self.spent = np.array(spent, np.float64)
         self._counted = time.monotonic()
         self._events = tf.summary.create_file_writer(run.directory)
@@ -124,10 +121,9 @@ class Progress:
             "gradient_norm": float(sums_U7[-1, 5]),
             "skipped_updates": skipped,
             "seconds_per_update": elapsed / len(timed_U7),
+            "flops_per_second": float(speeds[4]),
             "flops_spent": float(self.spent[1]),
         }
-        if self._matrix_rate:
-            values["share_of_matrix_rate"] = float(speeds[4]) / self._matrix_rate
         self.write(step, values, self._line(step, values, now))
         if self._watch:
             self._watch(step, sums_U7, positions)
@@ -136,11 +132,10 @@ class Progress:
         """The report for a person, within 80 columns up to 300,000 steps and 100 hours. Last comes the time left."""
         total = self._run.hparams.train_steps
         per_step = (now - self._started) / max(step - (self._first_step or 0) - 1, 1)
-        share = f" {values['share_of_matrix_rate']:.0%}" if "share_of_matrix_rate" in values else ""
         return (
             f"step {step:,}/{short(total)} loss {values['loss']:.2f} ppl {values['perplexity']:.4g} "
             f"lr {values['learning_rate']:.1e} |g| {values['gradient_norm']:.2g} "
-            f"{values['target_tokens_per_second'] / 1000:.3g}k tok/s{share} -{clock((total - step) * per_step)}"
+            f"{values['target_tokens_per_second'] / 1000:.3g}k tok/s -{clock((total - step) * per_step)}"
         ).replace("e-0", "e-")
 
 

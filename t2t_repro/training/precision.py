@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from t2t_repro.config import PRECISIONS
 from t2t_repro.training import hardware
 
 POLICIES = {  # Keras' names
@@ -25,13 +26,17 @@ def allow_tf32(allowed: bool) -> None:
     tf.config.experimental.enable_tensor_float_32_execution(allowed)
 
 
-def resolve(precision: str) -> str:
-    """`precision`, or for "auto" the fastest that the hardware computes natively.
+def resolve(precision: str, of_run: str | None = None) -> str:
+    """Returns the precision that "auto" stands for: `of_run`, that of a run, or without one the fastest that the
+    hardware computes natively; any other `precision` as it is.
 
-    That is "bfloat16" on GPUs of compute capability 8.0 and on processors that have it, "float16" on GPUs of 7.0 and
-    later, whose tensor cores are for that alone, and "float32" elsewhere (`hardware.native_precision`). Raises
-    ValueError for "tf32" on other devices than GPUs of 8.0 and later.
+    The fastest is "bfloat16" on GPUs of compute capability 8.0 and on processors that have it, "float16" on GPUs of 7.0
+    and later, whose tensor cores are for that alone, and "float32" elsewhere (`hardware.native_precision`). Raises
+    ValueError for an unknown precision, for one that cannot be computed here, and for "tf32" on other devices than GPUs
+    of 8.0 and later, unless it is that of a run: its weights are float32.
     """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     if precision == "tf32":
         least = min((gpu["compute_capability"] for gpu in hardware.gpus()), default=None)
         if least is None or least < (8, 0):
@@ -39,6 +44,7 @@ def resolve(precision: str) -> str:
                 "precision 'tf32' expects GPUs of compute capability 8.0 or later. "
                 f"Received: {'no GPU' if least is None else least}; take 'float32'"
             )
-    if precision != "auto":
-        return precision
-    return hardware.native_precision()[0]
+    chosen = precision if precision != "auto" else of_run or hardware.native_precision()[0]
+    if chosen == "bfloat16" and (fault := hardware.bfloat16_fault()):
+        raise ValueError(f"precision 'bfloat16' cannot be computed here: {fault}; take 'float32', or lift that limit")
+    return chosen

@@ -79,6 +79,7 @@ def train(
     SIGINT or SIGTERM, when the step in progress is finished and saved.
     """
     must_fit(problem, hparams)
+    precision = chosen_precision(options.precision, output_dir)  # refused before hours of preparation
     hparams = replace(hparams, checkpoint_steps=options.checkpoint_steps or hparams.checkpoint_steps)
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -94,7 +95,7 @@ def train(
             hparams=hparams,
             data_dir=data_dir,
             seed=options.seed,
-            precision=chosen_precision(options.precision, output_dir),
+            precision=precision,
             vocabulary_sha256=vocabulary.sha256,
         )
         precisions.allow_tf32(run.precision == "tf32")
@@ -129,11 +130,9 @@ def must_fit(problem: Problem, hparams: HParams) -> None:
 
 
 def chosen_precision(precision: str, output_dir: str) -> str:
-    """Returns the precision that "auto" stands for: that of the run in `output_dir`, whatever machine continues it, or
-    without one what `precisions.resolve` finds. Raises ValueError as that does."""
-    if precision == "auto" and Run.exists(output_dir):
-        return Run.open(output_dir).precision
-    return precisions.resolve(precision)
+    """Returns what `precisions.resolve` does for the run in `output_dir`, whatever machine continues it, if there is
+    one."""
+    return precisions.resolve(precision, Run.open(output_dir).precision if Run.exists(output_dir) else None)
 
 
 def default_microbatch_tokens(hparams: HParams, replicas: int) -> int:
@@ -222,12 +221,10 @@ class _Training:
             raise Interrupted(stop.signal)
 
     def _progress(self) -> Progress:
-        rate = hardware.matrix_rate(self.settings.precision, self.strategy.num_replicas_in_sync)
-        self.report(f"% is the share of the rate of matrix products here, {rate / 1e9:,.0f} GFLOP/s")
         guard = Guard(self.settings, self.dataset, self.report)
         paper_rate = paper_flops(1.0, self.strategy.num_replicas_in_sync, hardware.name()) or UNKNOWN
         spent = self.spent.numpy()
-        return Progress(self.settings, self.report, spent, matrix_rate=rate, paper_rate=paper_rate, watch=guard)
+        return Progress(self.settings, self.report, spent, paper_rate=paper_rate, watch=guard)
 
     def _make_updater(self) -> None:
         run = self.settings

@@ -28,7 +28,7 @@ from t2t_repro.bin import t2t_eval
 from t2t_repro.cli import launcher
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.problem import Problem
-from t2t_repro.registry import HPARAMS
+from t2t_repro.registry import HPARAMS, PROBLEMS
 from t2t_repro.run import Run
 
 PROGRAMS = sorted(file.stem.replace("_", "-") for file in (CHECKOUT / "bin").glob("t2t_*.py"))
@@ -199,6 +199,20 @@ def test_reader_gone_is_quiet():
             ["--problem=translate_ende_cldr", *TRAIN, "--hparams=bse"],
             "unknown hyperparameter set 'bse': did",
         ),
+        *[
+            ("t2t-trainer", ["--problem=translate_files", *TRAIN, mistake], message)  # not: needs your text
+            for mistake, message in (
+                ("--hparams=bse", "unknown hyperparameter set 'bse': did you mean 'base'? known: "),
+                ("--override=dk=1", "unknown field 'dk' in --override: did you mean 'd_k'? "),
+                ("--override=d_k=x", "d_k must be of type int, got 'x' in --override"),
+                ("--override=d_k=0", "d_k must be at least 1, got 0"),
+            )
+        ],
+        (
+            "t2t-ablate",
+            ["--problem=translate_files", "--data_dir=D", "--output_dir=O", "--rows=basse"],
+            "unknown row 'basse' in --rows: did you mean 'base'?",
+        ),
         ("t2t-registry", ["--diff=base,bgi"], "unknown hyperparameter set 'bgi': did you mean 'big'? known: "),
         (
             "t2t-registry",
@@ -242,7 +256,7 @@ def test_reader_gone_is_quiet():
 )
 def test_failure(program, name, arguments, message):
     code, out, err = program(name, *arguments)
-    unknown_name = message.startswith(("unknown problem", "unknown hyperparameter set", "unknown field"))
+    unknown_name = message.startswith("unknown ")
     assert (code, out) == (2 if unknown_name else 1, "")
     assert err.startswith(f"{name}: {message}") and err.count("\n") == 1
     assert os.listdir() == []
@@ -397,6 +411,77 @@ def test_prepared_files_need_not_be_named_again(program, stand_in):
 
 
 @pytest.fixture
+def prepared():
+    """Data of translate_files that is prepared in D, with sizes of its own."""
+    os.makedirs("D/translate_files")
+    Path("D/translate_files/dataset.json").write_text('{"problem": {"vocab_size": 600, "sample": 50}}')
+
+
+def test_sizes_of_prepared_data_need_not_be_given_again(program, stand_in, prepared):
+    calls = []
+    stand_in("preparation.pipeline", prepare=lambda *positional, **named: calls.append(positional))
+    data = ("t2t-datagen", "--problem=translate_files", "--data_dir=D")
+    code, _, err = program(*data)
+    assert code == 0 and sorted(err.splitlines()) == [
+        f"--{size}, as the data in 'D/translate_files' was prepared" for size in ("sample=50", "vocab_size=600")
+    ]
+    assert program(*data, "--vocab_size=600", "--sample=50") == (0, "", "")
+    assert [(problem.vocab_size, problem.sample) for problem, _ in calls] == [(600, 50)] * 2
+
+
+def test_other_sizes_than_those_of_prepared_data_are_refused_early(program, prepared):
+    expected = "t2t-datagen: 'D/translate_files' holds other data: its vocab_size is 600, not 700; leave out --vocab_s"
+    code, _, err = program("t2t-datagen", "--problem=translate_files", "--data_dir=D", "--vocab_size=700")
+    assert code == 1 and err.startswith(expected)
+
+
+SAGAS = """
+from t2t_repro.problem import Problem, TextFiles
+from t2t_repro.registry import PROBLEMS
+PROBLEMS.register(Problem(name="{name}", description="", train=(TextFiles("text/a.en", "text/a.is"),)))
+"""
+
+
+@pytest.fixture
+def users_problem(monkeypatch):
+    """`users_problem(name)`: a folder `usr` that registers it; its text is text/a.en and text/a.is."""
+    len(PROBLEMS)  # loads the others
+    for attribute in ("_items", "_places"):
+        monkeypatch.setattr(PROBLEMS, attribute, dict(getattr(PROBLEMS, attribute)))
+
+    def made(name):
+        os.mkdir("usr")
+        Path("usr/sagas.py").write_text(SAGAS.format(name=name))
+        return ["t2t-datagen", "--t2t_usr_dir=usr", f"--problem={name}", "--data_dir=D"]
+
+    yield made
+    for name in [name for name in sys.modules if name.split(".")[0] == "t2t_usr_dir"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("folder", ["usr", "."])
+def test_text_is_looked_for_beside_the_module_then_here(program, stand_in, users_problem, tmp_path, folder):
+    calls = []
+    stand_in("preparation.pipeline", prepare=lambda *positional, **named: calls.append(positional))
+    command = users_problem("sagas_of_one_folder")
+    for text in {folder, "."}:  # what is beside the module goes first
+        os.mkdir(f"{text}/text")
+        for side in ("en", "is"):
+            Path(f"{text}/text/a.{side}").touch()
+    assert program(*command) == (0, "", "")
+    (corpus,) = calls[0][0].train
+    assert os.path.abspath(corpus.source) == str(tmp_path / folder / "text/a.en")
+    assert os.path.abspath(corpus.target) == str(tmp_path / folder / "text/a.is")
+
+
+def test_missing_text_of_a_problem_says_where_it_was_looked_for(program, users_problem, tmp_path):
+    found = program(*users_problem("sagas_without_text"))
+    where = f"neither in '{tmp_path}/usr' nor in '{tmp_path}': No such file or directory; put a UTF-8 text file there"
+    expected = f"t2t-datagen: cannot read 'text/a.en' of problem 'sagas_without_text', {where}\n"
+    assert found == (1, "", expected)
+
+
+@pytest.fixture
 def training(stand_in, monkeypatch):
     """Stand-ins for what the trainer calls; `training.calls` fills up, `training.splits` says what data there is."""
 
@@ -467,6 +552,14 @@ def test_dry_run_trains_nothing(program, training, stand_in, monkeypatch):
     assert options == TrainingOptions(**asked) and named == {"sampler": "the sampler"}
 
 
+def test_dry_run_needs_no_text(program, training, stand_in, monkeypatch):
+    calls = []
+    stand_in("training.dry_run.estimate", dry_run=lambda *positional, **named: calls.append(positional))
+    monkeypatch.setattr(launcher, "go_on_in_a_child", lambda value: (value, None))
+    assert program("t2t-trainer", "--problem=translate_files", *TRAIN, "--dry_run", "--vocab_size=900").code == 0
+    assert calls[0][0].takes_files and calls[0][0].vocab_size == 900
+
+
 def test_trainer_refuses_before_anything_heavy(program, training, run):
     open("file", "w").close()
     for arguments, message in [
@@ -488,7 +581,13 @@ def test_trainer_refuses_before_anything_heavy(program, training, run):
         ("preparation/pipeline.py", "prepare", ["problem", "data_dir", "report", "verify"]),
         ("training/trainer.py", "train", [*TRAINED, "options", "sampler"]),
         ("training/dry_run/estimate.py", "dry_run", [*TRAINED, "options", "sampler"]),
-        ("inference/translator.py", "from_run", ["cls", "output_dir", "average_checkpoints"]),
+        ("inference/translator.py", "from_run", ["cls", "output_dir", "average_checkpoints", "precision"]),
+        ("inference/translator.py", "from_runs", ["cls", "output_dirs", "average_checkpoints", "int8", "precision"]),
+        (
+            "inference/export.py",
+            "export",
+            ["output_dir", "export_dir", "average_checkpoints", "format", "quantization", "precision"],
+        ),
         ("inference/translator.py", "n_best", ["self", "texts", "n", "beam_size", "alpha", "report", "advance"]),
         ("inference/translator.py", "score_tokens", ["self", "pairs", "report", "advance"]),
         ("evaluation/evaluator.py", "evaluate", ["output_dir", *t2t_eval.OPTIONS]),
@@ -511,8 +610,9 @@ def translator(stand_in, run):
         calls = []
 
         @classmethod
-        def from_runs(cls, output_dirs, average_checkpoints, int8):
-            cls.calls.append((*output_dirs, average_checkpoints, *(["int8"] if int8 else [])))
+        def from_runs(cls, output_dirs, average_checkpoints, int8, precision):
+            more = [*(["int8"] if int8 else []), *([precision] if precision != "auto" else [])]
+            cls.calls.append((*output_dirs, average_checkpoints, *more))
             return cls()
 
         def n_best(self, texts, n, beam_size, alpha, report, advance=None, **further):
@@ -586,9 +686,10 @@ def test_decoder_from_file_to_file(program, translator, tmp_path):
     assert translator.calls[1] == (["größe"], 1, 2, 0.1)
 
 
-def test_decoder_in_integers(program, translator):
-    assert program("t2t-decoder", "--output_dir=RUN", "--int8", stdin=b"a\n").out == "A\n"
-    assert translator.calls[0] == ("RUN", 1, "int8")
+def test_decoder_in_integers_and_in_a_precision(program, translator):
+    options = ["--output_dir=RUN", "--int8", "--precision=float32"]
+    assert program("t2t-decoder", *options, stdin=b"a\n").out == "A\n"
+    assert translator.calls[0] == ("RUN", 1, "int8", "float32")
 
 
 def test_decoder_takes_an_ensemble_a_prefix_and_a_least_length(program, translator):
@@ -742,7 +843,7 @@ def test_eval(program, stand_in, run):
     options = ["--split=validation", "--average_checkpoints=5", "--beam_size=1"]
     assert program("t2t-eval", "--output_dir=RUN", *options) == (0, "BLEU 27.3\n", "")
     named = {"split": "validation", "average_checkpoints": 5, "beam_size": 1, "alpha": None, "int8": False}
-    assert calls == [("RUN", named | {"data_dir": None})]
+    assert calls == [("RUN", named | {"precision": "auto", "data_dir": None})]
     assert json.loads(program("t2t-eval", "--output_dir=RUN", "--json").out) == scores
     with open("RUN/scores.jsonl", encoding="utf-8") as file:
         assert [json.loads(line) for line in file] == [scores] * 2

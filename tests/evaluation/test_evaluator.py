@@ -81,7 +81,8 @@ def test_the_table(scored):
     assert f"BLEU        {scores['bleu']:.2f} +- {scores['bleu_interval']:.2f}  ({scores['bleu_signature']})" in lines
     assert "search      beam 2, alpha 0.5" in lines
     assert "weights     ckpt-8" in lines
-    assert "search      beam 2, alpha 0.5, int8" in table(scores | {"int8": True}).split("\n")
+    assert "precision   float32" in lines
+    assert "precision   float32, decoder in int8" in table(scores | {"int8": True}).split("\n")
 
 
 def test_sentences_that_are_too_long_are_cut_and_counted(trained, tmp_path):

@@ -127,9 +127,9 @@ def test_a_run_is_exported(trained, tmp_path):
     path = export(trained.directory, str(tmp_path / "E"), format="ctranslate2", quantization="int8")
     with open(f"{path}/model_card.json", encoding="utf-8") as file:
         card = json.load(file)
-    assert (card["format"], card["quantization"]) == ("ctranslate2", "int8")
+    assert [card[name] for name in ("format", "precision", "quantization")] == ["ctranslate2", "float32", "int8"]
     assert engine_of(path).translate_batch([["a"]], max_decoding_length=2)
-    with pytest.raises(ValueError, match="quantization must be one of float32, int8, got 'int4'"):
+    with pytest.raises(ValueError, match="quantization must be one of none, int8, got 'int4'"):
         export(trained.directory, str(tmp_path / "E"), format="ctranslate2", quantization="int4")
     assert os.listdir(tmp_path / "E") == ["1"]
 

@@ -83,7 +83,7 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("quantization", ["float32", "int8"])
+@pytest.mark.parametrize("quantization", ["none", "int8"])
 def test_a_stranger_gets_what_the_run_gives(run, tmp_path, quantization):
     path = export(run.directory, str(tmp_path / "exported"), quantization=quantization)
     argv = [sys.executable, "-c", STRANGER, path, json.dumps(TEXTS)]
@@ -93,10 +93,10 @@ def test_a_stranger_gets_what_the_run_gives(run, tmp_path, quantization):
     translator = Translator.from_run(run.directory, int8=quantization == "int8")
     n_best = translator.n_best(TEXTS, 1)
     # 8-bit rounding takes a number between two steps to either: the beam of the longest text may take another way
-    compared = slice(None) if quantization == "float32" else slice(3)
+    compared = slice(None) if quantization == "none" else slice(3)
     assert found["best"][compared] == [hypotheses[0][0] for hypotheses in n_best][compared]
     assert found["best"][1] == ""
-    tolerance = {"rel": 1e-4} if quantization == "float32" else {"rel": 1e-3, "abs": 0.02}
+    tolerance = {"rel": 1e-4} if quantization == "none" else {"rel": 1e-3, "abs": 0.02}
     assert found["scores"] == pytest.approx([hypotheses[0][1] for hypotheses in n_best], **tolerance)
     assert found["several"][0] != [found["best"][0]] * 2
     expected = translator.score([(text, text) for text in TEXTS])
@@ -138,7 +138,7 @@ print(json.dumps(found))
 """
 SHORT = ["3 red cats and 4 old dogs", "", "12 big cows"]
 WRONG = "products of 8-bit integers are wrong on this processor: expected 1612900, received 12750; "
-WRONG += "export the run with --quantization=float32"
+WRONG += "export the run without int8"
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,7 @@ def test_an_operation_that_is_missing_is_one_line(run, tmp_path, program):
     assert b"_QuantizedMatMul" in graph.read_bytes()
     graph.write_bytes(graph.read_bytes().replace(b"_QuantizedMatMul", b"_QuantizedMatMux"))
     reason = "Op type not registered '_QuantizedMatMux' in binary running on "
-    with pytest.raises(ValueError, match=rf"cannot run here: {reason}[^;\n]*; export it with quantization float32$"):
+    with pytest.raises(ValueError, match=rf"cannot run here: {reason}[^;\n]*; export it without int8$"):
         t2t_repro.load(path)
     code, out, err = program("t2t-serve", f"--export_dir={tmp_path}/exported")
     assert (code, out) == (1, "") and re.fullmatch(
@@ -355,7 +355,7 @@ def test_exports_are_numbered_and_whole(run, tmp_path):
     assert export(run.directory, str(folder)) == str(folder / "2")
     assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
     card = json.loads((folder / "2" / "model_card.json").read_text())
-    assert (card["format"], card["quantization"], card["problem"]["name"]) == ("saved_model", "float32", "animals")
+    assert (card["format"], card["quantization"], card["problem"]["name"]) == ("saved_model", "none", "animals")
     assert card["checkpoints"] == ["ckpt-1"] and card["parameters"] == SMALL.num_parameters(PROBLEM.vocab_size)
     assert card["licence"]["code"] == "Apache-2.0" and card["scores"] == []
 

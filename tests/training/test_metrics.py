@@ -64,7 +64,7 @@ def test_speed_is_that_of_the_updates_in_their_time(run, clocked):
     def watch(step, sums_U7, positions):
         looked.append((step, len(sums_U7), len(positions)))
 
-    shown = Progress(run, lines.append, matrix_rate=2e9, watch=watch)
+    shown = Progress(run, lines.append, watch=watch)
     clocked.now += 50  # of the graph
     shown.update(1, sums(), 1e-4, tf.constant([0, 1]))
     for step, seconds in ((2, 4), (3, 6)):
@@ -78,12 +78,12 @@ def test_speed_is_that_of_the_updates_in_their_time(run, clocked):
     first, second = (json.loads(line) for line in Path(run.metrics).read_text().splitlines())
     assert (first["step"], second["step"]) == (3, 4)
     assert first["target_tokens_per_second"] == pytest.approx(200) and first["seconds_per_update"] == pytest.approx(5)
-    assert first["share_of_matrix_rate"] == pytest.approx(2e9 / 10 / 2e9)
+    assert first["flops_per_second"] == pytest.approx(2e9 / 10)
     assert second["target_tokens_per_second"] == pytest.approx(100)
     assert first["loss"] == pytest.approx(4.2) and first["flops_spent"] == pytest.approx(3e9)
     assert looked == [(3, 3, 3), (4, 1, 1)]
-    assert lines[0].startswith("step 3/300k loss 4.20 ppl 54.6 lr 1.0e-4 |g| 0.52 0.2k tok/s 10% -")
-    assert events(run.directory)["share_of_matrix_rate"] == [(3, pytest.approx(0.1)), (4, pytest.approx(0.05))]
+    assert lines[0].startswith("step 3/300k loss 4.20 ppl 54.6 lr 1.0e-4 |g| 0.52 0.2k tok/s -")
+    assert events(run.directory)["flops_per_second"] == [(3, pytest.approx(2e8)), (4, pytest.approx(1e8))]
 
 
 def test_the_first_update_alone_is_told_with_the_time_of_its_graph(run, clocked):
@@ -93,17 +93,17 @@ def test_the_first_update_alone_is_told_with_the_time_of_its_graph(run, clocked)
     shown.flush(1, 1e-4)
     shown.close()
     (line,) = (json.loads(line) for line in Path(run.metrics).read_text().splitlines())
-    assert line["target_tokens_per_second"] == pytest.approx(20) and "share_of_matrix_rate" not in line
+    assert line["target_tokens_per_second"] == pytest.approx(20) and line["flops_per_second"] == pytest.approx(2e7)
 
 
 def test_the_longest_report_fits_80_columns(run):
-    shown = Progress(run, silent, matrix_rate=1.0)
+    shown = Progress(run, silent)
     shown._first_step, shown._started = 0, 0.0
     values = {"loss": 4.123, "perplexity": 12.3456, "learning_rate": 1.23e-4, "gradient_norm": 0.5234}
-    values |= {"target_tokens_per_second": 12_345.6, "share_of_matrix_rate": 0.683}
+    values["target_tokens_per_second"] = 12_345.6
     line = shown._line(123_456, values, now=123_455 * 1.7)
     shown.close()
-    assert line == "step 123,456/300k loss 4.12 ppl 12.35 lr 1.2e-4 |g| 0.52 12.3k tok/s 68% -83h22m"
+    assert line == "step 123,456/300k loss 4.12 ppl 12.35 lr 1.2e-4 |g| 0.52 12.3k tok/s -83h22m"
     assert len(line) <= 80
 
 

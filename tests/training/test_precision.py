@@ -1,16 +1,32 @@
-"""Precision: what "auto" stands for on each kind of device, and when GPUs may round to TF32."""
+"""Precision: what "auto" stands for on each kind of device, when GPUs may round to TF32, and that decoding, scoring and
+exports choose their own."""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from conftest import CHECKOUT
 from helpers.tiny_model import PROBLEM, TINY
+from tensorflow.core.protobuf import saved_model_pb2
 
+import t2t_repro
+from t2t_repro import processor
 from t2t_repro.config import TrainingOptions
+from t2t_repro.evaluation.evaluator import evaluate
+from t2t_repro.export.exporter import export
+from t2t_repro.serving.model import ServedModel
 from t2t_repro.training import hardware, precision, trainer
 from t2t_repro.training.trainer import train
+
+PAIRS = [("3 red cats and 4 old dogs", "3 rote Katzen und 4 alte Hunde"), ("12 big cows", "12")]
 
 
 @pytest.fixture
@@ -47,7 +63,7 @@ def test_auto_continues_a_run_in_its_own_precision(trained, data, tmp_path, monk
     """Whatever the machine at hand computes fastest."""
     run = shutil.copytree(trained.directory, str(tmp_path / "RUN"))
     for other in ("bfloat16", "float16"):
-        monkeypatch.setattr(trainer.precisions, "resolve", lambda name, other=other: other if name == "auto" else name)
+        monkeypatch.setattr(hardware, "native_precision", lambda other=other: (other, ""))
         assert trainer.chosen_precision("auto", run) == trained.precision == "float32"
         assert trainer.chosen_precision("auto", str(tmp_path / "NEW")) == other
     with pytest.raises(ValueError, match="its precision is 'float32', not 'float16'"):
@@ -56,8 +72,6 @@ def test_auto_continues_a_run_in_its_own_precision(trained, data, tmp_path, monk
 
 def test_float32_is_not_tf32(trained):
     """TensorFlow multiplies float32 in TF32 on GPUs from 8.0 on unless it is told not to."""
-    import t2t_repro
-
     tf.config.experimental.enable_tensor_float_32_execution(True)
     t2t_repro.load(trained.directory)
     assert not tf.config.experimental.tensor_float_32_execution_enabled()
@@ -87,3 +101,130 @@ def test_a_gpu_that_tensorflow_does_not_see_is_reported(gpus, monkeypatch, tmp_p
 def test_options_are_checked(options, message):
     with pytest.raises(ValueError, match=message):
         TrainingOptions(**options)
+
+
+# Decoding, scoring and exports.
+
+
+@pytest.fixture(scope="module")
+def narrow(trained, tmp_path_factory):
+    """`trained` as a run in bfloat16, with the same weights."""
+    folder = tmp_path_factory.mktemp("narrow")
+    run = replace(trained, directory=str(folder / "RUN"), precision="bfloat16").start(trained.vocabulary)
+    shutil.copytree(trained.checkpoints, run.checkpoints, dirs_exist_ok=True)
+    return run.directory
+
+
+@pytest.mark.numeric
+def test_a_bfloat16_run_is_scored_in_float32_and_the_other_way_round(trained, narrow):
+    wide, narrow_scores = (t2t_repro.load(run).score(PAIRS) for run in (trained.directory, narrow))
+    assert wide != narrow_scores
+    assert t2t_repro.load(narrow, precision="float32").score(PAIRS) == wide
+    assert t2t_repro.load(trained.directory, precision="bfloat16").score(PAIRS) == narrow_scores
+    both = t2t_repro.load([trained.directory, narrow], precision="float32").score(PAIRS)
+    assert both == pytest.approx(wide, rel=1e-6)
+
+
+def test_scores_name_the_precision_that_they_were_computed_in(trained, narrow):
+    wide, other = evaluate(trained.directory), evaluate(narrow, precision="float32")
+    assert wide["precision"] == other["precision"] == "float32"
+    assert {name: wide[name] for name in ("bleu", "loss")} == {name: other[name] for name in ("bleu", "loss")}
+
+
+def products(path: str) -> set[str]:
+    """The data types of all matrix products in a SavedModel, 8-bit integers among them, but for those of gradients."""
+    saved = saved_model_pb2.SavedModel.FromString(Path(path, "saved_model.pb").read_bytes())
+    functions = saved.meta_graphs[0].graph_def.library.function
+    nodes = [node for each in functions if "_grad_fn_" not in each.signature.name for node in each.node_def]
+    types = [node.attr["T"].type for node in nodes if node.op in ("MatMul", "BatchMatMulV2")]
+    return {tf.as_dtype(each).name for each in types} | {"int8" for node in nodes if node.op == "_QuantizedMatMul"}
+
+
+@pytest.mark.parametrize(
+    ("options", "computed_in", "expected"),
+    [
+        ({}, "bfloat16", {"bfloat16"}),
+        ({"precision": "float32"}, "float32", {"float32"}),
+        ({"precision": "float32", "quantization": "int8"}, "float32", {"float32", "int8"}),
+        ({"quantization": "int8"}, "bfloat16", {"bfloat16", "int8"}),
+    ],
+)
+def test_the_card_says_what_the_graph_computes_in(narrow, tmp_path, options, computed_in, expected):
+    path = export(narrow, str(tmp_path / "E"), **options)
+    card = json.loads(Path(path, "model_card.json").read_text("utf-8"))
+    assert (card["precision"], card["trained_in"]) == (computed_in, "bfloat16")
+    assert card["quantization"] == options.get("quantization", "none")
+    assert products(path) == expected
+
+
+def test_ctranslate2_takes_float32_weights(narrow, tmp_path):
+    message = "CTranslate2 takes float32 weights. Received: precision='bfloat16'; leave it out"
+    with pytest.raises(ValueError, match=message):
+        export(narrow, str(tmp_path / "E"), format="ctranslate2", precision="bfloat16")
+
+
+@pytest.mark.parametrize("open_export", [t2t_repro.load, ServedModel], ids=["load", "serve"])
+def test_an_export_allows_tf32_only_if_its_card_does(trained, tmp_path, open_export):
+    path = Path(export(trained.directory, str(tmp_path / "E")), "model_card.json")
+    card = json.loads(path.read_text("utf-8"))
+    for computed_in, allowed in (("tf32", True), ("float32", False)):
+        path.write_text(json.dumps(card | {"precision": computed_in}), "utf-8")
+        open_export(str(tmp_path / "E"))
+        assert tf.config.experimental.tensor_float_32_execution_enabled() is allowed
+
+
+# A precision that this processor cannot compute.
+
+LIMITED = {"ONEDNN_MAX_CPU_ISA": "AVX2", "TF_ENABLE_ONEDNN_OPTS": "1"}
+FAULT = "precision 'bfloat16' cannot be computed here: oneDNN has no products in it under ONEDNN_MAX_CPU_ISA=AVX2"
+
+
+@pytest.fixture
+def limited(monkeypatch):
+    monkeypatch.setattr(processor, "features", lambda: ("avx2", "avx512f", "avx512_bf16"))
+    for name, value in LIMITED.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_bfloat16_is_refused_before_anything_is_computed(limited, trained, narrow, data, tmp_path):
+    assert precision.resolve("auto") == precision.resolve("float32") == "float32"
+    asked = TrainingOptions(precision="bfloat16")
+    for refused in (
+        lambda: train(PROBLEM, TINY, str(tmp_path / "unprepared"), str(tmp_path / "NEW"), asked),
+        lambda: train(PROBLEM, TINY, data, narrow),
+        lambda: t2t_repro.load(narrow),
+        lambda: t2t_repro.load(trained.directory, precision="bfloat16"),
+        lambda: evaluate(narrow),
+        lambda: export(narrow, str(tmp_path / "E")),
+    ):
+        with pytest.raises(ValueError, match=f"^{FAULT}; take 'float32', or lift that limit$"):
+            refused()
+    assert os.listdir(tmp_path) == []
+    assert t2t_repro.load(narrow, precision="float32").score(PAIRS)
+
+
+@pytest.mark.parametrize("open_export", [t2t_repro.load, ServedModel], ids=["load", "serve"])
+def test_an_export_in_bfloat16_is_refused_too(narrow, tmp_path, request, open_export):
+    export(narrow, str(tmp_path / "E"))
+    request.getfixturevalue("limited")
+    with pytest.raises(ValueError, match="computes in bfloat16, and oneDNN has no .*; export the run in float32"):
+        open_export(str(tmp_path / "E"))
+
+
+@pytest.mark.skipif("avx512f" not in processor.features(), reason="needs a processor with AVX-512")
+def test_programs_refuse_bfloat16_in_one_line(narrow, data, tmp_path):
+    """Where TensorFlow would end the process."""
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), **LIMITED}
+    environment.pop("TF_CPP_MIN_LOG_LEVEL")  # so that the program hides what TensorFlow prints
+
+    def run(program, *arguments):
+        command = [sys.executable, "-m", f"t2t_repro.bin.{program}", *arguments]
+        return subprocess.run(command, env=environment, input="3 cats\n", capture_output=True, text=True, cwd=tmp_path)
+
+    new = ("--problem=translate_ende_cldr", "--hparams=tiny", "--data_dir=D", "--output_dir=NEW")
+    decode = ("t2t_decoder", f"--output_dir={narrow}")
+    for done in (run("t2t_trainer", *new, "--precision=bfloat16"), run(*decode)):
+        assert (done.returncode, done.stdout) == (1, "") and FAULT in done.stderr and done.stderr.count("\n") == 1
+    done = run(*decode, "--precision=float32")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.count("\n") == 1
+    assert os.listdir(tmp_path) == []

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.data import batching, padding_statistics
+from t2t_repro.data.assumed import MEAN_LENGTH, assumed
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.problem import Problem
@@ -22,7 +23,7 @@ from t2t_repro.run import Run
 from t2t_repro.training import hardware, memory
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.dry_run.profiler import Flight
-from t2t_repro.training.metrics import clock
+from t2t_repro.training.metrics import clock, stderr_line
 from t2t_repro.training.trainer import (
     MakeSampler,
     checkpoints_kept,
@@ -32,6 +33,7 @@ from t2t_repro.training.trainer import (
 )
 
 GIB = 2**30
+BUSY = 0.2  # by how much the rate of products changes at the least if other work slows the machine
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Forecast:
     """What `dry_run` has found."""
 
     steps: int  # still to do
-    steps_per_epoch: float
+    steps_per_epoch: float  # NaN if the data is not prepared
     tokens_per_second: float  # real target tokens
     seconds_per_update: float
     startup_seconds: float  # of the graph
@@ -64,23 +66,38 @@ def dry_run(
     options: TrainingOptions = TrainingOptions(),  # noqa: B008 (frozen)
     *,
     show: Callable[[str], None] = say,
+    report: Callable[[str], None] = stderr_line,
     sampler: MakeSampler | None = None,
 ) -> Forecast:
-    """Foretells what `train` with the same arguments would do, and shows it in lines of at most 80 columns.
+    """Estimates what `train` with the same arguments would do, and shows it in lines of at most 80 columns.
 
-    Raises FileNotFoundError if the data is not prepared, which may take hours and is not done here, and ValueError if
-    `train` would, or if memory or disk do not suffice; `OutOfMemory` if another process may find that they do.
+    If the data is not prepared, which may take hours and is not done here, pairs of `assumed` lengths stand for it, and
+    nothing is evaluated. `report` is called with a line before each measurement.
+
+    Raises ValueError if `train` would, or if memory or disk do not suffice; `OutOfMemory` if another process may find
+    that they do; FileNotFoundError if there is a run to continue without its data.
     """
-    dataset = Dataset.open(os.path.join(data_dir, problem.name))
-    dataset.must_be_of(problem)
     must_fit(problem, hparams)
-    vocabulary = Vocabulary(dataset.vocabulary)
     precision = chosen_precision(options.precision, output_dir)
     precisions.allow_tf32(precision == "tf32")
+    directory = os.path.join(data_dir, problem.name)
+    if not Dataset.exists(directory) and not Run.exists(output_dir):
+        run = Run(output_dir, problem, hparams, data_dir, options.seed, precision, "")
+        run.can_start()
+        report("dry run: the data is not prepared; pairs of random tokens take its place")
+        with assumed(problem) as dataset:
+            return _estimate(Flight(run, dataset, problem.vocab_size, None, options, report, known=False), show)
+    dataset = Dataset.open(directory)
+    dataset.must_be_of(problem)
+    vocabulary = Vocabulary(dataset.vocabulary)
     run = Run(output_dir, problem, hparams, data_dir, options.seed, precision, vocabulary.sha256)
     run.can_start()
     _must_be_free(run)
-    flight = Flight(run, dataset, vocabulary.size, sampler, options)
+    return _estimate(Flight(run, dataset, vocabulary.size, sampler, options, report), show)
+
+
+def _estimate(flight: Flight, show: Callable[[str], None]) -> Forecast:
+    output_dir, options = flight.run.directory, flight.options
     for line in _plan(flight):
         show(line)
     flight = _measured(flight, show)
@@ -114,14 +131,19 @@ def _measured(flight: Flight, show: Callable[[str], None]) -> Flight:
         if flight.replicas > 1:
             raise memory.OutOfMemory(f"does not fit: {fails}; set microbatch_tokens to {smaller:,}", smaller)
         options = dataclasses.replace(flight.options, microbatch_tokens=smaller)
-        flight = Flight(flight.run, flight.dataset, flight.vocab_size, flight.sampler, options)
+        flight = Flight(
+            flight.run, flight.dataset, flight.vocab_size, flight.sampler, options, flight.report, flight.known
+        )
 
 
 def _plan(flight: Flight) -> Iterator[str]:
     """The lines that need no measuring."""
     run, h = flight.run, flight.run.hparams
-    pairs = flight.dataset.record["splits"]["train"]["pairs"]
-    yield from _wrapped("problem     ", f"{run.problem.name}, {pairs:,} training pairs")
+    pairs = f"{flight.dataset.record['splits']['train']['pairs']:,} training pairs"
+    if not flight.known:
+        longest = f"at most {run.problem.max_length:,}"
+        pairs = f"not prepared: lengths are assumed ({MEAN_LENGTH} tokens per side on average, {longest})"
+    yield from _wrapped("problem     ", f"{run.problem.name}, {pairs}")
     yield from _wrapped("set         ", f"{h.name}: {h.description}")
     parameters = h.num_parameters(flight.vocab_size)
     yield f"parameters  {parameters:,} with {flight.vocab_size:,} pieces{_papers(h, 'millions')}"
@@ -134,7 +156,7 @@ def _plan(flight: Flight) -> Iterator[str]:
     fills = [padding_statistics.Fill() for _ in range(len(padding_statistics.BOUNDS) + 1)]
     padding_statistics.add_parts(fills, flight.sizes, flight.tokens)
     yield ""
-    if flight.share < 1:
+    if flight.known and flight.share < 1:
         yield f"of {len(flight.window.rows):,} pairs, a random sample:"
     yield from padding_statistics.show(fills, h.batch_tokens, flight.count).splitlines()
     yield ""
@@ -151,7 +173,7 @@ def _forecast(flight: Flight, options: TrainingOptions) -> Forecast:
     checkpoint = 3 * 4 * h.num_parameters(flight.vocab_size)
     return Forecast(
         steps=steps,
-        steps_per_epoch=flight.updates / flight.share,
+        steps_per_epoch=flight.updates / flight.share if flight.known else math.nan,
         tokens_per_second=float(flight.tokens[..., 1].sum()) / flight.updates / per_update,
         seconds_per_update=per_update,
         startup_seconds=flight.startup,
@@ -168,16 +190,21 @@ def _outcome(flight: Flight, forecast: Forecast) -> Iterator[str]:
     h, total = flight.run.hparams, hardware.total_bytes()
     some = "" if flight.share >= 1 else " (from a sample)"
     shape = " x ".join(f"{n:,}" for n in flight.worst)
-    data = sum(file["bytes"] for split in flight.dataset.record["splits"].values() for file in split["shards"])
+    files = [file for split in flight.dataset.record["splits"].values() for file in split["shards"]]
+    epoch, data = f"{forecast.steps_per_epoch:,.0f} updates{some}", _size(sum(file["bytes"] for file in files))
+    evaluation = f"evaluation with {forecast.evaluation_seconds:.2g} s each time"
+    if not flight.known:
+        epoch, data, evaluation = "unknown", "unknown size", "without evaluation"
+    busy = f"; that rate changed by {flight.slowed:.0%} meanwhile: other work slows it" * (flight.slowed > BUSY)
     lines = {
-        "epoch": f"{forecast.steps_per_epoch:,.0f} updates{some}; {forecast.steps:,} to do",
+        "epoch": f"{epoch}; {forecast.steps:,} to do",
         "speed": f"{forecast.tokens_per_second:,.0f} target tokens/s, {forecast.seconds_per_update:.3g} s an update, "
-        f"{flight.rate / flight.matrix_rate:.0%} of products' rate",
-        "time": f"{clock(forecast.seconds)} to the end, evaluation with {forecast.evaluation_seconds:.2g} s each time",
+        f"{flight.rate / flight.matrix_rate:.0%} of products' rate{busy}",
+        "time": f"{clock(forecast.seconds)} to the end, {evaluation}",
         "worst": f"a part of {shape} (pairs, source, target): {flight.worst_seconds:.2g} s, and it fits",
         "memory": f"{_size(forecast.peak_bytes)} at most{f' of {_size(total)}' if total else ''}",
         "disk": f"{_size(forecast.disk_bytes)} more for {checkpoints_kept(h)} checkpoints, the newest and the next; "
-        f"{_size(data)} of data",
+        f"data: {data}",
         "cost": f"{forecast.flops:.2g} FLOPs in {h.train_steps:,} updates{_papers(h, 'flops')}",
     }
     if flight.jit_compile:

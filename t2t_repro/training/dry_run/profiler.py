@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import keras
 import numpy as np
@@ -48,8 +48,12 @@ class Flight:
         vocab_size: int,
         sampler: MakeSampler | None = None,
         options: TrainingOptions = TrainingOptions(),  # noqa: B008 (frozen)
+        report: Callable[[str], None] = lambda line: None,
+        known: bool = True,
     ):
+        """`report` is called before each measurement. Without `known`, the dataset stands for a text that is not."""
         self.run, self.dataset, self.vocab_size, self.sampler = run, dataset, vocab_size, sampler
+        self.report, self.known = report, known
         self.options, self.jit_compile, self.at, self.trained = options, options.jit_compile, "at the start", False
         self.strategy = tf.distribute.MirroredStrategy()
         self.replicas = self.strategy.num_replicas_in_sync
@@ -61,7 +65,7 @@ class Flight:
         self.count = self.replicas * self.sizes.shape[1]  # micro-batches of a step
         self.costs = training_flops(run.hparams, vocab_size, *np.moveaxis(self.sizes, -1, 0), self.tokens[..., 1])
         self.run_sizes: list[tuple[int, int, int]] = []  # of the parts that were run
-        self.share = len(self.window.rows) / dataset.record["splits"]["train"]["pairs"]
+        self.share = known * len(self.window.rows) / dataset.record["splits"]["train"]["pairs"]
         self.updates = len(self.sizes) // self.replicas
 
     def steps(self) -> int:
@@ -92,22 +96,26 @@ class Flight:
         chosen = self._chosen()
         training_data = self._training_data()
         self.update = self.updater.compiled(training_data.element_spec)
-        self.at = "on a part of middling size"
+        self._start("on a part of middling size", "builds the graph of a step")
         self.first = chosen[0][0]
         if self.sizes.shape[1] > 1:  # else a part is all of an update, and its time that of one
             self.first = np.zeros_like(self.first)  # of no part
         self.startup = self._seconds(self.first)  # makes the graph
-        self.matrix_rate = hardware.matrix_rate(run.precision, self.replicas)
+        rates = [hardware.matrix_rate(run.precision, self.replicas)]
         elements = iter(training_data)
         next(elements)  # from now on it reads ahead, and holds what training holds of the data
         self._measure_worst()
         self.trained = True
         self._measure_updates(chosen)
-        # once more, for the machine may have lacked a core then
-        self.matrix_rate = max(self.matrix_rate, hardware.matrix_rate(run.precision, self.replicas))
+        rates.append(hardware.matrix_rate(run.precision, self.replicas))  # the machine may have lacked a core before
+        self.matrix_rate, self.slowed = max(rates), max(rates) / min(rates) - 1
         self._measure_evaluation()
         self.peak = hardware.peak_bytes() + self._growth()
         del elements
+
+    def _start(self, at: str, what: str) -> None:
+        self.at = at
+        self.report(f"dry run: {what}")
 
     def _growth(self) -> int:
         """Bytes that training will hold of shapes that were not run here."""
@@ -141,6 +149,7 @@ class Flight:
 
     def _measure_updates(self, chosen: list[tuple[np.ndarray, np.ndarray]]) -> None:
         """How many seconds a FLOP takes, and an update besides."""
+        self.report("dry run: times parts of other sizes")
         again = self._seconds(self.first)
         to_come = self.programs() - self.first.any()  # but for the first part's, where it was one
         self.startup += self.compiling * to_come - again
@@ -162,7 +171,8 @@ class Flight:
         full in its second turn as in any."""
         self.worst = self._worst()
         batch, source, target = self.worst
-        self.at = f"on a part of {batch:,} x {source:,} x {target:,} (pairs, source, target)"
+        largest = f"a part of {batch:,} x {source:,} x {target:,} (pairs, source, target)"
+        self._start(f"on {largest}", f"computes the largest, {largest}")
         pairs = {
             side: tf.RaggedTensor.from_tensor(tf.ones((batch + 1, width), tf.int32), row_splits_dtype=tf.int64)
             for side, width in (("inputs", source), ("targets", target))
@@ -210,7 +220,7 @@ class Flight:
         self.evaluation = self.sampling = 0.0
         if not self.dataset.has("validation"):
             return
-        self.at = "in the evaluation"
+        self._start("in the evaluation", "evaluates the validation text")
         batches = list(input_pipeline.evaluation_batches(self.dataset.shards("validation")))
         sizes = [int(tf.size(batch["targets"])) for batch in batches]
         largest = batches[int(np.argmax(sizes))]
@@ -220,7 +230,7 @@ class Flight:
         evaluate(largest["inputs"], largest["targets"]).numpy()
         self.evaluation = (time.perf_counter() - start) * sum(sizes) / max(sizes)
         if self.sampler and self.seconds_per_update() < LONG:
-            self.at = "in the decoding of samples"
+            self._start("in the decoding of samples", "decodes samples")
             sample = self.sampler(self.model, self.run, self.dataset)
             start = time.perf_counter()
             sample()  # makes the graph

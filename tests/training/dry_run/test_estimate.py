@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ from helpers.subprocesses import in_a_process
 from helpers.tiny_model import FLOAT32, PART_TOKENS, PROBLEM, TINY, refuse_parts
 
 from t2t_repro.config import TrainingOptions
-from t2t_repro.data import batching, input_pipeline
+from t2t_repro.data import assumed, batching, input_pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.flops import training_flops
 from t2t_repro.registry import HPARAMS
@@ -48,10 +49,14 @@ def sampler(model, run, dataset):
     return lambda: time.sleep(next(pauses))
 
 
+reports: list[str] = []  # of the dry run `flown`
+
+
 @pytest.fixture(scope="module")
 def flown(data, tmp_path_factory):
     """A dry run: its forecast, its lines, and the data before and after."""
     lines: list[str] = []
+    reports.clear()
     before, folder = files(data), str(tmp_path_factory.mktemp("flown") / "RUN")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batching, "PART_TOKENS", PART_TOKENS)
@@ -60,13 +65,24 @@ def flown(data, tmp_path_factory):
         patch.setattr(profiler, "TIMED_SECONDS", 0.2)
         patch.setattr(profiler.hardware, "matrix_rate", lambda precision, devices: 1e12)
         options = TrainingOptions(precision="float32", checkpoint_steps=4)
-        forecast = dry_run(PROBLEM, TINY, data, folder, options, show=lines.append, sampler=sampler)
+        forecast = dry_run(
+            PROBLEM, TINY, data, folder, options, show=lines.append, report=reports.append, sampler=sampler
+        )
     return forecast, lines, folder, before
 
 
 def test_it_writes_nothing(flown, data):
     _, _, folder, before = flown
     assert not os.path.exists(folder) and files(data) == before
+
+
+def test_each_measurement_is_reported_before_it_is_made(flown):
+    number = r"[\d,]+"
+    shapes = rf"a part of {number} x {number} x {number} \(pairs, source, target\)"
+    whats = ("builds the graph of a step", f"computes the largest, {shapes}", "times parts of other sizes")
+    whats += ("evaluates the validation text", "decodes samples")
+    assert len(reports) == len(whats)
+    assert all(re.fullmatch(f"dry run: {what}", line) for what, line in zip(whats, reports, strict=True))
 
 
 @pytest.mark.slow
@@ -204,10 +220,49 @@ def test_the_papers_figures_stand_beside_its_own_sets_alone():
 # What does not fit.
 
 
-def test_data_that_is_not_prepared(tmp_path):
-    with pytest.raises(FileNotFoundError, match="holds no prepared data .*; make it with t2t-datagen"):
-        dry_run(PROBLEM, TINY, str(tmp_path), str(tmp_path / "RUN"))
+def test_data_that_is_not_prepared_is_replaced_by_assumed_lengths(tmp_path, monkeypatch, flown):
+    """All that follows from the set is as with the data; nothing is written."""
+    monkeypatch.setattr(profiler, "TIMED_SECONDS", 0.2)
+    monkeypatch.setattr(assumed, "PAIRS", 2_000)
+    lines: list[str] = []
+    where = str(tmp_path / "data"), str(tmp_path / "RUN")
+    forecast = dry_run(PROBLEM, TINY, *where, replace(FLOAT32, checkpoint_steps=4), show=lines.append, sampler=sampler)
     assert os.listdir(tmp_path) == []
+    shown = " ".join(" ".join(lines).split())
+    assert "animals, not prepared: lengths are assumed (27 tokens per side on average, at most 60)" in shown
+    assert "epoch unknown; 8 to do" in shown and "to the end, without evaluation" in shown
+    (parameters,) = (line for line in flown[1] if line.startswith("parameters"))
+    assert parameters in lines and forecast.disk_bytes == flown[0].disk_bytes
+    assert forecast.steps == 8 and math.isnan(forecast.steps_per_epoch)
+    assert forecast.tokens_per_second > 0 and forecast.flops > 0 and forecast.peak_bytes > 10**8
+    assert forecast.evaluation_seconds == forecast.sampling_seconds == 0
+
+
+def test_assumed_lengths_are_those_of_the_page(monkeypatch):
+    with assumed.assumed(replace(PROBLEM, max_length=100)) as dataset:
+        (window,) = input_pipeline.windows(dataset.shards("train"), 25_000, 1, 0)
+        folder = dataset.directory
+    assert not os.path.exists(folder) and len(window.lengths) == assumed.PAIRS
+    assert window.lengths.max() == 100 and window.lengths.min() >= 2
+    np.testing.assert_allclose(window.lengths.mean(axis=0), assumed.MEAN_LENGTH, rtol=0.03)
+    ids = window.pairs["targets"].flat_values.numpy()
+    assert (ids.min(), ids.max()) == (3, PROBLEM.vocab_size - 1)
+
+
+def test_a_run_is_not_continued_without_its_data(trained, tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no prepared data .*; make it with t2t-datagen"):
+        dry_run(PROBLEM, TINY, str(tmp_path), trained.directory)
+
+
+@pytest.mark.parametrize(("slowed", "words"), [(0.1, ""), (0.5, "; that rate changed by 50% meanwhile: other work")])
+def test_a_busy_machine_is_reported(data, tmp_path, monkeypatch, slowed, words):
+    rates = iter([1e12, 1e12 * (1 + slowed)])
+    monkeypatch.setattr(profiler.hardware, "matrix_rate", lambda precision, devices: next(rates))
+    monkeypatch.setattr(profiler, "TIMED_SECONDS", 0.0)
+    lines: list[str] = []
+    dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), FLOAT32, show=lines.append)
+    (speed,) = re.findall(r"speed .*?time ", " ".join(" ".join(lines).split()))
+    assert (words in speed) and ("meanwhile" in speed) is bool(words)
 
 
 def test_a_run_that_another_trainer_is_at(trained, data, tmp_path):
@@ -285,14 +340,14 @@ def test_on_two_replicas(flown, data, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_from_the_command_line(tmp_path):
-    """The built-in problem, as a user would: prepared, foretold, and nothing there afterwards."""
+    """The built-in problem, as a user would: estimated without data and with it, and nothing there afterwards."""
     data = [f"--data_dir={tmp_path}/data", "--problem=translate_ende_cldr"]
     command = ["-m", "t2t_repro.bin.t2t_trainer", *data, "--hparams=tiny", "--output_dir=RUN", "--dry_run"]
     unprepared = in_a_process(*command, cwd=tmp_path)
-    assert unprepared.returncode == 1 and "Traceback" not in unprepared.stderr
-    last = unprepared.stderr.splitlines()[-1]
-    assert last.startswith("t2t-trainer: ")
-    assert "holds no prepared data (no dataset.json); make it with t2t-datagen" in last
+    assert unprepared.returncode == 0, unprepared.stderr
+    assert "not prepared: lengths are assumed" in " ".join(unprepared.stdout.split())
+    assert "dry run: the data is not prepared; pairs of random tokens take its place" in unprepared.stderr
+    assert os.listdir(tmp_path) == []
     assert in_a_process("-m", "t2t_repro.bin.t2t_datagen", *data).returncode == 0
     done = in_a_process(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
