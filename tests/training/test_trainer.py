@@ -29,7 +29,7 @@ from helpers.tiny_model import (
 
 from t2t_repro.data import batching, input_pipeline
 from t2t_repro.flops import training_flops
-from t2t_repro.problem import Generated
+from t2t_repro.problem import SPLITS, Generated
 from t2t_repro.run import Run
 from t2t_repro.training import trainer
 from t2t_repro.training.checkpoints import paths
@@ -76,7 +76,7 @@ def test_run_json_says_what_was_trained_on_and_spent(trained, data):
     """Tokens and operations are counted anew here, over the same updates."""
     training = trained.training
     sizes = {"pairs": 300, "vocab_size": PROBLEM.vocab_size}
-    assert training["data"] == {split: f"helpers.tiny_model.{split}_pairs" for split in ("train", "validation", "test")} | sizes
+    assert training["data"] == {split: f"helpers.tiny_model.{split}_pairs" for split in SPLITS} | sizes
     assert training["step"] == 8 and training["replicas"] == 1 and training["paper_flops"] is None
     shards = [os.path.join(data, PROBLEM.name, "train-00000-of-00001.tfrecord")]
     tokens = flops = 0.0
