@@ -19,8 +19,10 @@ from t2t_repro.registry import PROBLEMS
 
 MAX_LENGTH = 1_024
 
-# The usual sections, of 39,832, 1,700 and 2,416 sentences in the whole treebank.
-TRAIN, VALIDATION, TEST = Trees(sections=tuple(range(2, 22))), Trees(sections=(22,)), Trees(sections=(23,))
+# The usual sections, and the number of trees that they have in the complete treebank.
+TRAIN = Trees(sections=tuple(range(2, 22)), number=39_832)
+VALIDATION = Trees(sections=(22,), number=1_700)
+TEST = Trees(sections=(23,), number=2_416)
 
 PARSE_WSJ = PROBLEMS.register(
     Problem(
@@ -41,7 +43,7 @@ PARSE_WSJ_SEMISUPERVISED = PROBLEMS.register(
         name="parse_wsj_semisupervised",
         description="the same, and trees that another parser made to train on besides: --raw_dir, --train_trees",
         source_language="en",
-        train=(TRAIN, Trees()),
+        train=(TRAIN, Trees(by_parser=True)),
         validation=(VALIDATION,),
         test=(TEST,),
         vocab_size=32_000,

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 Pair = tuple[str, str]  # (source text, target text)
 
@@ -32,19 +32,32 @@ class Trees:
 
     A file, read through gzip where its name ends in `.gz`; or with `sections`, those of the Wall Street Journal in a
     folder that holds wsj_0200.mrg and its like, at whatever depth. Without a path, the user gives it (`with_files`).
+
+    `number` is how many trees the sections are known to have (0: unknown); preparation reports another number.
+    `by_parser`: a parser wrote the files, one tree per line or further lines indented, and what it wrote where it
+    failed is dropped and counted, where a treebank with anything but trees in it is refused.
     """
 
     path: str = ""
     sections: tuple[int, ...] = ()
+    number: int = 0
+    by_parser: bool = False
 
     def __str__(self) -> str:
         """`sections 02-21 of FOLDER`, or `FILE`."""
         if not self.sections:
             return self.path or "your files"
+        return f"{self.name} of {self.path or 'your folder, --raw_dir'}"
+
+    @property
+    def name(self) -> str:
+        """`sections 02-21`; "" for a file."""
+        if not self.sections:
+            return ""
         names = [f"{section:02d}" for section in self.sections]
         joined = self.sections == tuple(range(self.sections[0], self.sections[-1] + 1)) and len(names) > 1
         listed = f"{names[0]}-{names[-1]}" if joined else ", ".join(names)
-        return f"section{'s' * (len(names) > 1)} {listed} of {self.path or 'your folder, --raw_dir'}"
+        return f"section{'s' * (len(names) > 1)} {listed}"
 
 
 @dataclass(frozen=True)
@@ -157,8 +170,9 @@ class Problem:
         declared = self.corpora(split) or (Trees(),) * (f"{split}_trees" in left)
         found: list[Corpus] = []
         for corpus in declared:
-            if corpus == Trees():
-                found += map(Trees, left.pop(f"{split}_trees", [""]))
+            if _is_unnamed(corpus):
+                paths = left.pop(f"{split}_trees", [""])
+                found += [dataclasses.replace(corpus, path=path) for path in paths]
             else:
                 found.append(corpus)
         return tuple(found)
@@ -166,7 +180,7 @@ class Problem:
     def _wanted(self) -> str:
         """`give --train_source and --train_target`, as an error says it."""
         wanted = ["--raw_dir, the folder of the treebank"] if self.takes_raw_dir else []
-        unnamed = [split for split in SPLITS if Trees() in self.corpora(split)]
+        unnamed = [split for split in SPLITS if any(map(_is_unnamed, self.corpora(split)))]
         wanted += map(self.flags, unnamed if self.train else ["train"])
         return f"give {', and '.join(wanted)}"
 
@@ -197,6 +211,11 @@ class Problem:
     def to_dict(self) -> dict[str, Any]:
         """What a run keeps of its problem: every field but the corpora, as JSON can hold it."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name not in SPLITS}
+
+
+def _is_unnamed(corpus: Corpus) -> TypeGuard[Trees]:
+    """Whether it stands for the user's files of trees, of which none is named yet."""
+    return isinstance(corpus, Trees) and not corpus.path and not corpus.sections
 
 
 def _is_original(corpus: Corpus) -> bool:

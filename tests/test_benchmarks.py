@@ -28,6 +28,7 @@ PROGRAMS = (
     "serve",
     "table1",
     "train",
+    "trees",
 )
 
 

@@ -41,7 +41,8 @@ from t2t_repro.training.distributed.rendezvous import Cluster
 PAGE = CHECKOUT / "docs/reliability.md"
 START, END = "<!-- the table: written by the tests -->\n", "<!-- the end of the table -->\n"
 HANGS = 300  # seconds
-ACCOUNTS = re.compile(r"(.*/)?(\.lock|progress\.json)|data|data/(translate|parse)_files")  # may be left by a failure
+# may be left by a failure
+ACCOUNTS = re.compile(r"(.*/)?(\.lock|progress\.json)|data|data/(translate|parse)_\w+(/trees)?")
 AREA_OF = {fault: area for area in AREAS for fault in area.faults}
 
 

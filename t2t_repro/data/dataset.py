@@ -86,10 +86,21 @@ class Dataset:
         return os.path.join(self.directory, self.record["splits"][split]["trees"]["name"])
 
     def condition(self) -> dict[str, Any]:
-        """What a score on this data is told with: what it was trained on and scored on, and the vocabulary's size."""
+        """What a score on this data is told with: what it was trained on and scored on, the vocabulary's size,
+        and what is missing from the paper's data."""
         sources, splits = self.record["sources"], self.record["splits"]
         names = {split: _short_names(sources[split]) or "held out from train" for split in SPLITS if split in splits}
-        return names | {"pairs": splits["train"]["pairs"], "vocab_size": self.record["vocabulary"]["size"]}
+        size = {"pairs": splits["train"]["pairs"], "vocab_size": self.record["vocabulary"]["size"]}
+        return names | size | ({"incomplete": self.incomplete()} if self.incomplete() else {})
+
+    def incomplete(self) -> list[str]:
+        """Sections of a treebank that have another number of trees than is known: `section 23: 8 of 2,416 trees`."""
+        corpora = [each for split in self.record.get("corpora", {}).values() for each in split if "trees_known" in each]
+        return [
+            f"{each['name']}: {each['lines']:,} of {each['trees_known']:,} trees"
+            for each in corpora
+            if each["lines"] != each["trees_known"]
+        ]
 
     def must_be_of(self, problem: Problem, verify: bool = False) -> None:
         """Raises ValueError, saying what differs, unless this was made of `problem` and its text as it is now.

@@ -11,16 +11,36 @@ import hashlib
 import itertools
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+from t2t_repro.data.linearized import Block
+from t2t_repro.data.processes import map_in_processes
 from t2t_repro.io import sha256, written_whole
 from t2t_repro.parsing.linearization import pair
-from t2t_repro.parsing.trees import Tree, clean, read_trees
-from t2t_repro.problem import Corpus, Pair, Trees
+from t2t_repro.parsing.trees import Tree, clean, lines_of_trees, parse_lines, read_trees
+from t2t_repro.problem import Trees
+from t2t_repro.processor import usable_cores
 
+CHUNK_CHARACTERS = 1 << 20  # linearized by one process at a time: some 2,000 trees
+MOST_CHARACTERS = 1 << 25  # of a chunk in which no bracket is closed: it is passed on, to be found wrong
+PROCESSES_FROM = 8 * CHUNK_CHARACTERS  # less is linearized sooner than processes are started
+MOST_DROPPED = (
+    0.01  # of a parser's output: the Berkeley parser fails on fewer sentences; a file of another form has all
+)
+FEW = 10  # dropped from the shortest file
 TREES_NAME = re.compile(r"(validation|test)\.trees")  # what `write_trees` is given to write
 _WSJ = re.compile(r"wsj_(\d\d)\d\d\.mrg(\.gz)?", re.IGNORECASE)
+
+
+class Chunk(NamedTuple):
+    """Neighboring lines of one file, at whose end no tree is open."""
+
+    path: str
+    first: int  # the number of the first line, from 1
+    lines: list[str]
+    by_parser: bool
 
 
 def read(corpus: Trees) -> Iterator[Tree]:
@@ -31,17 +51,94 @@ def read(corpus: Trees) -> Iterator[Tree]:
     return filter(None, map(clean, itertools.chain.from_iterable(map(read_trees, paths(corpus)))))
 
 
-def read_corpora(corpora: Iterable[Corpus]) -> Iterator[Tree]:
-    """The trees of several corpora, one after the other."""
-    return itertools.chain.from_iterable(read(corpus) for corpus in corpora if isinstance(corpus, Trees))
+def linearize(corpus: Trees, processes: int | None = None) -> Iterator[Block]:
+    """Yields the trees of `corpus`, linearized, in their order, whatever the number of processes.
+
+    `processes`: None for one per usable core if the text is long. Each tree is `clean`; one that has no words but
+    traces is left out. In a parser's output what is not a tree is dropped and counted; in a treebank it is an error.
+
+    Raises as `read`, and ValueError if there is no tree with words, or if too much of a parser's output is not a tree.
+    """
+    chunks = itertools.chain.from_iterable(_chunks(path, corpus.by_parser) for path in paths(corpus))
+    if processes is None:
+        waiting, characters = [], 0
+        for chunk in chunks:
+            waiting.append(chunk)
+            characters += sum(map(len, chunk.lines))
+            if characters >= PROCESSES_FROM:
+                break
+        processes = usable_cores() if characters >= PROCESSES_FROM else 1
+        chunks = itertools.chain(waiting, chunks)
+    blocks = map(_linearized, chunks) if processes == 1 else map_in_processes(_linearized, chunks, processes)
+    return _checked(blocks, corpus)
 
 
-def read_pairs(corpus: Trees) -> Iterator[Pair]:
-    """Of each tree, its words and its linearisation. Raises as `read`, and ValueError where there are none."""
-    number = 0
-    for number, tree in enumerate(read(corpus), start=1):  # noqa: B007
-        yield pair(tree)
-    if not number:
+def _chunks(path: str, by_parser: bool) -> Iterator[Chunk]:
+    """The lines of a file in chunks of about CHUNK_CHARACTERS. They end where no bracket is open, or in a parser's
+    output before a line that starts a tree, so that one bracket too few costs one tree."""
+    first, lines, characters, depth = 1, list[str](), 0, 0
+    for number, line in enumerate(lines_of_trees(path), start=1):
+        outside = _starts_tree(line) if by_parser else depth <= 0
+        if characters >= CHUNK_CHARACTERS and outside or characters >= MOST_CHARACTERS:
+            yield Chunk(path, first, lines, by_parser)
+            first, lines, characters, depth = number, [], 0, 0
+        lines.append(line)
+        characters += len(line) + 1
+        depth += line.count("(") - line.count(")")
+    yield Chunk(path, first, lines, by_parser)
+
+
+def _starts_tree(line: str) -> bool:
+    """Whether a line of a parser's output starts a tree, or what is there in place of one: it is not indented."""
+    return line[:1] not in (" ", "\t", ")")
+
+
+def _linearized(chunk: Chunk) -> Block:
+    """The work of one process. Raises ValueError for what is not a tree in a treebank."""
+    text, read, dropped, fault = list[str](), 0, 0, ""
+    for first, lines in _entries(chunk) if chunk.by_parser else [(chunk.first, chunk.lines)]:
+        trees: Iterable[Tree] = parse_lines(lines, chunk.path, first)
+        if chunk.by_parser:
+            try:
+                trees = list(trees)
+            except ValueError as error:
+                dropped, fault = dropped + 1, fault or str(error)
+                continue
+        for tree in trees:  # as they are parsed: a list of all costs a quarter of the time, in garbage collection
+            read += 1
+            if cleaned := clean(tree):
+                words, symbols = pair(cleaned)
+                text.append(f"{words}\t{symbols}\t{' '.join(cleaned.tags())}\n")
+    return Block(chunk.path, "".join(text).encode(), len(text), read, dropped, fault)
+
+
+def _entries(chunk: Chunk) -> Iterator[tuple[int, list[str]]]:
+    """Of a parser's output, the lines of each tree and the number of their first."""
+    first, lines = chunk.first, list[str]()
+    for number, line in enumerate(chunk.lines, start=chunk.first):
+        if lines and _starts_tree(line):
+            yield first, lines
+            first, lines = number, []
+        lines.append(line)
+    yield first, lines
+
+
+def _checked(blocks: Iterable[Block], corpus: Trees) -> Iterator[Block]:
+    """The same blocks. Raises ValueError at the end, if there are too few trees in them."""
+    read, trees, dropped, fault = Counter[str](), 0, 0, ""
+    for block in blocks:
+        read[block.path] += block.read + block.dropped
+        trees, dropped, fault = trees + block.trees, dropped + block.dropped, fault or block.fault
+        yield block
+    for path, number in read.items():
+        if not number:
+            raise ValueError(f"{path} holds no tree; expected Penn Treebank bracketing, (S (NP (PRP We)) ...)")
+    if dropped > max(MOST_DROPPED * read.total(), FEW) or dropped == read.total():
+        raise ValueError(
+            f"{dropped:,} of {read.total():,} in {corpus.path} are not trees, the first: {fault}. At most "
+            f"{MOST_DROPPED:.0%} is dropped; expected a tree per line, or one whose further lines are indented"
+        )
+    if not trees:
         raise ValueError(f"{corpus.path} holds no tree with words in it; expected (S (NP (PRP We)) ...)")
 
 

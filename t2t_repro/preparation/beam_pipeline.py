@@ -19,12 +19,12 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from t2t_repro.data.shards import write_shard
 from t2t_repro.io import read_json, write_json
-from t2t_repro.preparation.corpora import evenly, read_pairs
+from t2t_repro.preparation.corpora import Readable, evenly, place_evenly, read_pairs_from
 from t2t_repro.preparation.shuffle import Card, Encoder, Piles
 from t2t_repro.preparation.statistics import SplitCounts
-from t2t_repro.problem import Generated, TextFiles
+from t2t_repro.problem import Pair
 
-CHUNK_PAIRS = 500_000  # read by one worker, which passes over the lines before them
+CHUNK_PAIRS = 500_000  # read by one worker, which passes over the lines before them, but not over trees
 BATCH_PAIRS = 20_000  # of these, encoded at once
 
 _RESULT = "beam.json"
@@ -32,11 +32,18 @@ _RESULT = "beam.json"
 
 @dataclass(frozen=True)
 class Text:
-    """Training text: its corpora, how many pairs they have, and how many of them, evenly spread, are taken."""
+    """Training text: its corpora, how many pairs each has, and how many of all, evenly spread, are taken."""
 
-    corpora: tuple[TextFiles | Generated, ...]
-    number: int
+    corpora: tuple[Readable, ...]
+    numbers: tuple[int, ...]
     taken: int
+
+    def pairs(self, first: int) -> Iterator[Pair]:
+        """The pairs that are taken, from number `first` on."""
+        number = sum(self.numbers)
+        start = place_evenly(first, number, self.taken)
+        pairs = read_pairs_from(start, zip(self.corpora, self.numbers, strict=True))
+        return evenly(pairs, number, self.taken, start)
 
 
 def run(
@@ -84,8 +91,7 @@ class _Encode(beam.DoFn):
 
     def process(self, number: int) -> Iterator[Any]:
         first = number * CHUNK_PAIRS
-        pairs = itertools.chain.from_iterable(map(read_pairs, self._text.corpora))
-        taken = itertools.islice(evenly(pairs, self._text.number, self._text.taken), first, first + CHUNK_PAIRS)
+        taken = itertools.islice(self._text.pairs(first), CHUNK_PAIRS)
         for start in itertools.count(first, BATCH_PAIRS):
             batch = list(itertools.islice(taken, BATCH_PAIRS))
             if not batch:

@@ -20,26 +20,38 @@ import itertools
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
-from typing import IO, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any, TypeVar
 
+from t2t_repro.data.linearized import Linearized
 from t2t_repro.io import MAX_LINE_BYTES, sha256
 from t2t_repro.problem import Corpus, Generated, Pair, TextFiles, Trees, Wmt
 
 _SEGMENT = re.compile(r'\s*<seg id="\d+">(.*)</seg>\s*')
 
 
-def read_pairs(corpus: TextFiles | Generated | Trees) -> Iterator[Pair]:
-    """The pairs of `corpus`, in order, each line once.
+Readable = TextFiles | Generated | Linearized
+Item = TypeVar("Item")
+
+
+def read_pairs(corpus: Readable, first: int = 0) -> Iterator[Pair]:
+    """The pairs of `corpus` from number `first` on, in order, each line once.
 
     Raises FileNotFoundError and ValueError, naming the file and line, for what cannot be read; files of unequal length
     are known, and raised, at their end.
     """
-    if isinstance(corpus, Trees):
-        from t2t_repro.parsing import treebank  # which reads its lines through this module
+    if isinstance(corpus, Linearized):
+        return corpus.pairs(first)
+    pairs = _read_generated(corpus) if isinstance(corpus, Generated) else _read_files(corpus)
+    return itertools.islice(pairs, first, None) if first else pairs
 
-        return treebank.read_pairs(corpus)
-    return _read_generated(corpus) if isinstance(corpus, Generated) else _read_files(corpus)
+
+def read_pairs_from(first: int, corpora: Iterable[tuple[Readable, int]]) -> Iterator[Pair]:
+    """The pairs of several corpora, each given with its number of pairs, from number `first` of all on."""
+    for corpus, number in corpora:
+        if first < number:
+            yield from read_pairs(corpus, first)
+        first = max(0, first - number)
 
 
 def read_lines(path: str, keep_mark: bool = False) -> Iterator[str]:
@@ -98,11 +110,17 @@ def lines(stream: IO[bytes], name: str, keep_mark: bool = False) -> Iterator[str
         yield text.removeprefix("\ufeff") if number == 1 and not keep_mark else text
 
 
-def evenly(pairs: Iterator[Pair], number: int, taken: int) -> Iterator[Pair]:
-    """Of `number` pairs so many, evenly spread."""
+def evenly(items: Iterator[Item], number: int, taken: int, first: int = 0) -> Iterator[Item]:
+    """Of `number` items so many, evenly spread; `items` are those from number `first` on."""
     if taken == number:
-        return pairs
-    return (pair for index, pair in enumerate(pairs) if (index + 1) * taken // number != index * taken // number)
+        return items
+    numbered = enumerate(items, start=first)
+    return (item for index, item in numbered if (index + 1) * taken // number != index * taken // number)
+
+
+def place_evenly(which: int, number: int, taken: int) -> int:
+    """The number of the item that `evenly` takes as its number `which`, from 0."""
+    return -(-(which + 1) * number // taken) - 1
 
 
 def _segments(text: Iterator[str], path: str) -> Iterator[str]:

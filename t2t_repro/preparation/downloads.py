@@ -24,7 +24,8 @@ from typing import Any
 
 from t2t_repro.data.lock import locked
 from t2t_repro.io import read_json, sha256, write_json, written_whole
-from t2t_repro.problem import Generated, TextFiles, Trees, Wmt
+from t2t_repro.preparation.corpora import Readable
+from t2t_repro.problem import TextFiles, Wmt
 
 _RECORD = "unpacked.json"
 _COPY_BYTES = 1 << 20
@@ -32,11 +33,11 @@ _COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Original:
-    """Text to read, and, where it is a corpus of a WMT data set, its name there and how many lines it should have (0:
-    unknown)."""
+    """Text to read, and, if it is a corpus of a WMT data set or sections of a treebank, its name and how many pairs it
+    is known to have (0: unknown)."""
 
     name: str
-    files: TextFiles | Generated | Trees
+    files: Readable
     lines: int = 0
 
 

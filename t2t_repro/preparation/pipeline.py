@@ -6,6 +6,8 @@
 
 A problem of trees keeps those that it is scored against as well, `clean`, one a line: validation.trees and test.trees.
 
+Trees are linearized first, and kept as text until the data is complete (`linearized`).
+
 Killed at any moment, the same call goes on after the last part that was whole (`progress.json` and the piles keep the
 account) and ends with the same bytes. Nothing depends on the number of processes or on the clock. Text is read as a
 stream and never held: 40 million pairs need the memory of the vocabulary's sample, then that of one shard.
@@ -23,12 +25,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from t2t_repro.data.dataset import DATASET, FORMAT, VOCABULARY, Dataset, made_of
+from t2t_repro.data.linearized import Block, Linearized
 from t2t_repro.data.lock import locked
 from t2t_repro.data.shards import example, shard_names, write_shard
 from t2t_repro.data.vocabulary import Vocabulary, learn
 from t2t_repro.io import sha256, write_json
-from t2t_repro.parsing.linearization import pair
-from t2t_repro.parsing.treebank import read_corpora, write_trees
+from t2t_repro.parsing.linearization import rebuild
+from t2t_repro.parsing.treebank import linearize, write_trees
 from t2t_repro.parsing.trees import Tree
 from t2t_repro.preparation.corpora import evenly, read_pairs
 from t2t_repro.preparation.downloads import Original, Originals
@@ -36,7 +39,7 @@ from t2t_repro.preparation.progress import PROGRESS, Account
 from t2t_repro.preparation.shuffle import Chunk, Piles
 from t2t_repro.preparation.statistics import SplitCounts, irregular, is_empty
 from t2t_repro.preparation.validation_split import HeldOut, source_hash
-from t2t_repro.problem import SPLITS, Pair, Problem, Wmt
+from t2t_repro.problem import SPLITS, Pair, Problem, Trees, Wmt
 from t2t_repro.processor import usable_cores
 from t2t_repro.run import versions
 
@@ -49,6 +52,7 @@ REPORT_SECONDS = 60
 LEARN_PAIRS = 2_000_000  # the vocabulary is learnt from so many at most, spread evenly over the text: about 2 GB
 
 _PILES = "piles"
+_TREES = "trees"
 _DOWNLOADS = "downloads"  # of all problems of a data directory
 
 
@@ -82,6 +86,7 @@ def prepare(
                 _make(_Preparation(problem, parts, directory, downloads, report, processes, beam))
     dataset = Dataset.open(directory, verify=verify)
     dataset.must_be_of(problem, verify=verify)
+    shutil.rmtree(os.path.join(directory, _TREES), ignore_errors=True)
     with contextlib.suppress(OSError):  # not there, as a rule, or the folder is read-only
         os.remove(os.path.join(directory, PROGRESS))
     return dataset
@@ -149,12 +154,33 @@ class _Preparation:
     def _texts(self, split: str, downloaded: Originals) -> list[Original]:
         """The text of a split, with what is downloaded in its files. What is not downloaded yet is, now."""
         texts = []
-        for corpus in self.problem.corpora(split):
+        for number, corpus in enumerate(self.problem.corpora(split)):
             if isinstance(corpus, Wmt):
                 texts += downloaded.of(corpus)
+            elif isinstance(corpus, Trees):
+                path = os.path.join(self._path(_TREES), f"{split}-{number}.tsv")
+                texts.append(self._linearized(corpus, path, self.parts["sources"][split][number]))
             else:
                 texts.append(Original("", corpus))
         return texts
+
+    def _linearized(self, corpus: Trees, path: str, source: dict[str, Any]) -> Original:
+        """Trees as text, which an earlier preparation left or which is written now."""
+        files = Linearized.open(path, source)
+        if files is None:
+            files = Linearized.write(path, source, self._reported(linearize(corpus, self.processes)))
+        return Original(corpus.name, files, corpus.number)
+
+    def _reported(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """The same blocks, with a report each minute."""
+        started = said = time.monotonic()
+        done = 0
+        for block in blocks:
+            yield block
+            done += block.trees
+            if time.monotonic() - said > REPORT_SECONDS:
+                said = time.monotonic()
+                self.report(f"linearized {done:,} trees, {done / (said - started):,.0f} per second")
 
     def _read_all(self) -> None:
         """Reads all text once: counts pairs, meets what is wrong before hours are spent, chooses what to hold out."""
@@ -163,19 +189,31 @@ class _Preparation:
         for split in SPLITS:
             for text in self.texts[split]:
                 lines = sum(1 for _ in read_pairs(text.files))
-                self._compare_lines(text, lines)
                 pairs[split] = pairs.get(split, 0) + lines
-                named = {"name": text.name} if text.name else {}
-                known = {"lines_known": text.lines} if text.lines else {}
-                corpora.setdefault(split, []).append(named | known | {"lines": lines})
+                corpora.setdefault(split, []).append(self._compared(text, lines))
         self.progress["pairs"] = pairs
         self.progress.save(corpora=corpora, held_out=[] if self.problem.validation else self._choose_held_out())
         self.report("text: " + ", ".join(f"{number:,} {split} pairs" for split, number in pairs.items()))
 
-    def _compare_lines(self, text: Original, lines: int) -> None:
-        """Says where a corpus has not the lines it is known to have. No error: its archive has the right hash."""
-        if text.lines and lines != text.lines:
+    def _compared(self, text: Original, lines: int) -> dict[str, Any]:
+        """What dataset.json says of a corpus. Reports if it has not the pairs that it is known to have, which is no
+        error: an archive has the right hash, and of a treebank some have a part alone. Reports what was dropped, too.
+        """
+        trees = text.files if isinstance(text.files, Linearized) else None
+        record: dict[str, Any] = {"name": text.name} if text.name else {}
+        record |= {"trees_known" if trees else "lines_known": text.lines} if text.lines else {}
+        record["lines"] = lines
+        if text.lines and lines != text.lines and trees:
+            self.report(
+                f"{text.name}: received {lines:,} trees, expected {text.lines:,}. This is not the paper's "
+                "data; complete the treebank's files and prepare again in another data directory"
+            )
+        elif text.lines and lines != text.lines:
             self.report(f"{text.name} has {lines:,} lines, and was known to have {text.lines:,}: see dataset.json")
+        if trees and trees.dropped:
+            record["not_trees"] = trees.dropped
+            self.report(f"dropped {trees.dropped:,} that are not trees; the first: {trees.fault}")
+        return record
 
     def _choose_held_out(self) -> list[int]:
         choice = HeldOut()
@@ -211,7 +249,7 @@ class _Preparation:
             records["train"]["sample_of"] = self.progress["pairs"]["train"]
         if held_out:
             records["validation"] = held.record() | {"held_out_of": "train", "shards": shards[piles.num_shards :]}
-            records["validation"] |= self._write_trees("validation", self._held_out_trees(held_out))
+            records["validation"] |= self._write_trees("validation", self._trees("train", held_out))
         self.progress.save(splits=self.progress.splits | records, shuffled=[])
         self.report(f"train: {counts.summary(self.problem.max_length)}")
         if held_out:
@@ -232,7 +270,8 @@ class _Preparation:
             raise ValueError(f"Apache Beam cannot be imported ({error}); pip install 't2t_repro[beam]'") from None
 
         corpora = tuple(text.files for text in self.texts["train"])
-        text = beam_pipeline.Text(corpora, self.progress["pairs"]["train"], self._number("train"))
+        numbers = tuple(corpus["lines"] for corpus in self.progress["corpora"]["train"])
+        text = beam_pipeline.Text(corpora, numbers, self._number("train"))
         counts, held, shards = beam_pipeline.run(text, piles, [self._path(name) for name in names], self.beam or ())
         self._must_be_as_read("train", counts.read)
         _must_be_enough(counts, held, piles)
@@ -288,7 +327,7 @@ class _Preparation:
         names = shard_names(split, self._num_shards(split))
         shards = [write_shard(self._path(name), itertools.islice(remaining, PAIRS_PER_SHARD)) for name in names]
         self._must_be_as_read(split, counts.read + sum(1 for _ in remaining))
-        trees = self._write_trees(split, read_corpora(self.problem.corpora(split)))
+        trees = self._write_trees(split, self._trees(split))
         self.progress.save(splits=self.progress.splits | {split: counts.record() | {"shards": shards} | trees})
         self.report(f"{split}: {counts.summary(self.problem.max_length)}")
 
@@ -296,16 +335,17 @@ class _Preparation:
         """Writes what a split is scored against, and gives what dataset.json says of it; of text, nothing."""
         return {"trees": write_trees(self._path(f"{split}.trees"), trees)} if self.problem.metric == "f1" else {}
 
-    def _held_out_trees(self, held_out: frozenset[int]) -> Iterator[Tree]:
-        """The training trees that are held out, without those that are too long, in the order of the text."""
+    def _trees(self, split: str, held_out: frozenset[int] | None = None) -> Iterator[Tree]:
+        """The trees of a split, in their order; with `held_out` those that are in it and not too long."""
         vocabulary = Vocabulary(self.vocabulary)
-        trees = read_corpora(self.problem.corpora("train"))
-        for tree in evenly(trees, self.progress["pairs"]["train"], self._number("train")):
-            source, target = pair(tree)
-            if source_hash(source) in held_out:
-                inputs, targets = vocabulary.encode([source, target])
-                if not irregular(source, target, inputs, targets, self.problem.max_length):
-                    yield tree
+        files = (text.files for text in self.texts[split] if isinstance(text.files, Linearized))
+        lines = itertools.chain.from_iterable(each.lines() for each in files)
+        for words, symbols, tags in evenly(lines, self.progress["pairs"][split], self._number(split)):
+            if held_out is not None:
+                inputs, targets = vocabulary.encode([words, symbols]) if source_hash(words) in held_out else ([], [])
+                if not inputs or irregular(words, symbols, inputs, targets, self.problem.max_length):
+                    continue
+            yield rebuild(symbols, words.split(" "), tags.split(" "))[0]
 
     # Their parts
 

@@ -11,20 +11,15 @@ for each process, and one shard, is all that is ever held; and what is lost when
 
 from __future__ import annotations
 
-import collections
 import functools
 import hashlib
-import multiprocessing
 import os
-import signal
 import struct
-import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
+from t2t_repro.data.processes import map_in_processes
 from t2t_repro.data.shards import example
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import read_json, sha256, write_json, written_whole
@@ -66,7 +61,7 @@ class Piles:
             for chunk in chunks:
                 yield encoder.write_pile(chunk)
         else:
-            yield from _in_processes(self, chunks, processes)
+            yield from map_in_processes(_work, chunks, processes, functools.partial(_make_encoder, self))
 
     def counts(self) -> tuple[SplitCounts, SplitCounts]:
         """Of the pairs to train on, and of those held out."""
@@ -178,42 +173,12 @@ def _cards(content: bytes) -> Iterator[Card]:
         yield place, content[at - length : at]
 
 
-def _in_processes(piles: Piles, chunks: Iterable[Chunk], processes: int) -> Iterator[int]:
-    """Fresh processes, not forks of this one, which has threads and TensorFlow. They end when it ends, in any way."""
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, context, _start_worker, (piles,))
-    waiting: collections.deque[Future[int]] = collections.deque()
-    try:
-        for chunk in chunks:
-            waiting.append(pool.submit(_work, chunk))
-            if len(waiting) > 2 * processes:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    except BrokenProcessPool:
-        raise ChildProcessError(
-            "an encoding process ended before its work was done: out of memory, or killed (in a script of your own, "
-            "call this below `if __name__ == '__main__':`); the same command goes on from here"
-        ) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
 _encoder: Encoder  # of this process, where it is one that encodes
 
 
-def _start_worker(piles: Piles) -> None:
+def _make_encoder(piles: Piles) -> None:
     global _encoder
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     _encoder = Encoder(piles, num_threads=1)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent:
-        parent.join()
-        os._exit(1)
 
 
 def _work(chunk: Chunk) -> int:

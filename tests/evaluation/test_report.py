@@ -105,6 +105,23 @@ def test_smaller_budgets_and_other_data_are_called_so(tmp_path, make_run):
     assert found == {"data": "other data", "scale": "smaller budget", "files": "other data"}
 
 
+def test_results_on_an_incomplete_treebank_are_not_the_papers(tmp_path, make_run):
+    """All of training, but for a section of the test set: neither "reproduced" nor a difference, and the reason."""
+    problem = Problem(name="parse_wsj", description="", metric="f1")
+    missing = "section 23: 8 of 2,416 trees"
+    for folder, more in (("whole", {}), ("part", {"incomplete": [missing]})):
+        run = make_run("parsing", problem, scores=[("test", 5, {"f1": 99.0})], folder=folder)
+        run.note(run.training | {"data": {"train": "wsj", "pairs": 39_832, "vocab_size": 16_000} | more})
+        [found] = [each for each in read(tmp_path, folder)[0] if each.title.startswith("Table 4")]
+        status, difference = row(found, "parsing")["status"], row(found, "parsing")["difference"]
+        if more:
+            assert (status, difference) == ("other data", None)
+            assert f"Not the paper's data: {missing}" in found.caption
+            assert missing in " ".join(report_page.text([found], []).split())
+        else:
+            assert status == "reproduced" and difference > 0 and "Not the paper's" not in found.caption
+
+
 def test_unfinished_and_unscored_runs_say_so(tmp_path, make_run):
     make_run("base@tiny", step=300, scores=[("validation", 1, {"bleu": 9.0})])
     make_run("c_n2@tiny")

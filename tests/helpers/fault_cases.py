@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+from helpers import small_treebank
 from helpers.fault_injection import (
     DATASET,
     DECODE,
     EVALUATE,
     INDEX,
     LIST,
+    PARSED,
     PREPARE,
     SHARD,
     TEXT,
@@ -100,6 +103,10 @@ TREE_FAULTS = Area(
         Fault("an empty bracket", TREES, "is empty", text("train.mrg", "(S (NP ))\n")),
         Fault("nothing but traces", TREES, "no tree with words", text("train.mrg", "(S (-NONE- *))\n" * 9)),
         Fault("a bracket opened a million times", TREES, "is not closed after", text("train.mrg", "(S\n" * 1_000_000)),
+        Fault("a parser's output with a score before each tree", PARSED, "are not trees", both(
+                lambda: small_treebank.write(Path("ptb")), text("parsed.mrg", "-3.2\t( (S (X a)) )\n" * 40)),
+              leaves=("data/parse_wsj_semisupervised/trees/train-0.tsv",
+                      "data/parse_wsj_semisupervised/trees/train-0.tsv.json")),
         Fault("an empty file", TREES, "is empty", text("train.mrg", "")),
         Fault("Latin-1", TREES, "not UTF-8", text("train.mrg", b"(S (X caf\xe9))\n")),
         Fault("gold and test of unequal length", ("t2t-evalb", "gold", "test"), "2 trees",

@@ -28,6 +28,8 @@ SMALL.append("checkpoint_steps=2")
 PREPARE = ("t2t-datagen", "--problem=translate_files", "--data_dir=data")
 TEXT = ("--train_source=train.en", "--train_target=train.de")
 TREES = ("t2t-datagen", "--problem=parse_files", "--data_dir=data", "--train_trees=train.mrg")
+PARSED = ("t2t-datagen", "--problem=parse_wsj_semisupervised", "--data_dir=data", "--raw_dir=ptb",
+          "--train_trees=parsed.mrg")  # fmt: skip
 TRAIN = ("t2t-trainer", "--problem=translate_files", "--hparams=tiny", "--vocab_size=300", *TEXT, "--train_steps=4",
          *(f"--override={each}" for each in SMALL), "--data_dir=data", "--output_dir=RUN",
          "--precision=float32")  # fmt: skip

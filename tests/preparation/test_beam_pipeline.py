@@ -7,11 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import small_treebank
 from helpers.tiny_model import PROBLEM, silent
+from test_prepare import bytes_of
 
+from t2t_repro.parsing import treebank
 from t2t_repro.preparation import pipeline as prepare_module
 from t2t_repro.preparation.pipeline import prepare
-from t2t_repro.problem import Problem, TextFiles
+from t2t_repro.problem import Problem, TextFiles, Trees
+from t2t_repro.registry import PROBLEMS
 
 
 @pytest.fixture
@@ -38,6 +42,27 @@ def test_the_same_as_without_it(problem: Problem, tmp_path: Path, monkeypatch: p
     for split in ("train", "validation"):
         for one, other in zip(here.shards(split), there.shards(split), strict=True):
             assert Path(one).read_bytes() == Path(other).read_bytes()
+
+
+@pytest.mark.parametrize("sample", [0, 250])
+def test_the_same_trees_as_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: int):
+    """Of two corpora, one of them a parser's; a worker does not pass over the trees before its chunk."""
+    pytest.importorskip("apache_beam", reason="the extra 'beam' is not installed")
+    from t2t_repro.preparation import beam_pipeline
+
+    monkeypatch.setattr(beam_pipeline, "CHUNK_PAIRS", 100)
+    monkeypatch.setattr(beam_pipeline, "BATCH_PAIRS", 30)
+    monkeypatch.setattr(treebank, "CHUNK_CHARACTERS", 1_000)
+    monkeypatch.setattr(prepare_module, "PAIRS_PER_SHARD", 120)
+    gold, parsed = tmp_path / "gold.mrg", tmp_path / "parsed.mrg"
+    gold.write_text(small_treebank.trees(1, 150), "utf-8")
+    parsed.write_text(f"{small_treebank.trees(2, 100)}\n(())\n{small_treebank.trees(3, 100)}", "utf-8")
+    trees = (Trees(str(gold)), Trees(str(parsed), by_parser=True))
+    problem = dataclasses.replace(PROBLEMS["parse_files"], train=trees, vocab_size=330, sample=sample)
+    here = prepare(problem, str(tmp_path / "here"), silent, processes=2)
+    there = prepare(problem, str(tmp_path / "there"), silent, beam=["--runner=DirectRunner"])
+    assert there.record == here.record and there.record["corpora"]["train"][1] == {"lines": 200, "not_trees": 1}
+    assert bytes_of(here.directory) == bytes_of(there.directory)
 
 
 def test_without_beam_installed(problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

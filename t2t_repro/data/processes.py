@@ -1,0 +1,59 @@
+"""Work in several processes, whose results come in the order of the work."""
+
+from __future__ import annotations
+
+import collections
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def map_in_processes(
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    processes: int,
+    start: Callable[[], None] | None = None,
+) -> Iterator[Result]:
+    """Yields `work(item)` of each item, in their order. Each process calls `start` once, before its first item.
+
+    The processes are fresh ones, not forks of this one, which has threads and TensorFlow. They end when it ends, in any
+    way. At most two items per process wait. Raises what `work` raises, and ChildProcessError if a process is killed.
+    """
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _start, (start,))
+    waiting: collections.deque[Future[Result]] = collections.deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > 2 * processes:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise ChildProcessError(
+            "an encoding process ended before its work was done: out of memory, or killed (in a script of your own, "
+            "call this below `if __name__ == '__main__':`); the same command goes on from here"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start(start: Callable[[], None] | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if start:
+        start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent:
+        parent.join()
+        os._exit(1)
