@@ -69,7 +69,7 @@ setup(
         "sentencepiece>=0.2.1",  # as keras
         "tensorboard~=2.21.0",  # TensorFlow 2.21 no longer brings it, and tf.summary needs it
         "tensorflow>=2.21,<2.22",
-        "tensorflow-datasets>=4.9.10",
+        "tensorflow-datasets>=4.9.10,<4.10",  # used by names that are not public: tests/test_tensorflow_datasets.py
         "tensorflow-text>=2.21.1,<2.22",  # 2.21.0 cannot be imported
     ],
     extras_require={

@@ -35,6 +35,22 @@ def written_whole(path: str) -> Iterator[str]:
         raise
 
 
+def nearest_folder(path: str) -> str:
+    """`path`, or the nearest folder above it that is there."""
+    path = os.path.abspath(path)
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def bytes_in(directory: str) -> int:
+    """The bytes of the files in a directory, without those below it; 0 if it is not there."""
+    if not os.path.isdir(directory):
+        return 0
+    with os.scandir(directory) as entries:
+        return sum(entry.stat().st_size for entry in entries if entry.is_file())
+
+
 def sync(path: str) -> None:
     """Waits until a file's bytes, or a folder's names, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

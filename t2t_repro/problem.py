@@ -19,11 +19,14 @@ class TextFiles:
     """Two UTF-8 text files of equally many lines, line n of one being the translation of line n of the other.
 
     A name that ends in `.gz` is read through gzip; of an SGML file (`.sgm`), as WMT publishes its test sets, the lines
-    are its segments.
+    are its segments. A line of more than 1 MiB is an error. With `drop_long_lines`, its pair is dropped from the
+    training text and counted as too long: for files that nobody may edit, such as those of an archive with a known
+    SHA-256.
     """
 
     source: str
     target: str
+    drop_long_lines: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class Problem:
     vocab_size: int = 37_000  # exact, padding and end of sentence included
     max_length: int = 256  # tokens of a training sentence, its end included; longer pairs are dropped and counted
     metric: str = "bleu"  # or "f1", of brackets: then its corpora are trees, and what is decoded is a tree
+    min_character_count: int = 0  # rarer characters of the vocabulary's sample become bytes; 0: one in 2,000,000
     sample: int = 0  # where above 0, only so many training pairs are taken, evenly spread over the text
 
     def __post_init__(self) -> None:
@@ -121,6 +125,8 @@ class Problem:
             raise ValueError(f"max_length must be at least 2 (one token and the end), got {self.max_length}")
         if self.metric not in ("bleu", "f1"):
             raise ValueError(f"metric must be 'bleu' or 'f1', got {self.metric!r}")
+        if self.min_character_count < 0:
+            raise ValueError(f"min_character_count must be at least 0. Received: {self.min_character_count}")
         if self.sample < 0:
             raise ValueError(f"sample must be at least 0, got {self.sample}")
         for corpus in (corpus for split in SPLITS for corpus in self.corpora(split)):

@@ -109,7 +109,8 @@ class Dataset:
         none is content with whichever were prepared.
         """
         here = made_of(problem, hashed=verify)
-        there = {"problem": self.record["problem"], "sources": self.record["sources"]}
+        # a field that is younger than the data has the value that it was made with: its default
+        there = {"problem": Problem(**self.record["problem"]).to_dict(), "sources": self.record["sources"]}
         if problem.takes_files:
             here["sources"] = there["sources"]
         differences = [

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 PAD = 0
 END = 1
 _UNKNOWN = 2  # sentencepiece wants such an id; with 256 byte pieces no text is ever given it
-_FIXED = 3 + 256  # pieces that are there before any text is read: the three above and the bytes
+BYTES = 256
+_FIXED = 3 + BYTES  # pieces that are there before any text is read: the three above and the bytes
 
 _RULES = "t2t_repro"  # the name of the escape below, in the file
 _ESCAPE = {"\u2581": "\U001000001", "\U00100000": "\U001000000"}
@@ -55,15 +56,24 @@ _KINDS: dict[str, dict[str, bool]] = {  # what sentencepiece is told of each kin
 }
 _LEARN_CHARACTERS = 4_096  # longest stretch that the learner is given at once; longer texts are cut
 _LEAST_COVERAGE = 0.98  # sentencepiece refuses less
+SAMPLE_CHARACTERS = 2_000_000  # a character that is rarer than one in so many is spelled in bytes: see docs/data.md
 
 
-def learn(texts: Iterable[str], path: str, kind: str, size: int, num_threads: int | None = None) -> int:
+def learn(
+    texts: Iterable[str],
+    path: str,
+    kind: str,
+    size: int,
+    num_threads: int | None = None,
+    min_character_count: int = 0,
+) -> int:
     """Learns a vocabulary of exactly `size` ids from `texts` and writes it to `path`, whole or not at all.
 
-    `texts` is gone through twice, first for its characters. A character becomes a piece of its own, the frequent ones
-    first, as long as characters take no more than half of the vocabulary; the rest are spelled in bytes, which is rare
-    text made long rather than pieces that are never trained. The file depends on the texts and their order alone, not
-    on `num_threads` (default: all cores).
+    `texts` is gone through twice, first for its characters. A character becomes a subword of its own if it occurs
+    `min_character_count` times (0: once for each SAMPLE_CHARACTERS of the text, at least once), the frequent ones
+    first, as long as characters take no more than half of the vocabulary. The rest are spelled in bytes. If the text
+    cannot give `size` ids in this way, rarer characters become subwords too. The file depends on the texts and their
+    order alone, not on `num_threads` (default: all cores).
 
     Returns how many texts there were. Raises ValueError for an unknown kind and for a size that the text cannot give.
     """
@@ -77,9 +87,9 @@ def learn(texts: Iterable[str], path: str, kind: str, size: int, num_threads: in
             "padding, end, unknown and 256 bytes come before anything learnt"
         )
     number, counts = _characters(texts)
-    for most in ((size - _FIXED) // 2, size - _FIXED):
+    for coverage in _coverages(counts, size, min_character_count or counts.total() // SAMPLE_CHARACTERS):
         try:
-            proto = _train(texts, kind, size, _coverage(counts, size, most), num_threads or usable_cores())
+            proto = _train(texts, kind, size, coverage, num_threads or usable_cores())
             break
         except RuntimeError as error:
             failure = error
@@ -114,6 +124,11 @@ class Vocabulary:
         except (RuntimeError, UnicodeDecodeError, DecodeError) as error:  # sentencepiece reads over some damage
             raise ValueError(f"{path} is no vocabulary, or a damaged one: {_last_part(error)}") from None
         self.size: int = self._processor.get_piece_size()
+
+    @property
+    def characters(self) -> int:
+        """How many subwords are a single character, without the 256 bytes."""
+        return sum(len(piece) == 1 for piece in self.pieces[_FIXED:])
 
     @property
     def pieces(self) -> list[str]:
@@ -189,6 +204,13 @@ def _characters(texts: Iterable[str]) -> tuple[int, collections.Counter[str]]:
     if not counts:
         raise ValueError("there is no text to learn a vocabulary from; give training text that is not empty")
     return number, counts
+
+
+def _coverages(counts: collections.Counter[str], size: int, least: int) -> Iterable[float]:
+    """The coverages to try, each once: of the characters that occur `least` times, then of rarer ones as well."""
+    learned = size - _FIXED
+    frequent = sum(count >= least for count in counts.values())
+    return dict.fromkeys(_coverage(counts, size, most) for most in (min(frequent, learned // 2), learned // 2, learned))
 
 
 def _coverage(counts: collections.Counter[str], size: int, most: int) -> float:

@@ -21,10 +21,12 @@ from t2t_repro.preparation.corpora import read_lines
 
 WIDTH = 80
 
-# newstest2014 between English and German: SHA-256 of its lines, each ended by a newline.
+# newstest2014 between English and German: SHA-256 of its lines, each ended by a newline. English has two forms: single
+# spaces, as sacreBLEU and most copies have it, and the SGML file of WMT, with two spaces in a row in four of its lines.
 NEWSTEST2014 = {
     "ae5d110486bc33d7175e9e28c7d0051eb3e5fcd2166dd93371089852c091a20e": "newstest2014, English to German",
     "7294bccf2879a97b3706b95c9595f1459617a8ee7130d5d8581c910e69736971": "newstest2014, German to English",
+    "1e10b7cb106e08ab9b3a4ed85f5c866bd9391d2659626e68a6e0904d5b1aebcf": "newstest2014, German to English",
 }
 # WMT dropped 266 of its 3,003 lines in the end: whole articles, here as first and last line, counted from 1. The other
 # 2,737 are the `wmt14` of sacreBLEU, and its `wmt14/full` are all, as are those of TFDS and tensor2tensor.

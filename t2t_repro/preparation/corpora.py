@@ -54,52 +54,59 @@ def read_pairs_from(first: int, corpora: Iterable[tuple[Readable, int]]) -> Iter
         first = max(0, first - number)
 
 
-def read_lines(path: str, keep_mark: bool = False) -> Iterator[str]:
+def read_lines(path: str, keep_mark: bool = False, cut: bool = False) -> Iterator[str]:
     """The lines of one text file that is read more than once: `open_lines` of a regular file with something in it."""
     _must_be_file(path)
-    return open_lines(path, keep_mark)
+    return open_lines(path, keep_mark, cut)
 
 
-def open_lines(path: str, keep_mark: bool = False) -> Iterator[str]:
+def open_lines(path: str, keep_mark: bool = False, cut: bool = False) -> Iterator[str]:
     """The lines of one text file, through gzip where its name ends in `.gz`, its segments where it is `.sgm`.
 
     See `lines`. The file may be empty, and may be a pipe. Raises ValueError for a segment that is not whole on one
     line, and OSError if the file cannot be opened.
     """
-    text = _read_text(path, keep_mark)
+    text = _read_text(path, keep_mark, cut)
     return _segments(text, path) if path.removesuffix(".gz").endswith(".sgm") else text
 
 
-def _read_text(path: str, keep_mark: bool) -> Iterator[str]:
+def _read_text(path: str, keep_mark: bool, cut: bool) -> Iterator[str]:
     with open(path, "rb") as raw:
         if not path.endswith(".gz"):
-            yield from lines(raw, path, keep_mark)
+            yield from lines(raw, path, keep_mark, cut)
             return
         if not raw.peek(1):
             raise ValueError(f"{path} is named .gz and is empty, which no gzip stream is; fetch it again")
         with gzip.GzipFile(fileobj=raw) as unzipped:
             try:
-                yield from lines(io.BufferedReader(unzipped, 1 << 16), path, keep_mark)
+                yield from lines(io.BufferedReader(unzipped, 1 << 16), path, keep_mark, cut)
             except EOFError:
                 raise ValueError(f"{path} is cut off in the middle of its gzip stream; fetch it again") from None
             except (gzip.BadGzipFile, zlib.error) as error:
                 raise ValueError(f"{path} is named .gz, but gzip cannot read it ({error}); fetch it again") from None
 
 
-def lines(stream: IO[bytes], name: str, keep_mark: bool = False) -> Iterator[str]:
+def lines(stream: IO[bytes], name: str, keep_mark: bool = False, cut: bool = False) -> Iterator[str]:
     """The lines of a stream of bytes. `name` is what errors call it; with `keep_mark` a byte order mark is text.
 
-    Raises ValueError, naming the line, for bytes that are no UTF-8 and for a line of more than MAX_LINE_BYTES.
+    Raises ValueError, naming the line, for bytes that are no UTF-8 and for a line of more than MAX_LINE_BYTES. With
+    `cut`, such a line is cut instead, and its text has a little more than MAX_LINE_BYTES (`counts.is_overlong`).
     """
     for number in itertools.count(1):
         line = stream.readline(MAX_LINE_BYTES + 2)
         if not line:
             return
+        ended = line.endswith(b"\n")
         line = line.removesuffix(b"\n").removesuffix(b"\r")
         if len(line) > MAX_LINE_BYTES:
-            raise ValueError(
-                f"{name}, line {number:,}: longer than {MAX_LINE_BYTES:,} bytes; expected one sentence a line"
-            )
+            if not cut:
+                raise ValueError(
+                    f"{name}, line {number:,}: longer than {MAX_LINE_BYTES:,} bytes; expected one sentence a line"
+                )
+            while not ended and (rest := stream.readline(MAX_LINE_BYTES)):
+                ended = rest.endswith(b"\n")
+            yield line.decode("utf-8", "replace")  # the cut may go through a character
+            continue
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -159,9 +166,8 @@ def describe(corpus: Corpus, hashed: bool = True) -> dict[str, Any]:
 
 
 def _read_files(corpus: TextFiles) -> Iterator[Pair]:
-    for path in (corpus.source, corpus.target):
-        _must_be_file(path)
-    pairs = itertools.zip_longest(read_lines(corpus.source), read_lines(corpus.target))
+    sides = [read_lines(path, cut=corpus.drop_long_lines) for path in (corpus.source, corpus.target)]
+    pairs = itertools.zip_longest(*sides)
     number = 0
     for source, target in pairs:
         if source is None or target is None:

@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from t2t_repro.data.lock import locked
 from t2t_repro.io import read_json, sha256, write_json, written_whole
@@ -29,6 +29,8 @@ from t2t_repro.problem import TextFiles, Wmt
 
 _RECORD = "unpacked.json"
 _COPY_BYTES = 1 << 20
+PAIR_BYTES = 300  # of a line in both languages
+PACKED = 3  # times as large is text when gzip has unpacked it
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,33 @@ class Originals:
         return [
             Original(name, _in_order(corpus, builder, folders[name][0], name), lines.get(name, 0)) for name in names
         ]
+
+
+class Space(NamedTuple):
+    """Bytes on disk of a WMT data set, about: what is still to be downloaded, what is still to be unpacked from it, and
+    the text of one split."""
+
+    archives: int
+    unpacked: int
+    text: int
+
+
+def space(corpus: Wmt, folder: str) -> Space:
+    """Returns what `corpus` takes with its archives in `corpus.raw_dir` or in `folder`. Raises ValueError as `of`."""
+    builder = _builder(corpus, folder)
+    infos, lines, source = _sums(builder), dict(corpus.lines), builder.builder_config.language_pair[0]
+    archives = dict.fromkeys(_members(builder), 0)
+    unpacked = text = 0
+    for split, names in builder.subsets.items():
+        for name in names:
+            (url,) = _subset(name).get_url(source)
+            size = infos[url].size if url in infos else 0
+            subset = lines[name] * PAIR_BYTES if name in lines else size
+            text += subset * (str(split) == corpus.split)
+            if not os.path.exists(os.path.join(_unpacked(corpus, folder, url), _RECORD)):
+                archives[url] = 0 if _is_there(corpus, builder, folder, url, size) else size
+                unpacked += subset // PACKED if _subset(name).get_path(source)[0].endswith(".gz") else subset
+    return Space(sum(archives.values()), unpacked, text)
 
 
 def archive_sums(dataset: str) -> dict[str, str]:
@@ -125,7 +154,20 @@ def _in_order(corpus: Wmt, builder: Any, folder: str, name: str) -> TextFiles:
     first, second = builder.builder_config.language_pair
     files = dict(zip((first, second), _subset(name).get_path(first), strict=True))
     source, target = (os.path.join(folder, files[each]) for each in (corpus.source_language, corpus.target_language))
-    return TextFiles(source, target)
+    return TextFiles(source, target, drop_long_lines=True)
+
+
+def _unpacked(corpus: Wmt, folder: str, url: str) -> str:
+    """The folder for the files of the archive at a URL."""
+    return os.path.join(folder, "unpacked", corpus.dataset.replace("/", "-"), os.path.basename(url))
+
+
+def _is_there(corpus: Wmt, builder: Any, folder: str, url: str, size: int) -> bool:
+    """Whether the archive at a URL lies in `raw_dir`, or was downloaded: then a file has its size."""
+    if corpus.raw_dir and os.path.exists(os.path.join(corpus.raw_dir, os.path.basename(url))):
+        return True
+    downloaded = glob.glob(os.path.join(glob.escape(folder), builder.name, "*"))
+    return any(os.path.getsize(path) == size for path in downloaded)
 
 
 class _Archives:
@@ -134,8 +176,7 @@ class _Archives:
 
     def __init__(self, builder: Any, corpus: Wmt, folder: str, report: Callable[[str], None]):
         self.manual_dir = corpus.raw_dir or folder
-        self._builder, self._raw_dir, self._folder, self._report = builder, corpus.raw_dir, folder, report
-        self._unpacked_below = os.path.join(folder, "unpacked", corpus.dataset.replace("/", "-"))
+        self._builder, self._corpus, self._folder, self._report = builder, corpus, folder, report
         self._members, self._sums = _members(builder), _sums(builder)
         self._done: dict[str, str] = {}
 
@@ -154,8 +195,7 @@ class _Archives:
         return paths
 
     def _folder_of(self, url: str) -> str:
-        name = os.path.basename(url)
-        folder, members = os.path.join(self._unpacked_below, name), self._members[url]
+        folder, members = _unpacked(self._corpus, self._folder, url), self._members[url]
         expected = self._sums[url].checksum if url in self._sums else ""
         if not _is_unpacked(folder, members, expected):
             archive = self._archive(url, expected)
@@ -184,7 +224,7 @@ class _Archives:
             tfds.disable_progress_bar()
         manager = tfds.download.DownloadManager(
             download_dir=self._folder,
-            manual_dir=self._raw_dir,
+            manual_dir=self._corpus.raw_dir,
             url_infos=self._sums,
             dataset_name=self._builder.name,
         )
@@ -237,7 +277,9 @@ def _errors_in_one_line(corpus: Wmt) -> Iterator[None]:
         yield
     except download_manager.NonMatchingChecksumError as error:
         first = str(error).partition("\n")[0].rstrip(":")
-        raise ValueError(f"{first}; remove that file, or fetch it again") from None
+        raise ValueError(
+            f"{first}: WMT has other archives of the same name; remove that file, or fetch it from exactly that address"
+        ) from None
     except (util.DownloadError, OSError) as error:
         if isinstance(error, OSError) and error.filename:  # a file of ours: a full disk, no permission
             raise

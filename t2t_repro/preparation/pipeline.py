@@ -24,11 +24,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from t2t_repro.data import disk_space
 from t2t_repro.data.dataset import DATASET, FORMAT, VOCABULARY, Dataset, made_of
 from t2t_repro.data.linearized import Block, Linearized
 from t2t_repro.data.lock import locked
 from t2t_repro.data.shards import example, shard_names, write_shard
-from t2t_repro.data.vocabulary import Vocabulary, learn
+from t2t_repro.data.vocabulary import BYTES, Vocabulary, learn
 from t2t_repro.io import sha256, write_json
 from t2t_repro.parsing.linearization import rebuild
 from t2t_repro.parsing.treebank import linearize, write_trees
@@ -37,7 +38,7 @@ from t2t_repro.preparation.corpora import evenly, read_pairs
 from t2t_repro.preparation.downloads import Original, Originals
 from t2t_repro.preparation.progress import PROGRESS, Account
 from t2t_repro.preparation.shuffle import Chunk, Piles
-from t2t_repro.preparation.statistics import SplitCounts, irregular, is_empty
+from t2t_repro.preparation.statistics import SplitCounts, irregular, is_empty, is_overlong
 from t2t_repro.preparation.validation_split import HeldOut, source_hash
 from t2t_repro.problem import SPLITS, Pair, Problem, Trees, Wmt
 from t2t_repro.processor import usable_cores
@@ -128,6 +129,10 @@ class _Preparation:
 
     def run(self) -> None:
         self.progress.clean()
+        if "train" not in self.progress.splits:
+            disk_space.check(
+                disk_space.needs(self.problem, self.directory, self._path(_PILES), self.downloads), self.report
+            )
         downloaded = Originals(self.downloads, self.report)
         self.texts = {split: self._texts(split, downloaded) for split in SPLITS}
         if "pairs" not in self.progress:
@@ -144,7 +149,12 @@ class _Preparation:
                 self._write_split(split, vocabulary)
         record = {"format": FORMAT} | self.parts | {"problem": self.problem.to_dict()}
         record["corpora"] = self.progress["corpora"]
-        record["vocabulary"] = {"kind": vocabulary.kind, "size": vocabulary.size} | self.progress["vocabulary"]
+        record["vocabulary"] = {
+            "kind": vocabulary.kind,
+            "size": vocabulary.size,
+            "bytes": BYTES,
+            "characters": vocabulary.characters,
+        } | self.progress["vocabulary"]
         done = self.progress.splits
         record["splits"] = {split: done[split] for split in SPLITS if split in done}
         write_json(self._path(DATASET), record | {"versions": versions()})
@@ -225,11 +235,13 @@ class _Preparation:
     def _learn(self) -> None:
         """Learns the vocabulary, from training text alone. What was encoded with another one goes."""
         kind, size = self.problem.vocab_kind, self.problem.vocab_size
-        sentences = learn(_Anew(self._training_sentences), self.vocabulary, kind, size)
+        least = self.problem.min_character_count
+        sentences = learn(_Anew(self._training_sentences), self.vocabulary, kind, size, min_character_count=least)
         self.progress.splits.clear()
         shutil.rmtree(self._path(_PILES), ignore_errors=True)
         self.progress.save(vocabulary={"sha256": sha256(self.vocabulary), "sentences": sentences}, shuffled=[])
-        self.report(f"vocabulary: {size:,} pieces ({kind}) learnt from {sentences:,} sentences")
+        parts = f"{BYTES} bytes, {Vocabulary(self.vocabulary).characters:,} single characters"
+        self.report(f"vocabulary: {size:,} subwords ({kind}) learned from {sentences:,} sentences: {parts} among them")
 
     def _write_train(self) -> None:
         """Encodes the training text, drops what cannot be trained on, and shuffles the rest over all its shards."""
@@ -366,12 +378,14 @@ class _Preparation:
         return math.ceil(self._number(split) / PAIRS_PER_SHARD)
 
     def _training_sentences(self) -> Iterator[str]:
-        """Both sides of all training pairs, or of LEARN_PAIRS evenly spread ones; what is held out is left out."""
+        """Both sides of all training pairs, or of LEARN_PAIRS evenly spread ones.
+
+        What is held out is left out, and so is a line that was cut because it is too long.
+        """
         number, held_out = self._number("train"), set(self.progress["held_out"])
-        for source, target in evenly(self._pairs("train"), number, min(number, LEARN_PAIRS)):
-            if not (held_out and source_hash(source) in held_out):
-                yield source
-                yield target
+        for sides in evenly(self._pairs("train"), number, min(number, LEARN_PAIRS)):
+            if not (held_out and source_hash(sides[0]) in held_out):
+                yield from itertools.filterfalse(is_overlong, sides)
 
     def _encoded(self, split: str, vocabulary: Vocabulary) -> Iterator[tuple[Pair, list[int], list[int]]]:
         """(pair, ids of its source, ids of its target), END included."""

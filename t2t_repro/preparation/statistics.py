@@ -6,6 +6,8 @@ import collections
 from dataclasses import dataclass, field
 from typing import Any
 
+from t2t_repro.io import MAX_LINE_BYTES
+
 _PERCENTILES = (50, 90, 99)
 
 
@@ -14,11 +16,17 @@ def is_empty(source: str, target: str) -> bool:
     return not source or not target or source.isspace() or target.isspace()
 
 
+def is_overlong(text: str) -> bool:
+    """Whether the text has more than MAX_LINE_BYTES: a line that was cut when it was read."""
+    return len(text) > MAX_LINE_BYTES // 4 and len(text.encode()) > MAX_LINE_BYTES
+
+
 def irregular(source: str, target: str, inputs: list[int], targets: list[int], max_length: int) -> str:
     """Why a pair cannot be trained on: "empty" or "too_long"; "" where it can."""
     if is_empty(source, target):
         return "empty"
-    return "too_long" if max(len(inputs), len(targets)) > max_length else ""
+    too_long = max(len(inputs), len(targets)) > max_length or is_overlong(source) or is_overlong(target)
+    return "too_long" if too_long else ""
 
 
 @dataclass

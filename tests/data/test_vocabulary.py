@@ -61,11 +61,6 @@ def vocabulary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return vocabulary
 
 
-def characters(vocabulary: Vocabulary) -> int:
-    """How many characters have a piece of their own."""
-    return sum(len(vocabulary._processor.id_to_piece(token)) == 1 for token in range(259, vocabulary.size))
-
-
 @pytest.mark.parametrize("size", [320, 333, 512])
 def test_size_is_exact(tmp_path: Path, size: int):
     assert learn(SENTENCES, str(tmp_path / "v"), "bpe", size) == len(SENTENCES)
@@ -114,8 +109,49 @@ def test_rare_characters_take_no_more_than_half(tmp_path: Path):
     rare = "".join(map(chr, range(0x4E00, 0x4E00 + 200)))
     learn([*SENTENCES * 20, rare], str(tmp_path / "v"), "bpe", 459)
     vocabulary = Vocabulary(str(tmp_path / "v"))
-    assert 40 < characters(vocabulary) <= 100
+    assert 40 < vocabulary.characters <= 100
     assert vocabulary.decode(vocabulary.encode([rare])) == [rare]
+
+
+RARE = "".join(map(chr, range(0x4E00, 0x4E00 + 60)))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "word_piece"])
+def test_a_character_rarer_than_one_in_two_million_becomes_bytes(tmp_path: Path, kind: str):
+    texts = [*SENTENCES * 500, RARE, "ΩΩ", "ΩΩ"]
+    assert 3 * 2_000_000 > sum(map(len, texts)) > 2 * 2_000_000
+    learn(texts, str(tmp_path / "v"), kind, 400)
+    vocabulary = Vocabulary(str(tmp_path / "v"))
+    assert not set(RARE) & set(vocabulary.pieces) and "Ω" in vocabulary.pieces
+    assert (vocabulary.size, vocabulary.characters) == (400, len({*"".join(SENTENCES), "Ω"}))
+    assert vocabulary.decode(vocabulary.encode([RARE, "xΩ乀"])) == [RARE, "xΩ乀"]
+
+
+def test_in_little_text_every_character_is_a_subword(tmp_path: Path):
+    learn([*SENTENCES, RARE], str(tmp_path / "v"), "bpe", 500)
+    assert set(RARE) < set(Vocabulary(str(tmp_path / "v")).pieces)
+
+
+def test_the_least_count_can_be_given(tmp_path: Path):
+    texts = [*SENTENCES, RARE, "ΩΩΩ"]
+    for least, kept in ((1, {*RARE, "Ω"}), (2, {"Ω"}), (3, {"Ω"}), (4, set())):
+        learn(texts, str(tmp_path / f"v{least}"), "bpe", 500, min_character_count=least)
+        assert {*RARE, "Ω"} & set(Vocabulary(str(tmp_path / f"v{least}")).pieces) == kept
+
+
+def test_without_rare_characters_the_least_count_changes_nothing(tmp_path: Path):
+    for least in (0, 1, 5):
+        learn(SENTENCES * 2, str(tmp_path / f"v{least}"), "word_piece", 400, min_character_count=least)
+    assert len({Vocabulary(str(tmp_path / f"v{least}")).sha256 for least in (0, 1, 5)}) == 1
+
+
+def test_rare_characters_fill_a_vocabulary_that_the_text_cannot_fill_otherwise(tmp_path: Path):
+    """The size stays exact: a, b and the space, "ab" and " ab", and then the 60 rare ones."""
+    texts = ["ab ab"] * 1_000 + list(RARE)
+    for size, characters in ((259 + 5, 3), (259 + 5 + 60, 63)):
+        learn(texts, str(tmp_path / "v"), "bpe", size, min_character_count=2)
+        vocabulary = Vocabulary(str(tmp_path / "v"))
+        assert (vocabulary.size, vocabulary.characters) == (size, characters)
 
 
 @pytest.mark.parametrize(
@@ -260,6 +296,22 @@ def test_a_sentencepiece_model_of_other_making(tmp_path: Path):
     (tmp_path / "other.model").write_bytes(model.getvalue())
     with pytest.raises(ValueError, match="other making; give a vocabulary that t2t-datagen made"):
         Vocabulary(str(tmp_path / "other.model"))
+
+
+@pytest.mark.corpora
+@pytest.mark.parametrize(("kind", "size"), [("bpe", 37_000), ("word_piece", 32_000)])
+def test_12000_characters_seen_once_do_not_fill_the_vocabulary_of_news(
+    corpora: Path, tmp_path: Path, kind: str, size: int
+):
+    lines: list[str] = []
+    for side in ("en", "de"):
+        path = corpora / f"wmt_news_other_years/news.en-de.{side}.gz"
+        lines += gzip.decompress(path.read_bytes()).decode().removesuffix("\n").split("\n")
+    rare = [chr(0x4E00 + number) for number in range(12_000)]
+    learn([*lines, *rare], str(tmp_path / "v"), kind, size)
+    vocabulary = Vocabulary(str(tmp_path / "v"))
+    assert vocabulary.size == size and 100 < vocabulary.characters < 200
+    assert vocabulary.decode(vocabulary.encode(rare)) == rare
 
 
 @pytest.mark.corpora

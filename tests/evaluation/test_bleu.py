@@ -145,9 +145,17 @@ def test_plain_bleu_of_tensorflow_nmt(corpora):
 
 
 @pytest.mark.corpora
-@pytest.mark.parametrize(("side", "name"), [("de", "English to German"), ("en", "German to English")])
-def test_newstest2014_is_recognised(corpora, side, name):
-    lines = list(read_lines(str(corpora / f"newstest/newstest2014.en-de.{side}.gz")))
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("newstest2014.en-de.de.gz", "English to German"),
+        ("newstest2014.en-de.en.gz", "German to English"),
+        ("sgm/newstest2014-deen-ref.de.sgm.gz", "English to German"),
+        ("sgm/newstest2014-deen-src.en.sgm.gz", "German to English"),
+    ],
+)
+def test_newstest2014_is_recognized_in_every_form(corpora, file, name):
+    lines = list(read_lines(str(corpora / "newstest" / file)))
     assert bleu.known_test_set(lines) == f"newstest2014, {name}"
     assert bleu.known_test_set([*lines[:-1], "x"]) is None
 

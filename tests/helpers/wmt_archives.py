@@ -65,8 +65,11 @@ def archive(path: Path, files: dict[str, bytes]) -> None:
             tar.addfile(entry, io.BytesIO(content))
 
 
-def write_archives(folder: Path, lines: int = 120) -> dict[str, dict[str, list[Pair]]]:
-    """Writes the six archives; gives what they hold: {"de" or "fr": {name of the corpus: pairs, English first}}."""
+def write_archives(folder: Path, lines: int = 120, more_words: int = 0) -> dict[str, dict[str, list[Pair]]]:
+    """Writes the six archives; gives what they hold: {"de" or "fr": {name of the corpus: pairs, English first}}.
+
+    One line of commoncrawl has `more_words` at its end.
+    """
     there: dict[str, dict[str, Lines]] = {}
     for language in ("de", "fr"):
         pair = (language, "en")
@@ -77,6 +80,7 @@ def write_archives(folder: Path, lines: int = 120) -> dict[str, dict[str, list[P
         there[language]["newscommentary_v9"]["en"][5] += "\u2028\u2028Second part.\u0085"
         there[language]["newscommentary_v9"][language][6] += "\x0bform\x0cfeed\x1c"
         there[language]["commoncrawl"]["en"][2] = "A carriage\rreturn, 100 % & more <b>."
+        there[language]["commoncrawl"][language][9] += " und" * more_words
         there[language]["newstest2014"]["en"][1] = 'Standard & Poor\'s  wrote "no".'
     write_training(folder, there)
     dev = {}

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t2t_repro.preparation import corpora
+from t2t_repro.preparation import corpora, statistics
 from t2t_repro.preparation.corpora import describe, lines, read_pairs
 from t2t_repro.problem import Generated, Pair, TextFiles
 
@@ -53,6 +53,27 @@ def test_pairs_in_order(files, gz: bool):
 )
 def test_what_a_line_is(content: bytes, expected: list[str]):
     assert list(lines(io.BytesIO(content), "x")) == expected
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
+@pytest.mark.parametrize("character", ["a", "é", "漢"])
+def test_a_long_line_is_an_error_or_cut_and_still_too_long(character: str, end: bytes, monkeypatch: pytest.MonkeyPatch):
+    for module in (corpora, statistics):
+        monkeypatch.setattr(module, "MAX_LINE_BYTES", 100)
+    for length in range(98, 320):
+        line = "x" * (length % 3) + character * (length // len(character.encode()))
+        content = line.encode()
+        stream = b"before\n" + content + end
+        if len(content) <= 100:
+            assert list(lines(io.BytesIO(stream), "x")) == ["before", line]
+        else:
+            with pytest.raises(ValueError, match="x, line 2: longer than 100 bytes; expected one sentence a line"):
+                list(lines(io.BytesIO(stream), "x"))
+        after = [line, "after"] if end else [line]
+        found = list(lines(io.BytesIO(stream + b"after\n" * bool(end)), "x", cut=True))
+        assert [found[0], *found[2:]] == ["before", *after[1:]]
+        assert statistics.is_overlong(found[1]) == statistics.is_overlong(line) == (len(content) > 100)
+        assert len(found[1].encode()) <= 105 and (found[1] == line or len(content) > 100)
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"])), min_size=1))

@@ -21,8 +21,8 @@ from helpers.tiny_model import silent
 
 from t2t_repro.data.shards import count_records, write_shard
 from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.preparation import corpora, statistics, validation_split
 from t2t_repro.preparation import pipeline as prepare_module
-from t2t_repro.preparation import validation_split
 from t2t_repro.preparation.pipeline import Dataset, prepare
 from t2t_repro.preparation.validation_split import HeldOut, source_hash
 from t2t_repro.problem import Generated, Pair, Problem, TextFiles
@@ -66,7 +66,8 @@ def test_what_is_prepared(text: Problem, data: str):
     assert records(dataset, "validation") == PAIRS[:7]
     assert records(dataset, "test") == PAIRS[5:10]
     assert said[0] == "text: 400 train pairs, 7 validation pairs, 5 test pairs"
-    assert said[1] == "vocabulary: 330 pieces (bpe) learnt from 800 sentences"
+    parts = "256 bytes, 26 single characters among them"
+    assert said[1] == f"vocabulary: 330 subwords (bpe) learned from 800 sentences: {parts}"
     assert said[2].startswith("train: 400 pairs, ")
     assert len(said) == 5
     names = {
@@ -84,6 +85,8 @@ def test_what_dataset_json_says(text: Problem, data: str):
     assert Problem(**record["problem"]) == dataclasses.replace(text, train=(), validation=(), test=())
     assert record["sources"]["test"][0]["source"]["path"] == text.test[0].source  # type: ignore[union-attr]
     assert record["vocabulary"]["sha256"] == Vocabulary(dataset.vocabulary).sha256
+    assert (record["vocabulary"]["bytes"], record["vocabulary"]["characters"]) == (256, 26)
+    assert 26 == len({character for pair in PAIRS for text in pair for character in text})
     assert record["versions"].keys() >= {"sentencepiece", "tensorflow", "t2t_repro"}
     train, vocabulary = record["splits"]["train"], Vocabulary(dataset.vocabulary)
     lengths = [len(ids) for ids in vocabulary.encode([source for source, _ in PAIRS])]
@@ -142,6 +145,38 @@ def test_what_is_dropped_is_counted(text: Problem, data: str, tmp_path: Path):
     assert records(dataset, "test") == irregular
     assert "2 dropped (a side empty), 2 dropped (longer than 40 tokens)" in said[2]
     assert "2 kept though irregular (longer than 40 tokens)" in said[4]
+
+
+def test_a_line_above_1_mib_is_dropped_and_counted_if_the_corpus_allows(
+    text: Problem, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As in archives of WMT. Nothing of the line is learned from, and no pair moves."""
+    corpus = write(tmp_path, "long", [*PAIRS[:9], ("Ж" * 60_000, "Haus"), *PAIRS[9:]])
+    for module in (corpora, statistics):
+        monkeypatch.setattr(module, "MAX_LINE_BYTES", 100_000)
+    with pytest.raises(ValueError, match=r"long\.source, line 10: longer than 100,000 bytes; expected one sentence"):
+        prepare(dataclasses.replace(text, train=(corpus,)), data, silent)
+    allowed = dataclasses.replace(corpus, drop_long_lines=True)
+    problem = dataclasses.replace(text, train=(allowed,), max_length=10**6)  # of tokens there may be so many
+    dataset = prepare(problem, data, silent)
+    train = dataset.record["splits"]["train"]
+    assert (train["pairs_read"], train["pairs"], train["dropped"]) == (401, 400, {"too_long": 1})
+    assert Counter(records(dataset, "train")) == Counter(PAIRS)
+    assert dataset.record["vocabulary"]["sentences"] == 801
+    assert "Ж" not in Vocabulary(dataset.vocabulary).pieces
+
+
+def test_data_made_before_a_field_was_there_is_still_read(text: Problem, data: str):
+    first = prepare(text, data, silent)
+    path = Path(first.directory, "dataset.json")
+    record = json.loads(path.read_text("utf-8"))
+    assert record["problem"].pop("min_character_count") == 0
+    for name in ("bytes", "characters"):
+        del record["vocabulary"][name]
+    path.write_text(json.dumps(record), "utf-8")
+    assert prepare(text, data, silent, verify=True).record == record
+    with pytest.raises(ValueError, match="its min_character_count is 0, not 7; give another"):
+        prepare(dataclasses.replace(text, min_character_count=7), data, silent)
 
 
 def test_length_counts_the_end(text: Problem, data: str):

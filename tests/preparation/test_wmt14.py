@@ -125,7 +125,8 @@ def test_the_declared_line_counts_are_of_its_corpora():
 def test_an_archive_of_another_sum(raw: Path, tmp_path: Path):
     with open(raw / "dev.tgz", "ab") as file:
         file.write(b"more")
-    with pytest.raises(ValueError, match=r"Artifact http\S*/dev\.tgz, .*raw/dev\.tgz, has wrong checksum; remove that"):
+    address = r"Artifact http://data\.statmt\.org/wmt19/translation-task/dev\.tgz, .*raw/dev\.tgz, has wrong checksum"
+    with pytest.raises(ValueError, match=f"{address}: WMT has other archives of the same name; remove that file, or"):
         Originals(str(tmp_path / "downloads"), silent).of(problem("de", raw).test[0])
 
 
@@ -247,6 +248,26 @@ def test_a_corpus_of_another_number_of_lines_is_told_and_recorded(raw: Path, tmp
     record = prepare(asked, str(tmp_path / "data"), said.append).record
     assert "commoncrawl has 120 lines, and was known to have 121: see dataset.json" in said
     assert {"name": "commoncrawl", "lines_known": 121, "lines": 120} in record["corpora"]["train"]
+
+
+def test_a_line_above_1_mib_is_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of an archive with the right SHA-256, which nobody may edit."""
+    from t2t_repro.preparation.pipeline import prepare
+
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    held = write_archives(folder, more_words=300_000)
+    monkeypatch.setattr(originals_module, "_sums", sums(folder))
+    said: list[str] = []
+    dataset = prepare(problem("de", folder), str(tmp_path / "data"), said.append)
+    train = dataset.record["splits"]["train"]
+    assert (train["pairs_read"], train["pairs"], train["dropped"]) == (360, 357, {"empty": 2, "too_long": 1})
+    assert dataset.record["corpora"]["train"][1] == {"name": "commoncrawl", "lines": 120}
+    assert any("1 dropped (longer than 256 tokens)" in line for line in said)
+    texts = Originals(str(tmp_path / "data" / "downloads"), silent).of(problem("de", folder).train[0])
+    expected = [pair for name in TRAIN["de"] for pair in held["de"][name]]
+    found = read(texts)
+    assert [place for place in range(360) if found[place] != expected[place]] == [120 + 9]
 
 
 def test_only_downloads_take_a_raw_dir():

@@ -17,6 +17,7 @@ from t2t_repro.data import batching, padding_statistics
 from t2t_repro.data.assumed import MEAN_LENGTH, assumed
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.io import bytes_in, nearest_folder
 from t2t_repro.problem import Problem
 from t2t_repro.registry import HPARAMS, RECORDS
 from t2t_repro.run import Run
@@ -104,11 +105,12 @@ def _estimate(flight: Flight, show: Callable[[str], None]) -> Forecast:
     forecast = _forecast(flight, options)
     for line in _outcome(flight, forecast):
         show(line)
-    free = shutil.disk_usage(_nearest(output_dir)).free
+    free = shutil.disk_usage(nearest_folder(output_dir)).free
     if forecast.disk_bytes > free:
         raise ValueError(
             f"does not fit: checkpoints take {_size(forecast.disk_bytes)} and {_size(free)} are free in "
-            f"{_nearest(output_dir)!r}; give another --output_dir, or keep fewer (--override=average_checkpoints=5)"
+            f"{nearest_folder(output_dir)!r}; give another --output_dir, "
+            "or keep fewer (--override=average_checkpoints=5)"
         )
     return forecast
 
@@ -181,7 +183,7 @@ def _forecast(flight: Flight, options: TrainingOptions) -> Forecast:
         evaluation_seconds=flight.evaluation,
         seconds=(updating + flight.sampling + evaluations * flight.evaluation) if steps else 0.0,
         peak_bytes=flight.peak,
-        disk_bytes=max((checkpoints_kept(h) + 2) * checkpoint - _bytes_in(flight.run.checkpoints), 0),
+        disk_bytes=max((checkpoints_kept(h) + 2) * checkpoint - bytes_in(flight.run.checkpoints), 0),
         flops=flight.flops_per_update() * h.train_steps,
     )
 
@@ -233,20 +235,6 @@ def _papers(hparams: HParams, figure: str) -> str:
 
 def _wrapped(name: str, text: str) -> Iterator[str]:
     yield from textwrap.wrap(text, 80, initial_indent=name, subsequent_indent=" " * len(name))
-
-
-def _nearest(path: str) -> str:
-    """`path`, or the nearest folder above it that is there."""
-    path = os.path.abspath(path)
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    return path
-
-
-def _bytes_in(directory: str) -> int:
-    if not os.path.isdir(directory):
-        return 0
-    return sum(entry.stat().st_size for entry in os.scandir(directory) if entry.is_file())
 
 
 def _size(number: float) -> str:

@@ -1,0 +1,90 @@
+"""The disk space that a preparation takes: estimated before it starts, and compared with what is free.
+
+The sizes of archives are known. All else is estimated from the text: from the bytes of its files, or from the known
+number of lines of a corpus that is not there yet. Generated text is not counted.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import shutil
+from collections.abc import Callable
+from typing import NamedTuple
+
+from t2t_repro.io import bytes_in, nearest_folder
+from t2t_repro.parsing import treebank
+from t2t_repro.preparation import downloads as cli_downloads
+from t2t_repro.preparation.downloads import PACKED, PAIR_BYTES
+from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles, Trees, Wmt
+
+# What a pair takes in a shard, and in the shuffle files again. Measured: the pairs of Tatoeba, Multi30k, news and CRAFT
+# have 70, 135, 279 and 425 bytes of text, and take 88, 114, 181 and 263.
+RECORD_BYTES = 60
+ID_BYTES = 0.45  # for each byte of text
+LINES_BYTES, TREE_BYTES = 140, 425  # of the text of a pair of lines of unknown length, and of a tree in brackets
+SHOWN_FROM = 10**9  # bytes: a preparation that needs less reports it only if it may not fit
+
+
+class Need(NamedTuple):
+    """Bytes that files of one kind will take in `folder`, which need not exist yet."""
+
+    kind: str
+    folder: str
+    expected: int
+    surely: int  # even if the estimate is far too high
+
+
+def needs(problem: Problem, directory: str, piles: str, downloads: str) -> list[Need]:
+    """Returns what preparing `problem` still takes, less what an earlier preparation left in the three folders."""
+    sets, pairs, text = {}, 0, 0
+    for corpus in (corpus for split in SPLITS for corpus in problem.corpora(split)):
+        if isinstance(corpus, Wmt):
+            sets[corpus.dataset] = space = cli_downloads.space(corpus, downloads)
+            found = space.text // PAIR_BYTES, space.text
+        else:
+            found = _pairs_and_bytes(corpus)
+        pairs, text = pairs + found[0], text + found[1]
+    taken = min(problem.sample / pairs, 1) if problem.sample and pairs else 1
+    encoded = int(taken * (RECORD_BYTES * pairs + ID_BYTES * text))
+    archives = sum(space.archives for space in sets.values())
+    unpacked = sum(space.unpacked for space in sets.values())
+    shuffled, written = (max(encoded - bytes_in(folder), 0) for folder in (piles, directory))
+    return [
+        Need("archives", downloads, archives, archives),
+        Need("unpacked text", downloads, unpacked, unpacked // 2),
+        Need("shuffle files", piles, shuffled, shuffled // 4),
+        Need("shards", directory, written, written // 4),
+    ]
+
+
+def check(needed: list[Need], report: Callable[[str], None]) -> None:
+    """Reports what is needed and free on each disk, if it is much or may not fit.
+
+    Raises OSError if what is surely needed does not fit.
+    """
+    disks = collections.defaultdict(list)
+    for need in needed:
+        disks[os.stat(nearest_folder(need.folder)).st_dev].append(need)
+    for needs_here in disks.values():
+        folder = nearest_folder(needs_here[0].folder)
+        free, expected = shutil.disk_usage(folder).free, sum(need.expected for need in needs_here)
+        listed = ", ".join(f"{need.kind} {need.expected / 1e9:,.1f}" for need in needs_here if need.expected)
+        line = f"about {expected / 1e9:,.1f} GB needed in {folder!r} ({listed}), {free / 1e9:,.1f} GB free"
+        if free < sum(need.surely for need in needs_here):
+            raise OSError(f"the disk is too small: {line}; make room, or prepare in another data directory")
+        if free < expected:
+            report(f"disk: {line}: it may become full; make room, the same command continues then")
+        elif expected >= SHOWN_FROM:
+            report(f"disk: {line}")
+
+
+def _pairs_and_bytes(corpus: Corpus) -> tuple[int, int]:
+    """About how many pairs the files of a corpus hold, and how many bytes of text; 0 and 0 if it has no files."""
+    files, each = [], LINES_BYTES
+    if isinstance(corpus, TextFiles):
+        files = [corpus.source, corpus.target]
+    elif isinstance(corpus, Trees):
+        files, each = treebank.paths(corpus), TREE_BYTES
+    text = sum(os.path.getsize(path) * (PACKED if path.endswith(".gz") else 1) for path in files)
+    return text // each, text
