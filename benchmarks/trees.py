@@ -37,8 +37,8 @@ def repeated(path: str, number: int, to: str) -> None:
 
 def ways(path: str, folder: str, processes: int) -> Iterator[tuple[str, Callable[[], object]]]:
     """What is timed, by name."""
-    from t2t_repro.data.linearized import Linearized
     from t2t_repro.parsing.linearization import pair
+    from t2t_repro.parsing.linearized_trees import Linearized
     from t2t_repro.parsing.treebank import linearize, read
     from t2t_repro.problem import Trees
 

@@ -15,12 +15,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from t2t_repro.data.linearized import Block
-from t2t_repro.data.processes import map_in_processes
 from t2t_repro.io import sha256, written_whole
 from t2t_repro.parsing.linearization import pair
+from t2t_repro.parsing.linearized_trees import Block
 from t2t_repro.parsing.trees import Tree, clean, lines_of_trees, parse_lines, read_trees
 from t2t_repro.problem import Trees
+from t2t_repro.processes import map_in_processes
 from t2t_repro.processor import usable_cores
 
 CHUNK_CHARACTERS = 1 << 20  # linearized by one process at a time: some 2,000 trees

@@ -23,8 +23,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any, TypeVar
 
-from t2t_repro.data.linearized import Linearized
 from t2t_repro.io import MAX_LINE_BYTES, sha256
+from t2t_repro.parsing.linearized_trees import Linearized
 from t2t_repro.problem import Corpus, Generated, Pair, TextFiles, Trees, Wmt
 
 _SEGMENT = re.compile(r'\s*<seg id="\d+">(.*)</seg>\s*')

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from t2t_repro.io import bytes_in, nearest_folder
 from t2t_repro.parsing import treebank
-from t2t_repro.preparation import downloads as cli_downloads
-from t2t_repro.preparation.downloads import PACKED, PAIR_BYTES
+from t2t_repro.preparation.downloads import PACKED, PAIR_BYTES, space
 from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles, Trees, Wmt
 
 # What a pair takes in a shard, and in the shuffle files again. Measured: the pairs of Tatoeba, Multi30k, news and CRAFT
@@ -40,15 +39,15 @@ def needs(problem: Problem, directory: str, piles: str, downloads: str) -> list[
     sets, pairs, text = {}, 0, 0
     for corpus in (corpus for split in SPLITS for corpus in problem.corpora(split)):
         if isinstance(corpus, Wmt):
-            sets[corpus.dataset] = space = cli_downloads.space(corpus, downloads)
-            found = space.text // PAIR_BYTES, space.text
+            size = sets[corpus.dataset] = space(corpus, downloads)
+            found = size.text // PAIR_BYTES, size.text
         else:
             found = _pairs_and_bytes(corpus)
         pairs, text = pairs + found[0], text + found[1]
     taken = min(problem.sample / pairs, 1) if problem.sample and pairs else 1
     encoded = int(taken * (RECORD_BYTES * pairs + ID_BYTES * text))
-    archives = sum(space.archives for space in sets.values())
-    unpacked = sum(space.unpacked for space in sets.values())
+    archives = sum(size.archives for size in sets.values())
+    unpacked = sum(size.unpacked for size in sets.values())
     shuffled, written = (max(encoded - bytes_in(folder), 0) for folder in (piles, directory))
     return [
         Need("archives", downloads, archives, archives),

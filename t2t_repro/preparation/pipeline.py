@@ -24,16 +24,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from t2t_repro.data import disk_space
 from t2t_repro.data.dataset import DATASET, FORMAT, VOCABULARY, Dataset, made_of
-from t2t_repro.data.linearized import Block, Linearized
 from t2t_repro.data.lock import locked
 from t2t_repro.data.shards import example, shard_names, write_shard
 from t2t_repro.data.vocabulary import BYTES, Vocabulary, learn
 from t2t_repro.io import sha256, write_json
 from t2t_repro.parsing.linearization import rebuild
+from t2t_repro.parsing.linearized_trees import Block, Linearized
 from t2t_repro.parsing.treebank import linearize, write_trees
 from t2t_repro.parsing.trees import Tree
+from t2t_repro.preparation import disk_space
 from t2t_repro.preparation.corpora import evenly, read_pairs
 from t2t_repro.preparation.downloads import Original, Originals
 from t2t_repro.preparation.progress import PROGRESS, Account

@@ -19,13 +19,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from t2t_repro.data.processes import map_in_processes
 from t2t_repro.data.shards import example
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import read_json, sha256, write_json, written_whole
 from t2t_repro.preparation.statistics import SplitCounts, irregular
 from t2t_repro.preparation.validation_split import source_hash
 from t2t_repro.problem import Pair
+from t2t_repro.processes import map_in_processes
 
 _CARD = struct.Struct("<QI")  # place in the shard's order, bytes of the example that follows
 

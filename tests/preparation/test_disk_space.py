@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from t2t_repro.data import disk_space
-from t2t_repro.data.disk_space import Need, check, needs
+from t2t_repro.preparation import disk_space
+from t2t_repro.preparation.disk_space import Need, check, needs
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.problem import Problem, TextFiles, Trees
 from t2t_repro.registry import PROBLEMS

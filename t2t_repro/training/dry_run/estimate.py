@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.data import batching, padding_statistics
-from t2t_repro.data.assumed import MEAN_LENGTH, assumed
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import bytes_in, nearest_folder
@@ -23,6 +22,7 @@ from t2t_repro.registry import HPARAMS, RECORDS
 from t2t_repro.run import Run
 from t2t_repro.training import hardware, memory
 from t2t_repro.training import precision as precisions
+from t2t_repro.training.dry_run.assumed_data import MEAN_LENGTH, assumed
 from t2t_repro.training.dry_run.profiler import Flight
 from t2t_repro.training.metrics import clock, stderr_line
 from t2t_repro.training.trainer import (

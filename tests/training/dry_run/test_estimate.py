@@ -20,13 +20,13 @@ from helpers.subprocesses import in_a_process
 from helpers.tiny_model import FLOAT32, PART_TOKENS, PROBLEM, TINY, refuse_parts
 
 from t2t_repro.config import TrainingOptions
-from t2t_repro.data import assumed, batching, input_pipeline
+from t2t_repro.data import batching, input_pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.flops import training_flops
 from t2t_repro.registry import HPARAMS
 from t2t_repro.run import Run
 from t2t_repro.training import precision
-from t2t_repro.training.dry_run import estimate, profiler
+from t2t_repro.training.dry_run import assumed_data, estimate, profiler
 from t2t_repro.training.dry_run.estimate import dry_run
 from t2t_repro.training.dry_run.profiler import Flight
 
@@ -223,7 +223,7 @@ def test_the_papers_figures_stand_beside_its_own_sets_alone():
 def test_data_that_is_not_prepared_is_replaced_by_assumed_lengths(tmp_path, monkeypatch, flown):
     """All that follows from the set is as with the data; nothing is written."""
     monkeypatch.setattr(profiler, "TIMED_SECONDS", 0.2)
-    monkeypatch.setattr(assumed, "PAIRS", 2_000)
+    monkeypatch.setattr(assumed_data, "PAIRS", 2_000)
     lines: list[str] = []
     where = str(tmp_path / "data"), str(tmp_path / "RUN")
     forecast = dry_run(PROBLEM, TINY, *where, replace(FLOAT32, checkpoint_steps=4), show=lines.append, sampler=sampler)
@@ -239,12 +239,12 @@ def test_data_that_is_not_prepared_is_replaced_by_assumed_lengths(tmp_path, monk
 
 
 def test_assumed_lengths_are_those_of_the_page(monkeypatch):
-    with assumed.assumed(replace(PROBLEM, max_length=100)) as dataset:
+    with assumed_data.assumed(replace(PROBLEM, max_length=100)) as dataset:
         (window,) = input_pipeline.windows(dataset.shards("train"), 25_000, 1, 0)
         folder = dataset.directory
-    assert not os.path.exists(folder) and len(window.lengths) == assumed.PAIRS
+    assert not os.path.exists(folder) and len(window.lengths) == assumed_data.PAIRS
     assert window.lengths.max() == 100 and window.lengths.min() >= 2
-    np.testing.assert_allclose(window.lengths.mean(axis=0), assumed.MEAN_LENGTH, rtol=0.03)
+    np.testing.assert_allclose(window.lengths.mean(axis=0), assumed_data.MEAN_LENGTH, rtol=0.03)
     ids = window.pairs["targets"].flat_values.numpy()
     assert (ids.min(), ids.max()) == (3, PROBLEM.vocab_size - 1)
 

@@ -13,9 +13,9 @@ from helpers.tiny_model import silent
 from test_prepare import bytes_of
 
 from t2t_repro.data.dataset import Dataset
-from t2t_repro.data.linearized import Linearized
 from t2t_repro.parsing import treebank
 from t2t_repro.parsing.linearization import pair
+from t2t_repro.parsing.linearized_trees import Linearized
 from t2t_repro.preparation import pipeline as prepare_module
 from t2t_repro.preparation.corpora import evenly, place_evenly, read_pairs_from
 from t2t_repro.preparation.pipeline import prepare
