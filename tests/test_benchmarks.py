@@ -205,9 +205,13 @@ def test_projection_divides_the_encoding_alone_and_never_below_the_reading() -> 
 def test_text_of_any_size_has_no_line_twice(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one\ntwo\n")
     (tmp_path / "b").write_text("eins\nzwei\n")
-    source, target = prepare.write_text(str(tmp_path), 5, str(tmp_path / "a"), str(tmp_path / "b"))
+    given = str(tmp_path / "a"), str(tmp_path / "b")
+    source, target = prepare.write_text(str(tmp_path), 5, *given, new_words=0)
     assert Path(source).read_text() == "one\ntwo\n1 one\n1 two\n2 one\n"
     assert Path(target).read_text().splitlines()[-1] == "2 eins"
+    source, _ = prepare.write_text(str(tmp_path), 5, *given, new_words=1)
+    assert Path(source).read_text().splitlines()[:2] == ["one", "two"]
+    assert {line.split()[1] for line in Path(source).read_text().splitlines()[2:]} <= {"onne", "onwo", "twne", "twwo"}
     made = list(prepare.made_up(3))
     assert made == list(prepare.made_up(3)) and all(len(text.split()) > 3 for pair in made for text in pair)
 

@@ -50,7 +50,7 @@ PAIRS_PER_SHARD = 200_000  # one shard of training pairs is sorted in memory: ab
 ENCODE_PAIRS = 20_000  # a chunk: encoded by one process, and all that is lost when it is stopped
 PROCESSES_FROM = 20  # chunks: fewer are encoded sooner than processes are started
 REPORT_SECONDS = 60
-LEARN_PAIRS = 2_000_000  # the vocabulary is learnt from so many at most, spread evenly over the text: about 2 GB
+LEARN_PAIRS = 2_000_000  # the vocabulary is learnt from so many at most, spread evenly over the text: about 2.5 GB
 
 _PILES = "piles"
 _TREES = "trees"
