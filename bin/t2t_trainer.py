@@ -3,8 +3,8 @@
   t2t-trainer --problem=P --hparams=H --data_dir=DATA --output_dir=RUN
 
 The same command again continues where the last one stopped. With --dry_run it
-tells in a minute what that will be and take, trains nothing and writes nothing:
-exit code 0 where it fits this machine, 1 where it does not.
+estimates in a minute what that will be and take, with or without prepared data,
+and trains and writes nothing: exit code 0 if it fits this machine, 1 if not.
 """
 
 from __future__ import annotations

@@ -126,7 +126,8 @@ class Dropout(Layer):
     """Dropout as a pure function of a seed: no state, so nothing to save, and each replica draws its own.
 
     `site` names the place in the model; every site draws its own mask from the one seed of a forward pass. What is kept
-    is multiplied by 1 / (1 - rate) in the dtype of `x`: bfloat16 rounds 1.1111 to 1.1094.
+    is multiplied by 1 / (1 - rate) in float32 and then rounded to the dtype of `x`: bfloat16 would round 1.1111 itself
+    to 1.1094, and all that is kept would be 0.16% too small.
     """
 
     def __init__(self, rate: float, site: str, **kwargs: Any):
@@ -150,7 +151,8 @@ class Dropout(Layer):
         if seed is None or self.rate == 0:
             return None
         mask = keep_mask(shape, self.rate, ops.add(seed, ops.convert_to_tensor(site_key(self.site), "int32")))
-        return lambda x: ops.where(mask, x * (1 / (1 - self.rate)), 0.0)
+        scale = 1 / (1 - self.rate)
+        return lambda x: ops.where(mask, ops.cast(ops.cast(x, "float32") * scale, x.dtype), 0.0)
 
 
 EPSILON = 1e-6  # of layer normalisation; the paper names none, this is tensor2tensor's

@@ -114,6 +114,18 @@ def test_what_is_kept_keeps_the_expectation():
     within(dropped.mean() / (3 / 0.8), 0.8, dropped.size)
 
 
+@pytest.mark.numeric
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("rate", [0.1, 0.3])
+def test_what_is_kept_is_scaled_without_bias(dtype, rate):
+    """Of a hundred thousand numbers the roundings to eight bits cancel to within 2^-9 / sqrt(100,000), about 1e-5."""
+    x = tf.cast(np.random.default_rng(1).uniform(1, 2, [1_000, 100]), dtype)
+    dropped = tf.cast(Dropout(rate, "site")(x, seed=seed(3, 4)), tf.float64).numpy()
+    kept = dropped != 0
+    ratio = dropped[kept].sum() / tf.cast(x, tf.float64).numpy()[kept].sum()
+    assert ratio == pytest.approx(1 / (1 - rate), rel=1e-4)
+
+
 def test_no_seed_or_no_rate_changes_nothing():
     x = normal(4, 5)
     np.testing.assert_array_equal(Dropout(0.5, "site")(x), x)

@@ -210,7 +210,11 @@ def test_xla_makes_the_same_update(trained, shards, replicas):
 @pytest.mark.numeric
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_xla_computes_the_same_gradient(shards, dtype):
-    """Under dropout too: of a part that needs no more padding, all masks are the same."""
+    """Under dropout too: of a part that needs no more padding, all masks are the same.
+
+    In bfloat16 the gradient of all weights together is compared. Over 30 masks it differed by 0.08 of its norm at most
+    (that of a single matrix by 0.2), and by 1.04 at least under other masks.
+    """
     rng = np.random.default_rng(1)
     case = [tf.constant(rng.integers(2, VOCAB, (4, 6)) * (np.arange(6) < [[6], [5], [2], [6]]), tf.int32)] * 2
     assert [ids.shape for ids in on_grid(*case)] == [(4, 6)] * 2
@@ -222,6 +226,9 @@ def test_xla_computes_the_same_gradient(shards, dtype):
     precise = 1e-5 if dtype == "float32" else 0.05
     np.testing.assert_allclose(sums[:2], their_sums[:2], rtol=precise)
     assert abs(sums.correct - their_sums.correct) <= (dtype != "float32") and sums.tokens == their_sums.tokens
+    if dtype != "float32":
+        ours, theirs = ([np.concatenate([np.ravel(each) for each in all_of_it])] for all_of_it in (ours, theirs))
+        precise = 0.2
     for a, b in zip(ours, theirs, strict=True):
         assert np.linalg.norm(a - b) <= precise * np.linalg.norm(b)
 

@@ -149,7 +149,7 @@ class Flight:
 
     def _measure_updates(self, chosen: list[tuple[np.ndarray, np.ndarray]]) -> None:
         """How many seconds a FLOP takes, and an update besides."""
-        self.report("dry run: times parts of other sizes")
+        self.report("dry run: times micro-batches of other sizes")
         again = self._seconds(self.first)
         to_come = self.programs() - self.first.any()  # but for the first part's, where it was one
         self.startup += self.compiling * to_come - again
@@ -171,8 +171,8 @@ class Flight:
         full in its second turn as in any."""
         self.worst = self._worst()
         batch, source, target = self.worst
-        largest = f"a part of {batch:,} x {source:,} x {target:,} (pairs, source, target)"
-        self._start(f"on {largest}", f"computes the largest, {largest}")
+        largest = f"{batch:,} x {source:,} x {target:,} (pairs, source, target)"
+        self._start(f"on a part of {largest}", f"computes the largest micro-batch, {largest}")
         pairs = {
             side: tf.RaggedTensor.from_tensor(tf.ones((batch + 1, width), tf.int32), row_splits_dtype=tf.int64)
             for side, width in (("inputs", source), ("targets", target))

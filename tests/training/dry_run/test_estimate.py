@@ -78,8 +78,12 @@ def test_it_writes_nothing(flown, data):
 
 def test_each_measurement_is_reported_before_it_is_made(flown):
     number = r"[\d,]+"
-    shapes = rf"a part of {number} x {number} x {number} \(pairs, source, target\)"
-    whats = ("builds the graph of a step", f"computes the largest, {shapes}", "times parts of other sizes")
+    shapes = rf"{number} x {number} x {number} \(pairs, source, target\)"
+    whats = (
+        "builds the graph of a step",
+        f"computes the largest micro-batch, {shapes}",
+        "times micro-batches of other sizes",
+    )
     whats += ("evaluates the validation text", "decodes samples")
     assert len(reports) == len(whats)
     assert all(re.fullmatch(f"dry run: {what}", line) for what, line in zip(whats, reports, strict=True))
