@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from t2t_repro.problem import Problem
+from t2t_repro.registry import PROBLEMS
 from t2t_repro.run import Run
 
 # Before any test imports TensorFlow: the backend under test, and no chatter about this machine.
@@ -62,6 +64,19 @@ def program(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
         return Result(code, *capfd.readouterr())
 
     return call
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[[Problem], Problem]:
+    """`registered(problem)`: registers a problem until the test ends."""
+
+    def register(problem: Problem) -> Problem:
+        list(PROBLEMS)  # loads the modules that register
+        for attribute in ("_items", "_places"):
+            monkeypatch.setattr(PROBLEMS, attribute, dict(getattr(PROBLEMS, attribute)))
+        return PROBLEMS.register(problem)
+
+    return register
 
 
 @pytest.fixture(scope="session")

@@ -30,14 +30,15 @@ FOLDERS |= {
         "serving",
     )
 }
-ROOT_MODULES = ("config", "io", "problem", "processor", "registry", "run", "flops", "scale")
+ROOT_MODULES = ("config", "io", "problem", "processes", "processor", "registry", "run", "flops", "scale")
 
-CORE = {"config", "io", "problem", "processor", "registry", "run"}
+CORE = {"config", "io", "problem", "processes", "processor", "registry", "run"}
 MODEL = CORE | {"data", "model"}
 MAY_IMPORT = {
     "config": set(),
     "io": set(),
     "problem": set(),
+    "processes": set(),
     "processor": set(),
     "registry": {"config", "problem"},
     "run": {"config", "io", "problem", "registry"},

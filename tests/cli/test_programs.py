@@ -584,7 +584,7 @@ def test_trainer_refuses_before_anything_heavy(program, training, run):
         ("inference/translator.py", "from_run", ["cls", "output_dir", "average_checkpoints", "precision"]),
         ("inference/translator.py", "from_runs", ["cls", "output_dirs", "average_checkpoints", "int8", "precision"]),
         (
-            "inference/export.py",
+            "export/exporter.py",
             "export",
             ["output_dir", "export_dir", "average_checkpoints", "format", "quantization", "precision"],
         ),

@@ -34,10 +34,9 @@ def test_padding_and_what_the_budget_leaves(tmp_path: Path):
     ]
 
 
-def test_datagen_prints_it(program, data: str, monkeypatch):
-    from t2t_repro.registry import PROBLEMS
+def test_datagen_prints_it(program, data: str, registered):
 
-    monkeypatch.setattr(PROBLEMS, "_items", dict(PROBLEMS) | {PROBLEM.name: PROBLEM})
+    registered(PROBLEM)
     done = program("t2t-datagen", f"--problem={PROBLEM.name}", f"--data_dir={data}", "--fill=512")
     assert done.code == 0
     assert done.out.startswith("512 tokens a side, in parts of 512;")

@@ -274,7 +274,7 @@ def test_a_stopped_preparation_reads_the_text_that_is_there(own: Trees, tmp_path
     expected = bytes_of(prepare(problem, str(tmp_path / "whole"), silent).directory)
     data, folder = str(tmp_path / "data"), tmp_path / "data" / "parse_files" / "trees"
 
-    def stop(*arguments):
+    def stop(*arguments, **named):
         raise Stopped
 
     def stopped(name):

@@ -280,12 +280,10 @@ def test_only_downloads_take_a_raw_dir():
 
 
 @pytest.mark.parametrize(("language", "kind"), [("de", "bpe"), ("fr", "word_piece")])
-def test_prepared_from_raw_dir(archives, raw: Path, tmp_path: Path, program, monkeypatch, language: str, kind: str):
+def test_prepared_from_raw_dir(archives, raw: Path, tmp_path: Path, program, registered, language: str, kind: str):
     from t2t_repro.data.dataset import Dataset
 
-    monkeypatch.setattr(
-        PROBLEMS, "_items", dict(PROBLEMS) | {"mini": dataclasses.replace(problem(language), name="mini")}
-    )
+    registered(dataclasses.replace(problem(language), name="mini"))
     command = ["t2t-datagen", "--problem=mini", f"--data_dir={tmp_path}/data"]
     done = program(*command, f"--raw_dir={raw}")
     assert done.code == 0, done.err
