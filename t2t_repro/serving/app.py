@@ -49,7 +49,7 @@ class Settings:
     max_body: int = 1 << 20  # bytes
     max_connections: int = 512  # further ones are answered with 503 and closed
     max_requests: int = 256  # under way at once, from the head of the request to the last byte of the answer
-    max_waiting: int = 4_096  # rows that wait for the model
+    max_waiting: int = 4_096  # rows of long requests, and of short ones, that wait for the model
     body_seconds: float = 10.0  # in which a body must have come
     answer_seconds: float = 60.0  # in which the model must have answered
     overstay_seconds: float = 10.0  # beyond `answer_seconds`, after which a batch that still runs makes /healthz fail
@@ -197,8 +197,8 @@ class Server:
         except web.HTTPException as error:
             allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
             return self._refusal(error.status, self._what_there_is(request, error), headers=allow)
-        except ConnectionError:
-            raise
+        except ConnectionError:  # the client left while its body was read; nobody reads this
+            return self._refusal(400, "the connection was closed")
         except Exception:
             logger.exception("a request failed")
             return self._refusal(500, "the server failed; its log says why")

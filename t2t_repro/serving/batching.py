@@ -105,8 +105,9 @@ class Batcher:
     several requests alternate. While long requests have all threads, one more runs batches of short ones.
 
     The oldest request waits at most `wait` seconds for others of its kind, until there are `max_rows` rows; those that
-    come while every thread is busy are the next batch. Threads that have nothing to do share what waits. Beyond
-    `max_waiting` rows in all, new requests are refused. `on_batch` receives the rows of each batch.
+    come while every thread is busy are the next batch. Threads that have nothing to do share what waits. New requests
+    are refused beyond `max_waiting` rows: of long requests and of short ones, so that long ones cannot crowd out short
+    ones. `on_batch` receives the rows of each batch.
 
     A request that is cancelled has no more slices run, and a batch of which every request is cancelled ends at the next
     step of decoding.
@@ -164,10 +165,11 @@ class Batcher:
 
     async def __call__(self, request: Request, run: Run) -> Outputs:
         """The outputs for the rows of this request alone. Raises `Overloaded`, or what `run` raises."""
-        if self.waiting + request.rows > self._max_waiting and self._jobs:
-            raise Overloaded("too many sentences are waiting")
         loop = asyncio.get_running_loop()
         job = _Job(request, run, loop.time(), loop.create_future())
+        ahead = sum(each.left for each in self._jobs if each.is_light == job.is_light)
+        if ahead and ahead + request.rows > self._max_waiting:
+            raise Overloaded("too many sentences are waiting")
         self._jobs.append(job)
         self._came.set()
         try:

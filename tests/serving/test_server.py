@@ -393,6 +393,39 @@ def test_too_many_sentences_wait():
     assert {status for status, _ in answered} == {200}
 
 
+def test_waiting_long_requests_do_not_refuse_short_ones():
+    model = Capitals()
+
+    async def ask(client):
+        model.gate.clear()
+        long = {"instances": ["a" * 2_000] * 9}
+        first = asyncio.create_task(post(client, long))
+        await until(lambda: model.calls)
+        refused = await post(client, long)
+        short = asyncio.create_task(post(client, {"instances": ["a"] * 5}))
+        await until(lambda: client.t2t.under_way == 2 or short.done())
+        model.gate.set()
+        return refused, await short, await first
+
+    statuses = [status for status, _ in served(ask, model=model, max_waiting=10, max_batch=1)]
+    assert statuses == [503, 200, 200]
+
+
+def test_a_client_that_resets_its_connection_leaves_no_traceback(caplog):
+    async def ask(client):
+        reader, writer = await asyncio.open_connection(client.host, client.port)
+        writer.write(b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n{")
+        await writer.drain()
+        await until(lambda: client.t2t.active == 1)
+        writer.transport.abort()
+        await until(lambda: client.t2t.active == 0)
+        return await post(client, {"instances": ["a"]})
+
+    status, _ = served(ask)
+    assert status == 200
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 def test_a_model_too_slow_is_given_up_and_its_queue_forgotten():
     model = Capitals()
 
