@@ -30,6 +30,7 @@ def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
     import t2t_repro
     from t2t_repro.config import TrainingOptions
     from t2t_repro.evaluation.validation_preview import Sampler
+    from t2t_repro.preparation.pipeline import prepare
     from t2t_repro.training import hardware
     from t2t_repro.training.dry_run.estimate import dry_run
     from t2t_repro.training.trainer import train
@@ -46,7 +47,8 @@ def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
         updating = forecast.startup_seconds + forecast.steps * forecast.seconds_per_update
         return {"seconds": updating, "peak_bytes": forecast.peak_bytes}
     # no checkpoint but the last: what comes between two is no time of updates
-    run = train(*where, dataclasses.replace(options, checkpoint_minutes=1e6), sampler=Sampler, report=_say)
+    options = dataclasses.replace(options, checkpoint_minutes=1e6)
+    run = train(*where, options, prepare=prepare, sampler=Sampler, report=_say)
     return {"seconds": run.training["seconds"], "peak_bytes": hardware.peak_bytes()}
 
 

@@ -62,7 +62,7 @@ def train_to_the_end(top: str, folder: str) -> None:
     small = dataclasses.replace(small, train_steps=STEPS, warmup_steps=10, average_checkpoints=2)
     data, output = os.path.join(folder, "data"), os.path.join(folder, "run")
     options = TrainingOptions(precision="float32", checkpoint_steps=EVERY, deterministic=True)
-    run = train(problem, small, data, output, options, report=lambda line: None)
+    run = train(problem, small, data, output, options, prepare=pipeline.prepare, report=lambda line: None)
     result = files(os.path.join(data, problem.name)) | variables(run)
     with open(os.path.join(folder, RESULT + ".new"), "w", encoding="utf-8") as file:
         json.dump(result, file)

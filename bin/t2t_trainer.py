@@ -57,9 +57,14 @@ def estimate(problem: Problem, hparams: HParams, options: TrainingOptions) -> No
     options = dataclasses.replace(options, microbatch_tokens=microbatch_tokens)
     one_heap()
     launcher.load_tensorflow()
+    from t2t_repro.data.dataset import Dataset
     from t2t_repro.evaluation.validation_preview import Sampler
+    from t2t_repro.preparation.provenance import must_be_of
     from t2t_repro.training.dry_run.estimate import dry_run
 
+    directory = os.path.join(FLAGS.data_dir, problem.name)
+    if Dataset.exists(directory):
+        must_be_of(Dataset.open(directory), problem)
     try:
         dry_run(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, options, sampler=Sampler)
     except OutOfMemory as error:
@@ -81,10 +86,11 @@ def train_and_score() -> None:
     from t2t_repro.data.dataset import Dataset
     from t2t_repro.evaluation.evaluator import evaluate, table
     from t2t_repro.evaluation.validation_preview import Sampler
+    from t2t_repro.preparation.pipeline import prepare
     from t2t_repro.training.trainer import Interrupted, train
 
     try:
-        train(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, options, sampler=Sampler)
+        train(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, options, prepare=prepare, sampler=Sampler)
     except OutOfMemory as error:
         launcher.report(f"t2t-trainer: {error}")
         launcher.start_again()

@@ -10,8 +10,6 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-MAX_LINE_BYTES = 1 << 20  # a sentence is a few hundred; a line beyond this is not text, and would fill the memory
-
 
 @contextlib.contextmanager
 def written_whole(path: str) -> Iterator[str]:

@@ -30,14 +30,15 @@ FOLDERS |= {
         "serving",
     )
 }
-ROOT_MODULES = ("config", "io", "problem", "processes", "processor", "registry", "run", "flops", "scale")
+ROOT_MODULES = ("config", "io", "lines", "problem", "processes", "processor", "registry", "run", "flops", "scale")
 
-CORE = {"config", "io", "problem", "processes", "processor", "registry", "run"}
+CORE = {"config", "io", "lines", "problem", "processes", "processor", "registry", "run"}
 MODEL = CORE | {"data", "model"}
 MAY_IMPORT = {
     "config": set(),
     "io": set(),
     "problem": set(),
+    "lines": set(),
     "processes": set(),
     "processor": set(),
     "registry": {"config", "problem"},

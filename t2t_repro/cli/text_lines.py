@@ -14,9 +14,9 @@ Items = Callable[[], Iterator[tuple[str, ...]]]  # from the first line on
 def read(path: str | None) -> Iterator[str]:
     """Returns the lines of a file, or of standard input if `path` is None, as training reads them.
 
-    Raises ValueError for what `t2t_repro.preparation.corpora.lines` refuses.
+    Raises ValueError for what `t2t_repro.lines.decode_lines` refuses.
     """
-    from t2t_repro.preparation.corpora import lines, open_lines
+    from t2t_repro.lines import decode_lines, open_lines
 
     if path is not None:
         found: Iterator[str] = open_lines(path)
@@ -27,7 +27,7 @@ def read(path: str | None) -> Iterator[str]:
     if not stream.seekable():
         # a stream of its own: a thread may still wait for its next line, and hold its lock, when the program ends
         stream = open(os.dup(sys.stdin.fileno()), "rb")
-    found = lines(stream, "standard input")
+    found = decode_lines(stream, "standard input")
     return found
 
 

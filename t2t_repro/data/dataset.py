@@ -9,18 +9,11 @@ from typing import Any
 
 from t2t_repro.data.shards import SHARD_NAME, count_records
 from t2t_repro.io import read_json, sha256
-from t2t_repro.preparation.corpora import describe
 from t2t_repro.problem import SPLITS, Problem
 
 FORMAT = 1
 DATASET = "dataset.json"
 VOCABULARY = "vocabulary.model"
-_SAME_DATA = ("description", "source_language", "target_language", "metric")  # fields that change no byte of it
-_ONLY_VERIFIED = (
-    "sha256",
-    "versions",
-    "archives",
-)  # parts of a source's description that are not compared at every start
 
 
 @dataclass(frozen=True)
@@ -89,7 +82,7 @@ class Dataset:
         """What a score on this data is told with: what it was trained on and scored on, the vocabulary's size,
         and what is missing from the paper's data."""
         sources, splits = self.record["sources"], self.record["splits"]
-        names = {split: _short_names(sources[split]) or "held out from train" for split in SPLITS if split in splits}
+        names = {split: source_names(sources[split]) or "held out from train" for split in SPLITS if split in splits}
         size = {"pairs": splits["train"]["pairs"], "vocab_size": self.record["vocabulary"]["size"]}
         return names | size | ({"incomplete": self.incomplete()} if self.incomplete() else {})
 
@@ -101,29 +94,6 @@ class Dataset:
             for each in corpora
             if each["lines"] != each["trees_known"]
         ]
-
-    def must_be_of(self, problem: Problem, verify: bool = False) -> None:
-        """Raises ValueError, saying what differs, unless this was made of `problem` and its text as it is now.
-
-        Paths and sizes are compared, with `verify` hashes as well. A problem that takes the user's files and was given
-        none is content with whichever were prepared.
-        """
-        here = made_of(problem, hashed=verify)
-        # a field that is younger than the data has the value that it was made with: its default
-        there = {"problem": Problem(**self.record["problem"]).to_dict(), "sources": self.record["sources"]}
-        if problem.takes_files:
-            here["sources"] = there["sources"]
-        differences = [
-            f"its {name} is {there['problem'].get(name)!r}, not {value!r}"
-            for name, value in here["problem"].items()
-            if there["problem"].get(name) != value
-        ]
-        for split in SPLITS:
-            was, now = (_comparable(parts["sources"].get(split, []), verify) for parts in (there, here))
-            if was != now:
-                differences.append(f"its {split} text was {_short(was)}, not {_short(now)}")
-        if differences:
-            raise ValueError(f"{self.directory!r} holds other data: {'; '.join(differences)}; give another --data_dir")
 
     def _check_files(self, verify: bool) -> None:
         again = f"remove {os.path.join(self.directory, DATASET)} to prepare again"
@@ -144,17 +114,6 @@ class Dataset:
                 raise ValueError(f"{path} does not hold the {file['records']} records that were counted; {again}")
 
 
-def made_of(problem: Problem, hashed: bool) -> dict[str, Any]:
-    """What the bytes of prepared data follow from: {"problem": fields, "sources": {split: descriptions}}.
-
-    There are no descriptions where the user has still to give text.
-    """
-    fields = {name: value for name, value in problem.to_dict().items() if name not in _SAME_DATA}
-    given = {split: () if problem.takes_files else problem.corpora(split) for split in SPLITS}
-    sources = {split: [describe(corpus, hashed) for corpus in given[split]] for split in SPLITS}
-    return {"problem": fields, "sources": sources}
-
-
 def files_of(split: dict[str, Any]) -> list[dict[str, Any]]:
     """What dataset.json says of each file of a split: its shards, and its trees where it has some."""
     return [*split["shards"], *([split["trees"]] if "trees" in split else [])]
@@ -165,38 +124,17 @@ def intact(path: str, file: dict[str, Any]) -> bool:
     return os.path.isfile(path) and os.path.getsize(path) == file["bytes"]
 
 
-def _comparable(sources: list[dict[str, Any]], verify: bool) -> Any:
-    """Descriptions of sources without the parts that are compared by `verify` alone."""
-    if verify:
-        return sources
-
-    def cheap(value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        return {key: cheap(part) for key, part in value.items() if key not in _ONLY_VERIFIED}
-
-    return [cheap(source) for source in sources]
-
-
-def _short(sources: Iterable[dict[str, Any]]) -> str:
-    """Descriptions of sources as an error shows them."""
-    named: list[str] = []
-    for source in sources:
-        named += [" ".join(str(value) for value in side.values()) for side in _sides(source)]
-    return " + ".join(named) or "none"
-
-
-def _short_names(sources: Iterable[dict[str, Any]]) -> str:
+def source_names(sources: Iterable[dict[str, Any]]) -> str:
     """Descriptions of sources as a table shows them: `train.en.gz, train.de.gz`."""
     names = []
     for source in sources:
-        for side in _sides(source):
+        for side in source_sides(source):
             first = str(next(iter(side.values()), ""))
             names.append(os.path.basename(first) if "path" in side else first)
     return ", ".join(names)
 
 
-def _sides(source: dict[str, Any]) -> list[dict[str, Any]]:
+def source_sides(source: dict[str, Any]) -> list[dict[str, Any]]:
     """Of a description of a source, what it says of each file, or of all where it has no files."""
     return [source[side] for side in ("source", "target", "trees") if side in source] or [source]
 
@@ -207,7 +145,7 @@ def _check_form(record: dict[str, Any]) -> None:
     str.lower(record["vocabulary"]["sha256"])
     int.bit_length(record["vocabulary"]["size"])
     for sources in record["sources"].values():
-        _short(sources)
+        source_names(sources)
     if "train" not in record["splits"] or not record["splits"].keys() <= set(SPLITS):
         raise ValueError(f"splits are {sorted(record['splits'])}")
     for name, split in record["splits"].items():

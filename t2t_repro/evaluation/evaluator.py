@@ -9,6 +9,7 @@ import sacrebleu
 import tensorflow as tf
 
 from t2t_repro.data import input_pipeline
+from t2t_repro.data.dataset import Dataset
 from t2t_repro.evaluation import moses
 from t2t_repro.evaluation.bleu import paper as paper_bleu
 from t2t_repro.inference.memory import batches_in_memory
@@ -17,7 +18,6 @@ from t2t_repro.inference.translator import Translator
 from t2t_repro.parsing.evalb import evalb
 from t2t_repro.parsing.parser import Parser
 from t2t_repro.parsing.trees import read_trees
-from t2t_repro.preparation.pipeline import Dataset
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import to_average
 from t2t_repro.training.metrics import safe_exp

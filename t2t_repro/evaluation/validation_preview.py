@@ -16,7 +16,6 @@ from t2t_repro.model.transformer import Transformer
 from t2t_repro.parsing.evalb import evalb
 from t2t_repro.parsing.parser import Parser
 from t2t_repro.parsing.trees import Tree, read_trees
-from t2t_repro.preparation.corpora import evenly
 from t2t_repro.run import Run
 from t2t_repro.training.trainer import Sample
 
@@ -78,5 +77,6 @@ def _short(gold: Tree) -> bool:
 
 
 def _chosen(items: Sequence[Item]) -> list[Item]:
-    """SENTENCES of them, evenly spread."""
-    return list(evenly(items, len(items), min(len(items), SENTENCES)))
+    """Returns SENTENCES of the items, evenly spread."""
+    number = min(len(items), SENTENCES)
+    return [items[(which + 1) * len(items) // number - 1] for which in range(number)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from t2t_repro.preparation.corpora import read_lines
+from t2t_repro.lines import read_lines
 from t2t_repro.registry import nearest
 
 Pairs = frozenset[frozenset[str]]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from t2t_repro.preparation.corpora import read_lines
+from t2t_repro.lines import read_lines
 
 TRACE = "-NONE-"  # the tag of a trace: a word that nobody wrote
 ROOT = "TOP"  # a root of no meaning, which EVALB does not count

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from t2t_repro.data.dataset import DATASET, FORMAT, VOCABULARY, Dataset, made_of
+from t2t_repro.data.dataset import DATASET, FORMAT, VOCABULARY, Dataset
 from t2t_repro.data.lock import locked
 from t2t_repro.data.shards import example, shard_names, write_shard
 from t2t_repro.data.vocabulary import BYTES, Vocabulary, learn
@@ -37,14 +37,13 @@ from t2t_repro.preparation import disk_space
 from t2t_repro.preparation.corpora import evenly, read_pairs
 from t2t_repro.preparation.downloads import Original, Originals
 from t2t_repro.preparation.progress import PROGRESS, Account
+from t2t_repro.preparation.provenance import made_of, must_be_of
 from t2t_repro.preparation.shuffle import Chunk, Piles
 from t2t_repro.preparation.statistics import SplitCounts, irregular, is_empty, is_overlong
 from t2t_repro.preparation.validation_split import HeldOut, source_hash
 from t2t_repro.problem import SPLITS, Pair, Problem, Trees, Wmt
 from t2t_repro.processor import usable_cores
 from t2t_repro.run import versions
-
-__all__ = ["Dataset", "prepare"]
 
 PAIRS_PER_SHARD = 200_000  # one shard of training pairs is sorted in memory: about 100 MB
 ENCODE_PAIRS = 20_000  # a chunk: encoded by one process, and all that is lost when it is stopped
@@ -86,7 +85,7 @@ def prepare(
                 downloads = os.path.join(data_dir, _DOWNLOADS)
                 _make(_Preparation(problem, parts, directory, downloads, report, processes, beam))
     dataset = Dataset.open(directory, verify=verify)
-    dataset.must_be_of(problem, verify=verify)
+    must_be_of(dataset, problem, verify=verify)
     shutil.rmtree(os.path.join(directory, _TREES), ignore_errors=True)
     with contextlib.suppress(OSError):  # not there, as a rule, or the folder is read-only
         os.remove(os.path.join(directory, PROGRESS))

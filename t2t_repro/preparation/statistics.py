@@ -6,7 +6,7 @@ import collections
 from dataclasses import dataclass, field
 from typing import Any
 
-from t2t_repro.io import MAX_LINE_BYTES
+from t2t_repro.lines import is_overlong
 
 _PERCENTILES = (50, 90, 99)
 
@@ -14,11 +14,6 @@ _PERCENTILES = (50, 90, 99)
 def is_empty(source: str, target: str) -> bool:
     """Whether a side is empty or nothing but white space."""
     return not source or not target or source.isspace() or target.isspace()
-
-
-def is_overlong(text: str) -> bool:
-    """Whether the text has more than MAX_LINE_BYTES: a line that was cut when it was read."""
-    return len(text) > MAX_LINE_BYTES // 4 and len(text.encode()) > MAX_LINE_BYTES
 
 
 def irregular(source: str, target: str, inputs: list[int], targets: list[int], max_length: int) -> str:

@@ -86,7 +86,7 @@ def run(folder: str, kill: bool = False) -> None:
     output_dir = os.path.join(folder, "run")
     on_gpu = bool(tf.config.list_physical_devices("GPU"))
     options = TrainingOptions(checkpoint_steps=SAVED_EVERY, deterministic=on_gpu)
-    train(PROBLEM, HPARAMS, os.path.join(folder, "data"), output_dir, options, report=report)
+    train(PROBLEM, HPARAMS, os.path.join(folder, "data"), output_dir, options, prepare=prepare, report=report)
 
 
 def compare(one: str, other: str, at: str) -> dict[str, str]:

@@ -17,10 +17,10 @@ from filelock import FileLock, Timeout
 
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.data import batching, input_pipeline
+from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.flops import paper_flops
 from t2t_repro.model.transformer import Transformer
-from t2t_repro.preparation.pipeline import Dataset, prepare
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
 from t2t_repro.training import hardware, memory
@@ -41,6 +41,7 @@ class Sample(NamedTuple):
     translations: list[tuple[str, str, str]]  # source, reference, ours
 
 
+Prepare = Callable[[Problem, str, Callable[[str], None]], Dataset]
 MakeSampler = Callable[[Transformer, Run, Dataset], Callable[[], Sample]]
 
 
@@ -59,10 +60,13 @@ def train(
     output_dir: str,
     options: TrainingOptions = TrainingOptions(),  # noqa: B008 (frozen)
     *,
+    prepare: Prepare | None = None,
     report: Callable[[str], None] = stderr_line,
     sampler: MakeSampler | None = None,
 ) -> Run:
-    """Prepares the data if it is not there, and trains to `hparams.train_steps` steps, continuing what is there.
+    """Trains to `hparams.train_steps` steps, continuing what is there.
+
+    `prepare(problem, data_dir, report)` prepares the data first; without one, the data must be there.
 
     A checkpoint is written every `checkpoint_steps` steps, after `checkpoint_minutes` without one, and at the end. What
     a `sampler`, made for the model, then gives of its translations is shown beside the validation loss: scores by name,
@@ -85,7 +89,7 @@ def train(
         tf.config.experimental.enable_op_determinism()
     cluster = Cluster.from_environment()
     with Meeting(cluster, report) as meeting:
-        dataset = prepare(problem, data_dir, report) if cluster.is_chief else None
+        dataset = prepare(problem, data_dir, report) if prepare and cluster.is_chief else None
         meeting.after_chief()
         dataset = dataset or coordination.prepared(problem, data_dir)
         vocabulary = Vocabulary(dataset.vocabulary)

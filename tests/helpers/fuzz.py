@@ -33,8 +33,9 @@ from t2t_repro.data.vocabulary import END, Vocabulary
 from t2t_repro.evaluation import report, report_page
 from t2t_repro.inference.line_windows import decode_to_file
 from t2t_repro.io import sha256
+from t2t_repro.lines import read_lines
 from t2t_repro.parsing.trees import clean, parse, parse_lines, read_trees
-from t2t_repro.preparation.corpora import read_lines
+from t2t_repro.preparation.provenance import must_be_of
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
 
@@ -207,7 +208,7 @@ def dataset_files(drawn: tuple[list[Any], list[Any]]) -> None:
     Path(data, DATASET).write_bytes(mutated(json.dumps(changed(record, values)).encode(), of_bytes))
     try:
         dataset = Dataset.open(data)
-        dataset.must_be_of(Problem("translate_files", "", vocab_size=400))
+        must_be_of(dataset, Problem("translate_files", "", vocab_size=400))
         json.dumps(dataset.condition())
         for split in ("train", "validation", "test"):
             if dataset.has(split):

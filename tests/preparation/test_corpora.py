@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t2t_repro.preparation import corpora, statistics
-from t2t_repro.preparation.corpora import describe, lines, read_pairs
+from t2t_repro import lines
+from t2t_repro.lines import decode_lines
+from t2t_repro.preparation import statistics
+from t2t_repro.preparation.corpora import describe, read_pairs
 from t2t_repro.problem import Generated, Pair, TextFiles
 
 
@@ -52,25 +54,24 @@ def test_pairs_in_order(files, gz: bool):
     ],
 )
 def test_what_a_line_is(content: bytes, expected: list[str]):
-    assert list(lines(io.BytesIO(content), "x")) == expected
+    assert list(decode_lines(io.BytesIO(content), "x")) == expected
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
 @pytest.mark.parametrize("character", ["a", "é", "漢"])
 def test_a_long_line_is_an_error_or_cut_and_still_too_long(character: str, end: bytes, monkeypatch: pytest.MonkeyPatch):
-    for module in (corpora, statistics):
-        monkeypatch.setattr(module, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100)
     for length in range(98, 320):
         line = "x" * (length % 3) + character * (length // len(character.encode()))
         content = line.encode()
         stream = b"before\n" + content + end
         if len(content) <= 100:
-            assert list(lines(io.BytesIO(stream), "x")) == ["before", line]
+            assert list(decode_lines(io.BytesIO(stream), "x")) == ["before", line]
         else:
             with pytest.raises(ValueError, match="x, line 2: longer than 100 bytes; expected one sentence a line"):
-                list(lines(io.BytesIO(stream), "x"))
+                list(decode_lines(io.BytesIO(stream), "x"))
         after = [line, "after"] if end else [line]
-        found = list(lines(io.BytesIO(stream + b"after\n" * bool(end)), "x", cut=True))
+        found = list(decode_lines(io.BytesIO(stream + b"after\n" * bool(end)), "x", cut=True))
         assert [found[0], *found[2:]] == ["before", *after[1:]]
         assert statistics.is_overlong(found[1]) == statistics.is_overlong(line) == (len(content) > 100)
         assert len(found[1].encode()) <= 105 and (found[1] == line or len(content) > 100)
@@ -79,7 +80,7 @@ def test_a_long_line_is_an_error_or_cut_and_still_too_long(character: str, end: 
 @given(st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"])), min_size=1))
 def test_lines_written_are_lines_read(texts: list[str]):
     texts[0] = texts[0].lstrip("\ufeff")
-    assert list(lines(io.BytesIO("".join(text + "\n" for text in texts).encode()), "x")) == texts
+    assert list(decode_lines(io.BytesIO("".join(text + "\n" for text in texts).encode()), "x")) == texts
 
 
 def test_a_missing_file(files, tmp_path: Path):
@@ -142,8 +143,8 @@ def test_gzip_damaged_and_not_gzip_at_all(files):
 
 
 def test_gigantic_lines_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(corpora, "MAX_LINE_BYTES", 10)
-    assert list(lines(io.BytesIO(b"0123456789\r\n0123456789"), "x")) == ["0123456789"] * 2
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 10)
+    assert list(decode_lines(io.BytesIO(b"0123456789\r\n0123456789"), "x")) == ["0123456789"] * 2
 
     class Endless(io.RawIOBase):
         read_so_far = 0
@@ -158,7 +159,7 @@ def test_gigantic_lines_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
 
     endless = Endless()
     with pytest.raises(ValueError, match="here, line 1: longer than 10 bytes; expected one sentence a line"):
-        list(lines(io.BufferedReader(endless, 64), "here"))
+        list(decode_lines(io.BufferedReader(endless, 64), "here"))
     assert endless.read_so_far < 1000
 
 

@@ -19,11 +19,13 @@ from conftest import CHECKOUT
 from helpers.prepared_data import bytes_of, records
 from helpers.tiny_model import silent
 
+from t2t_repro import lines
+from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.shards import count_records, write_shard
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.preparation import corpora, statistics, validation_split
 from t2t_repro.preparation import pipeline as prepare_module
-from t2t_repro.preparation.pipeline import Dataset, prepare
+from t2t_repro.preparation import validation_split
+from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.preparation.validation_split import HeldOut, source_hash
 from t2t_repro.problem import Generated, Pair, Problem, TextFiles
 from t2t_repro.registry import PROBLEMS
@@ -152,8 +154,7 @@ def test_a_line_above_1_mib_is_dropped_and_counted_if_the_corpus_allows(
 ):
     """As in archives of WMT. Nothing of the line is learned from, and no pair moves."""
     corpus = write(tmp_path, "long", [*PAIRS[:9], ("Ж" * 60_000, "Haus"), *PAIRS[9:]])
-    for module in (corpora, statistics):
-        monkeypatch.setattr(module, "MAX_LINE_BYTES", 100_000)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100_000)
     with pytest.raises(ValueError, match=r"long\.source, line 10: longer than 100,000 bytes; expected one sentence"):
         prepare(dataclasses.replace(text, train=(corpus,)), data, silent)
     allowed = dataclasses.replace(corpus, drop_long_lines=True)

@@ -29,6 +29,7 @@ from helpers.tiny_model import (
 
 from t2t_repro.data import batching, input_pipeline
 from t2t_repro.flops import training_flops
+from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.problem import SPLITS, Generated
 from t2t_repro.run import Run
 from t2t_repro.training import trainer
@@ -121,7 +122,7 @@ def test_a_validation_line_of_any_length_ends_no_training(tmp_path, monkeypatch,
     monkeypatch.setattr(trainer, "make_evaluator", recorded)
     problem = replace(PROBLEM, validation=(Generated(one_line_is_long),))
     hparams = replace(TINY, max_positions=64, train_steps=1)
-    run = train(problem, hparams, str(tmp_path), str(tmp_path / "RUN"), FLOAT32, report=said.append)
+    run = train(problem, hparams, str(tmp_path), str(tmp_path / "RUN"), FLOAT32, prepare=prepare, report=said.append)
     assert max(widths) == 64 and "validation_loss" in metrics(run)[-1]
     assert "1 validation pairs have more than 64 tokens per side and are cut" in said
 

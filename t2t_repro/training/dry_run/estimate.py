@@ -72,7 +72,8 @@ def dry_run(
 ) -> Forecast:
     """Estimates what `train` with the same arguments would do, and shows it in lines of at most 80 columns.
 
-    If the data is not prepared, which may take hours and is not done here, pairs of `assumed` lengths stand for it, and
+    `data_dir` holds data of `problem`, or none; `preparation.provenance` compares it. If the data is not prepared, which
+    may take hours and is not done here, pairs of `assumed` lengths stand for it, and
     nothing is evaluated. `report` is called with a line before each measurement.
 
     Raises ValueError if `train` would, or if memory or disk do not suffice; `OutOfMemory` if another process may find
@@ -89,7 +90,6 @@ def dry_run(
         with assumed(problem) as dataset:
             return _estimate(Flight(run, dataset, problem.vocab_size, None, options, report, known=False), show)
     dataset = Dataset.open(directory)
-    dataset.must_be_of(problem)
     vocabulary = Vocabulary(dataset.vocabulary)
     run = Run(output_dir, problem, hparams, data_dir, options.seed, precision, vocabulary.sha256)
     run.can_start()

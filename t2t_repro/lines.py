@@ -1,0 +1,111 @@
+"""Text files, line by line: the one reader of lines for corpora, programs and scores.
+
+What a line is: UTF-8, ended by "\\n" and by nothing else (U+2028, U+0085 and a lone "\\r" are characters like any
+other). One "\\r" before that end belongs to the end, so files from Windows read like all others, and so does a byte
+order mark at the start of a file. A file that ends in "\\n" has no further, empty line.
+
+The lines of an SGML file of WMT are its segments, `<seg id="1">...</seg>` one per line, taken as they are: these files
+are not XML, and their `&` is a plain one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from typing import IO
+
+MAX_LINE_BYTES = 1 << 20  # a sentence is a few hundred; a line beyond this is not text, and would fill the memory
+_SEGMENT = re.compile(r'\s*<seg id="\d+">(.*)</seg>\s*')
+
+
+def read_lines(path: str, keep_mark: bool = False, cut: bool = False) -> Iterator[str]:
+    """The lines of one text file that is read more than once: `open_lines` of a regular file with something in it."""
+    must_be_file(path)
+    return open_lines(path, keep_mark, cut)
+
+
+def open_lines(path: str, keep_mark: bool = False, cut: bool = False) -> Iterator[str]:
+    """The lines of one text file, through gzip where its name ends in `.gz`, its segments where it is `.sgm`.
+
+    See `decode_lines`. The file may be empty, and may be a pipe. Raises ValueError for a segment that is not complete
+    on one line, and OSError if the file cannot be opened.
+    """
+    text = _read_text(path, keep_mark, cut)
+    return _segments(text, path) if path.removesuffix(".gz").endswith(".sgm") else text
+
+
+def _read_text(path: str, keep_mark: bool, cut: bool) -> Iterator[str]:
+    with open(path, "rb") as raw:
+        if not path.endswith(".gz"):
+            yield from decode_lines(raw, path, keep_mark, cut)
+            return
+        if not raw.peek(1):
+            raise ValueError(f"{path} is named .gz and is empty, which no gzip stream is; fetch it again")
+        with gzip.GzipFile(fileobj=raw) as unzipped:
+            try:
+                yield from decode_lines(io.BufferedReader(unzipped, 1 << 16), path, keep_mark, cut)
+            except EOFError:
+                raise ValueError(f"{path} is cut off in the middle of its gzip stream; fetch it again") from None
+            except (gzip.BadGzipFile, zlib.error) as error:
+                raise ValueError(f"{path} is named .gz, but gzip cannot read it ({error}); fetch it again") from None
+
+
+def decode_lines(stream: IO[bytes], name: str, keep_mark: bool = False, cut: bool = False) -> Iterator[str]:
+    """The lines of a stream of bytes. `name` is what errors call it; with `keep_mark` a byte order mark is text.
+
+    Raises ValueError, naming the line, for bytes that are no UTF-8 and for a line of more than MAX_LINE_BYTES. With
+    `cut`, such a line is cut instead, and its text has a little more than MAX_LINE_BYTES (`is_overlong`).
+    """
+    for number in itertools.count(1):
+        line = stream.readline(MAX_LINE_BYTES + 2)
+        if not line:
+            return
+        ended = line.endswith(b"\n")
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        if len(line) > MAX_LINE_BYTES:
+            if not cut:
+                raise ValueError(
+                    f"{name}, line {number:,}: longer than {MAX_LINE_BYTES:,} bytes; expected one sentence a line"
+                )
+            while not ended and (rest := stream.readline(MAX_LINE_BYTES)):
+                ended = rest.endswith(b"\n")
+            yield line.decode("utf-8", "replace")  # the cut may go through a character
+            continue
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{name}, line {number:,}: not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1}); "
+                "convert the file to UTF-8"
+            ) from None
+        yield text.removeprefix("\ufeff") if number == 1 and not keep_mark else text
+
+
+def _segments(text: Iterator[str], path: str) -> Iterator[str]:
+    for number, line in enumerate(text, start=1):
+        if segment := _SEGMENT.fullmatch(line):
+            yield segment[1]
+        elif "<seg" in line or "</seg" in line:
+            raise ValueError(f'{path}, line {number:,}: expected <seg id="N">...</seg> on one line, got {line!r:.80}')
+
+
+def must_be_file(path: str) -> None:
+    """Raises where `path` is no regular file with something in it. Text is read more than once: no pipes."""
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"no file {path!r}; give a text file with one sentence a line")
+    if os.path.isdir(path):
+        raise ValueError(f"{path!r} is a directory; give a text file with one sentence a line")
+    if not os.path.isfile(path):
+        raise ValueError(f"{path!r} is not a regular file, and text is read more than once; write it to a file first")
+    if not os.path.getsize(path):
+        raise ValueError(f"{path} is empty; expected one sentence a line")
+
+
+def is_overlong(text: str) -> bool:
+    """Whether the text has more than MAX_LINE_BYTES: a line that was cut when it was read."""
+    return len(text) > MAX_LINE_BYTES // 4 and len(text.encode()) > MAX_LINE_BYTES
