@@ -503,8 +503,10 @@ def training(stand_in, monkeypatch):
     stand_in("training.trainer", train=train, Interrupted=Interrupted)
     stand_in("evaluation.evaluator", evaluate=evaluate, table=lambda scores: f"scores on {scores['split']}")
     stand_in("evaluation.validation_preview", Sampler="the sampler")
-    dataset = SimpleNamespace(open=lambda directory: SimpleNamespace(has=lambda split: split in state.splits))
-    stand_in("data.dataset", Dataset=dataset)
+    stand_in("preparation.pipeline", prepare="the preparation")
+    stand_in("preparation.provenance", must_be_of=lambda dataset, problem: state.calls.append("compared"))
+    opened = SimpleNamespace(has=lambda split: split in state.splits)
+    stand_in("data.dataset", Dataset=SimpleNamespace(open=lambda directory: opened, exists=lambda directory: False))
     monkeypatch.setattr(launcher, "keep_scores", lambda *arguments: state.kept.append(arguments))
     return state
 
@@ -516,7 +518,8 @@ def test_trainer_trains_then_scores(program, training):
     (problem, hparams, data_dir, output_dir, options), named = training.calls[0]
     assert (problem.name, data_dir, output_dir) == ("translate_ende_cldr", "DATA", "RUN")
     assert (hparams.train_steps, hparams.d_k, hparams.dropout) == (7, 32, 0.2)
-    assert options == TrainingOptions(seed=3, checkpoint_steps=5) and named == {"sampler": "the sampler"}
+    assert options == TrainingOptions(seed=3, checkpoint_steps=5)
+    assert named == {"prepare": "the preparation", "sampler": "the sampler"}
     scored = {"split": "test", "average_checkpoints": 5}  # as Table 2
     assert training.calls[1] == ("RUN", scored) and training.kept == [("RUN", scored)]
 

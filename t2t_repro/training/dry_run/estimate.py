@@ -73,7 +73,8 @@ def dry_run(
     """Estimates what `train` with the same arguments would do, and shows it in lines of at most 80 columns.
 
     `data_dir` holds data of `problem` (`preparation.provenance` compares it), or none. Preparing it may take hours and
-    is not done here: pairs of `assumed` lengths stand for it, and nothing is evaluated. `report` is called with a line before each measurement.
+    is not done here: pairs of `assumed` lengths stand for it, and nothing is evaluated. `report` is called with a line
+    before each measurement.
 
     Raises ValueError if `train` would, or if memory or disk do not suffice; `OutOfMemory` if another process may find
     that they do; FileNotFoundError if there is a run to continue without its data.
