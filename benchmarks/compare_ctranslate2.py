@@ -31,7 +31,7 @@ ALIKE = 1e-3  # nats; float32 in another order of summation differs by less, in 
 def compare(translator: Any, exported: str, sources: Sequence[str], beam_size: int) -> dict[str, Any]:
     """How many of `sources`, none empty, both translate alike, and why the others are different, with their texts.
 
-    `translator` is a `Translator` in float32; `exported` a folder that `t2t_repro.export.ctranslate2` wrote.
+    `translator` is a `Translator` in float32; `exported` a folder that `t2t_repro.exporting.ctranslate2` wrote.
     """
     ours = translator.translate(sources, beam_size=beam_size, alpha=0.0)
     theirs, cut_off = _by_ctranslate2(exported, sources, beam_size, translator.hparams.extra_length)

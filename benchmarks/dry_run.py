@@ -35,10 +35,10 @@ def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
     from t2t_repro.training.dry_run.estimate import dry_run
     from t2t_repro.training.trainer import train
 
-    problem = t2t_repro.problem(arguments.problem)
+    problem = t2t_repro.get_problem(arguments.problem)
     if arguments.vocab_size:
         problem = dataclasses.replace(problem, vocab_size=arguments.vocab_size)
-    hparams = t2t_repro.hparams(arguments.hparams).override(arguments.override)
+    hparams = t2t_repro.get_hparams(arguments.hparams).override(arguments.override)
     hparams = dataclasses.replace(hparams, train_steps=arguments.steps)
     where = (problem, hparams, arguments.data_dir, output_dir)
     options = TrainingOptions(precision=arguments.precision)

@@ -46,7 +46,7 @@ def write_text(folder: str, seed: int) -> None:
 
 def train_to_the_end(top: str, folder: str) -> None:
     """What is killed: the preparation and the whole training, then the account of both."""
-    from t2t_repro import hparams
+    from t2t_repro import get_hparams
     from t2t_repro.config import TrainingOptions
     from t2t_repro.preparation import pipeline
     from t2t_repro.registry import PROBLEMS
@@ -57,7 +57,7 @@ def train_to_the_end(top: str, folder: str) -> None:
     problem = PROBLEMS["translate_files"].with_files(train_source=source, train_target=target)
     problem = dataclasses.replace(problem, vocab_size=400, max_length=100)
     small = dataclasses.replace(
-        hparams("tiny"), num_layers=1, d_model=16, d_ff=32, num_heads=2, d_k=8, d_v=8, batch_tokens=1_000
+        get_hparams("tiny"), num_layers=1, d_model=16, d_ff=32, num_heads=2, d_k=8, d_v=8, batch_tokens=1_000
     )
     small = dataclasses.replace(small, train_steps=STEPS, warmup_steps=10, average_checkpoints=2)
     data, output = os.path.join(folder, "data"), os.path.join(folder, "run")

@@ -21,7 +21,7 @@ def compiled_update(shape: shapes.Shape, mode: str, element_spec: Any, replicas:
     and gives the loss a target token. `mode` is a precision; with "+xla" after it, XLA compiles the update."""
     precision, _, compiler = mode.partition("+")
     hparams = replace(
-        t2t_repro.hparams("base"),
+        t2t_repro.get_hparams("base"),
         name=shape.name,
         num_layers=shape.num_layers,
         d_model=shape.d_model,

@@ -16,12 +16,12 @@ import sys
 
 from absl import flags
 
-from t2t_repro import scale
 from t2t_repro.cli import common_flags, jobs, launcher
 from t2t_repro.config import HParams
 from t2t_repro.flops import training_flops
 from t2t_repro.processor import usable_cores
-from t2t_repro.registry import RECORDS, nearest
+from t2t_repro.registry import RECORDS, get_hparams, nearest
+from t2t_repro.scale import SCALES
 
 FLAGS = flags.FlagValues()
 common_flags.problem_flags(FLAGS)
@@ -29,7 +29,7 @@ common_flags.override_flag(FLAGS)
 common_flags.training_flags(FLAGS)
 OWN = ("rows", "scale", "jobs", "output_dir", "help")  # all others are handed to t2t-trainer
 flags.DEFINE_list("rows", ["all"], "letters of Table 3, or sets by name", flag_values=FLAGS)
-flags.DEFINE_enum("scale", "full", ["full", *scale.SCALES], "size of all of them", flag_values=FLAGS)
+flags.DEFINE_enum("scale", "full", ["full", *SCALES], "size of all of them", flag_values=FLAGS)
 flags.DEFINE_integer("jobs", 1, "rows at a time, each on its share of the cores", lower_bound=1, flag_values=FLAGS)
 
 
@@ -48,7 +48,7 @@ def rows(asked: list[str]) -> list[str]:
 def ablate() -> None:
     common_flags.import_users_code(FLAGS)
     suffix = "" if FLAGS.scale == "full" else f"@{FLAGS.scale}"
-    sets = [scale.chosen(row + suffix).override(FLAGS.override) for row in rows(FLAGS.rows)]
+    sets = [get_hparams(row + suffix).override(FLAGS.override) for row in rows(FLAGS.rows)]
     problem = common_flags.chosen_problem(FLAGS)
     cores = usable_cores()
     if FLAGS.jobs > cores:

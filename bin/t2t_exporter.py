@@ -35,11 +35,11 @@ def write() -> None:
     run = Run.open(FLAGS.output_dir)
     common_flags.must_be_directory("export_dir", FLAGS.export_dir)
     if FLAGS.format == "ctranslate2":
-        from t2t_repro.export.ctranslate2 import must_be_installed
+        from t2t_repro.exporting.ctranslate2 import must_be_installed
 
         must_be_installed()
     launcher.load_tensorflow()
-    from t2t_repro.export.exporter import export
+    from t2t_repro.exporting.exporter import export
 
     launcher.report_average([run], FLAGS.average_checkpoints)
     if FLAGS.format == "ctranslate2" and run.problem.metric == "f1":

@@ -22,10 +22,9 @@ import sys
 
 from absl import flags
 
-from t2t_repro import scale
 from t2t_repro.cli import common_flags, completion, describe, launcher
 from t2t_repro.cli.scaffold import new_problem
-from t2t_repro.registry import HPARAMS, PROBLEMS
+from t2t_repro.registry import HPARAMS, PROBLEMS, get_hparams
 
 FLAGS = flags.FlagValues()
 common_flags.problem_flags(FLAGS, files=False)
@@ -62,7 +61,7 @@ def show(directory: str | None = None) -> None:
     if FLAGS.hparams:
         texts.append(describe.describe_hparams(common_flags.chosen_hparams(FLAGS), vocab_size))
     if FLAGS.diff:
-        first, second = (scale.chosen(name.strip()) for name in FLAGS.diff)
+        first, second = (get_hparams(name.strip()) for name in FLAGS.diff)
         texts.append(describe.describe_difference(first, second, vocab_size))
     print("\n\n".join(texts or [describe.list_names(PROBLEMS, HPARAMS)]))
 

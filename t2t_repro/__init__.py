@@ -1,18 +1,21 @@
 """t2t_repro: "Attention Is All You Need" (Vaswani et al., 2017) as a TensorFlow/Keras problem registry.
 
-    problem = t2t_repro.problem("translate_ende_cldr")   # what to train on
-    hparams = t2t_repro.hparams("tiny")                  # what to train
-    model = t2t_repro.load("RUN")                        # a trained run, or an export: model.translate(["..."])
+    import t2t_repro as t2t
 
-Importing this module imports no TensorFlow; only `load` does.
+    problem, hparams = t2t.get_problem("translate_ende_cldr"), t2t.get_hparams("tiny")
+    t2t.prepare(problem, "data")
+    t2t.train(problem, hparams, "data", "run")
+    t2t.evaluate("run")["bleu"]
+    t2t.load("run")(["12 years"])
+
+Importing this module imports no TensorFlow: every name is imported when it is first used.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -22,57 +25,63 @@ _checkout = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if os.path.isfile(os.path.join(_checkout, "setup.py")):
     __path__.append(_checkout)
 
-# Two functions below share their names with a module. Python binds a module to its package when it is first imported,
-# so both are imported here, before the functions take the names; `from t2t_repro.problem import ...` goes on working.
-importlib.import_module("t2t_repro.hparams")
-importlib.import_module("t2t_repro.problem")
-
 if TYPE_CHECKING:
-    from t2t_repro.config import HParams
-    from t2t_repro.export.saved_model import ExportedModel
-    from t2t_repro.inference.translator import Translator
-    from t2t_repro.problem import Problem
+    from t2t_repro.api import Decoder, evaluate, export, load, prepare, train
+    from t2t_repro.config import HParams, TrainingOptions
+    from t2t_repro.problem import Generated, Problem, TextFiles, Trees, Wmt
+    from t2t_repro.registry import (
+        get_hparams,
+        get_problem,
+        list_hparams,
+        list_problems,
+        register_hparams,
+        register_problem,
+    )
+
+_MODULES = {
+    "api": ("Decoder", "evaluate", "export", "load", "prepare", "train"),
+    "config": ("HParams", "TrainingOptions"),
+    "problem": ("Generated", "Problem", "TextFiles", "Trees", "Wmt"),
+    "registry": (
+        "get_hparams",
+        "get_problem",
+        "list_hparams",
+        "list_problems",
+        "register_hparams",
+        "register_problem",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "Decoder",
+    "Generated",
+    "HParams",
+    "Problem",
+    "TextFiles",
+    "TrainingOptions",
+    "Trees",
+    "Wmt",
+    "__version__",
+    "evaluate",
+    "export",
+    "get_hparams",
+    "get_problem",
+    "list_hparams",
+    "list_problems",
+    "load",
+    "prepare",
+    "register_hparams",
+    "register_problem",
+    "train",
+]
 
 
-def problem(name: str) -> Problem:
-    """The registered problem of that name; KeyError with the nearest known name otherwise."""
-    from t2t_repro.registry import PROBLEMS
-
-    return PROBLEMS[name]
-
-
-def hparams(name: str) -> HParams:
-    """The hyperparameter set of that name, `NAME@tiny` at that scale; KeyError with the nearest known one otherwise."""
-    from t2t_repro import scale
-
-    return scale.chosen(name)
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
 
 
-def load(
-    path: str | Sequence[str], average_checkpoints: int = 1, int8: bool = False, precision: str = "auto"
-) -> Translator | ExportedModel:
-    """What has been trained, ready to translate: a run, several that decode as one, or an exported SavedModel.
-
-    Any number of threads may call what is returned.
-
-    Args:
-      path: of the run or of the export; a list of runs is an ensemble.
-      average_checkpoints: the newest checkpoints of a run, whose mean is taken.
-      int8: whether a run's decoder multiplies 8-bit integers, large models faster on a CPU.
-      precision: what all else is computed in, such as "float32" or "bfloat16"; "auto" is that of the run.
-
-    Raises FileNotFoundError where there is neither run nor SavedModel, and ValueError where one is damaged, several
-    runs do not share their vocabulary, or `precision` cannot be computed here.
-    """
-    from t2t_repro.export.saved_model import ExportedModel, holds_export
-    from t2t_repro.inference.translator import Translator
-
-    if not isinstance(path, str):
-        return Translator.from_runs(path, average_checkpoints, int8, precision)
-    if not holds_export(path):
-        return Translator.from_run(path, average_checkpoints, int8, precision)
-    if average_checkpoints != 1:
-        raise ValueError(f"{path!r} is an export, which has no checkpoints to average; load the run itself")
-    if int8 or precision != "auto":
-        raise ValueError(f"{path!r} is an export, which decodes as it was written; load the run itself")
-    return ExportedModel(path)
+def __dir__() -> list[str]:
+    return __all__

@@ -47,9 +47,12 @@ class Registry(Mapping[str, Item], Generic[Item]):
         self._places: dict[str, str] = {}
         self._loaded = False
 
-    def register(self, item: Item) -> Item:
-        """Makes `item` known under its own name. Raises ValueError where that name is taken, naming both places."""
-        caller = sys._getframe(1)
+    def register(self, item: Item, depth: int = 1) -> Item:
+        """Makes `item` known under its own name. Raises ValueError if that name is taken, naming both places.
+
+        The place is that of the caller `depth` calls above this function.
+        """
+        caller = sys._getframe(depth)
         place = f"{os.path.abspath(caller.f_code.co_filename)}:{caller.f_lineno}"
         if item.name in self._items:
             raise ValueError(
@@ -120,6 +123,41 @@ HPARAMS: Registry[HParams] = Registry("hyperparameter set", "hparams")
 RECORDS: Registry[Record] = Registry("record of a hyperparameter set", "hparams")
 
 _USER_PACKAGE = "t2t_usr_dir"
+
+
+def get_problem(name: str) -> Problem:
+    """Returns the registered problem of that name. Raises KeyError, with the nearest known name, if there is none."""
+    return PROBLEMS[name]
+
+
+def list_problems() -> list[str]:
+    """Returns the names of all registered problems."""
+    return list(PROBLEMS)
+
+
+def register_problem(problem: Problem) -> Problem:
+    """Makes a problem known under its name. Raises ValueError if the name is taken."""
+    return PROBLEMS.register(problem, depth=2)
+
+
+def get_hparams(name: str) -> HParams:
+    """Returns the hyperparameter set of that name; `base@tiny` is one at another scale.
+
+    Raises KeyError, with the nearest known name, if there is none.
+    """
+    from t2t_repro.scale import scaled
+
+    return scaled(name)
+
+
+def list_hparams() -> list[str]:
+    """Returns the names of all registered hyperparameter sets."""
+    return list(HPARAMS)
+
+
+def register_hparams(hparams: HParams) -> HParams:
+    """Makes a hyperparameter set known under its name. Raises ValueError if the name is taken."""
+    return HPARAMS.register(hparams, depth=2)
 
 
 def import_user_directory(path: str) -> None:

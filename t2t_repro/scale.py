@@ -47,7 +47,7 @@ SCALES = {
 }
 
 
-def chosen(name: str) -> HParams:
+def scaled(name: str) -> HParams:
     """The set of a name such as `big`, or `big@tiny` at one of the `SCALES`. KeyError, with the nearest, for others."""
     registered, at, scale = name.partition("@")
     if not at:

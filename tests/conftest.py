@@ -79,6 +79,15 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[[Problem], Problem]:
     return register
 
 
+@pytest.fixture
+def one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trains on one CPU. Elsewhere the tests have two, and the trainer takes all."""
+    import tensorflow as tf
+
+    one_cpu = functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"])
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", one_cpu)
+
+
 @pytest.fixture(scope="session")
 def corpora() -> Path:
     """The folder of real text that T2T_REPRO_CORPORA names; the test is skipped where there is none."""

@@ -153,6 +153,13 @@ def shell(tmp_path):
     return run
 
 
+def test_the_notebook_to_the_letter(shell):
+    (block,) = (block for block in blocks() if block.test == "notebook")
+    *_, translations, bleu, exported = shell(block).splitlines()
+    assert translations.startswith("['") and float(bleu) >= 0 and exported == "export/1"
+    assert (shell.folder / "loss.png").stat().st_size > 1_000
+
+
 @pytest.mark.slow
 def test_the_tutorial_to_the_letter(shell):
     (corpus,) = PROBLEMS["translate_ende_cldr"].train

@@ -24,44 +24,58 @@ FOLDERS |= {
         "parsing",
         "training",
         "inference",
-        "export",
+        "exporting",
         "evaluation",
         "selftest",
         "serving",
     )
 }
-ROOT_MODULES = ("config", "io", "lines", "problem", "processes", "processor", "registry", "run", "flops", "scale")
+ROOT_MODULES = (
+    "config",
+    "io",
+    "lines",
+    "log",
+    "problem",
+    "processes",
+    "processor",
+    "registry",
+    "run",
+    "flops",
+    "scale",
+)
 
-CORE = {"config", "io", "lines", "problem", "processes", "processor", "registry", "run"}
+CORE = {"config", "io", "lines", "log", "problem", "processes", "processor", "registry", "run"}
 MODEL = CORE | {"data", "model"}
 MAY_IMPORT = {
     "config": set(),
     "io": set(),
     "problem": set(),
     "lines": set(),
+    "log": set(),
     "processes": set(),
     "processor": set(),
-    "registry": {"config", "problem"},
+    "registry": {"config", "problem", "scale"},
     "run": {"config", "io", "problem", "registry"},
     "flops": {"config"},
     "scale": {"config", "registry"},
     "problems": {"problem", "registry"},
     "hparams": {"config", "registry"},
-    "data": CORE | {"preparation"},
+    "data": CORE,
     "preparation": CORE | {"data", "parsing"},
     "model": CORE,
-    "training": MODEL | {"flops", "preparation"},
+    "training": MODEL | {"flops"},
     "inference": MODEL | {"training", "parsing"},
-    "parsing": MODEL | {"training", "inference", "preparation"},
-    "export": MODEL | {"training", "inference", "parsing"},
-    "evaluation": MODEL | {"training", "inference", "parsing", "preparation"},
-    "selftest": MODEL | {"flops", "preparation", "training", "inference", "export"},
+    "parsing": MODEL | {"training", "inference"},
+    "exporting": MODEL | {"training", "inference", "parsing"},
+    "evaluation": MODEL | {"training", "inference", "parsing"},
+    "selftest": MODEL | {"flops", "preparation", "training", "inference", "exporting"},
     "serving": {"io", "processor"},  # an export stands on its own
-    "cli": CORE | {"scale", "preparation", "training"},
+    "cli": CORE | {"scale", "training"},
     "bin": MODEL
     | {"cli", "flops", "scale"}
-    | {"preparation", "parsing", "training", "inference", "export", "evaluation", "selftest", "serving"},
-    "__init__": {"config", "problem", "hparams", "registry", "scale", "inference", "export"},
+    | {"preparation", "parsing", "training", "inference", "exporting", "evaluation", "selftest", "serving"},
+    "api": MODEL | {"preparation", "training", "inference", "parsing", "exporting", "evaluation"},
+    "__init__": {"api", "config", "problem", "registry"},
 }
 # Parts whose import brings nothing but the standard library (and absl, for the programs).
 LIGHT = {part: set() for part in (*ROOT_MODULES, "__init__", "problems", "hparams")}

@@ -51,9 +51,9 @@ def test_the_papers_two_models_and_the_built_in_problems_are_known():
 
 
 def test_functions_of_the_package_look_up():
-    assert t2t_repro.hparams("base") is HPARAMS["base"]
+    assert t2t_repro.get_hparams("base") is HPARAMS["base"]
     with pytest.raises(KeyError, match="unknown problem 'nothing'"):
-        t2t_repro.problem("nothing")
+        t2t_repro.get_problem("nothing")
 
 
 def test_names_are_sorted_and_counted(things):

@@ -12,25 +12,25 @@ ROWS = [record.name for record in RECORDS.in_order() if record.bleu_dev is not N
 
 
 def test_tiny_base():
-    base = scale.chosen("base@tiny")
+    base = scale.scaled("base@tiny")
     assert (base.num_layers, base.d_model, base.d_ff, base.num_heads, base.d_k, base.d_v) == (3, 128, 512, 8, 16, 16)
     assert (base.dropout, base.label_smoothing, base.name) == (0.1, 0.1, "base@tiny")
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row != "base"])
 def test_a_row_changes_the_same_fields_at_every_scale(row):
-    full, tiny = HPARAMS[row], scale.chosen(f"{row}@tiny")
+    full, tiny = HPARAMS[row], scale.scaled(f"{row}@tiny")
     changed = set(full.changes(HPARAMS["base"])) - {
         "train_steps",
         "checkpoint_steps",
     }  # all rows train equally long at a scale
-    assert set(tiny.changes(scale.chosen("base@tiny"))) == changed
+    assert set(tiny.changes(scale.scaled("base@tiny"))) == changed
 
 
 def test_names():
-    assert scale.chosen("big") is HPARAMS["big"]
-    assert t2t_repro.hparams("a_h1@tiny").d_k == 128
+    assert scale.scaled("big") is HPARAMS["big"]
+    assert t2t_repro.get_hparams("a_h1@tiny").d_k == 128
     with pytest.raises(KeyError, match=r"unknown scale 'tini' in 'base@tini': did you mean 'tiny'"):
-        scale.chosen("base@tini")
+        scale.scaled("base@tini")
     with pytest.raises(KeyError, match=r"unknown hyperparameter set 'bsae': did you mean 'base'"):
-        scale.chosen("bsae@tiny")
+        scale.scaled("bsae@tiny")

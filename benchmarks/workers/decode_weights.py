@@ -23,7 +23,7 @@ from t2t_repro.training.precision import POLICIES
 
 def made_model(shape: Shape, precision: str) -> Transformer:
     sizes = {name: getattr(shape, name) for name in ("num_layers", "d_model", "num_heads", "d_ff", "d_k")}
-    hparams = replace(t2t_repro.hparams("base"), name=shape.name, d_v=shape.d_k, **sizes)
+    hparams = replace(t2t_repro.get_hparams("base"), name=shape.name, d_v=shape.d_k, **sizes)
     model = Transformer(shape.vocab_size, hparams, dtype=POLICIES[precision])
     rng = np.random.default_rng(1)
     for weight in model.trainable_weights:
@@ -33,7 +33,7 @@ def made_model(shape: Shape, precision: str) -> Transformer:
 
 
 def main() -> None:
-    from t2t_repro.export import ctranslate2
+    from t2t_repro.exporting import ctranslate2
 
     shape, folder, _ = protocol.decoding_arguments()
     os.makedirs(folder, exist_ok=True)

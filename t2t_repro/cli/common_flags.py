@@ -10,12 +10,11 @@ from typing import Any
 
 from absl import flags
 
-from t2t_repro import scale
 from t2t_repro.cli import launcher
 from t2t_repro.config import PRECISIONS, HParams, TrainingOptions
 from t2t_repro.io import read_json
 from t2t_repro.problem import SPLITS, Problem, TextFiles, Trees
-from t2t_repro.registry import PROBLEMS, import_user_directory
+from t2t_repro.registry import PROBLEMS, get_hparams, import_user_directory
 
 _TEXT = tuple(f"{split}_{side}" for split in SPLITS for side in ("source", "target"))
 _TREES = tuple(f"{split}_trees" for split in SPLITS)
@@ -198,7 +197,7 @@ def chosen_hparams(values: flags.FlagValues) -> HParams:
 
     Raises KeyError for an unknown name and ValueError for an unknown field or an impossible value.
     """
-    return scale.chosen(values.hparams).override(values.override)
+    return get_hparams(values.hparams).override(values.override)
 
 
 def must_be_directory(flag: str, path: str) -> None:

@@ -17,8 +17,8 @@ import functools
 import random
 from collections.abc import Iterator
 
-from t2t_repro.problem import Generated, Pair, Problem
-from t2t_repro.registry import PROBLEMS
+from t2t_repro import Generated, Problem, register_problem
+from t2t_repro.problem import Pair
 
 WORDS = "zero one two three four five six seven eight nine".split()
 SIZES = {{"train": 20_000, "validation": 500, "test": 500}}
@@ -33,8 +33,8 @@ def pairs(split: str) -> Iterator[Pair]:
 
 
 # For two files of text beside this one, a sentence a line: train=(TextFiles("train.en", "train.de"),); import TextFiles
-# from t2t_repro.problem too.
-PROBLEMS.register(
+# from t2t_repro too.
+register_problem(
     Problem(
         name="{name}",
         description="numbers in digits to numbers in English words",
@@ -63,7 +63,7 @@ from t2t_repro.registry import import_user_directory
 @pytest.fixture(scope="session")
 def problem():
     import_user_directory(str(Path(__file__).parent.parent))
-    return t2t_repro.problem("{name}")
+    return t2t_repro.get_problem("{name}")
 
 
 def pairs(problem, split):

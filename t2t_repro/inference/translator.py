@@ -86,6 +86,10 @@ class Translator:
             load_weights(run, model, average_checkpoints)
         return cls(FixedEnsemble(models, int8), vocabulary, runs[0].hparams)
 
+    def __call__(self, texts: Sequence[str]) -> list[str]:
+        """Returns the best translation of each text: `translate` with the run's own beam."""
+        return self.translate(texts)
+
     def translate(
         self,
         texts: Sequence[str],

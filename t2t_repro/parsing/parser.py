@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from t2t_repro.data.vocabulary import must_be_list
+from t2t_repro.data.vocabulary import must_be_list, must_be_pairs
 from t2t_repro.inference.line_windows import Advance, Report
 from t2t_repro.inference.translator import Translator
-from t2t_repro.parsing.linearization import rebuild, split_words, symbol_of
-from t2t_repro.parsing.trees import Tree
+from t2t_repro.parsing.linearization import pair, rebuild, split_words, symbol_of
+from t2t_repro.parsing.trees import Tree, parse
 
 
 class Parser:
@@ -22,6 +22,24 @@ class Parser:
     def __init__(self, translator: Translator, well_formed: bool = False):
         self.translator, self.well_formed = translator, well_formed
         self.sentences = self.repaired = self.repairs = 0
+
+    def __call__(self, texts: Sequence[str]) -> list[str]:
+        """Returns the best tree of each tokenized sentence, in brackets: `n_best` with n = 1."""
+        return [best[0][0] for best in self.n_best(texts, 1)]
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """Returns the log-probability of each tree given its words; a pair is (words with spaces, tree in brackets).
+
+        Raises ValueError for a text that is not a tree, or is a tree over other words.
+        """
+        must_be_pairs(pairs)
+        symbols = []
+        for number, (words, text) in enumerate(pairs, start=1):
+            source, target = pair(parse(text))
+            if source.split() != words.split():
+                raise ValueError(f"pair {number}: expected a tree over {words!r:.80}. Received: {text!r:.80}")
+            symbols.append((source, target))
+        return self.translator.score(symbols)
 
     def parse(
         self,

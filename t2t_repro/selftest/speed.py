@@ -31,7 +31,7 @@ WATCHED, MOST = 1.0, 10  # seconds that timings go on for, and their number at m
 
 def flops(set_name: str) -> float:
     """Returns the FLOPs of one micro-batch."""
-    hparams = t2t_repro.hparams(set_name)
+    hparams = t2t_repro.get_hparams(set_name)
     pairs = _pairs(hparams)
     return float(training_flops(hparams, VOCAB_SIZES[set_name], pairs, LENGTH, LENGTH, pairs * LENGTH))
 
@@ -40,7 +40,7 @@ def step(set_name: str, precision: str, xla: bool = False) -> dict[str, Any]:
     """Seconds of a step, tokens a second (a side), peak memory, seconds until the first step was done, and how many
     micro-batches a device computes of a step."""
     _reset_peak()
-    hparams = t2t_repro.hparams(set_name)
+    hparams = t2t_repro.get_hparams(set_name)
     gpus = [f"GPU:{number}" for number in range(len(tf.config.list_physical_devices("GPU")))]
     strategy = tf.distribute.MirroredStrategy(gpus or ["CPU:0"])
     with strategy.scope():

@@ -1,1 +1,1 @@
-"""What `t2t_repro.export.exporter` wrote, answered over HTTP in the form of TF Serving; it needs nothing of a run."""
+"""Answers HTTP requests in the form of TF Serving. It needs what `t2t_repro.exporting` wrote, and nothing of a run."""

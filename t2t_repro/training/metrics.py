@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.io import append_line
+from t2t_repro.log import DETAIL
 from t2t_repro.run import Run
 
-DETAIL = "  "  # begins a line that says more about the one before
 UNKNOWN = -1.0  # FLOPs as the paper counts them, of a device of which the paper gives no rate
 
 
@@ -150,21 +148,6 @@ def write_scores(directory: str, scores: dict[str, Any]) -> None:
         for name in ("bleu", "paper_bleu", "chrf", "f1", "loss", "perplexity", "accuracy"):
             if name in scores:
                 tf.summary.scalar(f"{group}/{name}", scores[name])
-
-
-def stderr_line(line: str) -> None:
-    """Shows a line on standard error. On a terminal progress lines overwrite each other, each cut to its width; details
-    are for a terminal alone.
-    """
-    if not sys.stderr.isatty():
-        if not line.startswith(DETAIL):
-            print(line, file=sys.stderr, flush=True)
-    elif line.startswith(DETAIL):
-        print(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", file=sys.stderr, flush=True)
-    elif line.startswith("step "):
-        print(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
-    else:
-        print(f"\r\x1b[K{line}", file=sys.stderr, flush=True)
 
 
 def clock(seconds: float) -> str:

@@ -20,6 +20,7 @@ from t2t_repro.data import batching, input_pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.flops import paper_flops
+from t2t_repro.log import report as log
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
@@ -29,7 +30,7 @@ from t2t_repro.training.checkpoints import Checkpoints, variables_of
 from t2t_repro.training.distributed import coordination
 from t2t_repro.training.distributed.rendezvous import Cluster, Meeting
 from t2t_repro.training.divergence import Guard
-from t2t_repro.training.metrics import UNKNOWN, Progress, safe_exp, stderr_line
+from t2t_repro.training.metrics import UNKNOWN, Progress, safe_exp
 from t2t_repro.training.optimizer import Adam, learning_rate
 from t2t_repro.training.train_step import Updater, make_evaluator
 
@@ -61,7 +62,7 @@ def train(
     options: TrainingOptions = TrainingOptions(),  # noqa: B008 (frozen)
     *,
     prepare: Prepare | None = None,
-    report: Callable[[str], None] = stderr_line,
+    report: Callable[[str], None] = log,
     sampler: MakeSampler | None = None,
 ) -> Run:
     """Trains to `hparams.train_steps` steps, continuing what is there.

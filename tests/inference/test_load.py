@@ -11,7 +11,7 @@ from helpers.tiny_model import PROBLEM, SMALL, random_model, train_pairs
 
 import t2t_repro
 from t2t_repro.data.vocabulary import Vocabulary, learn
-from t2t_repro.export.exporter import export
+from t2t_repro.exporting.exporter import export
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import Checkpoints
 

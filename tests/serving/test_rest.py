@@ -14,7 +14,7 @@ import tensorflow as tf
 from conftest import CHECKOUT
 from helpers import tf_serving
 
-from t2t_repro.export.exporter import export
+from t2t_repro.exporting.exporter import export
 
 pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")

@@ -20,7 +20,7 @@ import pytest
 from conftest import CHECKOUT
 from helpers.tiny_model import test_pairs as held_out_pairs
 
-from t2t_repro.export.exporter import export
+from t2t_repro.exporting.exporter import export
 from t2t_repro.inference.translator import Translator
 
 pytest.importorskip("aiohttp", reason="aiohttp is not installed")

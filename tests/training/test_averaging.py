@@ -12,7 +12,7 @@ import tensorflow as tf
 from helpers.tiny_model import PROBLEM, SMALL, random_model, train_pairs
 
 from t2t_repro.data.vocabulary import Vocabulary, learn
-from t2t_repro.export.exporter import export
+from t2t_repro.exporting.exporter import export
 from t2t_repro.inference.translator import Translator
 from t2t_repro.io import read_json
 from t2t_repro.run import Run

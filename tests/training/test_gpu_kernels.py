@@ -17,7 +17,7 @@ from helpers.gpu_graph import Audit, Copy, audit, kernels_of, pretended_gpus
 from helpers.tiny_model import SMALL
 
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.export.signatures import ExportedTranslator
+from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference.ensemble import FixedEnsemble
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model import layers

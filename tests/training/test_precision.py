@@ -21,7 +21,7 @@ import t2t_repro
 from t2t_repro import processor
 from t2t_repro.config import TrainingOptions
 from t2t_repro.evaluation.evaluator import evaluate
-from t2t_repro.export.exporter import export
+from t2t_repro.exporting.exporter import export
 from t2t_repro.serving.model import ServedModel
 from t2t_repro.training import hardware, precision, trainer
 from t2t_repro.training.trainer import train

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import os
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from filelock import FileLock
 from helpers.tiny_model import (
     FLOAT32,
@@ -43,12 +41,6 @@ SPENT = "spent/.ATTRIBUTES/VARIABLE_VALUE"
 @pytest.fixture(autouse=True)
 def two_parts(monkeypatch):
     monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)  # as `trained` was
-
-
-@pytest.fixture
-def one_replica(monkeypatch):
-    """Elsewhere the tests have two CPUs, and the trainer takes all."""
-    monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"]))
 
 
 def one_line_is_long():

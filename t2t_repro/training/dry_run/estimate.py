@@ -17,6 +17,7 @@ from t2t_repro.data import batching, padding_statistics
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import bytes_in, nearest_folder
+from t2t_repro.log import report as log
 from t2t_repro.problem import Problem
 from t2t_repro.registry import HPARAMS, RECORDS
 from t2t_repro.run import Run
@@ -24,7 +25,7 @@ from t2t_repro.training import hardware, memory
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.dry_run.assumed_data import MEAN_LENGTH, assumed
 from t2t_repro.training.dry_run.profiler import Flight
-from t2t_repro.training.metrics import clock, stderr_line
+from t2t_repro.training.metrics import clock
 from t2t_repro.training.trainer import (
     MakeSampler,
     checkpoints_kept,
@@ -67,7 +68,7 @@ def dry_run(
     options: TrainingOptions = TrainingOptions(),  # noqa: B008 (frozen)
     *,
     show: Callable[[str], None] = say,
-    report: Callable[[str], None] = stderr_line,
+    report: Callable[[str], None] = log,
     sampler: MakeSampler | None = None,
 ) -> Forecast:
     """Estimates what `train` with the same arguments would do, and shows it in lines of at most 80 columns.

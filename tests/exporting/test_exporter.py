@@ -1,4 +1,4 @@
-"""t2t_repro.export.exporter: what is exported stands on its own, and says what the run says."""
+"""t2t_repro.exporting.exporter: what is exported stands on its own, and says what the run says."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from helpers.tiny_model import PROBLEM, SMALL, random_model, train_pairs
 import t2t_repro
 from t2t_repro.data.vocabulary import Vocabulary, learn
 from t2t_repro.evaluation.attention_view import attend
-from t2t_repro.export import signatures
-from t2t_repro.export.exporter import export
-from t2t_repro.export.signatures import ExportedTranslator
+from t2t_repro.exporting import signatures
+from t2t_repro.exporting.exporter import export
+from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference import ensemble, memory
 from t2t_repro.inference.memory import search_bytes
 from t2t_repro.inference.translator import Translator
@@ -310,7 +310,7 @@ import tensorflow as tf
 from t2t_repro.config import HParams
 from t2t_repro.data.vocabulary import Vocabulary, learn
 from t2t_repro.inference.translator import Translator
-from t2t_repro.export.signatures import ExportedTranslator
+from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.model.transformer import Transformer
 
 rng, path = np.random.default_rng(0), sys.argv[1]

@@ -1,7 +1,7 @@
 """`export`: a trained run in a form that stands on its own, in numbered folders, each whole or not there.
 
 "saved_model" is loaded without this package: `import tensorflow, tensorflow_text`, then `tf.saved_model.load`, or TF
-Serving. "ctranslate2" is for CTranslate2: see `t2t_repro.export.ctranslate2`. `model_card.json` says what it is.
+Serving. "ctranslate2" is for CTranslate2: see `t2t_repro.exporting.ctranslate2`. `model_card.json` says what it is.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2t_repro.export import ctranslate2
-from t2t_repro.export.signatures import ExportedTranslator
+from t2t_repro.exporting import ctranslate2
+from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference.translator import Translator
 from t2t_repro.io import write_json
 from t2t_repro.run import Run, versions

@@ -1,4 +1,4 @@
-"""t2t_repro.export.ctranslate2: an engine that is not ours gives our numbers and our translations."""
+"""t2t_repro.exporting.ctranslate2: an engine that is not ours gives our numbers and our translations."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from helpers.tiny_model import test_pairs as held_out_pairs
 from benchmarks.compare_ctranslate2 import compare, in_float32
 from t2t_repro.config import TrainingOptions
 from t2t_repro.data.vocabulary import END, PAD, Vocabulary, learn
-from t2t_repro.export.ctranslate2 import write
-from t2t_repro.export.exporter import FORMATS, QUANTIZATIONS, export
+from t2t_repro.exporting.ctranslate2 import write
+from t2t_repro.exporting.exporter import FORMATS, QUANTIZATIONS, export
 from t2t_repro.inference.translator import Translator
 from t2t_repro.registry import HPARAMS, PROBLEMS
 

@@ -45,6 +45,13 @@ class ExportedModel:
             raise ValueError(f"{self.path} computes in bfloat16, and {fault}; export the run in float32")
         allow_tf32(precision == "tf32")
 
+    def __call__(self, texts: Sequence[str]) -> list[str]:
+        """Returns the best translation of each text, or from an exported parser the best tree, in brackets."""
+        must_be_list(texts)
+        if "parse" not in self._loaded.signatures or not texts:
+            return self.translate(texts)
+        return [text.decode("utf-8") for text in self._call("parse", inputs=_strings(texts))["outputs"].numpy()]
+
     def translate(self, texts: Sequence[str], beam_size: int | None = None, alpha: float | None = None) -> list[str]:
         """The best translation of each text; an empty text gives an empty one."""
         return [best[0][0] for best in self.n_best(texts, 1, beam_size, alpha)]

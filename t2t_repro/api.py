@@ -1,0 +1,139 @@
+"""What a Python program calls: prepare, train, evaluate, export and load. All of it is found in `t2t_repro` itself.
+
+TensorFlow is imported by the first call that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from t2t_repro.config import HParams, TrainingOptions
+from t2t_repro.log import report as log
+from t2t_repro.problem import Problem
+from t2t_repro.run import Run
+
+if TYPE_CHECKING:
+    from t2t_repro.data.dataset import Dataset
+
+Report = Callable[[str], None]
+
+
+class Decoder(Protocol):
+    """What `load` returns: a `Translator`, a `Parser` or an `ExportedModel`. Any number of threads may call it."""
+
+    def __call__(self, texts: Sequence[str]) -> list[str]:
+        """Returns the best output for each text: a translation, or a tree in brackets."""
+        ...
+
+    def n_best(self, texts: Sequence[str], n: int) -> list[list[tuple[str, float]]]:
+        """Returns the n best outputs for each text with their scores, best first."""
+        ...
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """Returns the log-probability of each output given its text."""
+        ...
+
+
+def prepare(problem: Problem, data_dir: str, *, report: Report = log, verify: bool = False) -> Dataset:
+    """Prepares the data of a problem in `data_dir`, or opens it if it is already there.
+
+    Args:
+      problem: from `get_problem`, or your own.
+      data_dir: a folder for the data of any number of problems.
+      report: called with each line of progress.
+      verify: whether to compare the SHA-256 of every file.
+
+    Raises ValueError, FileNotFoundError or OSError for text that cannot be read, and for a folder with other data.
+    """
+    from t2t_repro.preparation import pipeline
+
+    return pipeline.prepare(problem, data_dir, report, verify)
+
+
+def train(
+    problem: Problem,
+    hparams: HParams,
+    data_dir: str,
+    output_dir: str,
+    options: TrainingOptions = TrainingOptions(),  # noqa: B008 (frozen)
+    *,
+    report: Report = log,
+) -> Run:
+    """Prepares the data if it is not there, and trains on all devices; the same call continues a stopped run.
+
+    Args:
+      problem: from `get_problem`, or your own.
+      hparams: from `get_hparams`, or your own.
+      data_dir: the folder of `prepare`.
+      output_dir: the run directory.
+      options: seed, precision, checkpoints, micro-batches and XLA.
+      report: called with each line of progress.
+
+    Raises ValueError if `output_dir` holds another run, if the loss diverges, or if memory does not suffice.
+    """
+    from t2t_repro.evaluation.validation_preview import Sampler
+    from t2t_repro.preparation import pipeline
+    from t2t_repro.training import trainer
+
+    arguments = problem, hparams, data_dir, output_dir, options
+    return trainer.train(*arguments, prepare=pipeline.prepare, report=report, sampler=Sampler)
+
+
+def evaluate(output_dir: str, split: str = "test", **options: Any) -> dict[str, Any]:
+    """Scores a run on a split of its data: BLEU and chrF, or bracket F1, and the perplexity.
+
+    Args:
+      output_dir: the run directory.
+      split: "train", "validation" or "test".
+      options: see `t2t_repro.evaluation.evaluator.evaluate`: average_checkpoints, beam_size, alpha, precision and int8.
+
+    Raises FileNotFoundError if the run or its data is not there, and ValueError if the problem has no such split.
+    """
+    from t2t_repro.evaluation import evaluator
+
+    return evaluator.evaluate(output_dir, split, **options)
+
+
+def export(output_dir: str, export_dir: str, **options: Any) -> str:
+    """Writes a run as a SavedModel, or for CTranslate2, to the next numbered folder of `export_dir`: its path.
+
+    Args:
+      output_dir: the run directory.
+      export_dir: a folder for any number of exports.
+      options: see `t2t_repro.exporting.exporter.export`: average_checkpoints, format, quantization and precision.
+
+    Raises FileNotFoundError or ValueError if the run cannot be read, or for an unknown option.
+    """
+    from t2t_repro.exporting import exporter
+
+    return exporter.export(output_dir, export_dir, **options)
+
+
+def load(
+    path: str | Sequence[str], average_checkpoints: int = 1, int8: bool = False, precision: str = "auto"
+) -> Decoder:
+    """Loads what has been trained: a `Translator` or a `Parser` from a run, an `ExportedModel` from an export.
+
+    Args:
+      path: of the run or of the export; a list of runs is an ensemble.
+      average_checkpoints: the newest checkpoints of a run, whose mean is taken.
+      int8: whether a run's decoder multiplies 8-bit integers, large models faster on a CPU.
+      precision: what all else is computed in, such as "float32" or "bfloat16"; "auto" is that of the run.
+
+    Raises FileNotFoundError if there is neither a run nor a SavedModel, and ValueError if one is damaged, several runs
+    do not share their vocabulary, or `precision` cannot be computed here.
+    """
+    from t2t_repro.exporting.saved_model import ExportedModel, holds_export
+    from t2t_repro.inference.translator import Translator
+    from t2t_repro.parsing.parser import Parser
+
+    if isinstance(path, str) and holds_export(path):
+        if average_checkpoints != 1:
+            raise ValueError(f"{path!r} is an export, which has no checkpoints to average; load the run itself")
+        if int8 or precision != "auto":
+            raise ValueError(f"{path!r} is an export, which decodes as it was written; load the run itself")
+        return ExportedModel(path)
+    paths = [path] if isinstance(path, str) else path
+    translator = Translator.from_runs(paths, average_checkpoints, int8, precision)
+    return Parser(translator) if Run.open(paths[0]).problem.metric == "f1" else translator

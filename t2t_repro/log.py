@@ -1,0 +1,41 @@
+"""Messages of the library. They go to the logger "t2t_repro", which shows them on standard error.
+
+logging.getLogger("t2t_repro").setLevel(logging.WARNING)   # silences them
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+
+DETAIL = "  "  # starts a line that adds details to the one before it
+LOGGER = logging.getLogger("t2t_repro")
+
+
+class _StandardError(logging.Handler):
+    """Writes to what `sys.stderr` is at the moment.
+
+    On a terminal a progress line replaces the one before it, cut to the terminal's width; details are shown on a
+    terminal only.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line, on_terminal = record.getMessage(), sys.stderr.isatty()
+        is_detail, is_progress = line.startswith(DETAIL), line.startswith("step ")
+        if is_detail and not on_terminal:
+            return
+        if on_terminal and (is_detail or is_progress):
+            line = line[: shutil.get_terminal_size().columns - 1]
+        start = "\r\x1b[K" if on_terminal else ""
+        print(start + line, end="" if on_terminal and is_progress else "\n", file=sys.stderr, flush=True)
+
+
+LOGGER.addHandler(_StandardError())
+LOGGER.setLevel(logging.INFO)
+LOGGER.propagate = False
+
+
+def report(line: str) -> None:
+    """Logs one line of information."""
+    LOGGER.info("%s", line)
