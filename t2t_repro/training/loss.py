@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from t2t_repro.model.layers import cast_again
+from t2t_repro.model.kernels import cast_again
 from t2t_repro.model.transformer import PAD
 
 CHUNK = 512  # tokens, at most, whose logits exist at one time

@@ -118,7 +118,7 @@ def test_embeddings_are_scaled_and_positions_added():
             weight.assign(np.zeros(weight.shape))
         elif weight.name in ("gain", "bias"):
             weight.assign(np.full(weight.shape, weight.name == "gain", np.float32))
-    x = model.embedding.numpy()[SOURCE] * np.sqrt(SMALL.d_model) + sinusoids(0, 5, SMALL.d_model).numpy()
+    x = model.embedding.numpy()[SOURCE] * np.sqrt(SMALL.d_model) + sinusoids(np.arange(5), SMALL.d_model).numpy()
     expected = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
     np.testing.assert_allclose(model.encode(tf.constant(SOURCE)), expected, atol=1e-4)
 
