@@ -1,7 +1,7 @@
-"""What the sub-layers share (sections 3.1, 3.3, 3.5 and 5.4): residual dropout, layer normalization, the feed-forward
-network, positional encodings.
+"""What encoder and decoder share (sections 3.1, 3.3 to 3.5 and 5.4): dropout, layer normalization, the residual
+connection, the feed-forward network, embeddings, positional encodings.
 
-Shapes: B batch, L length, D d_model, F d_ff.
+Shapes: B batch, L length, D d_model, F d_ff, V vocabulary.
 """
 
 from __future__ import annotations
@@ -90,6 +90,26 @@ class FeedForward(Layer):
     def call(self, x_BLD: Any) -> Any:
         hidden_BLF = linear(x_BLD, self.w_1, self.b_1, self.activation)
         return linear(hidden_BLF, self.w_2, self.b_2)
+
+
+class Embedding(Layer):
+    """Rows of `table_VD` times sqrt(d_model) (section 3.4).
+
+    The table belongs to the model, which shares it between both embeddings and the softmax, and saves it.
+    """
+
+    def __init__(self, table_VD: Any, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.table_VD = table_VD
+
+    def call(self, tokens_BL: Any) -> Any:
+        return ops.take(self.table_VD, tokens_BL, axis=0) * math.sqrt(self.table_VD.shape[1])
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves nothing: the model does."""
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads nothing: the model does."""
 
 
 @kernels.in_float64  # in bfloat16 positions above 256 would collide

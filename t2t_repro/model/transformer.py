@@ -8,7 +8,6 @@ Shapes: B batch, L target length, M source length, D d_model, H heads, V vocabul
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from keras import ops
 from t2t_repro.config import HParams
 from t2t_repro.model import kernels
 from t2t_repro.model.attention import Cache, MultiHeadAttention, mask_bias
-from t2t_repro.model.layers import AddNorm, Dropout, FeedForward, Layer, sinusoids
+from t2t_repro.model.layers import AddNorm, Dropout, Embedding, FeedForward, Layer, sinusoids
 
 PAD = 0
 
@@ -111,6 +110,7 @@ class Transformer(keras.Model):
             self.source_positions = self._position_table("source_positions")
             self.target_positions = self._position_table("target_positions")
         dtype = self.dtype_policy
+        self.token_embedding = Embedding(self.embedding, name="token_embedding", dtype=dtype)
         self.source_dropout = Dropout(h.dropout, "encoder/embedding", dtype=dtype)
         self.target_dropout = Dropout(h.dropout, "decoder/embedding", dtype=dtype)
         # tuples: tf.train.Checkpoint silently leaves out layers that are kept in a list
@@ -174,8 +174,7 @@ class Transformer(keras.Model):
             positions_LD = ops.take(table, ops.minimum(positions_L, self.hparams.max_positions - 1), axis=0)
         else:
             positions_LD = sinusoids(positions_L, self.hparams.d_model)
-        embedded_BLD = ops.take(self.embedding, tokens_BL, axis=0) * math.sqrt(self.hparams.d_model)
-        return kernels.in_dtype(embedded_BLD + positions_LD, self.compute_dtype)
+        return kernels.in_dtype(self.token_embedding(tokens_BL) + positions_LD, self.compute_dtype)
 
     def logits(self, states_BLD: Any) -> Any:
         """States times the transposed embedding matrix (section 3.4): [B, L, V], float32."""
