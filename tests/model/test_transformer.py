@@ -180,9 +180,7 @@ def test_a_copy_from_its_configuration():
     np.testing.assert_array_equal(logits(copy, SOURCE, TARGET), logits(model, SOURCE, TARGET))
 
 
-@pytest.mark.filterwarnings(
-    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
-)  # Keras'
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
 @pytest.mark.parametrize("positions", ["sinusoid", "learned"])
 def test_a_saved_model_loads_with_keras_alone(tmp_path, positions):
     model = random_model(20_000, positions=positions)
