@@ -34,17 +34,21 @@ class DecodingStep:
         self.model = model
         self.dtype = "float32" if int8 else model.compute_dtype  # of activations between the products
         make = int8_map if int8 else functools.partial(kernels.narrow_linear, dtype=model.compute_dtype)
-        self.products = {id(model.embedding): make(ops.transpose(model.embedding), result="float32")}
-        self.joined: list[kernels.Linear] = []  # of each layer
+        key = kernels.product_key
+        self.products = {key(model.embedding): make(ops.transpose(model.embedding), result="float32")}
+        self.joined: list[tuple[tuple[Any, ...], kernels.Linear]] = []  # the weights, and the product with all of them
         for layer in model.decoder_layers:
             own, memory, feed_forward = layer.self_attention, layer.memory_attention, layer.feed_forward
-            matrices = ops.concatenate([own.w_q, own.w_k, own.w_v], axis=1)
-            self.joined.append(make(matrices, result=model.compute_dtype))
-            self.products[id(own.w_o)] = make(own.w_o)
-            self.products[id(memory.w_q)] = make(memory.w_q, result=model.compute_dtype)
-            self.products[id(memory.w_o)] = make(memory.w_o)
-            self.products[id(feed_forward.w_1)] = make(feed_forward.w_1, feed_forward.b_1)
-            self.products[id(feed_forward.w_2)] = make(feed_forward.w_2, feed_forward.b_2)
+            weights = own.w_q, own.w_k, own.w_v
+            self.joined.append((weights, make(ops.concatenate(weights, axis=1), result=model.compute_dtype)))
+            self.products[key(memory.w_q)] = make(memory.w_q, result=model.compute_dtype)
+            for each in (
+                (own.w_o,),
+                (memory.w_o,),
+                (feed_forward.w_1, feed_forward.b_1),
+                (feed_forward.w_2, feed_forward.b_2),
+            ):
+                self.products[key(*each)] = make(*each)
 
     def __call__(
         self,
@@ -67,10 +71,12 @@ class DecodingStep:
         model, grown = self.model, []
         x_BWD = ops.cast(model.embed(token_BW, ops.expand_dims(position, 0), "target"), self.dtype)
         caches = [
-            (_appended(joined, keys_values, grown), _read(memory))
-            for joined, keys_values, memory in zip(self.joined, past, memories, strict=True)
+            (_appended(keys_values, grown), _read(memory)) for keys_values, memory in zip(past, memories, strict=True)
         ]
-        with kernels.prepared_products(self.products):
+        products = dict(self.products)
+        for joined in self.joined:
+            products |= kernels.joined_products(*joined)
+        with kernels.prepared_products(products):
             states_BWD = model.decoder(x_BWD, None, beam_bias, source_bias, caches=caches)
             return model.logits(states_BWD), tuple(grown)
 
@@ -87,14 +93,12 @@ def empty_past(model: Transformer, batch: Any) -> tuple[KeysValues, ...]:
     return ((keys, values),) * h.num_layers
 
 
-def _appended(joined: kernels.Linear, past: KeysValues, grown: list[KeysValues]) -> Cache:
+def _appended(past: KeysValues, grown: list[KeysValues]) -> Cache:
     """Self-attention's: keys and values of x behind those of `past`; appends both to `grown`."""
 
     def project(attention: MultiHeadAttention, x_BWD: Any) -> tuple[Any, Any, Any]:
-        h = attention.num_heads
-        widths = (h * attention.d_k, h * attention.d_k, h * attention.d_v)
-        queries, keys, values = (kernels.split_heads(each, h) for each in kernels.joined_linear(x_BWD, joined, widths))
-        keys, values = ops.concatenate([past[0], keys], axis=2), ops.concatenate([past[1], values], axis=2)
+        queries, new = attention.queries(x_BWD), attention.keys_values(x_BWD)
+        keys, values = (ops.concatenate(both, axis=2) for both in zip(past, new, strict=True))
         grown.append((keys, values))
         return queries, keys, values
 

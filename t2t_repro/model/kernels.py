@@ -14,7 +14,7 @@ What each trick gains, of base in bfloat16 on two CPU cores (AMD EPYC, AVX512-BF
 | one gradient for product and bias, `sum_of_rows`, 16 bits    | 1.05 together; `sum_of_rows` a half to a seventh of |
 |   for an element of a mask, `layer_norm` with a pass less    |   the time of TensorFlow's sum                      |
 | decoding: weights cast outside the loop, `prepared_products` | 1.97 for one sentence, 1.27 for 24 (beam 4)         |
-| decoding: W_Q, W_K, W_V joined, rows flat, `joined_linear`   | 1.14 for one sentence (float32)                     |
+| decoding: W_Q, W_K, W_V joined, rows flat, `joined_products` | 1.14 for one sentence (float32)                     |
 | decoding: heads move as integers, `swapped_as_integers`      | a third of the time of a transposition, which took  |
 |                                                              |   30% of all operations' time for one sentence      |
 """
@@ -67,28 +67,27 @@ class _Sizes:
 
 
 class _Flat(NamedTuple):
-    rows: Any  # [T, D]; None for heads
+    rows: Any  # [T, D]
     sizes: _Sizes
 
 
 def _flat(x: Any) -> _Flat:
     """The rows of `x` [B, L, D]; of a matrix, the matrix."""
-    known = getattr(x, "_t2t_flat", None)
-    if known is None or known.rows is None:
+    flat = getattr(x, "_t2t_flat", None)
+    if flat is None:
         rows = x if x.shape.rank <= 2 else tf.reshape(x, [-1, x.shape[-1]])
-        known = _carry(x, rows, _Sizes(x) if known is None else known.sizes)
-    return known
-
-
-def _carry(x: Any, rows: Any, sizes: _Sizes) -> _Flat:
-    x._t2t_flat = _Flat(rows, sizes)
-    return x._t2t_flat
+        flat = _Flat(rows, _Sizes(x))
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        if rows is not x and getattr(x, "graph", None) is graph:  # rows made inside a loop are not known outside
+            x._t2t_flat = flat
+    return flat
 
 
 def _shaped(x_TD: Any, sizes: _Sizes) -> Any:
     """[T, D] as [B, L, D], its rows carried along."""
     x_BLD = sizes.restore(x_TD, x_TD.shape[-1])
-    _carry(x_BLD, x_TD, sizes)
+    if x_BLD is not x_TD:
+        x_BLD._t2t_flat = _Flat(x_TD, sizes)
     return x_BLD
 
 
@@ -125,10 +124,11 @@ def in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
 def linear(x_BLI: Any, weight_IO: Any, bias_O: Any = None, activation: Callable[[Any], Any] | None = None) -> Any:
     """activation(x W + b), in the dtype of `x_BLI`; without `bias_O` b is 0, without `activation` it is the identity.
 
-    `activation` acts on each number alone. Inside `prepared_products` the product is the prepared one of `weight_IO`.
+    `activation` acts on each number alone. Inside `prepared_products` it is the prepared product of
+    `weight_IO` and `bias_O`, if there is one.
     """
     x_TI, sizes = _flat(x_BLI)
-    prepared = (_PREPARED.get() or {}).get(id(weight_IO))
+    prepared = (_PREPARED.get() or {}).get(product_key(weight_IO, bias_O))
     if prepared:
         y_TO = prepared(x_TI)
     else:
@@ -153,7 +153,7 @@ def _linear_rows(x_TI: Any, weight_IO: Any, *bias_O: Any) -> Any:
 def tied_logits(x_BLD: Any, embedding_VD: Any) -> Any:
     """x E^T, float32, of the embedding matrix E."""
     x_TD, sizes = _flat(x_BLD)
-    prepared = (_PREPARED.get() or {}).get(id(embedding_VD))
+    prepared = (_PREPARED.get() or {}).get(product_key(embedding_VD))
     if prepared:
         return _shaped(prepared(x_TD), sizes)
     logits_TV = _linear_rows(x_TD, tf.transpose(tf.convert_to_tensor(embedding_VD)))
@@ -177,12 +177,17 @@ def sum_of_rows(x_TO: Any) -> Any:
     return tf.matmul(tf.ones((1, tf.shape(x_TO)[0]), x_TO.dtype), x_TO)[0]
 
 
-_PREPARED: ContextVar[Mapping[int, Linear] | None] = ContextVar("prepared", default=None)
+def product_key(weight: Any, bias: Any = None) -> tuple[int, int]:
+    """The key of x W + b in `prepared_products`."""
+    return id(weight), id(bias)
+
+
+_PREPARED: ContextVar[Mapping[tuple[int, int], Linear] | None] = ContextVar("prepared", default=None)
 
 
 @contextlib.contextmanager
-def prepared_products(products: Mapping[int, Linear]) -> Iterator[None]:
-    """Inside, x W + b is products[id(W)](x) if W has one, without a gradient: for decoding, which casts W once.
+def prepared_products(products: Mapping[tuple[int, int], Linear]) -> Iterator[None]:
+    """Inside, x W + b is products[product_key(W, b)](x), if it is there, without a gradient: decoding casts W once.
 
     What `keras.StatelessScope` is for the values of variables, this is for the products with them.
     """
@@ -193,10 +198,22 @@ def prepared_products(products: Mapping[int, Linear]) -> Iterator[None]:
         _PREPARED.reset(token)
 
 
-def joined_linear(x_BLI: Any, product: Linear, widths: tuple[int, ...]) -> list[Any]:
-    """x W_1, x W_2, ...: of one product with the matrices side by side, each `widths` wide."""
-    x_TI, sizes = _flat(x_BLI)
-    return [_shaped(each_TO, sizes) for each_TO in tf.split(product(x_TI), widths, axis=-1)]
+def joined_products(weights_IO: tuple[Any, ...], product: Linear) -> dict[tuple[int, int], Linear]:
+    """x W_1, x W_2, ... for `prepared_products`, cut from one `product` with the matrices side by side.
+
+    The product is computed once for all that are asked for with the same x, one after the other.
+    """
+    widths, latest = [weight_IO.shape[1] for weight_IO in weights_IO], [(None, [])]
+
+    def part(number: int) -> Linear:
+        def apply(x_TI: Any) -> Any:
+            if latest[0][0] is not x_TI:
+                latest[0] = x_TI, tf.split(product(x_TI), widths, axis=-1)
+            return latest[0][1][number]
+
+        return apply
+
+    return {product_key(weight_IO): part(number) for number, weight_IO in enumerate(weights_IO)}
 
 
 # Layer normalization.
@@ -298,17 +315,16 @@ def split_heads(x_BLO: Any, num_heads: int) -> Any:
     """[B, L, H K] as [B, H, L, K]."""
     x_TO, sizes = _flat(x_BLO)
     heads_BHLK = _swapped(sizes.restore(x_TO, num_heads, x_TO.shape[-1] // num_heads))
-    _carry(heads_BHLK, None, sizes)
+    heads_BHLK._t2t_sizes = sizes
     return heads_BHLK
 
 
 def join_heads(heads_BHLE: Any) -> Any:
     """[B, H, L, E] as [B, L, H E]: Concat(head_1, ..., head_h)."""
-    known = getattr(heads_BHLE, "_t2t_flat", None)
-    x_BLHE = _swapped(heads_BHLE)
-    if known is None:
+    sizes, x_BLHE = getattr(heads_BHLE, "_t2t_sizes", None), _swapped(heads_BHLE)
+    if sizes is None:
         return tf.reshape(x_BLHE, [-1, tf.shape(x_BLHE)[1], x_BLHE.shape[2] * x_BLHE.shape[3]])
-    return _shaped(tf.reshape(x_BLHE, [-1, x_BLHE.shape[2] * x_BLHE.shape[3]]), known.sizes)
+    return _shaped(tf.reshape(x_BLHE, [-1, x_BLHE.shape[2] * x_BLHE.shape[3]]), sizes)
 
 
 def _swapped(x: Any) -> Any:
@@ -351,9 +367,7 @@ def scaled_dot_product_attention(
     else:
         attend = functools.partial(_attention, bias=bias, dropout_rate=dropout_rate, seed=seed)
         heads_BHLE = tf.custom_gradient(lambda *qkv: attend(*qkv))(queries_BHLK, keys_BHMK, values_BHME)
-    sizes = getattr(queries_BHLK, "_t2t_flat", None)
-    if sizes is not None:
-        _carry(heads_BHLE, None, sizes.sizes)
+    heads_BHLE._t2t_sizes = getattr(queries_BHLK, "_t2t_sizes", None)
     return heads_BHLE
 
 

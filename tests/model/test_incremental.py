@@ -8,8 +8,9 @@ import pytest
 import tensorflow as tf
 from helpers.tiny_model import random_ids, random_model
 
-from t2t_repro.model.attention import mask_bias
+from t2t_repro.model.attention import MultiHeadAttention, mask_bias
 from t2t_repro.model.incremental import DecodingStep, empty_past, source_keys_values
+from t2t_repro.model.kernels import linear, split_heads
 from t2t_repro.model.layers import AddNorm, FeedForward
 from t2t_repro.model.transformer import Transformer
 
@@ -56,10 +57,15 @@ def gelu_feed_forward(self, x_BLD):
     return hidden_BLF @ self.w_2 + self.b_2
 
 
+def sharper_queries(self, x_BLD):
+    return 2 * split_heads(linear(x_BLD, self.w_q), self.num_heads)
+
+
 CHANGES = {
     "none": (),
     "activation": ((FeedForward, "activation", staticmethod(keras.ops.gelu)),),
     "feed-forward network": ((FeedForward, "call", gelu_feed_forward),),
+    "queries": ((MultiHeadAttention, "queries", sharper_queries),),
     "pre-norm": ((AddNorm, "call", pre_norm),),
     "pre-norm and activation": (
         (AddNorm, "call", pre_norm),

@@ -109,8 +109,8 @@ def test_every_product_of_a_step_is_near(dtype):
     model = random_model(dtype=dtype, d_model=64, d_ff=96)
     plain, rounded = DecodingStep(model), DecodingStep(model, int8=True)
     inputs = {id(weight): weight.shape[0] for weight in model.weights} | {id(model.embedding): 64}
-    pairs = [(plain.products[key], rounded.products[key], inputs[key]) for key in plain.products]
-    pairs += [(*both, 64) for both in zip(plain.joined, rounded.joined, strict=True)]
+    pairs = [(plain.products[key], rounded.products[key], inputs[key[0]]) for key in plain.products]
+    pairs += [(theirs, ours, 64) for (_, theirs), (_, ours) in zip(plain.joined, rounded.joined, strict=True)]
     assert len(pairs) == 1 + 6 * len(model.decoder_layers)
     for theirs, ours, width in pairs:
         x_NI = tf.cast(normal(6, width), model.compute_dtype)

@@ -99,18 +99,24 @@ def test_narrow_linear_is_x_w_plus_b(dtype):
         compare([y], [x.numpy().astype(np.float64) @ weight + bias], TOLERANCE[dtype])
 
 
-def test_joined_linear_is_each_product():
-    x, weights = normal(2, 3, 4), [normal(4, width) for width in (2, 2, 5)]
-    joined = kernels.narrow_linear(np.concatenate(weights, axis=1), dtype="float32")
-    for found, weight in zip(kernels.joined_linear(tf.constant(x), joined, (2, 2, 5)), weights, strict=True):
-        np.testing.assert_allclose(found, x @ weight, rtol=1e-5, atol=1e-6)
+def test_joined_products_are_each_product_and_computed_once():
+    inputs, weights = [tf.constant(normal(2, 3, 4)) for _ in range(2)], tuple(normal(4, width) for width in (2, 2, 5))
+    side_by_side, calls = kernels.narrow_linear(np.concatenate(weights, axis=1), dtype="float32"), []
+    products = kernels.joined_products(weights, lambda x: calls.append(x) or side_by_side(x))
+    with kernels.prepared_products(products):
+        for x in (*inputs, inputs[0]):
+            for weight in weights:
+                np.testing.assert_allclose(kernels.linear(x, weight), x.numpy() @ weight, rtol=1e-5, atol=1e-6)
+    assert len(calls) == 3
 
 
 def test_prepared_products_take_the_place_of_their_weights_inside():
-    x, prepared, other = tf.constant(normal(2, 3, 4)), normal(4, 5), normal(4, 5)
+    x, prepared, other, bias = tf.constant(normal(2, 3, 4)), normal(4, 5), normal(4, 5), normal(5)
     twice = kernels.narrow_linear(2 * prepared, dtype="float32")
-    with kernels.prepared_products({id(prepared): twice}):
+    with kernels.prepared_products({kernels.product_key(prepared): twice}):
         inside = [kernels.linear(x, weight) for weight in (prepared, other)]
+        biased = kernels.linear(x, prepared, bias)
+    np.testing.assert_allclose(biased, x.numpy() @ prepared + bias, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(inside[0], 2 * (x.numpy() @ prepared), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(inside[1], x.numpy() @ other, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(kernels.linear(x, prepared), x.numpy() @ prepared, rtol=1e-5, atol=1e-6)
@@ -119,7 +125,7 @@ def test_prepared_products_take_the_place_of_their_weights_inside():
 def test_prepared_products_are_those_of_one_thread():
     x, weight = tf.constant(normal(3, 4)), normal(4, 5)
     found = []
-    with kernels.prepared_products({id(weight): lambda x: x}):
+    with kernels.prepared_products({kernels.product_key(weight): lambda x: x}):
         thread = threading.Thread(target=lambda: found.append(kernels.linear(x, weight)))
         thread.start()
         thread.join()
@@ -143,6 +149,21 @@ def test_rows_that_are_carried_along_survive_loops_and_branches():
     for _ in range(2):
         expected = (expected + 2 * expected @ weight) @ weight
     np.testing.assert_allclose(looped(x), expected @ weight, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_rows_made_in_a_graph_are_not_used_outside_of_it(eager):
+    x, weight = tf.constant(normal(2, 3, 4)), normal(4, 4)
+
+    def twice(x):
+        inside = tf.while_loop(lambda n, _: n < 1, lambda n, y: (n + 1, y + kernels.linear(x, weight)), (0, x))[1]
+        return inside + kernels.linear(x, weight)
+
+    if not eager:
+        found = tf.function(twice, autograph=False)(x)
+    else:
+        found = tf.function(lambda: kernels.linear(x, weight), autograph=False)() + x + kernels.linear(x, weight)
+    np.testing.assert_allclose(found, x + 2 * (x.numpy() @ weight), rtol=1e-4, atol=1e-5)
 
 
 # Layer normalization.
