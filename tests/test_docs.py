@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ def blocks() -> list[Block]:
     found = []
     for page in PAGES:
         text = page.read_text("utf-8")
-        for match in re.finditer(r"(?:<!-- test: ([\w ]+) -->\n)?^```(\w+)\n(.*?)^```$", text, re.M | re.S):
+        for match in re.finditer(r"(?:<!-- test: ([\w .]+) -->\n)?^```(\w+)\n(.*?)^```$", text, re.M | re.S):
             found.append(Block(str(page.relative_to(CHECKOUT)), match[1] or "", match[2], match[3]))
     return found
 
@@ -123,6 +124,38 @@ def test_an_installed_package_by_the_page(tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "text/train.en.gz and text/train.is.gz" in done.stdout and "Changes of base: P_drop 0.3." in done.stdout
+
+
+def test_changing_the_model_by_the_page(tmp_path):
+    """Each change fits one place of a copy of the package; the changed model decodes as it scores."""
+    for folder in ("t2t_repro", "problems", "hparams", "bin"):
+        shutil.copytree(CHECKOUT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    page = [block for block in blocks() if block.page == "docs/changing_the_model.md"]
+    (check,) = (block.text for block in page if block.test == "check")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+    def scores() -> tuple[float, float]:
+        command = [sys.executable, "-c", f"import keras; keras.utils.set_random_seed(1)\n{check}"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        step_by_step, whole = re.fullmatch(r"step by step (\S+), whole (\S+)\n", done.stdout).groups()
+        return float(step_by_step), float(whole)
+
+    before = scores()
+    for block in page:
+        kind, _, name = block.test.partition(" ")
+        if kind == "change":
+            old, new = (
+                "".join(f"{line[1:]}\n" for line in block.text.splitlines() if line[0] in signs)
+                for signs in (" -", " +")
+            )
+            file = tmp_path / "t2t_repro" / "model" / name
+            text = file.read_text("utf-8")
+            assert text.count(old) == 1, f"{name}: {old}"
+            file.write_text(text.replace(old, new), "utf-8")
+    after = scores()
+    assert before[0] == pytest.approx(before[1], abs=2e-3) and after[0] == pytest.approx(after[1], abs=2e-3)
+    assert abs(after[0] - before[0]) > 0.1
 
 
 # To the letter.

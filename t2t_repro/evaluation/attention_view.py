@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import base64
 import colorsys
-import contextlib
 import html
 import importlib.resources
 import json
 import re
-import warnings
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +22,6 @@ import numpy as np
 from t2t_repro.data.vocabulary import END
 from t2t_repro.inference.translator import Translator
 from t2t_repro.io import written_whole
-from t2t_repro.model.attention import MultiHeadAttention
 
 MOST_TOKENS = 128  # of either side: a page of the base model then has 6 MB
 START_WORD, END_WORD = "<start>", "<end>"
@@ -93,31 +89,11 @@ def attend(translator: Translator, source: str, target: str | None = None) -> At
     if target is None:
         (target,) = translator.translate([source])
     target_ids = _encode(translator, target, "translation")
-    with _watched(translator.model.encoder_layers, "self_attention") as encoder:
-        with _watched(translator.model.decoder_layers, "self_attention") as decoder:
-            with _watched(translator.model.decoder_layers, "memory_attention") as memory:
-                with warnings.catch_warnings():  # Keras warns of a softmax over one token, which END may be
-                    warnings.filterwarnings("ignore", "You are using a softmax over axis", UserWarning)
-                    translator.model({"inputs": source_ids, "targets": target_ids})
+    weights = translator.model.attention(source_ids, target_ids)
     read, written = _words(translator, source_ids), _words(translator, target_ids)
     sides = {"encoder": (read, read), "memory": (written, read), "decoder": (written, [START_WORD, *written[:-1]])}
-    weights = {"encoder": encoder, "memory": memory, "decoder": decoder}
-    views = {name: View(name, *sides[name], np.concatenate(weights[name])) for name in VIEWS}
+    views = {name: View(name, *sides[name], np.concatenate(getattr(weights, name))) for name in VIEWS}
     return Attention(source, target, views)
-
-
-@contextlib.contextmanager
-def _watched(layers: Sequence[Any], name: str) -> Iterator[list[np.ndarray]]:
-    """Collects the weights [1, H, L, M] of each layer's attention of that name, in order."""
-    seen: list[np.ndarray] = []
-    parts: list[MultiHeadAttention] = [getattr(layer, name) for layer in layers]
-    try:
-        for part in parts:
-            part.on_weights = lambda weights: seen.append(np.asarray(weights, np.float32))
-        yield seen
-    finally:
-        for part in parts:
-            part.on_weights = None
 
 
 def _encode(translator: Translator, text: str, what: str) -> np.ndarray:

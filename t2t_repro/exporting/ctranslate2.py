@@ -109,7 +109,7 @@ def _specification(model: Transformer) -> Any:
 
 
 def _configure(config: Any) -> None:
-    from t2t_repro.model.layers import EPSILON
+    from t2t_repro.model.kernels import EPSILON
 
     config.bos_token = config.decoder_start_token = "<pad>"  # the decoder's input starts with padding (section 3.1)
     config.eos_token, config.unk_token = "</s>", "<unk>"
@@ -173,6 +173,6 @@ def _positions(model: Transformer, side: str) -> np.ndarray:
 
     length = _num_positions(model)
     if model.hparams.positions == "sinusoid":
-        return np.asarray(sinusoids(0, length, model.hparams.d_model).numpy(), np.float32)
+        return np.asarray(sinusoids(np.arange(length), model.hparams.d_model).numpy(), np.float32)
     table = _numpy(model.source_positions if side == "source" else model.target_positions)
     return table[np.minimum(np.arange(length), len(table) - 1)]

@@ -191,22 +191,8 @@ class ExportedTranslator(tf.Module):
         size = tf.shape(source_BM)[0] * longest * longest
         message = f"attention takes one pair of at most {int(MOST_WEIGHTS**0.5)} tokens a side, or more of fewer: got"
         _must(size <= MOST_WEIGHTS, True, f"{message} pairs and tokens", tf.stack([tf.shape(source_BM)[0], longest]))
-        model = self._translator.model
-        parts = {
-            "encoder": [layer.self_attention for layer in model.encoder_layers],
-            "memory": [layer.memory_attention for layer in model.decoder_layers],
-            "decoder": [layer.self_attention for layer in model.decoder_layers],
-        }
-        seen: dict[str, list[tf.Tensor]] = {name: [] for name in parts}
-        try:
-            for name, attentions in parts.items():
-                for each in attentions:
-                    each.on_weights = lambda weights, name=name: seen[name].append(weights)
-            model({"inputs": source_BM, "targets": target_BL})
-        finally:
-            for each in (each for attentions in parts.values() for each in attentions):
-                each.on_weights = None
-        found = {name: tf.stack(weights, axis=1) for name, weights in seen.items()}
+        weights = self._translator.model.attention(source_BM, target_BL)._asdict()
+        found = {name: tf.stack(of_layers, axis=1) for name, of_layers in weights.items()}
         pieces = {"input_pieces": source_BM, "target_pieces": target_BL}
         return found | {
             name: tf.where(ids == PAD, "", self.tokenizer.id_to_string(ids)) for name, ids in pieces.items()

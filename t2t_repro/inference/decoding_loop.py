@@ -108,10 +108,10 @@ def sentences_of(
 def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, rule: Rule) -> Hypotheses:
     """Lets every sentence go on until `rule` says that it cannot improve, or it has its greatest length."""
     width, batch = tf.shape(beams.tokens)[1], tf.shape(beams.tokens)[0]
-    maps = ensemble.maps()
+    steps = ensemble.steps()
 
     def until_some_are_done(step, numbers, sentences, beams, done):
-        model_step = ensemble.stepper(maps, sentences.memories, sentences.source)
+        model_step = ensemble.stepper(steps, sentences.memories, sentences.source)
 
         def is_open(step: tf.Tensor, beams: Beams) -> tf.Tensor:
             return rule.can_improve(beams, sentences) & (step < sentences.longest)

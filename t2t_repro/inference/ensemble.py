@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from t2t_repro.model.int8 import int8_map, must_have_int8
+from t2t_repro.model.incremental import DecodingStep, empty_past, source_keys_values
+from t2t_repro.model.int8 import must_have_int8
 from t2t_repro.model.transformer import Transformer
 
 
@@ -30,31 +31,28 @@ class Ensemble:
 
     def memories(self, source_BM: tf.Tensor) -> tuple:
         """Of each model the keys and values that its decoder looks at in the source."""
-        return tuple(model.memory_keys_values(model.encode(source_BM)) for model in self.models)
+        return tuple(source_keys_values(model, model.encode(source_BM)) for model in self.models)
 
     def empty_caches(self, batch: tf.Tensor) -> tuple:
         """Of each model, for each layer, keys and values before the first step."""
-        caches = []
-        for model in self.models:
-            h, dtype = model.hparams, tf.as_dtype(model.compute_dtype)
-            keys, values = (tf.zeros([batch, h.num_heads, 0, size], dtype) for size in (h.d_k, h.d_v))
-            caches.append(((keys, values),) * h.num_layers)
-        return tuple(caches)
+        return tuple(empty_past(model, batch) for model in self.models)
 
-    def maps(self) -> tuple:
-        """Of each model the linear maps of `stepper`: to be made outside of loops."""
-        return tuple(model.step_maps() for model in self.models)
+    def steps(self) -> tuple[DecodingStep, ...]:
+        """The decoding step of each model: to be made outside of loops."""
+        return tuple(DecodingStep(model) for model in self.models)
 
-    def stepper(self, maps: tuple, memories: tuple, source_BM: tf.Tensor) -> Callable[..., tuple[tf.Tensor, tuple]]:
-        """`Transformer.step` of all models, for use in a loop: logits [B, W, V], float32, and the grown caches."""
+    def stepper(
+        self, steps: tuple[DecodingStep, ...], memories: tuple, source_BM: tf.Tensor
+    ) -> Callable[..., tuple[tf.Tensor, tuple]]:
+        """One step of all models, for use in a loop: logits [B, W, V], float32, and the grown caches."""
 
         def step(tokens_BW: tf.Tensor, position: tf.Tensor, caches: tuple, beam_bias: tf.Tensor):
             # made in each step: TensorFlow 2.21 fuses a mask that comes from outside the loop wrongly (it takes the
             # value for the loop's end), and with one layer the result was empty
-            memory_bias = self.models[0].source_bias(source_BM)
+            source_bias = self.models[0].source_bias(source_BM)
             all_logits, grown = [], []
-            for model, *own in zip(self.models, maps, caches, memories, strict=True):
-                logits_BWV, cache = model.step(tokens_BW, position, *own, beam_bias, memory_bias)
+            for model_step, *own in zip(steps, caches, memories, strict=True):
+                logits_BWV, cache = model_step(tokens_BW, position, *own, beam_bias, source_bias)
                 all_logits.append(logits_BWV)
                 grown.append(cache)
             return log_mean_probabilities(all_logits), tuple(grown)
@@ -75,10 +73,10 @@ class FixedEnsemble(Ensemble):
         self.int8 = int8
         if int8:
             must_have_int8()
-        self._maps = tuple(model.step_maps(int8_map if int8 else None) for model in self.models)
+        self._steps = tuple(DecodingStep(model, int8) for model in self.models)
 
-    def maps(self) -> tuple:
-        return self._maps
+    def steps(self) -> tuple[DecodingStep, ...]:
+        return self._steps
 
 
 def log_mean_probabilities(logits: Sequence[tf.Tensor]) -> tf.Tensor:

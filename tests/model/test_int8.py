@@ -12,6 +12,7 @@ from t2t_repro.inference.beam_search import beam_search
 from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model import int8
+from t2t_repro.model.incremental import DecodingStep
 
 pytestmark = pytest.mark.numeric
 
@@ -104,14 +105,15 @@ def test_weights_that_are_fixed_are_the_same_weights():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
-def test_every_map_of_a_step_is_near(dtype):
+def test_every_product_of_a_step_is_near(dtype):
     model = random_model(dtype=dtype, d_model=64, d_ff=96)
-    (plain, plain_layers), (rounded, rounded_layers) = model.step_maps(), model.step_maps(int8.int8_map)
-    pairs = [(plain, rounded, 64)]
-    for theirs, ours in zip(plain_layers, rounded_layers, strict=True):
-        pairs += zip(theirs, ours, (64, 2 * 7, 64, 2 * 7, 64, 96), strict=True)
-    for theirs, ours, inputs in pairs:
-        x_NI = tf.cast(normal(6, inputs), model.compute_dtype)
+    plain, rounded = DecodingStep(model), DecodingStep(model, int8=True)
+    inputs = {id(weight): weight.shape[0] for weight in model.weights} | {id(model.embedding): 64}
+    pairs = [(plain.products[key], rounded.products[key], inputs[key[0]]) for key in plain.products]
+    pairs += [(theirs, ours, 64) for (_, theirs), (_, ours) in zip(plain.joined, rounded.joined, strict=True)]
+    assert len(pairs) == 1 + 6 * len(model.decoder_layers)
+    for theirs, ours, width in pairs:
+        x_NI = tf.cast(normal(6, width), model.compute_dtype)
         expected, given = theirs(x_NI), tf.function(ours, autograph=False)(x_NI)
         assert given.dtype in (expected.dtype, tf.float32)
         expected, given = (tf.cast(each, tf.float32) for each in (expected, given))

@@ -118,7 +118,7 @@ def test_embeddings_are_scaled_and_positions_added():
             weight.assign(np.zeros(weight.shape))
         elif weight.name in ("gain", "bias"):
             weight.assign(np.full(weight.shape, weight.name == "gain", np.float32))
-    x = model.embedding.numpy()[SOURCE] * np.sqrt(SMALL.d_model) + sinusoids(0, 5, SMALL.d_model).numpy()
+    x = model.embedding.numpy()[SOURCE] * np.sqrt(SMALL.d_model) + sinusoids(np.arange(5), SMALL.d_model).numpy()
     expected = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
     np.testing.assert_allclose(model.encode(tf.constant(SOURCE)), expected, atol=1e-4)
 
@@ -178,6 +178,43 @@ def test_a_copy_from_its_configuration():
     assert (copy.hparams, copy.vocab_size, copy.dtype_policy) == (model.hparams, VOCAB, model.dtype_policy)
     copy.set_weights(model.get_weights())
     np.testing.assert_array_equal(logits(copy, SOURCE, TARGET), logits(model, SOURCE, TARGET))
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
+@pytest.mark.parametrize("positions", ["sinusoid", "learned"])
+def test_a_saved_model_loads_with_keras_alone(tmp_path, positions):
+    model = random_model(20_000, positions=positions)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert isinstance(loaded, Transformer) and loaded.hparams == model.hparams
+    np.testing.assert_array_equal(logits(loaded, SOURCE, TARGET), logits(model, SOURCE, TARGET))
+    assert (tmp_path / "model.keras").stat().st_size < 1.5 * 4 * model.count_params()  # each weight once
+
+
+def test_summary_shows_the_embedding():
+    lines: list[str] = []
+    model = shared_model(VOCAB)
+    model.summary(print_fn=lines.append)
+    rows = [line for line in "\n".join(lines).splitlines() if "token_embedding" in line]
+    assert len(rows) == 1 and str(VOCAB * SMALL.d_model) in rows[0]
+    assert f"Total params: {model.count_params():,}" in "\n".join(lines)
+
+
+@pytest.mark.parametrize("positions", ["sinusoid", "learned"])
+def test_attention_gives_the_weights_of_every_layer(positions):
+    model, h = shared_model(VOCAB, positions=positions), SMALL
+    source = padded(SOURCE, 0, 2)
+    found = model.attention(tf.constant(source), tf.constant(TARGET))
+    (batch, length), keys = TARGET.shape, source.shape[1]
+    shapes = {name: [tuple(each.shape) for each in layers] for name, layers in found._asdict().items()}
+    assert shapes == {
+        "encoder": [(batch, h.num_heads, keys, keys)] * h.num_layers,
+        "memory": [(batch, h.num_heads, length, keys)] * h.num_layers,
+        "decoder": [(batch, h.num_heads, length, length)] * h.num_layers,
+    }
+    for weights in (*found.encoder, *found.memory, *found.decoder):
+        np.testing.assert_allclose(np.sum(weights, axis=-1), 1, rtol=1e-5)
+    assert not np.any(np.array(found.memory)[..., 5:]) and not np.any(np.triu(found.decoder[0], 1))
 
 
 def test_a_copy_keeps_its_precision():

@@ -20,7 +20,7 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference.ensemble import FixedEnsemble
 from t2t_repro.inference.translator import Translator
-from t2t_repro.model import layers
+from t2t_repro.model import kernels
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.optimizer import Adam
 from t2t_repro.training.precision import POLICIES
@@ -160,7 +160,7 @@ def test_few_copies_wait_for_a_micro_batch():
 
 def test_a_seed_that_is_mixed_on_the_device_is_found(monkeypatch):
     """Exclusive or of int32 has kernels on the device alone: each mask then waits for a copy of its seed."""
-    monkeypatch.setattr(layers.ops, "add", layers.ops.bitwise_xor)
+    monkeypatch.setattr(kernels.ops, "add", kernels.ops.bitwise_xor)
     copies = traced_step("bfloat16", 1, "sinusoid", 1).copies("to_host")
     assert copies[Copy("BitwiseXor", "StatelessRandomUniformFullInt", "seed", "int32")] == MASKS
 

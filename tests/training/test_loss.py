@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 
 from t2t_repro.model.transformer import PAD
-from t2t_repro.training import loss as loss_module
-from t2t_repro.training.loss import projected_loss, smoothed_cross_entropy, vocabulary_blocks
+from t2t_repro.training import fused_loss
+from t2t_repro.training.fused_loss import projected_loss, vocabulary_blocks
+from t2t_repro.training.loss import smoothed_cross_entropy
 
 pytestmark = pytest.mark.numeric
 
@@ -92,8 +93,8 @@ def compare(ours, exact, tolerance):
 @pytest.mark.parametrize("tokens", [1, 7, 8, 9, 16, 30])
 def test_fused_equals_plain_in_any_number_of_chunks(monkeypatch, tokens, label_smoothing):
     """Chunks of 8: less than one, one, the boundary, several, the last not full. Blocks of 5 words, and one of 3."""
-    monkeypatch.setattr(loss_module, "CHUNK", 8)
-    monkeypatch.setattr(loss_module, "BLOCK", 5)
+    monkeypatch.setattr(fused_loss, "CHUNK", 8)
+    monkeypatch.setattr(fused_loss, "BLOCK", 5)
     case = normal(tokens, D_MODEL), normal(VOCAB, D_MODEL), targets(tokens), label_smoothing
     compare(value_and_gradients(fused, *case), value_and_gradients(plainly, *case, tf.float64), 2e-6)
 
@@ -114,7 +115,7 @@ def test_one_target_many_times():
 @pytest.mark.bfloat16
 def test_narrow_states(monkeypatch):
     """bfloat16 keeps 8 bits: errors of a few thousandths; sums are taken in float32 all the same."""
-    monkeypatch.setattr(loss_module, "CHUNK", 64)
+    monkeypatch.setattr(fused_loss, "CHUNK", 64)
     states = tf.cast(normal(300, 32), tf.bfloat16)
     case = 0.5 * normal(VOCAB, 32), targets(300), 0.1
     ours = value_and_gradients(fused, states, *case, tf.bfloat16)
@@ -123,16 +124,6 @@ def test_narrow_states(monkeypatch):
     np.testing.assert_allclose(ours[2], exact[2], atol=6)  # predictions that tie in bfloat16
     for found, truth in zip(ours[4:], exact[4:], strict=True):
         assert np.linalg.norm(found - truth) < 0.01 * np.linalg.norm(truth)
-
-
-@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
-def test_the_highest_of_a_row_of_any_sign(dtype):
-    rows = np.stack([normal(40), -abs(normal(40)), abs(normal(40)), -1e4 * abs(normal(40)), np.zeros(40)])
-    rows[0, 3], rows[1, 5], rows[2, 7], rows[4, :20] = math.inf, -math.inf, 0, -0.0
-    rows = tf.cast(rows, dtype)
-    np.testing.assert_array_equal(loss_module._highest(rows), tf.reduce_max(rows, axis=-1))
-    with_nan = tf.constant([[1, math.nan, 2]], dtype)
-    assert np.isnan(tf.cast(loss_module._highest(with_nan), tf.float32))
 
 
 def test_counts():
@@ -151,8 +142,8 @@ def test_of_padding_alone_there_is_no_loss(tokens):
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=["float32", "bfloat16"])
 def test_xla_computes_the_same(monkeypatch, dtype):
-    monkeypatch.setattr(loss_module, "CHUNK", 8)
-    monkeypatch.setattr(loss_module, "BLOCK", 5)
+    monkeypatch.setattr(fused_loss, "CHUNK", 8)
+    monkeypatch.setattr(fused_loss, "BLOCK", 5)
     specs = [tf.TensorSpec([None, D_MODEL], dtype), tf.TensorSpec([VOCAB, D_MODEL]), tf.TensorSpec([None], tf.int32)]
 
     def compiled(states, embedding, wanted, *numbers):

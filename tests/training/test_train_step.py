@@ -226,11 +226,10 @@ def test_xla_computes_the_same_gradient(shards, dtype):
     precise = 1e-5 if dtype == "float32" else 0.05
     np.testing.assert_allclose(sums[:2], their_sums[:2], rtol=precise)
     assert abs(sums.correct - their_sums.correct) <= (dtype != "float32") and sums.tokens == their_sums.tokens
-    if dtype != "float32":
-        ours, theirs = ([np.concatenate([np.ravel(each) for each in all_of_it])] for all_of_it in (ours, theirs))
-        precise = 0.2
-    for a, b in zip(ours, theirs, strict=True):
-        assert np.linalg.norm(a - b) <= precise * np.linalg.norm(b)
+    # over all variables: of a single bias, bfloat16 moves the gradient of these 19 tokens by up to a quarter
+    precise = 1e-5 if dtype == "float32" else 0.2
+    ours, theirs = (np.concatenate([np.ravel(each) for each in side]) for side in (ours, theirs))
+    assert np.linalg.norm(ours - theirs) <= precise * np.linalg.norm(theirs)
 
 
 @pytest.mark.numeric

@@ -1,0 +1,420 @@
+"""The fast paths of the model. Each function is one formula, which stands first in its docstring; its plain twin is in
+tests/model/test_kernels.py, value and gradient. Nothing else in `model` has a gradient of its own or casts.
+
+Shapes: B batch, L query length, M key length, T rows: the positions of all sentences (B L), D d_model, I inputs and O
+outputs of a linear map, H heads, K d_k, E d_v, V vocabulary.
+
+What each trick gains, of base in bfloat16 on two CPU cores (AMD EPYC, AVX512-BF16) unless stated:
+
+| trick                                                        | gain, as speed after over before unless stated      |
+|--------------------------------------------------------------|-----------------------------------------------------|
+| own gradients, and casts made again instead of kept:         | 1,289 MB instead of 1,479 at a step's fullest;      |
+|   `linear`, `layer_norm`, `dropout`, attention; rows flat    |   8,800 operations instead of 12,300, traced in     |
+|                                                              |   12 s instead of 20                                |
+| one gradient for product and bias, `sum_of_rows`, 16 bits    | 1.05 together; `sum_of_rows` a half to a seventh of |
+|   for an element of a mask, `layer_norm` with a pass less    |   the time of TensorFlow's sum                      |
+| decoding: weights cast outside the loop, `prepared_products` | 1.97 for one sentence, 1.27 for 24 (beam 4)         |
+| decoding: W_Q, W_K, W_V joined, rows flat, `joined_products` | 1.14 for one sentence (float32)                     |
+| decoding: heads move as integers, `swapped_as_integers`      | a third of the time of a transposition, which took  |
+|                                                              |   30% of all operations' time for one sentence      |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from keras import ops
+
+Linear = Callable[[Any], Any]  # x [T, I] to x W + b [T, O]
+
+EPSILON = 1e-6  # of layer normalization; the paper names none, this is tensor2tensor's
+
+
+# Rows. Products, sums and dropout work on the rows [T, D] of activations [B, L, D]. Flattening for each and back again
+# would cost a fifth more operations in the graph, so a tensor made here carries its rows along.
+
+
+class _Sizes:
+    """The sizes of activations between the first and the last, L of [B, L, D], and shapes made of them."""
+
+    def __init__(self, x: Any):
+        dynamic = None
+        sizes: list[Any] = x.shape.as_list()[1:-1]
+        for axis, size in enumerate(sizes):
+            if size is None:
+                dynamic = tf.shape(x) if dynamic is None else dynamic
+                sizes[axis] = dynamic[axis + 1]
+        self.sizes = sizes
+        self._shapes: dict[Any, Any] = {}
+
+    def restore(self, x_TD: Any, *last: int) -> Any:
+        """[T, D] as [B, L, *last]."""
+        if not self.sizes and len(last) == 1:
+            return x_TD
+        if not any(map(tf.is_tensor, self.sizes)):
+            return tf.reshape(x_TD, [-1, *self.sizes, *last])
+        key = tf.compat.v1.get_default_graph(), last  # a shape made inside a loop is not known outside
+        if key not in self._shapes:
+            self._shapes[key] = tf.stack([-1, *self.sizes, *last])
+        return tf.reshape(x_TD, self._shapes[key])
+
+
+class _Flat(NamedTuple):
+    rows: Any  # [T, D]
+    sizes: _Sizes
+
+
+def _flat(x: Any) -> _Flat:
+    """The rows of `x` [B, L, D]; of a matrix, the matrix."""
+    flat = getattr(x, "_t2t_flat", None)
+    if flat is None:
+        rows = x if x.shape.rank <= 2 else tf.reshape(x, [-1, x.shape[-1]])
+        flat = _Flat(rows, _Sizes(x))
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        if rows is not x and getattr(x, "graph", None) is graph:  # rows made inside a loop are not known outside
+            x._t2t_flat = flat
+    return flat
+
+
+def _shaped(x_TD: Any, sizes: _Sizes) -> Any:
+    """[T, D] as [B, L, D], its rows carried along."""
+    x_BLD = sizes.restore(x_TD, x_TD.shape[-1])
+    if x_BLD is not x_TD:
+        x_BLD._t2t_flat = _Flat(x_TD, sizes)
+    return x_BLD
+
+
+# Dtypes.
+
+
+def cast_again(x: Any, dtype: Any, upstream: Any) -> Any:
+    """x in `dtype`, for the backward pass: cast when `upstream` is there.
+
+    Without the dependency TensorFlow merges this cast with the one of the forward pass, whose result it then keeps.
+    """
+    with tf.control_dependencies([upstream]):
+        return tf.cast(x, dtype)
+
+
+def in_dtype(x: Any, dtype: Any) -> Any:
+    """x, rounded to `dtype`."""
+    return tf.cast(x, dtype)
+
+
+def in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
+    """function(x, ...), computed in float64 and returned as float32, whatever the precision of the model."""
+
+    @functools.wraps(function)
+    def computed(x: Any, *args: Any) -> Any:
+        return tf.cast(function(tf.cast(x, tf.float64), *args), tf.float32)
+
+    return computed
+
+
+# Linear maps.
+
+
+def linear(x_BLI: Any, weight_IO: Any, bias_O: Any = None, activation: Callable[[Any], Any] | None = None) -> Any:
+    """activation(x W + b), in the dtype of `x_BLI`; without `bias_O` b is 0, without `activation` it is the identity.
+
+    `activation` acts on each number alone. Inside `prepared_products` it is the prepared product of
+    `weight_IO` and `bias_O`, if there is one.
+    """
+    x_TI, sizes = _flat(x_BLI)
+    prepared = (_PREPARED.get() or {}).get(product_key(weight_IO, bias_O))
+    if prepared:
+        y_TO = prepared(x_TI)
+    else:
+        y_TO = _linear_rows(x_TI, *(tf.convert_to_tensor(each) for each in (weight_IO, bias_O) if each is not None))
+    return _shaped(activation(y_TO) if activation else y_TO, sizes)
+
+
+@tf.custom_gradient
+def _linear_rows(x_TI: Any, weight_IO: Any, *bias_O: Any) -> Any:
+    """x W + b; dx = dy W^T, dW = x^T dy, db = the sum of dy's rows."""
+
+    def grad(upstream_TO: Any) -> tuple[Any, ...]:
+        weight_again_IO = cast_again(weight_IO, x_TI.dtype, upstream_TO)
+        d_x_TI = tf.matmul(upstream_TO, weight_again_IO, transpose_b=True)
+        d_weight_IO = tf.matmul(x_TI, upstream_TO, transpose_a=True)
+        d_bias_O = [sum_of_rows(upstream_TO) for _ in bias_O]
+        return d_x_TI, *(tf.cast(each, weight_IO.dtype) for each in (d_weight_IO, *d_bias_O))
+
+    return narrow_linear(weight_IO, *bias_O, dtype=x_TI.dtype)(x_TI), grad
+
+
+def tied_logits(x_BLD: Any, embedding_VD: Any) -> Any:
+    """x E^T, float32, of the embedding matrix E."""
+    x_TD, sizes = _flat(x_BLD)
+    prepared = (_PREPARED.get() or {}).get(product_key(embedding_VD))
+    if prepared:
+        return _shaped(prepared(x_TD), sizes)
+    logits_TV = _linear_rows(x_TD, tf.transpose(tf.convert_to_tensor(embedding_VD)))
+    return _shaped(tf.cast(logits_TV, tf.float32), sizes)
+
+
+def narrow_linear(weight_IO: Any, bias_O: Any = None, result: Any = None, *, dtype: Any) -> Linear:
+    """Returns x -> x W + b, computed in `dtype` with weights that are cast here; as `result`, if that is given."""
+    weight_IO = tf.cast(tf.convert_to_tensor(weight_IO), dtype)
+    bias_O = None if bias_O is None else tf.cast(tf.convert_to_tensor(bias_O), dtype)
+
+    def apply(x_TI: Any) -> Any:
+        y_TO = tf.matmul(x_TI, weight_IO)
+        return tf.cast(y_TO if bias_O is None else y_TO + bias_O, result or dtype)
+
+    return apply
+
+
+def sum_of_rows(x_TO: Any) -> Any:
+    """The sum over the first axis, as a product with ones: [O]."""
+    return tf.matmul(tf.ones((1, tf.shape(x_TO)[0]), x_TO.dtype), x_TO)[0]
+
+
+def product_key(weight: Any, bias: Any = None) -> tuple[int, int]:
+    """The key of x W + b in `prepared_products`."""
+    return id(weight), id(bias)
+
+
+_PREPARED: ContextVar[Mapping[tuple[int, int], Linear] | None] = ContextVar("prepared", default=None)
+
+
+@contextlib.contextmanager
+def prepared_products(products: Mapping[tuple[int, int], Linear]) -> Iterator[None]:
+    """Inside, x W + b is products[product_key(W, b)](x), if it is there, without a gradient: decoding casts W once.
+
+    What `keras.StatelessScope` is for the values of variables, this is for the products with them.
+    """
+    token = _PREPARED.set(products)
+    try:
+        yield
+    finally:
+        _PREPARED.reset(token)
+
+
+def joined_products(weights_IO: tuple[Any, ...], product: Linear) -> dict[tuple[int, int], Linear]:
+    """x W_1, x W_2, ... for `prepared_products`, cut from one `product` with the matrices side by side.
+
+    The product is computed once for all that are asked for with the same x, one after the other.
+    """
+    widths, latest = [weight_IO.shape[1] for weight_IO in weights_IO], [(None, [])]
+
+    def part(number: int) -> Linear:
+        def apply(x_TI: Any) -> Any:
+            if latest[0][0] is not x_TI:
+                latest[0] = x_TI, tf.split(product(x_TI), widths, axis=-1)
+            return latest[0][1][number]
+
+        return apply
+
+    return {product_key(weight_IO): part(number) for number, weight_IO in enumerate(weights_IO)}
+
+
+# Layer normalization.
+
+
+def layer_norm(gain_D: Any, bias_D: Any, *terms_BLD: Any) -> Any:
+    """(x - mean(x)) / sqrt(var(x) + epsilon) gain + bias over the last axis, for x the sum of `terms_BLD`.
+
+    Statistics and gradient are float32. The backward pass keeps x, which in bfloat16 takes half the memory of x - mean.
+    """
+    flats = [_flat(each) for each in terms_BLD]
+    gain_D, bias_D = tf.convert_to_tensor(gain_D), tf.convert_to_tensor(bias_D)
+    return _shaped(_layer_norm_rows(gain_D, bias_D, *(each.rows for each in flats)), flats[0].sizes)
+
+
+@tf.custom_gradient
+def _layer_norm_rows(gain_D: Any, bias_D: Any, *terms_TD: Any) -> Any:
+    """With c = x - mean, s = 1 / sqrt(var + epsilon), g = dy gain: dx = s (g - mean(g) - c s^2 mean(g c)).
+
+    Its means and sums of rows are products with a vector, which read their matrix once.
+    """
+    x_TD = sum(terms_TD[1:], terms_TD[0])
+    x32_TD = tf.cast(x_TD, tf.float32)
+    mean_T1 = tf.reduce_mean(x32_TD, axis=-1, keepdims=True)
+    centered_TD = x32_TD - mean_T1
+    scale_T1 = tf.math.rsqrt(tf.reduce_mean(tf.square(centered_TD), axis=-1, keepdims=True) + EPSILON)
+
+    def grad(upstream_TD: Any) -> tuple[Any, ...]:
+        upstream_TD = tf.cast(upstream_TD, tf.float32)
+        centered_TD = cast_again(x_TD, tf.float32, upstream_TD) - mean_T1
+        both_TD = upstream_TD * centered_TD
+        mean_D1 = tf.reshape(gain_D, (-1, 1)) / gain_D.shape[0]
+        mean_g_T1 = tf.matmul(upstream_TD, mean_D1)
+        mean_gc_T1 = tf.matmul(both_TD, mean_D1) * tf.square(scale_T1)
+        d_x_TD = tf.cast((upstream_TD * gain_D - (mean_g_T1 + centered_TD * mean_gc_T1)) * scale_T1, x_TD.dtype)
+        d_gain_D = tf.matmul(scale_T1, both_TD, transpose_a=True)[0]
+        return d_gain_D, sum_of_rows(upstream_TD), *([d_x_TD] * len(terms_TD))
+
+    return tf.cast(centered_TD * scale_T1 * gain_D + bias_D, x_TD.dtype), grad
+
+
+# Dropout.
+
+
+def site_key(site: str) -> tuple[int, int]:
+    """Two numbers below 2^30 that `site_seed` adds to the seed of a forward pass.
+
+    They are added because a GPU takes its seeds from host memory, where TensorFlow has integer addition but no
+    exclusive or.
+
+    Two sites draw the same mask only if both numbers differ by as much as two seeds do. Seeds of one run differ by less
+    than 2^22 in the first number, a step, and by less than 2^12 in the second, a micro-batch; a test shows that no two
+    sites of a model of 64 layers are so close.
+    """
+    digest = hashlib.blake2b(site.encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little") >> 2, int.from_bytes(digest[4:], "little") >> 2
+
+
+def site_seed(seed: Any, site: str) -> Any:
+    """seed + key(site): the seed [2] of the mask that the place `site` in the model draws."""
+    return ops.add(seed, tf.constant(site_key(site), tf.int32))
+
+
+def generated_seed(generator: Any) -> Any:
+    """The next seed [2] of a `keras.random.SeedGenerator`, int32 and at least 0."""
+    return tf.cast(tf.bitwise.bitwise_and(generator.next(), 0x7FFFFFFF), tf.int32)
+
+
+def keep_mask(like: Any, rate: float, seed: Any) -> Any:
+    """Booleans of the shape of `like`, each true with probability 1 - rate; the same for the same seed [2], int32.
+
+    Sixteen random bits decide an element, so 1 - rate is met to within 2^-17.
+    """
+    shape, size = tf.shape(like), tf.size(like)
+    # what `tf.random.stateless_uniform` draws, without its key, which a GPU would copy from the host for each mask
+    words = tf.raw_ops.StatelessRandomUniformFullInt(shape=[size // 4 + 1], seed=seed, dtype=tf.int64)
+    bits = tf.reshape(tf.bitcast(words, tf.int16), [-1])[:size]
+    return tf.reshape(bits >= round(rate * 2**16) - 2**15, shape)
+
+
+def _drop(mask: Any, rate: float) -> Callable[[Any], Any]:
+    """Returns x -> mask x / (1 - rate), which is its own gradient. The factor is float32: bfloat16 rounds 1.1111 to
+    1.1094, and everything kept would be 0.16% too small."""
+    return lambda x: tf.where(mask, tf.cast(tf.cast(x, tf.float32) * (1 / (1 - rate)), x.dtype), 0.0)
+
+
+def dropout(x: Any, rate: float, seed: Any) -> Any:
+    """mask x / (1 - rate), the mask drawn by `keep_mask`. `x` of any shape; without a seed or a rate it is returned."""
+    if seed is None or rate == 0:
+        return x
+    x_TD, sizes = _flat(x)
+    drop = _drop(keep_mask(x_TD, rate, seed), rate)
+    return _shaped(tf.custom_gradient(lambda x_TD: (drop(x_TD), drop))(x_TD), sizes)
+
+
+# Attention.
+
+
+def split_heads(x_BLO: Any, num_heads: int) -> Any:
+    """[B, L, H K] as [B, H, L, K]."""
+    x_TO, sizes = _flat(x_BLO)
+    heads_BHLK = _swapped(sizes.restore(x_TO, num_heads, x_TO.shape[-1] // num_heads))
+    heads_BHLK._t2t_sizes = sizes
+    return heads_BHLK
+
+
+def join_heads(heads_BHLE: Any) -> Any:
+    """[B, H, L, E] as [B, L, H E]: Concat(head_1, ..., head_h)."""
+    sizes, x_BLHE = getattr(heads_BHLE, "_t2t_sizes", None), _swapped(heads_BHLE)
+    if sizes is None:
+        return tf.reshape(x_BLHE, [-1, tf.shape(x_BLHE)[1], x_BLHE.shape[2] * x_BLHE.shape[3]])
+    return _shaped(tf.reshape(x_BLHE, [-1, x_BLHE.shape[2] * x_BLHE.shape[3]]), sizes)
+
+
+def _swapped(x: Any) -> Any:
+    """The second and third axis swapped. Inside `prepared_products` as integers, without a gradient: TensorFlow moves
+    those by a loop of its own, and floating-point numbers by oneDNN, which takes longer to start."""
+    if _PREPARED.get() is None:
+        return tf.transpose(x, (0, 2, 1, 3))
+    return swapped_as_integers(x)
+
+
+def swapped_as_integers(x: Any) -> Any:
+    """The second and third axis swapped, without a gradient."""
+    integers = tf.bitcast(x, tf.int16 if x.dtype.size == 2 else tf.int32)
+    return tf.bitcast(tf.transpose(integers, (0, 2, 1, 3)), x.dtype)
+
+
+def scaled_dot_product_attention(
+    queries_BHLK: Any,
+    keys_BHMK: Any,
+    values_BHME: Any,
+    bias: Any,
+    dropout_rate: float = 0.0,
+    seed: Any = None,
+    name: str = "",
+) -> Any:
+    """softmax(Q K^T / sqrt(d_k) + bias) V (section 3.2.1, eq. 1): [B, H, L, E], in the dtype of V.
+
+    Args:
+        bias: float32, broadcast to [B, H, L, M]: 0, or `attention.MASKED` for keys that are not seen.
+        dropout_rate: of the softmax.
+        seed: of that dropout, [2] int32; None for no dropout.
+        name: under which `recorded_attention` keeps the softmax.
+    """
+    record = _RECORD.get()
+    if record is not None or _PREPARED.get() is not None:
+        weights_BHLM = attention_weights(queries_BHLK, keys_BHMK, bias)
+        if record is not None:
+            record[name] = weights_BHLM
+        heads_BHLE = tf.matmul(tf.cast(weights_BHLM, values_BHME.dtype), values_BHME)
+    else:
+        attend = functools.partial(_attention, bias=bias, dropout_rate=dropout_rate, seed=seed)
+        heads_BHLE = tf.custom_gradient(lambda *qkv: attend(*qkv))(queries_BHLK, keys_BHMK, values_BHME)
+    heads_BHLE._t2t_sizes = getattr(queries_BHLK, "_t2t_sizes", None)
+    return heads_BHLE
+
+
+def attention_weights(queries_BHLK: Any, keys_BHMK: Any, bias: Any) -> Any:
+    """softmax(Q K^T / sqrt(d_k) + bias), float32: [B, H, L, M]. In a narrow dtype a softmax loses the small ones."""
+    scaled_BHLK = queries_BHLK * (1 / math.sqrt(queries_BHLK.shape[-1]))
+    scores_BHLM = tf.matmul(scaled_BHLK, keys_BHMK, transpose_b=True)
+    return tf.nn.softmax(tf.cast(scores_BHLM, tf.float32) + bias)
+
+
+def _attention(
+    queries_BHLK: Any, keys_BHMK: Any, values_BHME: Any, *, bias: Any, dropout_rate: float, seed: Any
+) -> tuple[Any, Callable[[Any], tuple[Any, Any, Any]]]:
+    """O = P V for the softmax P of the scores S, and its gradient: dV = P^T dO, dP = dO V^T, dS = P (dP - sum(P dP)).
+
+    The backward pass keeps P as it was multiplied: in bfloat16 a third of what automatic differentiation keeps.
+    """
+    dtype, scale = values_BHME.dtype, 1 / math.sqrt(queries_BHLK.shape[-1])
+    narrow_BHLM = tf.cast(attention_weights(queries_BHLK, keys_BHMK, bias), dtype)
+    drop: Callable[[Any], Any] = tf.identity
+    if seed is not None and dropout_rate:
+        drop = _drop(keep_mask(narrow_BHLM, dropout_rate, seed), dropout_rate)
+    dropped_BHLM = drop(narrow_BHLM)
+
+    def grad(d_heads_BHLE: Any) -> tuple[Any, Any, Any]:
+        d_weights_BHLM = drop(tf.matmul(d_heads_BHLE, values_BHME, transpose_b=True))
+        weights_BHLM = cast_again(narrow_BHLM, tf.float32, d_heads_BHLE)
+        d_scores_BHLM = weights_BHLM * tf.cast(d_weights_BHLM, tf.float32)
+        d_scores_BHLM -= weights_BHLM * tf.reduce_sum(d_scores_BHLM, axis=-1, keepdims=True)
+        d_scores_BHLM = tf.cast(d_scores_BHLM, dtype)
+        d_queries_BHLK = tf.matmul(d_scores_BHLM, keys_BHMK) * scale
+        d_keys_BHMK = tf.matmul(d_scores_BHLM, queries_BHLK * scale, transpose_a=True)
+        return d_queries_BHLK, d_keys_BHMK, tf.matmul(dropped_BHLM, d_heads_BHLE, transpose_a=True)
+
+    return tf.matmul(dropped_BHLM, values_BHME), grad
+
+
+_RECORD: ContextVar[dict[str, Any] | None] = ContextVar("record", default=None)
+
+
+@contextlib.contextmanager
+def recorded_attention() -> Iterator[dict[str, Any]]:
+    """Keeps the attention weights [B, H, L, M], float32, of each call inside, by the name of the attention."""
+    record: dict[str, Any] = {}
+    token = _RECORD.set(record)
+    try:
+        yield record
+    finally:
+        _RECORD.reset(token)

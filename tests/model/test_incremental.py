@@ -1,0 +1,100 @@
+"""Decoding position by position gives the logits of the forward pass over whole targets, also of a changed model."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.tiny_model import random_ids, random_model
+
+from t2t_repro.model.attention import MultiHeadAttention, mask_bias
+from t2t_repro.model.incremental import DecodingStep, empty_past, source_keys_values
+from t2t_repro.model.kernels import linear, split_heads
+from t2t_repro.model.layers import AddNorm, FeedForward
+from t2t_repro.model.transformer import Transformer
+
+pytestmark = pytest.mark.numeric
+
+VOCAB = 11
+RNG = np.random.default_rng(1)
+SOURCE = np.pad(random_ids(RNG, VOCAB, 3, 5), [(0, 0), (0, 2)])
+TARGET = random_ids(RNG, VOCAB, 3, 6)
+
+
+def whole(model: Transformer) -> np.ndarray:
+    """[B, L, V]"""
+    return model({"inputs": tf.constant(SOURCE), "targets": tf.constant(TARGET)}).numpy()
+
+
+def step_by_step(model: Transformer, width: int = 1, int8: bool = False) -> np.ndarray:
+    """[B, W, L, V]: W beams that hold the same target, each of which sees its own keys alone."""
+    batch, length = TARGET.shape
+    step = DecodingStep(model, int8)
+    memories = source_keys_values(model, model.encode(tf.constant(SOURCE)))
+    run = tf.function(
+        lambda tokens, position, past, bias: step(tokens, position, past, memories, bias, model.source_bias(SOURCE)),
+        autograph=False,
+        reduce_retracing=True,
+    )
+    past, found = empty_past(model, batch), []
+    tokens_BW = tf.zeros([batch, width], tf.int32)
+    for position in range(length):
+        own_WT = np.tile(np.eye(width, dtype=bool), position + 1)
+        beam_bias = mask_bias(np.broadcast_to(own_WT, (batch, 1, *own_WT.shape)))
+        logits_BWV, past = run(tokens_BW, tf.constant(position), past, beam_bias)
+        found.append(logits_BWV.numpy())
+        tokens_BW = tf.repeat(tf.constant(TARGET[:, position : position + 1]), width, axis=1)
+    return np.stack(found, axis=2)
+
+
+def pre_norm(self, x_BLD, sublayer, seed=None):
+    return x_BLD + self.dropout(sublayer(self.norm(x_BLD)), seed=seed)
+
+
+def gelu_feed_forward(self, x_BLD):
+    hidden_BLF = keras.ops.gelu(x_BLD @ self.w_1 + self.b_1)
+    return hidden_BLF @ self.w_2 + self.b_2
+
+
+def sharper_queries(self, x_BLD):
+    return 2 * split_heads(linear(x_BLD, self.w_q), self.num_heads)
+
+
+CHANGES = {
+    "none": (),
+    "activation": ((FeedForward, "activation", staticmethod(keras.ops.gelu)),),
+    "feed-forward network": ((FeedForward, "call", gelu_feed_forward),),
+    "queries": ((MultiHeadAttention, "queries", sharper_queries),),
+    "pre-norm": ((AddNorm, "call", pre_norm),),
+    "pre-norm and activation": (
+        (AddNorm, "call", pre_norm),
+        (FeedForward, "activation", staticmethod(keras.ops.silu)),
+    ),
+}
+
+
+@pytest.mark.parametrize("positions", ["sinusoid", "learned"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_step_by_step_decoding_gives_the_logits_of_the_whole_sequence(monkeypatch, name, positions):
+    plain = whole(random_model(VOCAB, positions=positions))
+    for change in CHANGES[name]:
+        monkeypatch.setattr(*change)
+    model = random_model(VOCAB, positions=positions)
+    expected = whole(model)
+    assert (np.abs(expected - plain).max() > 1e-2) == (name != "none")
+    scale = np.abs(expected).max()
+    for width in (1, 3):
+        found = step_by_step(model, width)
+        np.testing.assert_allclose(found, np.stack([expected] * width, axis=1), rtol=1e-4, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("name", ["activation", "pre-norm"])
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_changed_models_decode_in_8_bit_integers(monkeypatch, dtype, name):
+    for change in CHANGES[name]:
+        monkeypatch.setattr(*change)
+    model = random_model(VOCAB, d_model=64, d_ff=96, num_layers=1, dtype=dtype)
+    expected = whole(model)
+    furthest = np.abs(step_by_step(model, int8=True)[:, 0] - expected).max() / np.abs(expected).max()
+    assert 0 < furthest < 0.1
