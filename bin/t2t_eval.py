@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 from absl import flags
 
@@ -37,7 +38,8 @@ def score() -> None:
 
     set_threads(FLAGS.threads_per_batch)
     launcher.report_average([run], FLAGS.average_checkpoints)
-    scores = evaluate(FLAGS.output_dir, **{name: FLAGS[name].value for name in OPTIONS})
+    options: dict[str, Any] = {name: FLAGS[name].value for name in OPTIONS}
+    scores = evaluate(FLAGS.output_dir, **options)
     launcher.keep_scores(FLAGS.output_dir, scores)
     print(json.dumps(scores, indent=2, ensure_ascii=False) if FLAGS.json else table(scores))
 

@@ -16,6 +16,7 @@ it is served.
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from absl import flags
 
@@ -44,8 +45,10 @@ def write() -> None:
     launcher.report_average([run], FLAGS.average_checkpoints)
     if FLAGS.format == "ctranslate2" and run.problem.metric == "f1":
         launcher.report("CTranslate2 does not constrain a parser to the words of its sentence: see README.txt there")
-    how = {name: FLAGS[name].value for name in ("average_checkpoints", "format", "quantization", "precision")}
-    print(export(FLAGS.output_dir, FLAGS.export_dir, **how))
+    options: dict[str, Any] = {
+        name: FLAGS[name].value for name in ("average_checkpoints", "format", "quantization", "precision")
+    }
+    print(export(FLAGS.output_dir, FLAGS.export_dir, **options))
 
 
 def main() -> int:

@@ -7,8 +7,9 @@ dropouts are 0.2 here because tensor2tensor's parsing set has 0.2 for both; the 
 from dataclasses import replace
 
 from t2t_repro.config import Record
-from t2t_repro.hparams.base import BASE
 from t2t_repro.registry import HPARAMS, RECORDS
+
+from .base import BASE
 
 PARSING = HPARAMS.register(
     replace(

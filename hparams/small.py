@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from t2t_repro.hparams.base import BASE
-from t2t_repro.hparams.parsing import PARSING
 from t2t_repro.registry import HPARAMS
+
+from .base import BASE
+from .parsing import PARSING
 
 TINY = HPARAMS.register(
     replace(

@@ -2,13 +2,15 @@
 newstest2013 (one checkpoint, not averaged), then millions of parameters."""
 
 from dataclasses import replace
+from typing import Any
 
 from t2t_repro.config import Record
-from t2t_repro.hparams.base import BASE
 from t2t_repro.registry import HPARAMS, RECORDS
 
+from .base import BASE
+
 # fmt: off
-ROWS = {
+ROWS: dict[str, tuple[dict[str, Any], float, float, int | None]] = {
     # name       changes                                 PPL   BLEU  params
     "a_h1":     (dict(num_heads=1,  d_k=512, d_v=512),   5.29, 24.9, None),
     "a_h4":     (dict(num_heads=4,  d_k=128, d_v=128),   5.00, 25.5, None),

@@ -286,7 +286,7 @@ KINDS: dict[str, Callable[[random.Random, ModuleType], Drawn]] = {
 
 def split_of(content: str | None) -> str:
     """The split of a content: 2% of all contents test, 2% validate, the others train, and so does None."""
-    bucket = zlib.crc32(content.encode()) % 50 if content else None
+    bucket = zlib.crc32(content.encode()) % 50 if content else -1
     return {0: "test", 1: "validation"}.get(bucket, "train")
 
 

@@ -212,7 +212,7 @@ class Problem:
         """The corpora of `split`: "train", "validation" or "test"."""
         if split not in SPLITS:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-        return getattr(self, split)  # type: ignore[no-any-return]
+        return getattr(self, split)
 
     def to_dict(self) -> dict[str, Any]:
         """What a run keeps of its problem: every field but the corpora, as JSON can hold it."""

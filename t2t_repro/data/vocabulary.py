@@ -34,7 +34,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from t2t_repro.io import written_whole
 from t2t_repro.processor import usable_cores
@@ -144,7 +144,7 @@ class Vocabulary:
         must_be_list(texts)
         texts = list(texts)
         try:
-            return self._processor.encode(texts, add_eos=True, num_threads=num_threads or _threads(texts))  # type: ignore[no-any-return]
+            return self._processor.encode(texts, add_eos=True, num_threads=num_threads or _threads(texts))
         except (RuntimeError, TypeError):
             for number, text in enumerate(texts, start=1):
                 must_be_unicode(number, text)
@@ -263,21 +263,21 @@ def _train(texts: Iterable[str], kind: str, size: int, coverage: float, num_thre
             max_sentence_length=16 * _LEARN_CHARACTERS,  # bytes, escapes included: nothing is skipped
             num_threads=num_threads,
             minloglevel=4,
-            **_KINDS[kind],
+            **cast(Any, _KINDS[kind]),
         )
     model = _model_proto(output.getvalue())
     model.trainer_spec.ClearField("num_threads")  # so that the file is the same on every machine
     for spec in (model.normalizer_spec, model.denormalizer_spec):
         spec.name = _RULES
         spec.ClearField("normalization_rule_tsv")
-    return model.SerializeToString(deterministic=True)  # type: ignore[no-any-return]
+    return model.SerializeToString(deterministic=True)
 
 
 def _model_proto(model: bytes) -> Any:
     """The protocol buffer that a sentencepiece model is."""
     from sentencepiece import sentencepiece_model_pb2
 
-    return sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
+    return sentencepiece_model_pb2.ModelProto.FromString(model)
 
 
 def _write_rules(path: str, rules: dict[str, str]) -> None:

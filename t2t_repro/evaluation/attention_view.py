@@ -261,7 +261,7 @@ def write_figure(attention: Attention, focus: Focus, path: str) -> None:
     for words, y, side in ((left, 1.04, "bottom"), (right, -0.04, "top")):
         for x, word in enumerate(words):
             faint = side == "bottom" and shown.words and x not in shown.words
-            style = {"alpha": 0.35 if faint else 1, "fontsize": 9, "parse_math": False}
+            style: dict[str, Any] = {"alpha": 0.35 if faint else 1, "fontsize": 9, "parse_math": False}
             axes.text(x, y, word.strip() or "␣", rotation=90, ha="center", va=side, **style)
     every_colour = _colours(attention.size[1], _ON_WHITE)
     for place, head in enumerate(shown.heads):

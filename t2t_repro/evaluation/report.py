@@ -55,7 +55,7 @@ class Outcome:
     @property
     def incomplete(self) -> list[str]:
         """What is missing from the paper's data: `section 23: 8 of 2,416 trees`."""
-        return self.training.get("data", {}).get("incomplete", [])  # type: ignore[no-any-return]
+        return self.training.get("data", {}).get("incomplete", [])
 
     @property
     def parameters(self) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2t_repro.data.vocabulary import END, PAD
-from t2t_repro.inference.beam_search import NEVER
+from t2t_repro.inference.decoding_loop import NEVER
 from t2t_repro.inference.memory import SEARCH_BYTES, search_bytes
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model.int8 import must_be_exact

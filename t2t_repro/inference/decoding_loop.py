@@ -10,7 +10,8 @@ batch.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -39,7 +40,7 @@ class Sentences(NamedTuple):
     prefix: tf.Tensor  # [B, P + 1] int32: what a translation begins with, padded with PAD
     given: tf.Tensor  # [B, G + 1] int32: the words that it must hold, padded with PAD; see `given_words`
     draws: tf.Tensor  # [B, W, >= longest] float32 in [0, 1): what samples are drawn by, if any are
-    memories: tuple  # of each model and layer [B, H, M, K] and [B, H, M, E]
+    memories: tuple[Any, ...]  # of each model and layer [B, H, M, K] and [B, H, M, E]
 
 
 class Beams(NamedTuple):
@@ -53,7 +54,7 @@ class Beams(NamedTuple):
     in_opening: tf.Tensor  # [B, W] boolean: whether the newest token is of an opening bracket
     finished_ids: tf.Tensor  # [B, W, T] int32
     finished_scores: tf.Tensor  # [B, W] float32
-    caches: tuple  # of each model and layer [B, H, T W, K] and [B, H, T W, E]
+    caches: tuple[Any, ...]  # of each model and layer [B, H, T W, K] and [B, H, T W, E]
 
 
 class Rule(Protocol):
@@ -110,7 +111,9 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, rule: Rule) -
     width, batch = tf.shape(beams.tokens)[1], tf.shape(beams.tokens)[0]
     steps = ensemble.steps()
 
-    def until_some_are_done(step, numbers, sentences, beams, done):
+    def until_some_are_done(
+        step: tf.Tensor, numbers: tf.Tensor, sentences: Sentences, beams: Beams, done: _Done
+    ) -> tuple[Any, ...]:
         model_step = ensemble.stepper(steps, sentences.memories, sentences.source)
 
         def is_open(step: tf.Tensor, beams: Beams) -> tf.Tensor:
@@ -209,12 +212,12 @@ def _joined(done: _Done, leaving: _Done, step: tf.Tensor) -> _Done:
     )
 
 
-def _rows(tensors, places):
+def _rows(tensors: Any, places: tf.Tensor) -> Any:
     """Those sentences of every tensor."""
     return tf.nest.map_structure(lambda tensor: tf.gather(tensor, places), tensors)
 
 
-def _while(condition, body, variables):
+def _while(condition: Callable[..., Any], body: Callable[..., Any], variables: Any) -> Any:
     """`tf.while_loop` over variables of which no size is fixed, but for heads and their depth."""
 
     def invariant(value: tf.Tensor) -> tf.TensorShape:

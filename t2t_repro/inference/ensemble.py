@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from t2t_repro.model.incremental import DecodingStep, empty_past, source_keys_values
+from t2t_repro.model.incremental import DecodingStep, KeysValues, empty_past, source_keys_values
 from t2t_repro.model.int8 import must_have_int8
 from t2t_repro.model.transformer import Transformer
 
@@ -29,11 +30,11 @@ class Ensemble:
             return models
         return cls([models] if isinstance(models, Transformer) else models)
 
-    def memories(self, source_BM: tf.Tensor) -> tuple:
+    def memories(self, source_BM: tf.Tensor) -> tuple[tuple[KeysValues, ...], ...]:
         """Of each model the keys and values that its decoder looks at in the source."""
         return tuple(source_keys_values(model, model.encode(source_BM)) for model in self.models)
 
-    def empty_caches(self, batch: tf.Tensor) -> tuple:
+    def empty_caches(self, batch: tf.Tensor) -> tuple[tuple[KeysValues, ...], ...]:
         """Of each model, for each layer, keys and values before the first step."""
         return tuple(empty_past(model, batch) for model in self.models)
 
@@ -42,17 +43,19 @@ class Ensemble:
         return tuple(DecodingStep(model) for model in self.models)
 
     def stepper(
-        self, steps: tuple[DecodingStep, ...], memories: tuple, source_BM: tf.Tensor
-    ) -> Callable[..., tuple[tf.Tensor, tuple]]:
+        self, steps: tuple[DecodingStep, ...], memories: tuple[Any, ...], source_BM: tf.Tensor
+    ) -> Callable[..., tuple[tf.Tensor, tuple[Any, ...]]]:
         """One step of all models, for use in a loop: logits [B, W, V], float32, and the grown caches."""
 
-        def step(tokens_BW: tf.Tensor, position: tf.Tensor, caches: tuple, beam_bias: tf.Tensor):
+        def step(
+            tokens_BW: tf.Tensor, position: tf.Tensor, caches: tuple[Any, ...], beam_bias: tf.Tensor
+        ) -> tuple[tf.Tensor, tuple[Any, ...]]:
             # made in each step: TensorFlow 2.21 fuses a mask that comes from outside the loop wrongly (it takes the
             # value for the loop's end), and with one layer the result was empty
             source_bias = self.models[0].source_bias(source_BM)
             all_logits, grown = [], []
-            for model_step, *own in zip(steps, caches, memories, strict=True):
-                logits_BWV, cache = model_step(tokens_BW, position, *own, beam_bias, source_bias)
+            for model_step, past, memory in zip(steps, caches, memories, strict=True):
+                logits_BWV, cache = model_step(tokens_BW, position, past, memory, beam_bias, source_bias)
                 all_logits.append(logits_BWV)
                 grown.append(cache)
             return log_mean_probabilities(all_logits), tuple(grown)

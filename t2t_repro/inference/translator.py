@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -233,11 +234,13 @@ class Translator:
         return self._search(source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
 
     @tf.function(autograph=False, input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS, _COUNT])
-    def _search(self, source_BM, beam_size, alpha, extra_length, prefix_BP, min_length):
+    def _search(
+        self, source_BM: Any, beam_size: Any, alpha: Any, extra_length: Any, prefix_BP: Any, min_length: Any
+    ) -> Any:
         return beam_search(self.ensemble, source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
 
     @tf.function(autograph=False, input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS])
-    def search_given(self, source_BM, beam_size, alpha, extra_length, given_BG):
+    def search_given(self, source_BM: Any, beam_size: Any, alpha: Any, extra_length: Any, given_BG: Any) -> Any:
         """`search` for what holds the words `given_BG`."""
         given_words = GivenWords.of(self.vocabulary.pieces)
         return beam_search(
@@ -248,7 +251,16 @@ class Translator:
         autograph=False,
         input_signature=[_IDS, _DRAWS, tf.TensorSpec([], tf.float64), _COUNT, _COUNT, _IDS, _COUNT],
     )
-    def _sample(self, source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length):
+    def _sample(
+        self,
+        source_BM: Any,
+        draws_BWL: Any,
+        temperature: Any,
+        k: Any,
+        extra_length: Any,
+        prefix_BP: Any,
+        min_length: Any,
+    ) -> Any:
         return sample(self.ensemble, source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length)
 
     @tf.function(autograph=False, input_signature=[_IDS, _IDS])

@@ -68,7 +68,8 @@ class DecodingStep:
             beam_bias: [B, 1, W, (T + 1) W], which of the keys lie on each beam's own path.
             source_bias: `Transformer.source_bias`.
         """
-        model, grown = self.model, []
+        model = self.model
+        grown: list[KeysValues] = []
         x_BWD = ops.cast(model.embed(token_BW, ops.expand_dims(position, 0), "target"), self.dtype)
         caches = [
             (_appended(keys_values, grown), _read(memory)) for keys_values, memory in zip(past, memories, strict=True)

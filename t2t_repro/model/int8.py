@@ -165,9 +165,9 @@ def _quantized_matmul(x_NI: tf.Tensor, matrix: Int8Matrix) -> tf.Tensor:
     return y_NO
 
 
-def _type(dtype: tf.DType) -> AttrValue:
+def _type(dtype: tf.DType) -> Any:
     return AttrValue(type=dtype.as_datatype_enum)
 
 
-def _types(dtypes: list[tf.DType]) -> AttrValue:
+def _types(dtypes: list[tf.DType]) -> Any:
     return AttrValue(list=AttrValue.ListValue(type=[each.as_datatype_enum for each in dtypes]))

@@ -203,7 +203,8 @@ def joined_products(weights_IO: tuple[Any, ...], product: Linear) -> dict[tuple[
 
     The product is computed once for all that are asked for with the same x, one after the other.
     """
-    widths, latest = [weight_IO.shape[1] for weight_IO in weights_IO], [(None, [])]
+    widths = [weight_IO.shape[1] for weight_IO in weights_IO]
+    latest: list[tuple[Any, list[Any]]] = [(None, [])]
 
     def part(number: int) -> Linear:
         def apply(x_TI: Any) -> Any:

@@ -6,6 +6,7 @@ label "NP" and the text " (DT the)". Closing it puts the whole into the text of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -114,7 +115,7 @@ def _close(state: _State, label: tf.Tensor, ends: tf.Tensor) -> _State:
     return _State(*tf.cond(nothing_to_close, lambda: state, close))
 
 
-def _close_while(state: _State, condition: object, repairs: int) -> _State:
+def _close_while(state: _State, condition: Callable[[_State], tf.Tensor], repairs: int) -> _State:
     def body(*parts: tf.Tensor) -> _State:
         closed = _close_innermost(_State(*parts))
         return closed._replace(repairs=closed.repairs + repairs)

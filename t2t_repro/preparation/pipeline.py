@@ -29,6 +29,7 @@ from t2t_repro.data.lock import locked
 from t2t_repro.data.shards import example, shard_names, write_shard
 from t2t_repro.data.vocabulary import BYTES, Vocabulary, learn
 from t2t_repro.io import sha256, write_json
+from t2t_repro.lines import is_overlong
 from t2t_repro.parsing.linearization import rebuild
 from t2t_repro.parsing.linearized_trees import Block, Linearized
 from t2t_repro.parsing.treebank import linearize, write_trees
@@ -39,7 +40,7 @@ from t2t_repro.preparation.downloads import Original, Originals
 from t2t_repro.preparation.progress import PROGRESS, Account
 from t2t_repro.preparation.provenance import made_of, must_be_of
 from t2t_repro.preparation.shuffle import Chunk, Piles
-from t2t_repro.preparation.statistics import SplitCounts, irregular, is_empty, is_overlong
+from t2t_repro.preparation.statistics import SplitCounts, irregular, is_empty
 from t2t_repro.preparation.validation_split import HeldOut, source_hash
 from t2t_repro.problem import SPLITS, Pair, Problem, Trees, Wmt
 from t2t_repro.processor import usable_cores

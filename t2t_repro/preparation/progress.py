@@ -37,7 +37,7 @@ class Account(dict[str, Any]):
     @property
     def splits(self) -> dict[str, Any]:
         """What dataset.json will say of each split that is written."""
-        return self["splits"]  # type: ignore[no-any-return]
+        return self["splits"]
 
     def save(self, **news: Any) -> None:
         """Takes `news` into the account, and writes it."""

@@ -59,7 +59,12 @@ class Child:
         process = self._process or self._start()
         assert process.stdin is not None
         late = threading.Event()
-        timer = threading.Timer(LIMIT, lambda: (late.set(), process.kill()))
+
+        def give_up() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(LIMIT, give_up)
         timer.start()
         try:
             print(json.dumps([function, arguments]), file=process.stdin, flush=True)

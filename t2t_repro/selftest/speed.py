@@ -78,7 +78,7 @@ def step(set_name: str, precision: str, xla: bool = False) -> dict[str, Any]:
 
 
 def _least(seconds: Any, filled: int) -> float:
-    end, taken = time.perf_counter() + WATCHED, []
+    end, taken = time.perf_counter() + WATCHED, list[float]()
     while not taken or (time.perf_counter() < end and len(taken) < MOST):
         taken.append(seconds(filled))
     return min(taken)

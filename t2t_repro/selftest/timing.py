@@ -79,7 +79,8 @@ def _too_long(case: Case, child: Child, products: dict[str, Any], found: list[di
     if case.xla and plain is None:
         return "as without XLA"
     started = [each["startup_seconds"] for each in found if each["set"] == case.set and "seconds" in each]
-    start = plain["startup_seconds"] * COMPILING if case.xla else max(started, default=START_SECONDS[case.set])
+    plain_start = max(started, default=START_SECONDS[case.set])
+    start = plain["startup_seconds"] * COMPILING if case.xla and plain else plain_start
     flops = child.do("speed.flops", set_name=case.set)
     estimate = start + 3 * (flops.value or 0) / (REACHED * rate)
     return "" if estimate < left else f"takes about {estimate:.0f} s, and {left:.0f} are left"

@@ -299,5 +299,5 @@ def _joined(name: str, parts: Sequence[np.ndarray]) -> np.ndarray:
     filled = []
     for part in parts:
         more = [(0, 0), *((0, int(size - own)) for size, own in zip(shape, part.shape[1:], strict=True))]
-        filled.append(np.pad(part, more, constant_values=missing))  # type: ignore[call-overload]
+        filled.append(np.pad(part, more, constant_values=missing))
     return np.concatenate(filled)

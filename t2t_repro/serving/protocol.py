@@ -172,7 +172,7 @@ def _request(
         counts = ", ".join(f"{key} has {len(column)}" for key, column in inputs.items())
         raise BadRequest(f"the columns must be of one length: {counts}")
     rows = lengths.pop()
-    positions = _positions(rows, takes, defaults | inputs | options)
+    positions = _positions(rows, takes, {**defaults, **inputs, **options})
     if positions.sum() > limits.positions:
         raise BadRequest(
             f"beam_size x (bytes of the text + extra_length) of all {rows:,} rows is {positions.sum():,}; at most "
@@ -271,4 +271,4 @@ def _shortest(value: np.ndarray) -> Any:
         scale = 10.0 ** np.abs(places)
         rounded = np.where(places >= 0, np.round(exact * scale) / scale, np.round(exact / scale) * scale)
         found = np.where(rounded.astype(np.float32) == value, rounded, found)
-    return found.tolist() if finite.all() else np.where(finite, found, None).tolist()
+    return found.tolist() if finite.all() else np.where(finite, found.astype(object), np.array(None, object)).tolist()

@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable
 
+import numpy as np
 from aiohttp import web
 
 from t2t_repro.serving.app import Server, Settings
@@ -76,7 +77,8 @@ def bound(host: str, port: int) -> list[socket.socket]:
 def _load(export_dir: str, attention: bool) -> ServedModel:
     """The newest version. Its first run optimizes the graph, which no client should wait for."""
     model = ServedModel(export_dir, attention)
-    inputs = {each.name: [b"1"] for each in model.signatures[DEFAULT_SIGNATURE].values() if each.batched}
+    takes = model.signatures[DEFAULT_SIGNATURE].values()
+    inputs = {each.name: np.array([b"1"], object) for each in takes if each.batched}
     model.run(DEFAULT_SIGNATURE, inputs)
     return model
 

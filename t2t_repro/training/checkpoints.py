@@ -234,7 +234,7 @@ def _write_list(run: Run, whole: list[str]) -> None:
 def _remove_unfinished(run: Run) -> None:
     """Removes what no list names: a trainer was killed while it wrote or removed a checkpoint."""
     there = set(_files(run))
-    first = len({_FILE.fullmatch(name)[1] for name in there}) == 1 and "step" not in run.training
+    first = len({match[1] for match in map(_FILE.fullmatch, there) if match}) == 1 and "step" not in run.training
     if first and not os.path.exists(os.path.join(run.checkpoints, _LIST)):
         listed = set()  # killed before the list of the very first one
     else:

@@ -129,7 +129,8 @@ class Guard:
 
     def _pairs(self, *place: int) -> list[dict[str, Any]]:
         found = input_pipeline.pairs_of_step(self._shards, self._run.hparams.batch_tokens, self._run.seed, *place)
-        sources, targets = (self._vocabulary.decode([pair[side] for pair in found]) for side in (2, 3))
+        sources = self._vocabulary.decode([pair.inputs for pair in found])
+        targets = self._vocabulary.decode([pair.targets for pair in found])
         return [
             {"shard": os.path.basename(pair.shard), "record": pair.record, "source": source, "target": target}
             for pair, source, target in zip(found, sources, targets, strict=True)

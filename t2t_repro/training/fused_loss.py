@@ -76,8 +76,8 @@ def projected_loss(
 
     # a state of zeros has no part in the gradient of the embedding, nor gets one itself
     real_T = targets_T != PAD
-    scaled, *sums = fused(tf.where(real_T[:, None], states_TD, 0), rows_TD, *blocks_JD)
-    return scaled, Loss(*sums, tf.math.count_nonzero(real_T, dtype=tf.float32))
+    scaled, smoothed, plain, correct = fused(tf.where(real_T[:, None], states_TD, 0), rows_TD, *blocks_JD)
+    return scaled, Loss(smoothed, plain, correct, tf.math.count_nonzero(real_T, dtype=tf.float32))
 
 
 def _over_chunks(
@@ -97,7 +97,9 @@ def _over_chunks(
     inputs = [_in_chunks(each, chunks, size) for each in (states_TD, rows_TD, targets_T)]
 
     def add(number: tf.Tensor, sums: Sums, d_states: tf.TensorArray, d_blocks_JD: tuple[tf.Tensor, ...]) -> Any:
-        more, d_states_CD, d_more_JD = _chunk(*(each[number] for each in inputs), blocks_JD, mean_row_D, eps, factor)
+        states_CD, rows_CD, targets_C = (each[number] for each in inputs)
+        chunk = states_CD, rows_CD, targets_C, blocks_JD, mean_row_D, eps, factor
+        more, d_states_CD, d_more_JD = _chunk(*chunk)
         sums, d_blocks_JD = (tuple(map(tf.add, *both)) for both in ((sums, more), (d_blocks_JD, d_more_JD)))
         return number + 1, sums, d_states.write(number, d_states_CD), d_blocks_JD
 

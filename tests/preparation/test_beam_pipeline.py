@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from helpers import small_treebank
+from helpers.prepared_data import bytes_of
 from helpers.tiny_model import PROBLEM, silent
-from test_prepare import bytes_of
 
 from t2t_repro.parsing import treebank
 from t2t_repro.preparation import pipeline as prepare_module

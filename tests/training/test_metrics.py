@@ -14,10 +14,11 @@ import tensorflow as tf
 from helpers.tiny_model import TINY, silent
 from tensorflow.core.util import event_pb2
 
+from t2t_repro import log
 from t2t_repro.evaluation.validation_preview import Sampler
 from t2t_repro.run import Run
 from t2t_repro.training import metrics
-from t2t_repro.training.metrics import Progress, clock, short, stderr_line, write_scores
+from t2t_repro.training.metrics import Progress, clock, short, write_scores
 
 
 def events(folder: str) -> dict[str, list[tuple[int, object]]]:
@@ -123,7 +124,7 @@ LINES = ("step 1/9 loss 4.20", "checkpoint at step 1", "  source     a dog")
 def test_a_log_has_one_line_a_report(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     for line in LINES:
-        stderr_line(line)
+        log.report(line)
     assert sys.stderr.getvalue() == "step 1/9 loss 4.20\ncheckpoint at step 1\n"
 
 
@@ -131,7 +132,7 @@ def test_a_terminal_has_reports_in_one_place_and_details_cut_to_its_width(monkey
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("COLUMNS", "17")
     for line in LINES:
-        stderr_line(line)
+        log.report(line)
     step, rest = sys.stderr.getvalue().split("\r\x1b[K")[1:3], sys.stderr.getvalue().split("\r\x1b[K")[3]
     assert step == ["step 1/9 loss 4.", "checkpoint at step 1\n"] and rest == "  source     a d\n"
 

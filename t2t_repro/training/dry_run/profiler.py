@@ -63,7 +63,14 @@ class Flight:
         self.window = next(input_pipeline.windows(shards, tokens, run.seed, 0, self.replicas, self.microbatch_tokens))
         self.sizes, self.tokens = self.window.parts()  # [U R, A, 3] and [U R, A, 2]
         self.count = self.replicas * self.sizes.shape[1]  # micro-batches of a step
-        self.costs = training_flops(run.hparams, vocab_size, *np.moveaxis(self.sizes, -1, 0), self.tokens[..., 1])
+        self.costs = training_flops(
+            run.hparams,
+            vocab_size,
+            batch=self.sizes[..., 0],
+            source=self.sizes[..., 1],
+            target=self.sizes[..., 2],
+            tokens=self.tokens[..., 1],
+        )
         self.run_sizes: list[tuple[int, int, int]] = []  # of the parts that were run
         self.share = known * len(self.window.rows) / dataset.record["splits"]["train"]["pairs"]
         self.updates = len(self.sizes) // self.replicas
