@@ -186,6 +186,20 @@ def shell(tmp_path):
     return run
 
 
+def test_architecture_names_what_is_there():
+    """Every dotted name of docs/architecture.md can be imported."""
+    names = re.findall(r"`([a-z_]+(?:\.\w+)+)`", (CHECKOUT / "docs/architecture.md").read_text("utf-8"))
+    names = [name for name in names if not name.endswith((".py", ".json"))]
+    assert len(names) > 20
+    for name in names:
+        parts = name.split(".")
+        modules = range(len(parts) - 1, 0, -1)
+        found = next(n for n in modules if (CHECKOUT / "t2t_repro" / Path(*parts[:n])).with_suffix(".py").is_file())
+        value = importlib.import_module("t2t_repro." + ".".join(parts[:found]))
+        for part in parts[found:]:
+            value = getattr(value, part)
+
+
 def test_the_notebook_to_the_letter(shell):
     (block,) = (block for block in blocks() if block.test == "notebook")
     *_, translations, bleu, exported = shell(block).splitlines()
