@@ -587,7 +587,7 @@ def test_trainer_refuses_before_anything_heavy(program, training, run):
         ("inference/translator.py", "from_run", ["cls", "output_dir", "average_checkpoints", "precision"]),
         ("inference/translator.py", "from_runs", ["cls", "output_dirs", "average_checkpoints", "int8", "precision"]),
         (
-            "export/exporter.py",
+            "exporting/exporter.py",
             "export",
             ["output_dir", "export_dir", "average_checkpoints", "format", "quantization", "precision"],
         ),

@@ -27,7 +27,7 @@ def make_run(tmp_path):
     vocabulary.write_bytes(b"words")
 
     def make(name, problem=FILES, step=None, pairs=29_000, scores=(), folder="runs", seed=1, **training):
-        hparams = scale.chosen(name)
+        hparams = scale.scaled(name)
         directory = str(tmp_path / folder / f"{name}-{seed}")
         digest = hashlib.sha256(b"words").hexdigest()
         run = Run(directory, problem, hparams, "DATA", seed, "bfloat16", digest).start(str(vocabulary))
