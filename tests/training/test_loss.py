@@ -152,7 +152,7 @@ def test_xla_computes_the_same(monkeypatch, dtype):
 
     case = normal(21, D_MODEL), normal(VOCAB, D_MODEL), targets(21), 0.1
     ours, theirs = (value_and_gradients(function, *case, dtype) for function in (compiled, fused))
-    compare(ours, theirs, 2e-6 if dtype == tf.float32 else 0.01)
+    compare(ours, theirs, 2e-6 if dtype == tf.float32 else 0.02)  # 0.011 on a processor without AVX-512
 
 
 def test_one_graph_for_any_number_of_tokens():
