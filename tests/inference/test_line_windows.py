@@ -287,7 +287,14 @@ def kill_in_window(child: subprocess.Popen, record: Path, number: int, delay: fl
     assert child.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("further", [(), ("--n_best=2", "--beam_size=2"), ("--sampling_temperature=1", "--n_best=2")])
+@pytest.mark.parametrize(
+    "further",
+    [
+        pytest.param((), marks=pytest.mark.slow),
+        pytest.param(("--n_best=2", "--beam_size=2"), marks=pytest.mark.slow),
+        ("--sampling_temperature=1", "--n_best=2"),
+    ],
+)
 def test_decoder_killed_twice_makes_the_same_bytes(trained, program, tmp_path, further):
     rng = random.Random(1)
     sources = [source for source, _ in train_pairs()]
