@@ -177,7 +177,7 @@ class Soak:
             await asyncio.sleep(0.1)
 
     def verdict(self, took: float) -> list[str]:
-        """What was wrong."""
+        """Lists what was wrong."""
         early = self.memory[: max(1, len(self.memory) // 6)]
         grown = max(self.memory, default=0) / max(early, default=1)
         failures = [f"{len(self.wrong)} ordinary requests lost or wrong, first {self.wrong[0]}"] if self.wrong else []

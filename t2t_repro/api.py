@@ -1,4 +1,4 @@
-"""What a Python program calls: prepare, train, evaluate, export and load. All of it is found in `t2t_repro` itself.
+"""The functions behind `t2t_repro.prepare`, `train`, `evaluate`, `export` and `load`.
 
 TensorFlow is imported by the first call that needs it.
 """
@@ -20,7 +20,7 @@ Report = Callable[[str], None]
 
 
 class Decoder(Protocol):
-    """What `load` returns: a `Translator`, a `Parser` or an `ExportedModel`. Any number of threads may call it."""
+    """The result of `load`: a `Translator`, a `Parser` or an `ExportedModel`. Any number of threads may call it."""
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
         """Returns the best output for each text: a translation, or a tree in brackets."""

@@ -58,7 +58,7 @@ def _read_text(path: str, keep_mark: bool, cut: bool) -> Iterator[str]:
 def decode_lines(stream: IO[bytes], name: str, keep_mark: bool = False, cut: bool = False) -> Iterator[str]:
     """The lines of a stream of bytes. `name` is what errors call it; with `keep_mark` a byte order mark is text.
 
-    Raises ValueError, naming the line, for bytes that are no UTF-8 and for a line of more than MAX_LINE_BYTES. With
+    Raises ValueError, naming the line, for bytes that are not valid UTF-8 and for a line of over MAX_LINE_BYTES. With
     `cut`, such a line is cut instead, and its text has a little more than MAX_LINE_BYTES (`is_overlong`).
     """
     for number in itertools.count(1):
@@ -107,5 +107,5 @@ def must_be_file(path: str) -> None:
 
 
 def is_overlong(text: str) -> bool:
-    """Whether the text has more than MAX_LINE_BYTES: a line that was cut when it was read."""
+    """Returns whether the text has more than MAX_LINE_BYTES: a line that was cut when it was read."""
     return len(text) > MAX_LINE_BYTES // 4 and len(text.encode()) > MAX_LINE_BYTES

@@ -220,7 +220,7 @@ class Problem:
 
 
 def _is_unnamed(corpus: Corpus) -> TypeGuard[Trees]:
-    """Whether it stands for the user's files of trees, of which none is named yet."""
+    """Returns whether it stands for the user's files of trees, of which none is named yet."""
     return isinstance(corpus, Trees) and not corpus.path and not corpus.sections
 
 

@@ -1,1 +1,1 @@
-"""What the programs share: flags, reading and writing of lines, one-line errors, exit codes, completion."""
+"""Parts that all programs share: flags, reading and writing of lines, one-line errors, exit codes, completion."""

@@ -56,7 +56,7 @@ _KINDS: dict[str, dict[str, bool]] = {  # what sentencepiece is told of each kin
 }
 _LEARN_CHARACTERS = 4_096  # longest stretch that the learner is given at once; longer texts are cut
 _LEAST_COVERAGE = 0.98  # sentencepiece refuses less
-SAMPLE_CHARACTERS = 2_000_000  # a character that is rarer than one in so many is spelled in bytes: see docs/data.md
+SAMPLE_CHARACTERS = 2_000_000  # a character that is rarer than one in this many is spelled in bytes: see docs/data.md
 
 
 def learn(
@@ -127,7 +127,7 @@ class Vocabulary:
 
     @property
     def characters(self) -> int:
-        """How many subwords are a single character, without the 256 bytes."""
+        """The number of subwords that are a single character, without the 256 bytes."""
         return sum(len(piece) == 1 for piece in self.pieces[_FIXED:])
 
     @property

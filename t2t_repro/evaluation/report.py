@@ -54,7 +54,7 @@ class Outcome:
 
     @property
     def incomplete(self) -> list[str]:
-        """What is missing from the paper's data: `section 23: 8 of 2,416 trees`."""
+        """Lists what is missing from the paper's data: `section 23: 8 of 2,416 trees`."""
         return self.training.get("data", {}).get("incomplete", [])
 
     @property

@@ -1,4 +1,4 @@
-"""What encoder and decoder share (sections 3.1, 3.3 to 3.5 and 5.4): dropout, layer normalization, the residual
+"""Layers that encoder and decoder share (sections 3.1, 3.3 to 3.5 and 5.4): dropout, layer normalization, the residual
 connection, the feed-forward network, embeddings, positional encodings.
 
 Shapes: B batch, L length, D d_model, F d_ff, V vocabulary.

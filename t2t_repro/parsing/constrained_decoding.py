@@ -107,5 +107,5 @@ class GivenWords(NamedTuple):
 
 
 def _is_opening(kinds: tf.Tensor, is_first: tf.Tensor) -> tf.Tensor:
-    """Whether pieces open a constituent; `is_first`: whether they are the first of their text."""
+    """Returns whether subwords open a constituent; `is_first`: whether they are the first of their text."""
     return (kinds == _OPENING) | ((kinds == _FIRST_OPENING) & is_first)

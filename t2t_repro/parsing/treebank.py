@@ -89,7 +89,7 @@ def _chunks(path: str, by_parser: bool) -> Iterator[Chunk]:
 
 
 def _starts_tree(line: str) -> bool:
-    """Whether a line of a parser's output starts a tree, or what is there in place of one: it is not indented."""
+    """Returns whether a line of a parser's output starts a tree or what stands in place of one: it is not indented."""
     return line[:1] not in (" ", "\t", ")")
 
 
@@ -113,7 +113,7 @@ def _linearized(chunk: Chunk) -> Block:
 
 
 def _entries(chunk: Chunk) -> Iterator[tuple[int, list[str]]]:
-    """Of a parser's output, the lines of each tree and the number of their first."""
+    """Gives, for a parser's output, the lines of each tree and the number of their first."""
     first, lines = chunk.first, list[str]()
     for number, line in enumerate(chunk.lines, start=chunk.first):
         if lines and _starts_tree(line):

@@ -41,7 +41,7 @@ def read_pairs_from(first: int, corpora: Iterable[tuple[Readable, int]]) -> Iter
 
 
 def evenly(items: Iterator[Item], number: int, taken: int, first: int = 0) -> Iterator[Item]:
-    """Of `number` items so many, evenly spread; `items` are those from number `first` on."""
+    """Gives `taken` of `number` items, evenly spread; `items` are those from number `first` on."""
     if taken == number:
         return items
     numbered = enumerate(items, start=first)
@@ -54,7 +54,7 @@ def place_evenly(which: int, number: int, taken: int) -> int:
 
 
 def describe(corpus: Corpus, hashed: bool = True) -> dict[str, Any]:
-    """What a data set keeps of its source, as JSON can hold it. `hashed` reads the files for their SHA-256.
+    """Describes the source of a data set, as JSON can hold it. `hashed` reads the files for their SHA-256.
 
     Files: absolute path, bytes and SHA-256 of both. A WMT data set: its name, split and languages, and with `hashed`
     the SHA-256 that its archives must have, wherever they lie. A generator: its qualified name and arguments, and with

@@ -1,4 +1,4 @@
-"""What prepared data was made of, compared with a problem as it is now."""
+"""Compares prepared data with a problem as it is now: were they made from the same text and fields?"""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def must_be_of(dataset: Dataset, problem: Problem, verify: bool = False) -> None
 
 
 def made_of(problem: Problem, hashed: bool) -> dict[str, Any]:
-    """What the bytes of prepared data follow from: {"problem": fields, "sources": {split: descriptions}}.
+    """Returns what the bytes of prepared data follow from: {"problem": fields, "sources": {split: descriptions}}.
 
     There are no descriptions where the user has still to give text.
     """

@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 from aiohttp import web
@@ -112,9 +113,9 @@ class _Refusing(asyncio.Protocol):
     """A connection beyond the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.write(_FULL)
-        transport.close()
+        writer = cast(asyncio.Transport, transport)  # of a socket
+        writer.write(_FULL)
+        writer.close()
 
 
 async def _until_stopped(server: Server, sockets: list[socket.socket], watch: _Watch, report: Report) -> int:
@@ -129,8 +130,7 @@ async def _until_stopped(server: Server, sockets: list[socket.socket], watch: _W
         shutdown_timeout=1,  # what is under way was waited for before
     )
     await runner.setup()
-    connections = runner.server
-    assert connections is not None
+    connections = cast(web.Server, runner.server)  # after `setup`
 
     def protocol() -> asyncio.BaseProtocol:
         return connections() if len(connections.connections) < settings.max_connections else _Refusing()

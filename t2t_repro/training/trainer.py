@@ -318,8 +318,8 @@ class _Training:
         self.step.assign(step)
         self.position.assign(position)
         self.spent.assign(progress.spent)
-        assert self.checkpoints  # the chief alone saves
-        self.checkpoints.save(step)
+        if self.checkpoints:  # the chief alone saves
+            self.checkpoints.save(step)
         self._note(step)
         if evaluate and self.dataset.has("validation"):
             self._validate(step, progress)

@@ -17,12 +17,13 @@ from helpers import small_treebank
 from helpers.prepared_data import bytes_of, records
 from helpers.tiny_model import random_model, silent
 
+import t2t_repro
 from t2t_repro.cli import launcher
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.inference.translator import Translator
 from t2t_repro.parsing.evalb import evalb, evalb_files
-from t2t_repro.parsing.linearization import CLOSE, OPEN, linearise, rebuild, split_words
+from t2t_repro.parsing.linearization import CLOSE, OPEN, linearise, pair, rebuild, split_words
 from t2t_repro.parsing.parser import Parser
 from t2t_repro.parsing.treebank import paths, read
 from t2t_repro.parsing.trees import clean, parse, read_trees
@@ -443,6 +444,14 @@ def test_from_bracketed_files_to_f1(program, one_cpu, treebank, tmp_path, monkey
     assert {*parse(lines[0]).tags()} <= {"XX", ".", ",", "``", "''", "-LRB-", "-RRB-"}
     code, out, _ = program("t2t-decoder", *decode, "--n_best=2", "--well_formed")
     assert code == 0 and out.count("\n") == 18 and all("\t" in line for line in out.rstrip("\n").split("\n"))
+
+    texts, parser = [" ".join(tree.words()) for tree in gold], t2t_repro.load("RUN", average_checkpoints=2)
+    assert isinstance(parser, Parser) and parser(texts) == lines
+    (log_p,) = parser.score([(texts[0], lines[0])])
+    assert -math.inf < log_p < 0 and log_p == parser.translator.score([pair(parse(lines[0]))])[0]
+    with pytest.raises(ValueError, match=r"pair 1: expected a tree over 'no such words'\. Received: '\("):
+        parser.score([("no such words", lines[0])])
+    assert t2t_repro.load(t2t_repro.export("RUN", "EXPORT", average_checkpoints=2))(texts) == lines
 
     code, out, _ = program("t2t-eval", "--output_dir=RUN", "--average_checkpoints=2", "--json")
     scores = json.loads(out)
