@@ -23,72 +23,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
-from keras import ops
+
+from t2t_repro.model.flat_rows import flat_rows, from_rows
+from t2t_repro.model.random_masks import keep_mask
 
 Linear = Callable[[Any], Any]  # x [T, I] to x W + b [T, O]
 
 EPSILON = 1e-6  # of layer normalization; the paper names none, this is tensor2tensor's
-
-
-# Rows. Products, sums and dropout work on the rows [T, D] of activations [B, L, D]. Flattening for each and back again
-# would cost a fifth more operations in the graph, so a tensor made here carries its rows along.
-
-
-class _Sizes:
-    """The sizes of activations between the first and the last, L of [B, L, D], and shapes made of them."""
-
-    def __init__(self, x: Any):
-        dynamic = None
-        sizes: list[Any] = x.shape.as_list()[1:-1]
-        for axis, size in enumerate(sizes):
-            if size is None:
-                dynamic = tf.shape(x) if dynamic is None else dynamic
-                sizes[axis] = dynamic[axis + 1]
-        self.sizes = sizes
-        self._shapes: dict[Any, Any] = {}
-
-    def restore(self, x_TD: Any, *last: int) -> Any:
-        """[T, D] as [B, L, *last]."""
-        if not self.sizes and len(last) == 1:
-            return x_TD
-        if not any(map(tf.is_tensor, self.sizes)):
-            return tf.reshape(x_TD, [-1, *self.sizes, *last])
-        key = tf.compat.v1.get_default_graph(), last  # a shape made inside a loop is not known outside
-        if key not in self._shapes:
-            self._shapes[key] = tf.stack([-1, *self.sizes, *last])
-        return tf.reshape(x_TD, self._shapes[key])
-
-
-class _Flat(NamedTuple):
-    rows: Any  # [T, D]
-    sizes: _Sizes
-
-
-def _flat(x: Any) -> _Flat:
-    """The rows of `x` [B, L, D]; of a matrix, the matrix."""
-    flat = getattr(x, "_t2t_flat", None)
-    if flat is None:
-        rows = x if x.shape.rank <= 2 else tf.reshape(x, [-1, x.shape[-1]])
-        flat = _Flat(rows, _Sizes(x))
-        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        if rows is not x and getattr(x, "graph", None) is graph:  # rows made inside a loop are not known outside
-            x._t2t_flat = flat
-    return flat
-
-
-def _shaped(x_TD: Any, sizes: _Sizes) -> Any:
-    """[T, D] as [B, L, D], its rows carried along."""
-    x_BLD = sizes.restore(x_TD, x_TD.shape[-1])
-    if x_BLD is not x_TD:
-        x_BLD._t2t_flat = _Flat(x_TD, sizes)
-    return x_BLD
 
 
 # Dtypes.
@@ -127,13 +74,13 @@ def linear(x_BLI: Any, weight_IO: Any, bias_O: Any = None, activation: Callable[
     `activation` acts on each number alone. Inside `prepared_products` it is the prepared product of
     `weight_IO` and `bias_O`, if there is one.
     """
-    x_TI, sizes = _flat(x_BLI)
+    x_TI, sizes = flat_rows(x_BLI)
     prepared = (_PREPARED.get() or {}).get(product_key(weight_IO, bias_O))
     if prepared:
         y_TO = prepared(x_TI)
     else:
         y_TO = _linear_rows(x_TI, *(tf.convert_to_tensor(each) for each in (weight_IO, bias_O) if each is not None))
-    return _shaped(activation(y_TO) if activation else y_TO, sizes)
+    return from_rows(activation(y_TO) if activation else y_TO, sizes)
 
 
 @tf.custom_gradient
@@ -152,12 +99,12 @@ def _linear_rows(x_TI: Any, weight_IO: Any, *bias_O: Any) -> Any:
 
 def tied_logits(x_BLD: Any, embedding_VD: Any) -> Any:
     """x E^T, float32, of the embedding matrix E."""
-    x_TD, sizes = _flat(x_BLD)
+    x_TD, sizes = flat_rows(x_BLD)
     prepared = (_PREPARED.get() or {}).get(product_key(embedding_VD))
     if prepared:
-        return _shaped(prepared(x_TD), sizes)
+        return from_rows(prepared(x_TD), sizes)
     logits_TV = _linear_rows(x_TD, tf.transpose(tf.convert_to_tensor(embedding_VD)))
-    return _shaped(tf.cast(logits_TV, tf.float32), sizes)
+    return from_rows(tf.cast(logits_TV, tf.float32), sizes)
 
 
 def narrow_linear(weight_IO: Any, bias_O: Any = None, result: Any = None, *, dtype: Any) -> Linear:
@@ -225,9 +172,9 @@ def layer_norm(gain_D: Any, bias_D: Any, *terms_BLD: Any) -> Any:
 
     Statistics and gradient are float32. The backward pass keeps x, which in bfloat16 takes half the memory of x - mean.
     """
-    flats = [_flat(each) for each in terms_BLD]
+    flats = [flat_rows(each) for each in terms_BLD]
     gain_D, bias_D = tf.convert_to_tensor(gain_D), tf.convert_to_tensor(bias_D)
-    return _shaped(_layer_norm_rows(gain_D, bias_D, *(each.rows for each in flats)), flats[0].sizes)
+    return from_rows(_layer_norm_rows(gain_D, bias_D, *(each.rows for each in flats)), flats[0].sizes)
 
 
 @tf.custom_gradient
@@ -259,42 +206,6 @@ def _layer_norm_rows(gain_D: Any, bias_D: Any, *terms_TD: Any) -> Any:
 # Dropout.
 
 
-def site_key(site: str) -> tuple[int, int]:
-    """Two numbers below 2^30 that `site_seed` adds to the seed of a forward pass.
-
-    They are added because a GPU takes its seeds from host memory, where TensorFlow has integer addition but no
-    exclusive or.
-
-    Two sites draw the same mask only if both numbers differ by as much as two seeds do. Seeds of one run differ by less
-    than 2^22 in the first number, a step, and by less than 2^12 in the second, a micro-batch; a test shows that no two
-    sites of a model of 64 layers are so close.
-    """
-    digest = hashlib.blake2b(site.encode(), digest_size=8).digest()
-    return int.from_bytes(digest[:4], "little") >> 2, int.from_bytes(digest[4:], "little") >> 2
-
-
-def site_seed(seed: Any, site: str) -> Any:
-    """seed + key(site): the seed [2] of the mask that the place `site` in the model draws."""
-    return ops.add(seed, tf.constant(site_key(site), tf.int32))
-
-
-def generated_seed(generator: Any) -> Any:
-    """The next seed [2] of a `keras.random.SeedGenerator`, int32 and at least 0."""
-    return tf.cast(tf.bitwise.bitwise_and(generator.next(), 0x7FFFFFFF), tf.int32)
-
-
-def keep_mask(like: Any, rate: float, seed: Any) -> Any:
-    """Booleans of the shape of `like`, each true with probability 1 - rate; the same for the same seed [2], int32.
-
-    Sixteen random bits decide an element, so 1 - rate is met to within 2^-17.
-    """
-    shape, size = tf.shape(like), tf.size(like)
-    # what `tf.random.stateless_uniform` draws, without its key, which a GPU would copy from the host for each mask
-    words = tf.raw_ops.StatelessRandomUniformFullInt(shape=[size // 4 + 1], seed=seed, dtype=tf.int64)
-    bits = tf.reshape(tf.bitcast(words, tf.int16), [-1])[:size]
-    return tf.reshape(bits >= round(rate * 2**16) - 2**15, shape)
-
-
 def _drop(mask: Any, rate: float) -> Callable[[Any], Any]:
     """Returns x -> mask x / (1 - rate), which is its own gradient. The factor is float32: bfloat16 rounds 1.1111 to
     1.1094, and everything kept would be 0.16% too small."""
@@ -305,9 +216,9 @@ def dropout(x: Any, rate: float, seed: Any) -> Any:
     """mask x / (1 - rate), the mask drawn by `keep_mask`. `x` of any shape; without a seed or a rate it is returned."""
     if seed is None or rate == 0:
         return x
-    x_TD, sizes = _flat(x)
+    x_TD, sizes = flat_rows(x)
     drop = _drop(keep_mask(x_TD, rate, seed), rate)
-    return _shaped(tf.custom_gradient(lambda x_TD: (drop(x_TD), drop))(x_TD), sizes)
+    return from_rows(tf.custom_gradient(lambda x_TD: (drop(x_TD), drop))(x_TD), sizes)
 
 
 # Attention.
@@ -315,7 +226,7 @@ def dropout(x: Any, rate: float, seed: Any) -> Any:
 
 def split_heads(x_BLO: Any, num_heads: int) -> Any:
     """[B, L, H K] as [B, H, L, K]."""
-    x_TO, sizes = _flat(x_BLO)
+    x_TO, sizes = flat_rows(x_BLO)
     heads_BHLK = _swapped(sizes.restore(x_TO, num_heads, x_TO.shape[-1] // num_heads))
     heads_BHLK._t2t_sizes = sizes
     return heads_BHLK
@@ -326,7 +237,7 @@ def join_heads(heads_BHLE: Any) -> Any:
     sizes, x_BLHE = getattr(heads_BHLE, "_t2t_sizes", None), _swapped(heads_BHLE)
     if sizes is None:
         return tf.reshape(x_BLHE, [-1, tf.shape(x_BLHE)[1], x_BLHE.shape[2] * x_BLHE.shape[3]])
-    return _shaped(tf.reshape(x_BLHE, [-1, x_BLHE.shape[2] * x_BLHE.shape[3]]), sizes)
+    return from_rows(tf.reshape(x_BLHE, [-1, x_BLHE.shape[2] * x_BLHE.shape[3]]), sizes)
 
 
 def _swapped(x: Any) -> Any:

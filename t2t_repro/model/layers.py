@@ -13,7 +13,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from t2t_repro.model import kernels
+from t2t_repro.model import kernels, random_masks
 from t2t_repro.model.kernels import linear
 
 
@@ -48,7 +48,7 @@ class Dropout(Layer):
 
     def seed(self, seed: Any) -> Any:
         """The seed [2] of this site; None if nothing is dropped."""
-        return None if seed is None or self.rate == 0 else kernels.site_seed(seed, self.site)
+        return None if seed is None or self.rate == 0 else random_masks.site_seed(seed, self.site)
 
 
 class LayerNorm(Layer):

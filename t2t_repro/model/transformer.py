@@ -15,7 +15,7 @@ import keras
 from keras import ops
 
 from t2t_repro.config import HParams
-from t2t_repro.model import kernels
+from t2t_repro.model import kernels, random_masks
 from t2t_repro.model.attention import Cache, MultiHeadAttention, mask_bias
 from t2t_repro.model.layers import AddNorm, Dropout, Embedding, FeedForward, Layer, sinusoids
 
@@ -129,7 +129,7 @@ class Transformer(keras.Model):
         drawn from `seed` ([2] int32), or from the model's own generator without one.
         """
         if training and seed is None:
-            seed = kernels.generated_seed(self.seed_generator)
+            seed = random_masks.generated_seed(self.seed_generator)
         source_BM = inputs["inputs"]
         memory_BMD = self.encode(source_BM, seed if training else None)
         states_BLD = self.decode(inputs["targets"], memory_BMD, source_BM, seed if training else None)
