@@ -75,7 +75,10 @@ NOT_WITH = {  # flags that mean nothing beside one, and why
     "sampling_temperature": (("beam_size", "alpha"), "searches for nothing"),
     "decode_interactive": (("decode_from_file", "decode_to_file", "prefix_file"), "reads the keyboard"),
 }
-NOT_FOR_PARSING = ("prefix_file", "min_length", "sampling_temperature", "score_file")
+ONLY_FOR = {  # flags that other tasks do not have
+    "translation": ("prefix_file", "min_length", "sampling_temperature", "score_file"),
+    "parsing": ("well_formed",),
+}
 
 INPUT = ("decode_from_file", "prefix_file", "score_file")
 
@@ -84,8 +87,8 @@ Answer = Callable[..., list[list[tuple[str, float]]]]
 
 def decode() -> None:
     runs = [Run.open(output_dir) for output_dir in FLAGS.output_dir]
-    parses = runs[0].problem.metric == "f1"
-    _check(runs[0], parses)
+    task = runs[0].problem.task
+    _check(runs[0])
     if FLAGS.decode_to_file:
         common_flags.must_be_writable("decode_to_file", FLAGS.decode_to_file)
     items, total = (iter(()), 0) if FLAGS.decode_interactive else _input()
@@ -93,22 +96,21 @@ def decode() -> None:
     from t2t_repro.inference.line_windows import decode_to_file, decode_to_stream
     from t2t_repro.inference.parallel import set_threads
     from t2t_repro.inference.translator import Translator
-    from t2t_repro.parsing.parser import Parser
 
     set_threads(FLAGS.threads_per_batch)
     launcher.report_average(runs, FLAGS.average_checkpoints)
     translator = Translator.from_runs(FLAGS.output_dir, FLAGS.average_checkpoints, FLAGS.int8, FLAGS.precision)
-    parser = Parser(translator, well_formed=FLAGS.well_formed) if parses else None
+    decoder = task.decoder(translator, FLAGS.well_formed)
     if FLAGS.decode_interactive:
-        answer = _answer(parser or translator)
+        answer = _answer(decoder)
         text_lines.converse(lambda line: text_lines.scored(answer([line], report=_report), FLAGS.n_best))
     elif FLAGS.decode_to_file:
-        how = _window(parser or translator), FLAGS.decode_to_file, _made_by(runs)
+        how = _window(decoder), FLAGS.decode_to_file, _made_by(runs)
         decode_to_file(items, *how, launcher.report, total)
     else:
-        decode_to_stream(items, _window(parser or translator), text_lines.write, launcher.report, total)
-    if parser:
-        launcher.report(parser.summary())
+        decode_to_stream(items, _window(decoder), text_lines.write, launcher.report, total)
+    if summary := task.summary(decoder):
+        launcher.report(summary)
 
 
 def _input() -> tuple[Iterator[tuple[str, ...]], int | None]:
@@ -166,7 +168,7 @@ def _report(number: int, what: str) -> None:
     launcher.report(f"the line {what}")
 
 
-def _check(run: Run, parses: bool) -> None:
+def _check(run: Run) -> None:
     """Raises UsageError where flags do not go together, and ValueError for an impossible beam."""
     for flag, (others, why) in NOT_WITH.items():
         given = [other for other in others if FLAGS[other].present]
@@ -181,11 +183,11 @@ def _check(run: Run, parses: bool) -> None:
                 raise launcher.UsageError(f"--{flag} is for sampling; give --sampling_temperature too")
     elif not 0 < FLAGS.sampling_temperature < float("inf"):
         raise ValueError(f"--sampling_temperature must be above 0 and finite, got {FLAGS.sampling_temperature}")
-    if FLAGS.well_formed and not parses:
-        raise launcher.UsageError(f"--well_formed is for parsing, and {run.directory!r} is no run of that")
-    for flag in NOT_FOR_PARSING:
-        if parses and FLAGS[flag].present:
-            raise launcher.UsageError(f"--{flag} is for translation, and {run.directory!r} is a run of parsing")
+    for task, only_its_own in ONLY_FOR.items():
+        given = [flag for flag in only_its_own if FLAGS[flag].present]
+        if given and task != run.problem.task.name:
+            what = f"{run.directory!r} is a run of {run.problem.task.name}"
+            raise launcher.UsageError(f"--{given[0]} is for {task}, and {what}")
 
 
 def main() -> int:

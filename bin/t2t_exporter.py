@@ -43,8 +43,8 @@ def write() -> None:
     from t2t_repro.exporting.exporter import export
 
     launcher.report_average([run], FLAGS.average_checkpoints)
-    if FLAGS.format == "ctranslate2" and run.problem.metric == "f1":
-        launcher.report("CTranslate2 does not constrain a parser to the words of its sentence: see README.txt there")
+    if FLAGS.format == "ctranslate2" and run.problem.task.ctranslate2_note:
+        launcher.report("CTranslate2 does not have the constraint of the run's own decoding: see README.txt there")
     options: dict[str, Any] = {
         name: FLAGS[name].value for name in ("average_checkpoints", "format", "quantization", "precision")
     }

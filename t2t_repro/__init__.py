@@ -26,7 +26,7 @@ if os.path.isfile(os.path.join(_checkout, "setup.py")):
     __path__.append(_checkout)
 
 if TYPE_CHECKING:
-    from t2t_repro.api import Decoder, evaluate, export, load, prepare, train
+    from t2t_repro.api import evaluate, export, load, prepare, train
     from t2t_repro.config import HParams, TrainingOptions
     from t2t_repro.problem import Generated, Problem, TextFiles, Trees, Wmt
     from t2t_repro.registry import (
@@ -37,9 +37,10 @@ if TYPE_CHECKING:
         register_hparams,
         register_problem,
     )
+    from t2t_repro.task import Decoder
 
 _MODULES = {
-    "api": ("Decoder", "evaluate", "export", "load", "prepare", "train"),
+    "api": ("evaluate", "export", "load", "prepare", "train"),
     "config": ("HParams", "TrainingOptions"),
     "problem": ("Generated", "Problem", "TextFiles", "Trees", "Wmt"),
     "registry": (
@@ -50,6 +51,7 @@ _MODULES = {
         "register_hparams",
         "register_problem",
     ),
+    "task": ("Decoder",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -6,33 +6,18 @@ TensorFlow is imported by the first call that needs it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.log import report as log
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
+from t2t_repro.task import Decoder
 
 if TYPE_CHECKING:
     from t2t_repro.data.dataset import Dataset
 
 Report = Callable[[str], None]
-
-
-class Decoder(Protocol):
-    """The result of `load`: a `Translator`, a `Parser` or an `ExportedModel`. Any number of threads may call it."""
-
-    def __call__(self, texts: Sequence[str]) -> list[str]:
-        """Returns the best output for each text: a translation, or a tree in brackets."""
-        ...
-
-    def n_best(self, texts: Sequence[str], n: int) -> list[list[tuple[str, float]]]:
-        """Returns the n best outputs for each text with their scores, best first."""
-        ...
-
-    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """Returns the log-probability of each output given its text."""
-        ...
 
 
 def prepare(problem: Problem, data_dir: str, *, report: Report = log, verify: bool = False) -> Dataset:
@@ -126,14 +111,14 @@ def load(
     """
     from t2t_repro.exporting.saved_model import ExportedModel, holds_export
     from t2t_repro.inference.translator import Translator
-    from t2t_repro.parsing.parser import Parser
 
     if isinstance(path, str) and holds_export(path):
         if average_checkpoints != 1:
             raise ValueError(f"{path!r} is an export, which has no checkpoints to average; load the run itself")
         if int8 or precision != "auto":
             raise ValueError(f"{path!r} is an export, which decodes as it was written; load the run itself")
-        return ExportedModel(path)
+        model = ExportedModel(path)
+        return model.task.decoder(model)
     paths = [path] if isinstance(path, str) else path
     translator = Translator.from_runs(paths, average_checkpoints, int8, precision)
-    return Parser(translator) if Run.open(paths[0]).problem.metric == "f1" else translator
+    return Run.open(paths[0]).problem.task.decoder(translator)

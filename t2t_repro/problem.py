@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from t2t_repro.task import TASKS, Task, task_of
+
 Pair = tuple[str, str]  # (source text, target text)
 
 SPLITS = ("train", "validation", "test")
@@ -110,7 +112,7 @@ class Problem:
     vocab_kind: str = "bpe"  # or "word_piece"; either is shared by source and target (section 5.1)
     vocab_size: int = 37_000  # exact, padding and end of sentence included
     max_length: int = 256  # tokens of a training sentence, its end included; longer pairs are dropped and counted
-    metric: str = "bleu"  # or "f1", of brackets: then its corpora are trees, and what is decoded is a tree
+    metric: str = "bleu"  # names the task: "bleu" is of translation, and "f1", of brackets, is of parsing
     min_character_count: int = 0  # rarer characters of the vocabulary's sample become bytes; 0: one in 2,000,000
     sample: int = 0  # where above 0, only so many training pairs are taken, evenly spread over the text
 
@@ -123,15 +125,20 @@ class Problem:
             raise ValueError(f"vocab_size must be at least 1, got {self.vocab_size}")
         if self.max_length < 2:
             raise ValueError(f"max_length must be at least 2 (one token and the end), got {self.max_length}")
-        if self.metric not in ("bleu", "f1"):
-            raise ValueError(f"metric must be 'bleu' or 'f1', got {self.metric!r}")
+        if self.metric not in TASKS:
+            raise ValueError(f"metric must be {' or '.join(map(repr, TASKS))}, got {self.metric!r}")
         if self.min_character_count < 0:
             raise ValueError(f"min_character_count must be at least 0. Received: {self.min_character_count}")
         if self.sample < 0:
             raise ValueError(f"sample must be at least 0, got {self.sample}")
         for corpus in (corpus for split in SPLITS for corpus in self.corpora(split)):
-            if isinstance(corpus, Trees) != (self.metric == "f1"):
+            if isinstance(corpus, Trees) != self.task.takes_trees:
                 raise ValueError(f"metric 'f1' is for Trees, and Trees for no other; got {self.metric!r} with {corpus}")
+
+    @property
+    def task(self) -> Task:
+        """Returns what it shares with other problems of its kind. Imports no TensorFlow."""
+        return task_of(self.metric)
 
     @property
     def takes_files(self) -> bool:
@@ -142,7 +149,7 @@ class Problem:
 
     def flags(self, split: str) -> str:
         """What the user's own text of that split is given with: "--test_source and --test_target"."""
-        return f"--{split}_trees" if self.metric == "f1" else f"--{split}_source and --{split}_target"
+        return f"--{split}_trees" if self.task.takes_trees else f"--{split}_source and --{split}_target"
 
     def with_files(self, **given: str | Sequence[str] | None) -> Problem:
         """This problem on the user's own files: `train_source=..., train_target=...`, the same for validation and test;
@@ -151,7 +158,7 @@ class Problem:
         Raises ValueError for what is missing, and for what this problem does not take.
         """
         left = {name: value for name, value in given.items() if value}
-        find = self._given_trees if self.metric == "f1" else self._given_text
+        find = self._given_trees if self.task.takes_trees else self._given_text
         problem = dataclasses.replace(self, **{split: find(split, left) for split in SPLITS})  # type: ignore[arg-type]
         if left:
             raise ValueError(f"problem {self.name!r} takes no --{next(iter(left))}; {self._wanted()}")

@@ -22,6 +22,7 @@ FOLDERS |= {
         "data",
         "preparation",
         "parsing",
+        "translation",
         "training",
         "inference",
         "exporting",
@@ -42,14 +43,16 @@ ROOT_MODULES = (
     "run",
     "flops",
     "scale",
+    "task",
 )
 
-CORE = {"config", "io", "lines", "log", "problem", "processes", "processor", "registry", "run"}
+CORE = {"config", "io", "lines", "log", "problem", "processes", "processor", "registry", "run", "task"}
 MODEL = CORE | {"data", "model"}
 MAY_IMPORT = {
     "config": set(),
     "io": set(),
-    "problem": set(),
+    "problem": {"task"},
+    "task": {"data", "inference", "training"},  # for types alone, see below
     "lines": set(),
     "log": set(),
     "processes": set(),
@@ -64,18 +67,19 @@ MAY_IMPORT = {
     "preparation": CORE | {"data", "parsing"},
     "model": CORE,
     "training": MODEL | {"flops"},
-    "inference": MODEL | {"training", "parsing"},
+    "inference": MODEL | {"training"},
     "parsing": MODEL | {"training", "inference"},
-    "exporting": MODEL | {"training", "inference", "parsing"},
-    "evaluation": MODEL | {"training", "inference", "parsing"},
+    "exporting": MODEL | {"training", "inference"},
+    "evaluation": MODEL | {"training", "inference"},
+    "translation": MODEL | {"training", "inference", "evaluation"},
     "selftest": MODEL | {"flops", "preparation", "training", "inference", "exporting"},
-    "serving": {"io", "processor"},  # an export stands on its own
+    "serving": {"io", "processor", "task"},  # an export stands on its own
     "cli": CORE | {"scale", "training"},
     "bin": MODEL
     | {"cli", "flops", "scale"}
     | {"preparation", "parsing", "training", "inference", "exporting", "evaluation", "selftest", "serving"},
-    "api": MODEL | {"preparation", "training", "inference", "parsing", "exporting", "evaluation"},
-    "__init__": {"api", "config", "problem", "registry"},
+    "api": MODEL | {"preparation", "training", "inference", "exporting", "evaluation"},
+    "__init__": {"api", "config", "problem", "registry", "task"},
 }
 # Parts whose import brings nothing but the standard library (and absl, for the programs).
 LIGHT = {part: set() for part in (*ROOT_MODULES, "__init__", "problems", "hparams")}
@@ -187,6 +191,12 @@ def test_light_parts_import_only_the_standard_library(part):
 @pytest.mark.parametrize("part", ROOT_MODULES)
 def test_core_needs_nothing_else_even_inside_functions(part):
     assert not [each for each in imports(part) if root(each) not in {"t2t_repro", *sys.stdlib_module_names}]
+
+
+def test_task_imports_other_parts_for_types_alone():
+    (file,) = files("task")
+    functions = [node for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.FunctionDef)]
+    assert functions and not [node for each in functions for node in ast.walk(each) if imported(node, "t2t_repro")]
 
 
 @pytest.mark.parametrize("part", LIGHT)

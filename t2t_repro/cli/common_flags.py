@@ -130,8 +130,8 @@ def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem
     files = {name: values[name].value for name in _FILES}
     given = [f"--{name}" for name, path in files.items() if path]
     if given and not problem.takes_files:
-        yours = "parse_files" if problem.metric == "f1" else "translate_files"
-        raise ValueError(f"problem {problem.name!r} has its own text and takes no {given[0]}; see {yours}")
+        yours = f"see {problem.task.own_files}"
+        raise ValueError(f"problem {problem.name!r} has its own text and takes no {given[0]}; {yours}")
     directory = os.path.join(values.data_dir, problem.name)
     prepared = os.path.exists(os.path.join(directory, _PREPARED))
     if values.raw_dir is not None:

@@ -149,7 +149,7 @@ def _check_form(record: dict[str, Any]) -> None:
     if "train" not in record["splits"] or not record["splits"].keys() <= set(SPLITS):
         raise ValueError(f"splits are {sorted(record['splits'])}")
     for name, split in record["splits"].items():
-        if ("trees" in split) != (problem.metric == "f1" and name != "train"):
+        if ("trees" in split) != (problem.task.takes_trees and name != "train"):
             raise ValueError(f"{name} has {'' if 'trees' in split else 'no '}trees")
         if not split["shards"] or not int.bit_length(split["pairs"]):
             raise ValueError(f"{name} has nothing in it")

@@ -5,26 +5,19 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import sacrebleu
 import tensorflow as tf
 
 from t2t_repro.data import input_pipeline
 from t2t_repro.data.dataset import Dataset
-from t2t_repro.evaluation import moses
-from t2t_repro.evaluation.bleu import paper as paper_bleu
 from t2t_repro.inference.memory import batches_in_memory
 from t2t_repro.inference.parallel import at_once
 from t2t_repro.inference.translator import Translator
-from t2t_repro.parsing.evalb import evalb
-from t2t_repro.parsing.parser import Parser
-from t2t_repro.parsing.trees import read_trees
 from t2t_repro.run import Run
+from t2t_repro.task import TASKS, task_of
 from t2t_repro.training.checkpoints import to_average
 from t2t_repro.training.metrics import safe_exp
 from t2t_repro.training.precision import resolve
 from t2t_repro.training.train_step import make_evaluator
-
-RESAMPLED = 1_000  # times, for the interval of BLEU
 
 
 def evaluate(
@@ -56,10 +49,9 @@ def evaluate(
         )
     shards = dataset.shards(split)
     translator = Translator.from_run(output_dir, average_checkpoints, int8, precision)
-    if run.problem.metric == "f1":
-        scores = _bracket_scores(dataset.trees(split), translator, beam_size, alpha)
-    else:
-        scores = _translation_scores(shards, translator, run.problem.target_language, beam_size, alpha)
+    task = run.problem.task
+    references = task.references(dataset, split, translator.vocabulary)
+    scores = task.scores(translator, references, run.problem.target_language, beam_size, alpha)
     evaluator = make_evaluator(translator.model, run.hparams.label_smoothing)
     longest = run.hparams.max_positions
     batches = list(input_pipeline.evaluation_batches(shards, max_tokens=longest))
@@ -90,13 +82,14 @@ def evaluate(
 
 def table(scores: dict[str, Any]) -> str:
     """The scores as lines of text."""
+    task = task_of(next(metric for metric in TASKS if metric in scores))
     rows = [
         ("problem", f"{scores['problem']}, {scores['split']} ({scores['sentences']:,} sentences)"),
         ("set", scores["hparams"]),
         ("weights", f"{' + '.join(scores['checkpoints'])}"),
         ("search", f"beam {scores['beam_size']}, alpha {scores['alpha']}"),
         ("precision", f"{scores['precision']}{', decoder in int8' * scores['int8']}"),
-        *(_bracket_rows(scores) if "f1" in scores else _translation_rows(scores)),
+        *task.score_rows(scores),
         *_cut_rows(scores),
         *([("data", f"not the paper's: {'; '.join(scores['incomplete'])}")] if scores["incomplete"] else []),
         ("loss", f"{scores['loss']:.4f} nats a token, label-smoothed"),
@@ -112,63 +105,3 @@ def _cut_rows(scores: dict[str, Any]) -> list[tuple[str, str]]:
         return []
     reason = f"of more than {scores['max_tokens']:,} tokens per side, of which the first are translated and scored"
     return [("cut", f"{scores['cut']:,} pairs {reason}")]
-
-
-def _translation_scores(
-    shards: list[str], translator: Translator, language: str, beam_size: int | None, alpha: float | None
-) -> dict[str, Any]:
-    """BLEU with the 95% interval that resampling the sentences gives (Koehn, 2004), chrF, and for a target language
-    that it knows the paper's own BLEU."""
-    sources, references = _texts(shards, translator)
-    translations = translator.translate(sources, beam_size, alpha)
-    scores: dict[str, Any] = {"sentences": len(sources)}
-    for name, metric in (("bleu", sacrebleu.BLEU()), ("chrf", sacrebleu.CHRF())):
-        scores[name] = metric.corpus_score(translations, [references]).score
-        scores[f"{name}_signature"] = str(metric.get_signature())
-    resampled = sacrebleu.BLEU().corpus_score(translations, [references], n_bootstrap=RESAMPLED)
-    scores["bleu_interval"] = resampled._ci
-    if language in moses.LANGUAGES:
-        paper = paper_bleu(translations, references, language)
-        scores |= {"paper_bleu": paper.bleu, "paper_bleu_signature": paper.signature}
-    return scores
-
-
-def _translation_rows(scores: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = [("BLEU", f"{scores['bleu']:.2f} +- {scores['bleu_interval']:.2f}  ({scores['bleu_signature']})")]
-    if "paper_bleu" in scores:
-        rows.append(("paper's BLEU", f"{scores['paper_bleu']:.2f}  ({scores['paper_bleu_signature']})"))
-    return [*rows, ("chrF", f"{scores['chrf']:.2f}  ({scores['chrf_signature']})")]
-
-
-def _bracket_scores(path: str, translator: Translator, beam_size: int | None, alpha: float | None) -> dict[str, Any]:
-    """In percent. `repaired`: of the sentences, those where what was decoded was no tree over their words."""
-    golds = list(read_trees(path))
-    parser = Parser(translator)
-    tests = parser.parse([gold.words() for gold in golds], beam_size, alpha, tags=[gold.tags() for gold in golds])
-    found = evalb(golds, tests).all
-    names = ("f1", "recall", "precision", "complete_match", "skipped")
-    scores = {"sentences": len(golds)} | {name: getattr(found, name) for name in names}
-    return scores | {"repaired": 100 * parser.repaired / len(golds), "repairs": parser.repairs}
-
-
-def _bracket_rows(scores: dict[str, Any]) -> list[tuple[str, str]]:
-    skipped = f"; {scores['skipped']:,} sentences of punctuation alone are not scored" if scores["skipped"] else ""
-    return [
-        ("F1", f"{scores['f1']:.2f}  (labelled brackets as EVALB counts them with COLLINS.prm{skipped})"),
-        ("recall", f"{scores['recall']:.2f}"),
-        ("precision", f"{scores['precision']:.2f}"),
-        ("complete", f"{scores['complete_match']:.2f}% of sentences have every bracket right"),
-        (
-            "repaired",
-            f"{scores['repaired']:.2f}% of sentences were no tree over their words ({scores['repairs']:,} repairs)",
-        ),
-    ]
-
-
-def _texts(shards: list[str], translator: Translator) -> tuple[list[str], list[str]]:
-    """The split's text itself: the vocabulary is reversible, so the shards hold it."""
-    sides: dict[str, list[str]] = {"inputs": [], "targets": []}
-    for batch in input_pipeline.evaluation_batches(shards):
-        for side, texts in sides.items():
-            texts.extend(translator.vocabulary.decode(batch[side].numpy().tolist()))
-    return sides["inputs"], sides["targets"]

@@ -44,12 +44,6 @@ length^length_penalty and not by ((5 + length) / 6)^alpha, to which the run's ow
 translation after max_decoding_length pieces, with or without an end; it translates an empty text. At most
 {positions:,} pieces a side.
 """
-_PARSER = """
-This model is a parser: it reads tokens with a space between them, and writes them again with brackets between them. The
-run's own decoding lets it write these tokens alone, in their order, and brackets that match. CTranslate2 does not know
-this constraint, so some outputs are not a tree over their tokens. t2t_repro.parsing.linearization.rebuild(output,
-tokens) repairs them; the signature "parse" of a SavedModel has the constraint.
-"""
 
 
 def must_be_installed() -> None:
@@ -59,13 +53,13 @@ def must_be_installed() -> None:
 
 
 def write(
-    model: Transformer, vocabulary: Vocabulary, directory: str, quantization: str = "none", parses: bool = False
+    model: Transformer, vocabulary: Vocabulary, directory: str, quantization: str = "none", note: str = ""
 ) -> None:
     """Writes `model` into `directory`, which is made: weights, vocabulary, tokenizer, and a README that says how to use
     them.
 
     `quantization` is "none" (float32) or "int8" (matrices and embeddings in 8 bits with a scale for each row, the rest
-    float32). `parses`: the model writes linearized trees. Raises ValueError where CTranslate2 is not installed.
+    float32). `note` is the end of the README. Raises ValueError where CTranslate2 is not installed.
     """
     must_be_installed()
     spec = _specification(model)
@@ -80,7 +74,7 @@ def write(
     h = model.hparams
     values = {"beam_size": h.beam_size, "alpha": h.alpha, "positions": positions, "longest": min(positions, 256)}
     with open(os.path.join(directory, "README.txt"), "w", encoding="utf-8") as file:
-        file.write(_README.format(vocabulary=VOCABULARY, **values) + _PARSER * parses)
+        file.write(_README.format(vocabulary=VOCABULARY, **values) + note)
 
 
 def _specification(model: Transformer) -> Any:

@@ -69,16 +69,17 @@ def export(
     computed_in = resolve(precision, run.precision)
     int8 = format == "saved_model" and quantization == "int8"
     translator = Translator.from_run(output_dir, average_checkpoints, int8, precision)
-    parses = run.problem.metric == "f1"
+    task = run.problem.task
     with _next_version(export_dir) as (temporary, path):
         if format == "ctranslate2":
-            ctranslate2.write(translator.model, translator.vocabulary, temporary, quantization, parses)
+            note = task.ctranslate2_note
+            ctranslate2.write(translator.model, translator.vocabulary, temporary, quantization, note)
         else:
-            module = ExportedTranslator(translator, parses)
+            module = ExportedTranslator(translator, task.signature)
             tf.saved_model.save(module, temporary, signatures=module.signatures())
         card: dict[str, Any] = {"format": format, "precision": computed_in, "quantization": quantization}
-        if parses:
-            card["constrained"] = format == "saved_model"  # to the sentence's words and brackets that match
+        if translator.constraint is not None:
+            card["constrained"] = format == "saved_model"
         card |= _model_card(run, translator, average_checkpoints)
         write_json(os.path.join(temporary, "model_card.json"), card)
     return path

@@ -12,6 +12,7 @@ from t2t_repro.config import HParams
 from t2t_repro.data.vocabulary import must_be_list, must_be_pairs, must_be_unicode
 from t2t_repro.inference.translator import distinct
 from t2t_repro.io import read_json
+from t2t_repro.task import DEFAULT_METRIC, task_of
 from t2t_repro.training import hardware
 from t2t_repro.training.precision import allow_tf32
 
@@ -34,6 +35,7 @@ class ExportedModel:
         try:
             card = read_json(os.path.join(self.path, _CARD))
             self.hparams = HParams(**card["hparams"])
+            self.task = task_of(card["problem"].get("metric", DEFAULT_METRIC))
             self._loaded = tf.saved_model.load(self.path)  # kept, for signatures do not keep their variables
         except (KeyError, TypeError, ValueError, OSError, tf.errors.OpError) as error:
             raise ValueError(f"{self.path} is damaged: {str(error).splitlines()[0]}; export the run again") from None
@@ -46,11 +48,8 @@ class ExportedModel:
         allow_tf32(precision == "tf32")
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
-        """Returns the best translation of each text, or from an exported parser the best tree, in brackets."""
-        must_be_list(texts)
-        if "parse" not in self._loaded.signatures or not texts:
-            return self.translate(texts)
-        return [text.decode("utf-8") for text in self._call("parse", inputs=_strings(texts))["outputs"].numpy()]
+        """Returns the best translation of each text: `translate` with the run's own beam."""
+        return self.translate(texts)
 
     def translate(self, texts: Sequence[str], beam_size: int | None = None, alpha: float | None = None) -> list[str]:
         """The best translation of each text; an empty text gives an empty one."""

@@ -19,7 +19,6 @@ from t2t_repro.inference.decoding_loop import NEVER
 from t2t_repro.inference.memory import SEARCH_BYTES, search_bytes
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model.int8 import must_be_exact
-from t2t_repro.parsing import tree_graph
 
 TOKENS_AT_ONCE = 4_096  # source positions of one search; a larger batch of strings is searched in several
 SCORED_AT_ONCE = 1_024  # target positions that are scored at once: each has the logits of a whole vocabulary
@@ -30,13 +29,15 @@ MOST_WEIGHTS = (
 
 
 class ExportedTranslator(tf.Module):
-    """The signatures of the SavedModel. `parses`: what the model writes is linearised trees."""
+    """The signatures of the SavedModel. `signature`: what else the best translation is called by than
+    `serving_default`, as the task names it."""
 
-    def __init__(self, translator: Translator, parses: bool = False):
+    def __init__(self, translator: Translator, signature: str = "serving_default"):
         super().__init__()
-        self._parses = parses
+        self._signature = signature
         if not translator.ensemble.int8:  # it may keep its matrices in a narrow dtype too: they would be exported twice
-            translator = Translator(translator.ensemble.models, translator.vocabulary, translator.hparams)
+            vocabulary, hparams, constraint = translator.vocabulary, translator.hparams, translator.constraint
+            translator = Translator(translator.ensemble.models, vocabulary, hparams, constraint)
         self._translator = translator
         self._vocabulary = translator.vocabulary
         # what a SavedModel must find in attributes: the weights, and the tokenizer's resource
@@ -45,8 +46,8 @@ class ExportedTranslator(tf.Module):
 
     def signatures(self) -> dict[str, Any]:
         """`serving_default`: the best translation by the run's own beam; `translate`: the n best by any beam;
-        `score`: log-probabilities of given translations; `attention`: the weights with which one is read and written;
-        and of a parser `parse`: the best tree, in brackets.
+        `score`: log-probabilities of given translations; `attention`: the weights with which one is read and written.
+        A search that is constrained writes the words of its texts.
 
         The options of `translate` have defaults: the run's own beam, and one translation. Each is one value for all
         strings or a vector of one for each, so that rows of TF Serving's REST form may hold them.
@@ -70,9 +71,10 @@ class ExportedTranslator(tf.Module):
             tf.TensorSpec(None, tf.int32, name="extra_length"),
             tf.TensorSpec(None, tf.int32, name="n_best"),
         ]
-        parse = {"parse": tf.function(self._parse, autograph=False, input_signature=[strings])} if self._parses else {}
-        return parse | {
-            "serving_default": tf.function(self._best, autograph=False, input_signature=[strings]),
+        best = tf.function(self._best, autograph=False, input_signature=[strings])
+        return {
+            self._signature: best,
+            "serving_default": best,
             "translate": tf.function(translate, autograph=False, input_signature=[strings, *search]),
             "score": tf.function(self._score, autograph=False, input_signature=[strings, targets]),
             "attention": tf.function(self._attention, autograph=False, input_signature=[strings, targets]),
@@ -90,8 +92,9 @@ class ExportedTranslator(tf.Module):
         """[B] strings to "outputs" [B, N] and "scores" [B, N], best first; an empty string gives empty ones.
 
         An option is a scalar or [B]; N is the maximum of `n_best`. If the beam ends with fewer than N translations, or
-        fewer were asked for, the rest is empty with score -inf. A parser's outputs hold the words.
+        fewer were asked for, the rest is empty with score -inf.
         """
+        constraint = self._translator.constraint
         limit = self._translator.hparams.max_positions
         _must(1 <= beam_size, beam_size <= MOST_BEAMS, f"beam_size must be from 1 to {MOST_BEAMS}, got", beam_size)
         _must(1 <= n_best, n_best <= beam_size, "n_best must be at least 1 and at most beam_size, got", n_best)
@@ -100,18 +103,15 @@ class ExportedTranslator(tf.Module):
         if self._translator.ensemble.int8:
             with tf.control_dependencies([must_be_exact(tf.size(inputs))]):
                 inputs = tf.identity(inputs)
-        if self._parses:
-            words = tree_graph.split_words(inputs)
-            inputs = tf.strings.reduce_join(words, axis=1, separator=" ")
-            symbols = tf.ragged.map_flat_values(tree_graph.symbols_of, words)
-            spelled = " " + tf.strings.reduce_join(symbols, axis=1, separator=" ")
-            given = self._vocabulary.encode_tensor(spelled)[:, :-1]
+        if constraint is not None:
+            inputs, words = constraint.given_tensor(inputs)
+            given = self._vocabulary.encode_tensor(words)[:, :-1]
         # cut as t2t-decoder does: the first tokens, and the end
         tokens = self._vocabulary.encode_tensor(inputs)[:, :-1][:, : limit - 1]
         sources = tf.concat([tokens, tf.fill([tf.size(inputs), 1], END)], axis=1)
 
         lengths = sources.row_lengths()
-        longest = tf.maximum(lengths, given.row_lengths() + 1) if self._parses else lengths
+        longest = lengths if constraint is None else tf.maximum(lengths, given.row_lengths() + 1)
         beam_size, alpha, extra_length, n_best = (
             tf.broadcast_to(option, tf.shape(lengths)) for option in (beam_size, alpha, extra_length, n_best)
         )
@@ -126,11 +126,11 @@ class ExportedTranslator(tf.Module):
             rows = order[start:stop]
             source_BM = tf.gather(sources, rows).to_tensor(default_value=PAD)
             options = [option[rows[0]] for option in (beam_size, alpha, extra_length)]  # those of every row here
-            if self._parses:
-                given_BG = tf.gather(given, rows).to_tensor(default_value=PAD)
-                found = self._translator.search_given(source_BM, *options, given_BG)
-            else:
+            if constraint is None:
                 found = self._translator.search(source_BM, *options)
+            else:
+                given_BG = tf.gather(given, rows).to_tensor(default_value=PAD)
+                found = self._translator.constrained_search(source_BM, *options, given_BG)
             count = n_best[rows[0]]
             more = [[0, 0], [0, columns - count]]
             ids = tf.pad(found.ids[:, :count], [*more, [0, 0]], constant_values=PAD)
@@ -145,21 +145,6 @@ class ExportedTranslator(tf.Module):
         texts = tf.where(empty | (scores <= NEVER / 1e6), "", texts)
         scores = tf.where(empty, 0.0, tf.where(scores <= NEVER / 1e6, -float("inf"), scores))
         return {"outputs": texts, "scores": scores}
-
-    def _parse(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """[B] sentences, a space between their tokens, to "outputs" [B]: bracketed trees over exactly these tokens.
-
-        "repairs" [B] int32 is what it took to make a tree of the best of the beam, "symbols" [B], whose "scores" [B]
-        these are. A sentence without tokens gives an empty text.
-        """
-        found = self._best(inputs)
-        with tf.device("/CPU:0"):  # else the loop is placed on a GPU, which cannot hold its texts
-            trees, repairs = tf.map_fn(
-                lambda both: tree_graph.rebuild(*both),
-                (found["outputs"], tree_graph.split_words(inputs)),
-                fn_output_signature=(tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int32)),
-            )
-        return {"outputs": trees, "scores": found["scores"], "repairs": repairs, "symbols": found["outputs"]}
 
     def _score(self, inputs: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
         """[B] sources and targets to "log_probabilities" [B] and, of each token, "token_log_probabilities" [B, L]."""

@@ -14,6 +14,7 @@ from t2t_repro.inference.decoding_loop import (
     END,
     NEVER,
     Beams,
+    Constraint,
     Hypotheses,
     Sentences,
     candidates,
@@ -23,7 +24,6 @@ from t2t_repro.inference.decoding_loop import (
 )
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.model.transformer import Transformer
-from t2t_repro.parsing.constrained_decoding import GivenWords
 
 
 def length_penalty(length: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
@@ -40,7 +40,7 @@ def beam_search(
     prefix_BP: tf.Tensor | None = None,
     min_length: tf.Tensor | int = 0,
     given_BG: tf.Tensor | None = None,
-    given_words: GivenWords | None = None,
+    constraint: Constraint | None = None,
 ) -> Hypotheses:
     """The best translations of `source_BM` (int32 ids, ending in END, padded with PAD), at most as long as the source
     plus `extra_length`, ends included. Every hypothesis is a whole one: at the greatest length only END may follow.
@@ -48,8 +48,8 @@ def beam_search(
 
     `prefix_BP` (padded with PAD) are tokens that the translations begin with, and `min_length` is how many come before
     END at least; both raise the greatest length where it does not hold them. Several models share a vocabulary, and
-    the mean of their probabilities is what counts. With `given_words` it is the words `given_BG` (padded with PAD)
-    that the search writes, and brackets between them; there is no prefix then, and no least length.
+    the mean of their probabilities is what counts. With a `constraint` the search writes what that allows, which holds
+    the words `given_BG` (padded with PAD); there is no prefix then, and no least length.
 
     A sentence is done when no open beam can still score higher than the worst of W finished ones.
     """
@@ -58,14 +58,14 @@ def beam_search(
     # one open beam, and beams that can never win
     log_p_W = tf.where(tf.range(beam_size) == 0, 0.0, NEVER)
     beams = first_beams(ensemble, tf.tile(log_p_W[None], [tf.shape(source_BM)[0], 1]))
-    return search(ensemble, sentences, beams, BestOfBeam(tf.convert_to_tensor(alpha, tf.float32), given_words))
+    return search(ensemble, sentences, beams, BestOfBeam(tf.convert_to_tensor(alpha, tf.float32), constraint))
 
 
 class BestOfBeam(NamedTuple):
     """The rule of beam search. Open beams and finished ones are sorted, best first."""
 
     alpha: tf.Tensor
-    given_words: GivenWords | None = None
+    constraint: Constraint | None = None
 
     def can_improve(self, beams: Beams, sentences: Sentences) -> tf.Tensor:
         reachable = beams.log_p[:, 0] / length_penalty(sentences.longest, self.alpha)
@@ -76,10 +76,10 @@ class BestOfBeam(NamedTuple):
         beam_size = tf.shape(logits_BWV)[1]
         # At most W of 2 W are END, so enough stay open. One beam takes the likeliest token alone: that is greedy.
         k = tf.where(beam_size > 1, 2 * beam_size, 1)
-        if self.given_words is None:
+        if self.constraint is None:
             log_p_BWC, tokens_BWC = candidates(step, logits_BWV, sentences, k)
         else:
-            log_p_BWC, tokens_BWC = self.given_words.candidates(step, beams, logits_BWV, sentences, k)
+            log_p_BWC, tokens_BWC = self.constraint.candidates(step, beams, logits_BWV, sentences, k)
         each = tf.shape(tokens_BWC)[2]
         values, best = tf.math.top_k(tf.reshape(log_p_BWC + beams.log_p[:, :, None], [-1, beam_size * each]), k)
         tokens = tf.gather(tf.reshape(tokens_BWC, [-1, beam_size * each]), best, batch_dims=1)
@@ -102,7 +102,7 @@ class BestOfBeam(NamedTuple):
             finished_ids=tf.gather(finished_ids, kept, batch_dims=1),
             finished_scores=finished_scores,
         )
-        return beams if self.given_words is None else self.given_words.advanced(beams, open_parents)
+        return beams if self.constraint is None else self.constraint.advanced(beams, open_parents)
 
 
 def _can_be(log_p: tf.Tensor) -> tf.Tensor:

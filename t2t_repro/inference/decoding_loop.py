@@ -10,7 +10,7 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
@@ -38,7 +38,7 @@ class Sentences(NamedTuple):
     shortest: tf.Tensor  # [B] int32: so many tokens come before END
     longest: tf.Tensor  # [B] int32: tokens of a translation at most, END included
     prefix: tf.Tensor  # [B, P + 1] int32: what a translation begins with, padded with PAD
-    given: tf.Tensor  # [B, G + 1] int32: the words that it must hold, padded with PAD; see `given_words`
+    given: tf.Tensor  # [B, G + 1] int32: the words that it must hold, padded with PAD: see `Constraint`
     draws: tf.Tensor  # [B, W, >= longest] float32 in [0, 1): what samples are drawn by, if any are
     memories: tuple[Any, ...]  # of each model and layer [B, H, M, K] and [B, H, M, E]
 
@@ -65,6 +65,24 @@ class Rule(Protocol):
 
     def choose(self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences) -> Beams:
         """`beams`, whose path and caches have this step's token already, each longer by a token."""
+
+
+class Constraint(Protocol):
+    """What a beam may write, where that is not any text: words that are given, with other tokens between them."""
+
+    def given(self, texts: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Returns the texts as the model reads them, and the words that each output must hold, as it spells them."""
+
+    def given_tensor(self, texts_B: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The same in a graph."""
+
+    def candidates(
+        self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences, k: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The k likeliest tokens of each beam among those that may follow: log-probabilities and tokens, [B, W, C]."""
+
+    def advanced(self, beams: Beams, parents_BW: tf.Tensor) -> Beams:
+        """`beams`, whose tokens are new, with how far they have come, `parents_BW` being the slots they came from."""
 
 
 class _Done(NamedTuple):

@@ -14,12 +14,11 @@ from t2t_repro.data import batching
 from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs
 from t2t_repro.inference import memory, parallel
 from t2t_repro.inference.beam_search import beam_search
-from t2t_repro.inference.decoding_loop import NEVER, PAD, Hypotheses
+from t2t_repro.inference.decoding_loop import NEVER, PAD, Constraint, Hypotheses
 from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
 from t2t_repro.inference.line_windows import Advance, Report
 from t2t_repro.inference.sampling import draws, sample
 from t2t_repro.model.transformer import Transformer
-from t2t_repro.parsing.constrained_decoding import GivenWords
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import load_weights
 from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
@@ -38,11 +37,18 @@ class Translator:
     results keep the input's order. Any number of threads may call it at once.
     """
 
-    def __init__(self, model: Transformer | Sequence[Transformer] | Ensemble, vocabulary: Vocabulary, hparams: HParams):
-        """`hparams` holds what is not asked for otherwise: beam size, alpha, greatest length."""
+    def __init__(
+        self,
+        model: Transformer | Sequence[Transformer] | Ensemble,
+        vocabulary: Vocabulary,
+        hparams: HParams,
+        constraint: Constraint | None = None,
+    ):
+        """`hparams` holds what is not asked for otherwise: beam size, alpha, greatest length. Beam search obeys
+        `constraint`; sampling and scoring do not."""
         self.ensemble = Ensemble.of(model)
         self.model = self.ensemble.models[0]
-        self.vocabulary, self.hparams = vocabulary, hparams
+        self.vocabulary, self.hparams, self.constraint = vocabulary, hparams, constraint
 
     @classmethod
     def from_run(
@@ -85,7 +91,8 @@ class Translator:
         ]
         for run, model in zip(runs, models, strict=True):
             load_weights(run, model, average_checkpoints)
-        return cls(FixedEnsemble(models, int8), vocabulary, runs[0].hparams)
+        constraint = runs[0].problem.task.constraint(vocabulary)
+        return cls(FixedEnsemble(models, int8), vocabulary, runs[0].hparams, constraint)
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
         """Returns the best translation of each text: `translate` with the run's own beam."""
@@ -112,16 +119,15 @@ class Translator:
         report: Report | None = None,
         prefixes: Sequence[str] | None = None,
         min_length: int = 0,
-        given: Sequence[str] | None = None,
         advance: Advance | None = None,
     ) -> list[Found]:
         """The n best translations of each text with their scores (log-probability over length penalty), best first.
 
         There are fewer if the beam holds fewer that differ in more than the space around them. Without a `beam_size` it
         is that of the run, or n if that is more. Each translation begins with its text's prefix, whose tokens
-        count in the score, and has at least `min_length` tokens before its end; or it is its text's `given` words with
-        brackets between them, and there are no prefixes and no `min_length`. A text of more tokens than
-        `max_positions` is cut to them, and `report` is called with it. `advance` is called after each batch.
+        count in the score, and has at least `min_length` tokens before its end; a `constraint` takes neither. A text of
+        more tokens than `max_positions` is cut to them, and `report` is called with it. `advance` is called after each
+        batch.
         """
         width = max(n, self.hparams.beam_size) if beam_size is None else beam_size
         penalty = self.hparams.alpha if alpha is None else alpha
@@ -135,14 +141,16 @@ class Translator:
         extra = self.hparams.extra_length
 
         def best(sources: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor) -> Hypotheses:
-            if given is not None:
-                return self.search_given(source_BM, width, penalty, extra, prefix_BP)
+            if self.constraint is not None:
+                return self.constrained_search(source_BM, width, penalty, extra, prefix_BP)
             return self.search(source_BM, width, penalty, extra, prefix_BP, min_length)
 
-        must_be_list(given, "given")
-        # words are spelled as they are after a bracket: with the space before them
-        begun = prefixes if given is None else [f" {words}" for words in given]
-        found = self._decode(best, texts, width if n > 1 else 1, width, report, begun, min_length, advance)
+        must_be_list(texts)
+        if self.constraint is not None:
+            if prefixes is not None or min_length:
+                raise ValueError("decoding is constrained to given words: leave out prefixes and min_length")
+            texts, prefixes = self.constraint.given(texts)
+        found = self._decode(best, texts, width if n > 1 else 1, width, report, prefixes, min_length, advance)
         return [distinct(hypotheses, n) for hypotheses in found]
 
     def sample(
@@ -240,12 +248,10 @@ class Translator:
         return beam_search(self.ensemble, source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
 
     @tf.function(autograph=False, input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS])
-    def search_given(self, source_BM: Any, beam_size: Any, alpha: Any, extra_length: Any, given_BG: Any) -> Any:
-        """`search` for what holds the words `given_BG`."""
-        given_words = GivenWords.of(self.vocabulary.pieces)
-        return beam_search(
-            self.ensemble, source_BM, beam_size, alpha, extra_length, given_BG=given_BG, given_words=given_words
-        )
+    def constrained_search(self, source_BM: Any, beam_size: Any, alpha: Any, extra_length: Any, given_BG: Any) -> Any:
+        """`search` for what holds the words `given_BG`, as the constraint has it."""
+        given = {"given_BG": given_BG, "constraint": self.constraint}
+        return beam_search(self.ensemble, source_BM, beam_size, alpha, extra_length, **given)
 
     @tf.function(
         autograph=False,

@@ -9,7 +9,7 @@ Vinyals et al. put XX for every word and trained on eleven million trees; tensor
 few thousand trees a decoder then does not learn which word it has come to: with XX the encoder's outputs for the words
 of a sentence became one vector (23,657 trees, 1,400 updates), with parts of speech 89% of the trees had another number
 of words than the sentence (3,401 trees, 4,282 updates). A word that is written says itself where one is. It costs no
-search, for the words are given: `inference.given_words` lets a search write these, in their order, and brackets that
+search, for the words are given: `constrained_decoding` lets a search write these, in their order, and brackets that
 match.
 
 Parts of speech are left out since bracket F1 does not see them. A closing symbol repeats its label, so that a decoder

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
+from t2t_repro.config import HParams
 from t2t_repro.data.vocabulary import must_be_list, must_be_pairs
-from t2t_repro.inference.line_windows import Advance, Report
-from t2t_repro.inference.translator import Translator
-from t2t_repro.parsing.linearization import pair, rebuild, split_words, symbol_of
+from t2t_repro.parsing.linearization import pair, rebuild, split_words
 from t2t_repro.parsing.trees import Tree, parse
+
+
+class Search(Protocol):
+    """A `Translator` under a `ParseConstraint`, or the `ExportedModel` of one."""
+
+    @property
+    def hparams(self) -> HParams: ...
+
+    @property
+    def n_best(self) -> Callable[..., list[list[tuple[str, float]]]]: ...
+
+    @property
+    def score(self) -> Callable[..., list[float]]: ...
 
 
 class Parser:
@@ -19,7 +32,7 @@ class Parser:
     all. With `well_formed`, a hypothesis of the beam that needs none goes before those that do, whatever their scores.
     """
 
-    def __init__(self, translator: Translator, well_formed: bool = False):
+    def __init__(self, translator: Search, well_formed: bool = False):
         self.translator, self.well_formed = translator, well_formed
         self.sentences = self.repaired = self.repairs = 0
 
@@ -55,7 +68,7 @@ class Parser:
         must_be_list(sentences, "sentences")
         for number, words in enumerate(sentences, start=1):
             must_be_list(words, f"sentence {number}")
-        found = self._hypotheses([" ".join(words) for words in sentences], 1, beam_size, alpha, None)
+        found = self._hypotheses([" ".join(words) for words in sentences], 1, beam_size, alpha)
         all_tags = [None] * len(sentences) if tags is None else tags
         return [
             self._trees(hypotheses, words, 1, tags)[0][0]
@@ -68,14 +81,13 @@ class Parser:
         n: int,
         beam_size: int | None = None,
         alpha: float | None = None,
-        report: Report | None = None,
-        advance: Advance | None = None,
+        **options: Any,
     ) -> list[list[tuple[str, float]]]:
-        """The n best trees of each tokenised sentence, written in brackets, with their scores: see
-        `Translator.n_best`. A text without words gives an empty one."""
+        """The n best trees of each tokenised sentence, written in brackets, with their scores. A text without words
+        gives an empty one. `options`: `report` and `advance` of `Translator.n_best`."""
         must_be_list(texts)
         sentences = [split_words(text) for text in texts]
-        found = self._hypotheses([" ".join(words) for words in sentences], n, beam_size, alpha, report, advance)
+        found = self._hypotheses([" ".join(words) for words in sentences], n, beam_size, alpha, **options)
         return [
             [(str(tree), score) for tree, score in self._trees(hypotheses, words, n)] if words else hypotheses
             for hypotheses, words in zip(found, sentences, strict=True)
@@ -86,18 +98,11 @@ class Parser:
         return f"repaired {self.repaired:,} of {self.sentences:,} trees ({self.repairs:,} repairs)"
 
     def _hypotheses(
-        self,
-        texts: Sequence[str],
-        n: int,
-        beam_size: int | None,
-        alpha: float | None,
-        report: Report | None,
-        advance: Advance | None = None,
+        self, texts: Sequence[str], n: int, beam_size: int | None, alpha: float | None, **options: Any
     ) -> list[list[tuple[str, float]]]:
         width = self.translator.hparams.beam_size if beam_size is None else beam_size
         wanted = max(n, width) if self.well_formed or n > 1 else n
-        given = [_symbols(text) for text in texts]
-        return self.translator.n_best(texts, wanted, beam_size, alpha, report, given=given, advance=advance)
+        return self.translator.n_best(texts, wanted, beam_size, alpha, **options)
 
     def _trees(
         self, hypotheses: list[tuple[str, float]], words: Sequence[str], n: int, tags: Sequence[str] | None = None
@@ -115,7 +120,3 @@ class Parser:
         for tree, _, score in rebuilt:  # different symbols may be repaired to one tree
             first.setdefault(str(tree), (tree, score))
         return list(first.values())[:n]
-
-
-def _symbols(text: str) -> str:
-    return " ".join(symbol_of(word) for word in text.split(" "))

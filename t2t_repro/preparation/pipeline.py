@@ -261,7 +261,7 @@ class _Preparation:
             records["train"]["sample_of"] = self.progress["pairs"]["train"]
         if held_out:
             records["validation"] = held.record() | {"held_out_of": "train", "shards": shards[piles.num_shards :]}
-            records["validation"] |= self._write_trees("validation", self._trees("train", held_out))
+            records["validation"] |= self._write_trees("validation", "train", held_out)
         self.progress.save(splits=self.progress.splits | records, shuffled=[])
         self.report(f"train: {counts.summary(self.problem.max_length)}")
         if held_out:
@@ -339,18 +339,22 @@ class _Preparation:
         names = shard_names(split, self._num_shards(split))
         shards = [write_shard(self._path(name), itertools.islice(remaining, PAIRS_PER_SHARD)) for name in names]
         self._must_be_as_read(split, counts.read + sum(1 for _ in remaining))
-        trees = self._write_trees(split, self._trees(split))
+        trees = self._write_trees(split, split)
         self.progress.save(splits=self.progress.splits | {split: counts.record() | {"shards": shards} | trees})
         self.report(f"{split}: {counts.summary(self.problem.max_length)}")
 
-    def _write_trees(self, split: str, trees: Iterable[Tree]) -> dict[str, Any]:
-        """Writes what a split is scored against, and gives what dataset.json says of it; of text, nothing."""
-        return {"trees": write_trees(self._path(f"{split}.trees"), trees)} if self.problem.metric == "f1" else {}
+    def _write_trees(self, split: str, source: str, held_out: frozenset[int] | None = None) -> dict[str, Any]:
+        """Writes the trees that a split is scored against, and gives what dataset.json says of them; of text, nothing.
 
-    def _trees(self, split: str, held_out: frozenset[int] | None = None) -> Iterator[Tree]:
+        They come from the split `source`; with `held_out`, those that are in it.
+        """
+        files = [text.files for text in self.texts[source] if isinstance(text.files, Linearized)]
+        trees = self._trees(source, files, held_out)
+        return {"trees": write_trees(self._path(f"{split}.trees"), trees)} if files else {}
+
+    def _trees(self, split: str, files: list[Linearized], held_out: frozenset[int] | None) -> Iterator[Tree]:
         """The trees of a split, in their order; with `held_out` those that are in it and not too long."""
         vocabulary = Vocabulary(self.vocabulary)
-        files = (text.files for text in self.texts[split] if isinstance(text.files, Linearized))
         lines = itertools.chain.from_iterable(each.lines() for each in files)
         for words, symbols, tags in evenly(lines, self.progress["pairs"][split], self._number(split)):
             if held_out is not None:

@@ -18,6 +18,7 @@ from t2t_repro import processor
 from t2t_repro.io import read_json
 from t2t_repro.serving.cancellation import Cancellation
 from t2t_repro.serving.versions import newest_version
+from t2t_repro.task import DEFAULT_METRIC, task_of
 
 DEFAULT_SIGNATURE = "serving_default"
 # Signatures whose outputs are as wide whatever other sentences are in the batch: these may be joined.
@@ -77,6 +78,7 @@ class ServedModel:
             raise ValueError(f"{self.path} has no signature {DEFAULT_SIGNATURE!r}; give what t2t-exporter wrote")
         card = os.path.join(self.path, "model_card.json")
         self.card: dict[str, Any] = read_json(card) if os.path.exists(card) else {}
+        self.task = task_of(self.card.get("problem", {}).get("metric", DEFAULT_METRIC))
         self._choose_precision()
 
     def run(
@@ -96,7 +98,7 @@ class ServedModel:
             if refused is None:
                 raise
             raise WrongInput(" ".join(refused[1].replace("[", " ").replace("]", " ").split())) from None
-        return {name: value.numpy() for name, value in found.items()}
+        return self.task.served(signature, values, {name: value.numpy() for name, value in found.items()})
 
     def _choose_precision(self) -> None:
         """Raises ValueError if this processor cannot compute in the export's precision."""

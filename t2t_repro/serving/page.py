@@ -30,15 +30,15 @@ POLICY = (
 def render(model: ServedModel, name: str) -> str:
     """The page for a model: what it does, as its card says, and where to send text."""
     problem: dict[str, Any] = model.card.get("problem", {})
-    parses = problem.get("metric") == "f1"
+    signature = model.task.signature
     values = {
         "NAME": name,
         "VERSION": str(model.version),
         "TITLE": str(problem.get("name", name)),
         "ABOUT": str(problem.get("description", "")),
-        "HINT": "Tokens of a sentence a line, a space between them" if parses else "One sentence a line",
-        "ACTION": "Parse" if parses else "Translate",
-        "SIGNATURE": "parse" if parses and "parse" in model.signatures else DEFAULT_SIGNATURE,
+        "HINT": model.task.page_hint,
+        "ACTION": model.task.page_action,
+        "SIGNATURE": signature if signature in model.signatures else DEFAULT_SIGNATURE,
         "SOURCE_LANGUAGE": str(problem.get("source_language", "")),
         "TARGET_LANGUAGE": str(problem.get("target_language", "")),
     }

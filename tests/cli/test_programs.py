@@ -819,7 +819,7 @@ def _wait_for(text, descriptor):
 
 
 def test_well_formed_is_for_parsing(program, run):
-    message = "t2t-decoder: --well_formed is for parsing, and 'RUN' is no run of that (see t2t-decoder --help)\n"
+    message = "t2t-decoder: --well_formed is for parsing, and 'RUN' is a run of translation (see t2t-decoder --help)\n"
     assert program("t2t-decoder", "--output_dir=RUN", "--well_formed") == (2, "", message)
 
 

@@ -26,7 +26,7 @@ from t2t_repro.inference import ensemble, memory
 from t2t_repro.inference.memory import search_bytes
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model import int8
-from t2t_repro.parsing.parser import Parser
+from t2t_repro.parsing.constrained_decoding import ParseConstraint
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import Checkpoints
 
@@ -184,9 +184,15 @@ def wrong_products(monkeypatch):
     monkeypatch.setattr(ensemble, "must_have_int8", lambda: None)
 
 
+def constrained(run, **options) -> Translator:
+    """The run as if it were of parsing."""
+    free = Translator.from_run(run.directory, **options)
+    return Translator(free.ensemble, free.vocabulary, free.hparams, ParseConstraint(free.vocabulary.pieces))
+
+
 @pytest.mark.parametrize("name", ["serving_default", "translate", "parse"])
 def test_every_signature_that_decodes_checks_its_products(run, wrong_products, name):
-    function = ExportedTranslator(Translator.from_run(run.directory, int8=True), parses=True).signatures()[name]
+    function = ExportedTranslator(constrained(run, int8=True), "parse").signatures()[name]
     with pytest.raises(
         tf.errors.InvalidArgumentError, match=r"wrong on this processor: expected 812800, received 8136\d\d"
     ):
@@ -338,14 +344,13 @@ def test_memory_of_the_widest_beam_stays_in_bounds(tmp_path):
 
 
 @pytest.mark.numeric
-def test_a_parser_gives_trees(run):
-    translator = Translator.from_run(run.directory)
+def test_a_constrained_search_holds_the_words(run):
+    translator = constrained(run)
     sentences = ["3 red cats .", "", " f  ( x )", "12"]
-    found = ExportedTranslator(translator, parses=True).signatures()["parse"](np.array(sentences))
-    trees = [text.decode() for text in found["outputs"].numpy()]
-    parser = Parser(translator)
-    assert trees == [hypotheses[0][0] for hypotheses in parser.n_best(sentences, 1)]
-    assert trees[1] == "" and found["repairs"].numpy().sum() == parser.repairs
+    signatures = ExportedTranslator(translator, "parse").signatures()
+    for name in ("parse", "serving_default"):
+        found = signatures[name](np.array(sentences))
+        assert [text.decode() for text in found["outputs"].numpy()] == translator.translate(sentences)
     assert "parse" not in ExportedTranslator(translator).signatures()
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from t2t_repro.serving.cancellation import Cancelled
 from t2t_repro.serving.model import Input, WrongInput
+from t2t_repro.task import task_of
 
 STRINGS = Input("inputs", "string", batched=True, optional=False)
 TARGETS = Input("targets", "string", batched=True, optional=False)
@@ -22,7 +23,7 @@ OPTIONS = {
 class Capitals:
     """What a `ServedModel` is to the server. Keeps the rows of each call; waits if `gate` is not set."""
 
-    version, path, card = 3, "E/3", {"problem": {"name": "capitals"}}
+    version, path, card, task = 3, "E/3", {"problem": {"name": "capitals"}}, task_of("bleu")
     metadata = {"serving_default": {"method_name": "tensorflow/serving/predict"}}
     signatures = {
         "serving_default": {"inputs": STRINGS},

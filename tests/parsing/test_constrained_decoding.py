@@ -12,7 +12,7 @@ from helpers.tiny_model import shared_model
 
 from t2t_repro.inference.beam_search import beam_search
 from t2t_repro.inference.decoding_loop import END
-from t2t_repro.parsing.constrained_decoding import GivenWords
+from t2t_repro.parsing.constrained_decoding import ParseConstraint
 
 PIECES = ["<pad>", "</s>", "<unk>", "ǀS", "▁ǀS", "▁ǁS", "▁ǀN", "▁ǁN", "▁a", "b", "▁c"]
 FIRST, OPEN, CLOSE, OPEN_N, CLOSE_N, A, B, C = range(3, 11)
@@ -27,8 +27,8 @@ def model():
 
 @tf.function
 def search(source_BM, given_BG, beam_size, extra_length):
-    words = GivenWords.of(PIECES)
-    return beam_search(model(), source_BM, beam_size, 0.6, extra_length, given_BG=given_BG, given_words=words)
+    constraint = ParseConstraint(PIECES)
+    return beam_search(model(), source_BM, beam_size, 0.6, extra_length, given_BG=given_BG, constraint=constraint)
 
 
 def found(given: list[list[int]], beam_size: int, extra_length: int):
@@ -125,3 +125,12 @@ def test_where_there_is_room_it_is_one_tree(beam_size):
     for best in found([GIVEN, [A], [C] * 9, [A, FIRST, C]], beam_size, 30):
         for ids, score in best:
             assert score < -1e20 or (ids[0] == FIRST and ids[-2] == CLOSE and read(ids[:-2])[1] == [CLOSE])
+
+
+def test_words_are_split_and_spelled_alike_in_a_graph():
+    texts = ["We  agree .", " f ( x )\t", "", " ", "a\x0bb\u00a0c", "\0", "a \0 b\0", "ǀo ǁ Nǀuu ǁ\n"]
+    constraint = ParseConstraint(PIECES)
+    sources, words = constraint.given(texts)
+    assert sources[1] == "f -LRB- x -RRB-" and words[-1] == " XX XX Nǀuu XX"
+    in_graph = constraint.given_tensor(tf.constant(texts))
+    assert [[text.decode() for text in side.numpy()] for side in in_graph] == [sources, words]

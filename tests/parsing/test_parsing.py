@@ -22,6 +22,7 @@ from t2t_repro.cli import launcher
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.inference.translator import Translator
+from t2t_repro.parsing.constrained_decoding import ParseConstraint
 from t2t_repro.parsing.evalb import evalb, evalb_files
 from t2t_repro.parsing.linearization import CLOSE, OPEN, linearise, pair, rebuild, split_words
 from t2t_repro.parsing.parser import Parser
@@ -330,8 +331,7 @@ def parser_that_writes(*hypotheses: str, **options) -> Parser:
     """A parser whose beam always holds these, the best first."""
     scored = [(text, -float(number)) for number, text in enumerate(hypotheses)]
 
-    def n_best(texts, n, beam_size, alpha, report, given, advance):
-        assert given == texts
+    def n_best(texts, n, beam_size, alpha):
         return [scored[:n] if text else [("", 0.0)] for text in texts]
 
     hparams = SimpleNamespace(beam_size=len(hypotheses))
@@ -383,7 +383,7 @@ def untrained(prepared):
     vocabulary = Vocabulary(prepared.vocabulary)
     model = random_model(vocabulary.size, extra_length=30)
     assert {OPEN, CLOSE} < {*vocabulary.pieces}
-    return Parser(Translator(model, vocabulary, model.hparams))
+    return Parser(Translator(model, vocabulary, model.hparams, ParseConstraint(vocabulary.pieces)))
 
 
 @pytest.mark.parametrize("mark", [OPEN, CLOSE, OPEN + CLOSE, OPEN + OPEN])
@@ -451,7 +451,11 @@ def test_from_bracketed_files_to_f1(program, one_cpu, treebank, tmp_path, monkey
     assert -math.inf < log_p < 0 and log_p == parser.translator.score([pair(parse(lines[0]))])[0]
     with pytest.raises(ValueError, match=r"pair 1: expected a tree over 'no such words'\. Received: '\("):
         parser.score([("no such words", lines[0])])
-    assert t2t_repro.load(t2t_repro.export("RUN", "EXPORT", average_checkpoints=2))(texts) == lines
+    exported = t2t_repro.load(t2t_repro.export("RUN", "EXPORT", average_checkpoints=2))
+    assert isinstance(exported, Parser) and exported(texts) == lines
+    both = [[tree for tree, _ in each.n_best(texts[:1], 2)[0]] for each in (exported, parser)]
+    assert both[0] == both[1]
+    assert exported.score([(texts[0], lines[0])]) == pytest.approx([log_p], rel=1e-4)
 
     code, out, _ = program("t2t-eval", "--output_dir=RUN", "--average_checkpoints=2", "--json")
     scores = json.loads(out)

@@ -196,7 +196,7 @@ def made_translator(vocabulary: Vocabulary, precision: str) -> Translator:
 
 
 @pytest.mark.parametrize("precision", POLICIES)
-@pytest.mark.parametrize("function", ["_search", "_sample", "search_given", "token_log_probabilities"])
+@pytest.mark.parametrize("function", ["_search", "_sample", "constrained_search", "token_log_probabilities"])
 def test_decoding_runs_on_gpus(vocabulary, function, precision):
     """Beam search, sampling, the parser's search and scoring: what a step sends to the host is ids."""
     translator = made_translator(vocabulary, precision)

@@ -167,7 +167,7 @@ def test_samples(trained, data, monkeypatch):
     sources, references, ours = zip(*first.translations, strict=True)
     assert len(set(sources)) == 3 and [pairs[source] for source in sources] == list(references)
     assert list(ours) == translator.translate(list(sources), beam_size=1)
-    assert 0 <= first.scores["sample_BLEU"] <= 100 and len(sampler._pairs) == 6
+    assert 0 <= first.scores["sample_BLEU"] <= 100 and len(sampler.references) == 6
     monkeypatch.setattr(validation_preview, "LONGEST", 1)
     nothing = Sampler(translator.model, trained, Dataset.open(os.path.join(data, PROBLEM.name)))()
     assert nothing == ({}, [])

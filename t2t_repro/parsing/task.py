@@ -1,0 +1,125 @@
+"""The task of parsing: trees, whose words are the source and whose linearization is the target, scored by bracket F1.
+
+Without TensorFlow, NumPy included: the server rebuilds trees with this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from t2t_repro.parsing.linearization import rebuild, split_words
+from t2t_repro.parsing.trees import Tree, read_trees
+from t2t_repro.task import Decoder, Task
+
+if TYPE_CHECKING:
+    from t2t_repro.data.dataset import Dataset
+    from t2t_repro.data.vocabulary import Vocabulary
+    from t2t_repro.inference.translator import Translator
+    from t2t_repro.parsing.constrained_decoding import ParseConstraint
+    from t2t_repro.parsing.parser import Parser
+    from t2t_repro.training.trainer import Sample
+
+_CTRANSLATE2_NOTE = """
+This model is a parser: it reads tokens with a space between them, and writes them again with brackets between them. The
+run's own decoding lets it write these tokens alone, in their order, and brackets that match. CTranslate2 does not know
+this constraint, so some outputs are not a tree over their tokens. t2t_repro.parsing.linearization.rebuild(output,
+tokens) repairs them; the signature "parse" of a SavedModel has the constraint.
+"""
+
+
+class Parsing:
+    """The methods are documented in `t2t_repro.task.Task`."""
+
+    name = "parsing"
+    takes_trees = True
+    own_files = "parse_files"
+    preview_extra_length = 200  # a linearized tree has about four times as many tokens as words
+    signature = "parse"
+    ctranslate2_note = _CTRANSLATE2_NOTE
+    page_hint = "Tokens of a sentence a line, a space between them"
+    page_action = "Parse"
+
+    def constraint(self, vocabulary: Vocabulary) -> ParseConstraint:
+        from t2t_repro.parsing.constrained_decoding import ParseConstraint
+
+        return ParseConstraint(vocabulary.pieces)
+
+    def decoder(self, translator: Any, well_formed: bool = False) -> Decoder:
+        from t2t_repro.parsing.parser import Parser
+
+        return Parser(translator, well_formed)
+
+    def summary(self, decoder: Any) -> str:
+        return str(decoder.summary())
+
+    def served(self, signature: str, inputs: Mapping[str, Any], outputs: dict[str, Any]) -> dict[str, Any]:
+        """Adds the trees to the symbols that `parse` writes. An older export has made them itself."""
+        if signature != self.signature or "symbols" in outputs:
+            return outputs
+        import numpy as np
+
+        trees, repairs = [], []
+        for text, symbols in zip(inputs["inputs"].tolist(), outputs["outputs"].tolist(), strict=True):
+            words = split_words(text.decode("utf-8", "replace"))
+            tree, number = rebuild(symbols.decode("utf-8", "replace"), words) if words else ("", 0)
+            trees.append(str(tree).encode("utf-8"))
+            repairs.append(number)
+        made = {"outputs": np.array(trees, object), "repairs": np.array(repairs, np.int32)}
+        return outputs | made | {"symbols": outputs["outputs"]}
+
+    def references(
+        self, dataset: Dataset, split: str, vocabulary: Vocabulary, longest: int | None = None
+    ) -> list[Tree]:
+        """Returns gold's trees."""
+        golds = read_trees(dataset.trees(split))
+        return [gold for gold in golds if longest is None or len(gold.words()) <= longest]
+
+    def scores(
+        self,
+        translator: Translator,
+        references: Sequence[Tree],
+        language: str,
+        beam_size: int | None,
+        alpha: float | None,
+    ) -> dict[str, Any]:
+        """In percent. `repaired`: of the sentences, those where what was decoded was no tree over their words."""
+        from t2t_repro.parsing.evalb import evalb
+        from t2t_repro.parsing.parser import Parser
+
+        parser = Parser(translator)
+        trees = _parsed_again(parser, references, beam_size, alpha)
+        found = evalb(references, trees).all
+        names = ("f1", "recall", "precision", "complete_match", "skipped")
+        scores = {"sentences": len(references)} | {name: getattr(found, name) for name in names}
+        return scores | {"repaired": 100 * parser.repaired / len(references), "repairs": parser.repairs}
+
+    def score_rows(self, scores: Mapping[str, Any]) -> list[tuple[str, str]]:
+        skipped = f"; {scores['skipped']:,} sentences of punctuation alone are not scored" if scores["skipped"] else ""
+        repaired = f"{scores['repaired']:.2f}% of sentences were no tree over their words"
+        return [
+            ("F1", f"{scores['f1']:.2f}  (labelled brackets as EVALB counts them with COLLINS.prm{skipped})"),
+            ("recall", f"{scores['recall']:.2f}"),
+            ("precision", f"{scores['precision']:.2f}"),
+            ("complete", f"{scores['complete_match']:.2f}% of sentences have every bracket right"),
+            ("repaired", f"{repaired} ({scores['repairs']:,} repairs)"),
+        ]
+
+    def preview(self, translator: Translator, references: Sequence[Tree]) -> Sample:
+        from t2t_repro.parsing.evalb import evalb
+        from t2t_repro.parsing.parser import Parser
+        from t2t_repro.training.trainer import Sample
+
+        trees = _parsed_again(Parser(translator), references, beam_size=1)
+        shown = [(" ".join(gold.words()), str(gold), str(tree)) for gold, tree in zip(references, trees, strict=True)]
+        return Sample({"sample_F1": evalb(references, trees).all.f1} if trees else {}, shown)
+
+
+def _parsed_again(
+    parser: Parser, golds: Sequence[Tree], beam_size: int | None, alpha: float | None = None
+) -> list[Tree]:
+    """Returns the parser's trees over gold's words, with gold's tags: EVALB deletes punctuation by these."""
+    return parser.parse([gold.words() for gold in golds], beam_size, alpha, [gold.tags() for gold in golds])
+
+
+TASK: Task = Parsing()

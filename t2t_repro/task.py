@@ -1,0 +1,100 @@
+"""Task: how text becomes source and target, what decoding obeys, how its output becomes text, and what scores it.
+
+A task is one object, `TASK` in the module `task` of its package: `t2t_repro/translation/`, `t2t_repro/parsing/`. A
+problem names its task by the metric of it, and the other packages receive it as `problem.task`. The module of a task
+imports TensorFlow only inside its functions, so that a problem can be declared and listed without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    from t2t_repro.data.dataset import Dataset
+    from t2t_repro.data.vocabulary import Vocabulary
+    from t2t_repro.inference.decoding_loop import Constraint
+    from t2t_repro.inference.translator import Translator
+    from t2t_repro.training.trainer import Sample
+
+TASKS = {"bleu": "translation", "f1": "parsing"}  # the package of each task, by `Problem.metric`
+DEFAULT_METRIC = "bleu"
+
+
+class Decoder(Protocol):
+    """The result of `load`: a `Translator`, a `Parser` or an `ExportedModel`. Any number of threads may call it."""
+
+    def __call__(self, texts: Sequence[str]) -> list[str]:
+        """Returns the best output for each text: a translation, or a tree in brackets."""
+
+    def n_best(self, texts: Sequence[str], n: int) -> list[list[tuple[str, float]]]:
+        """Returns the n best outputs for each text with their scores, best first."""
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """Returns the log-probability of each output given its text."""
+
+
+class Task(Protocol):
+    """What problems of one kind share.
+
+    `references` are the task's own: pairs of texts for translation, trees for parsing.
+    """
+
+    name: str
+    takes_trees: bool  # its corpora are `Trees`, and prepared data keeps those that it is scored against
+    own_files: str  # the problem of this task that takes the user's own files
+    preview_extra_length: int  # tokens of a previewed output beyond its source: an untrained model does not end
+    signature: str  # of an export: the best output of each text
+    ctranslate2_note: str  # for the README of an export to CTranslate2, which knows no constraint
+    page_hint: str  # of the page that t2t-serve shows: what to type, and the button
+    page_action: str
+
+    def constraint(self, vocabulary: Vocabulary) -> Constraint | None:
+        """Returns what beam search obeys, or None."""
+
+    def decoder(self, translator: Any, well_formed: bool = False) -> Decoder:
+        """Returns the decoder of a `Translator` or an `ExportedModel`.
+
+        With `well_formed`, an output that needs no repair goes before those that do.
+        """
+
+    def summary(self, decoder: Any) -> str:
+        """Returns what is to be reported of all that `decoder` has decoded; "" for nothing."""
+
+    def served(self, signature: str, inputs: Mapping[str, Any], outputs: dict[str, Any]) -> dict[str, Any]:
+        """Returns the outputs of an export's signature, which are arrays, as clients of a server receive them."""
+
+    def references(
+        self, dataset: Dataset, split: str, vocabulary: Vocabulary, longest: int | None = None
+    ) -> Sequence[Any]:
+        """Returns what a split is scored against; with `longest`, sources of at most so many tokens or words."""
+
+    def scores(
+        self,
+        translator: Translator,
+        references: Sequence[Any],
+        language: str,
+        beam_size: int | None,
+        alpha: float | None,
+    ) -> dict[str, Any]:
+        """Decodes the sources and scores the result: "sentences", the metric under its name, and what goes with it.
+
+        Args:
+          translator: of the run.
+          references: of this task, from `references`.
+          language: of the target, an ISO 639-1 code or "".
+          beam_size: None for that of the run.
+          alpha: None for that of the run.
+        """
+
+    def score_rows(self, scores: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Returns the names and values of `scores` as a table shows them."""
+
+    def preview(self, translator: Translator, references: Sequence[Any]) -> Sample:
+        """Decodes the sources greedily: a score, and each source, reference and output as text."""
+
+
+def task_of(metric: str = DEFAULT_METRIC) -> Task:
+    """Returns the task that `metric` scores. Raises KeyError for an unknown one."""
+    return cast(Task, importlib.import_module(f"t2t_repro.{TASKS[metric]}.task").TASK)

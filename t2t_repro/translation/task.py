@@ -1,0 +1,106 @@
+"""The task of translation: lines of text in two languages, decoded by free beam search, scored by BLEU and chrF."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from t2t_repro.problem import Pair
+from t2t_repro.task import Decoder, Task
+
+if TYPE_CHECKING:
+    from t2t_repro.data.dataset import Dataset
+    from t2t_repro.data.vocabulary import Vocabulary
+    from t2t_repro.inference.translator import Translator
+    from t2t_repro.training.trainer import Sample
+
+RESAMPLED = 1_000  # times, for the interval of BLEU
+
+
+class Translation:
+    """The methods are documented in `t2t_repro.task.Task`."""
+
+    name = "translation"
+    takes_trees = False
+    own_files = "translate_files"
+    preview_extra_length = 20
+    signature = "serving_default"
+    ctranslate2_note = ""
+    page_hint = "One sentence a line"
+    page_action = "Translate"
+
+    def constraint(self, vocabulary: Vocabulary) -> None:
+        return None
+
+    def decoder(self, translator: Any, well_formed: bool = False) -> Decoder:
+        return cast(Decoder, translator)
+
+    def summary(self, decoder: Any) -> str:
+        return ""
+
+    def served(self, signature: str, inputs: Mapping[str, Any], outputs: dict[str, Any]) -> dict[str, Any]:
+        return outputs
+
+    def references(
+        self, dataset: Dataset, split: str, vocabulary: Vocabulary, longest: int | None = None
+    ) -> list[Pair]:
+        """Returns (source, target) of each pair: the vocabulary is reversible, so the shards hold the text itself."""
+        from t2t_repro.data import input_pipeline
+        from t2t_repro.data.vocabulary import PAD
+
+        sides: dict[str, list[list[int]]] = {"inputs": [], "targets": []}
+        for batch in input_pipeline.evaluation_batches(dataset.shards(split)):
+            lengths = (batch["inputs"].numpy() != PAD).sum(axis=1)
+            kept = lengths <= (lengths if longest is None else longest)
+            for side, found in sides.items():
+                found += batch[side].numpy()[kept].tolist()
+        sources, targets = (vocabulary.decode(found) for found in sides.values())
+        return list(zip(sources, targets, strict=True))
+
+    def scores(
+        self,
+        translator: Translator,
+        references: Sequence[Pair],
+        language: str,
+        beam_size: int | None,
+        alpha: float | None,
+    ) -> dict[str, Any]:
+        """BLEU with the 95% interval that resampling the sentences gives (Koehn, 2004), chrF, and for a target language
+        that Moses' tokenizer knows the paper's own BLEU."""
+        import sacrebleu
+
+        from t2t_repro.evaluation import moses
+        from t2t_repro.evaluation.bleu import paper
+
+        sources, targets = ([pair[side] for pair in references] for side in (0, 1))
+        translations = translator.translate(sources, beam_size, alpha)
+        scores: dict[str, Any] = {"sentences": len(sources)}
+        for name, metric in (("bleu", sacrebleu.BLEU()), ("chrf", sacrebleu.CHRF())):
+            scores[name] = metric.corpus_score(translations, [targets]).score
+            scores[f"{name}_signature"] = str(metric.get_signature())
+        resampled = sacrebleu.BLEU().corpus_score(translations, [targets], n_bootstrap=RESAMPLED)
+        scores["bleu_interval"] = resampled._ci
+        if language in moses.LANGUAGES:
+            found = paper(translations, targets, language)
+            scores |= {"paper_bleu": found.bleu, "paper_bleu_signature": found.signature}
+        return scores
+
+    def score_rows(self, scores: Mapping[str, Any]) -> list[tuple[str, str]]:
+        rows = [("BLEU", f"{scores['bleu']:.2f} +- {scores['bleu_interval']:.2f}  ({scores['bleu_signature']})")]
+        if "paper_bleu" in scores:
+            rows.append(("paper's BLEU", f"{scores['paper_bleu']:.2f}  ({scores['paper_bleu_signature']})"))
+        return [*rows, ("chrF", f"{scores['chrf']:.2f}  ({scores['chrf_signature']})")]
+
+    def preview(self, translator: Translator, references: Sequence[Pair]) -> Sample:
+        import sacrebleu
+
+        from t2t_repro.training.trainer import Sample
+
+        pairs = [pair for pair in references if all(pair)]
+        sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+        found = translator.translate(sources, beam_size=1)
+        scores = {"sample_BLEU": sacrebleu.corpus_bleu(found, [targets]).score} if found else {}
+        return Sample(scores, list(zip(sources, targets, found, strict=True)))
+
+
+TASK: Task = Translation()
