@@ -64,7 +64,7 @@ def _log_to_stderr() -> None:
 
 
 def serve() -> None:
-    from t2t_repro.serving.versions import newest_version
+    from t2t_repro.saved_model import newest_version
 
     newest_version(FLAGS.export_dir)
     for package, distribution in (("aiohttp", "aiohttp"), ("prometheus_client", "prometheus-client")):

@@ -109,7 +109,7 @@ def load(
     Raises FileNotFoundError if there is neither a run nor a SavedModel, and ValueError if one is damaged, several runs
     do not share their vocabulary, or `precision` cannot be computed here.
     """
-    from t2t_repro.exporting.saved_model import ExportedModel, holds_export
+    from t2t_repro.exporting.exported_model import ExportedModel, holds_export
     from t2t_repro.inference.translator import Translator
 
     if isinstance(path, str) and holds_export(path):

@@ -69,21 +69,23 @@ MAY_IMPORT = {
     "training": MODEL | {"flops"},
     "inference": MODEL | {"training"},
     "parsing": MODEL | {"training", "inference"},
-    "exporting": MODEL | {"training", "inference"},
+    "saved_model": {"io", "processor", "task"},
+    "exporting": MODEL | {"training", "inference", "saved_model"},
     "evaluation": MODEL | {"training", "inference"},
     "translation": MODEL | {"training", "inference", "evaluation"},
     "selftest": MODEL | {"flops", "preparation", "training", "inference", "exporting"},
-    "serving": {"io", "processor", "task"},  # an export stands on its own
+    "serving": {"saved_model"},  # an export stands on its own
     "cli": CORE | {"scale", "training"},
     "bin": MODEL
     | {"cli", "flops", "scale"}
-    | {"preparation", "parsing", "training", "inference", "exporting", "evaluation", "selftest", "serving"},
+    | {"preparation", "parsing", "training", "inference", "saved_model", "exporting", "evaluation", "selftest"}
+    | {"serving"},
     "api": MODEL | {"preparation", "training", "inference", "exporting", "evaluation"},
     "__init__": {"api", "config", "problem", "registry", "task"},
 }
 # Parts whose import brings nothing but the standard library (and absl, for the programs).
 LIGHT = {part: set() for part in (*ROOT_MODULES, "__init__", "problems", "hparams")}
-LIGHT |= {"bin": {"absl"}, "cli": {"absl"}}
+LIGHT |= {"bin": {"absl"}, "cli": {"absl"}, "saved_model": set()}
 
 # What is installed under another name than it is imported by.
 INSTALLED_AS = {

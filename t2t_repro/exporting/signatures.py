@@ -19,6 +19,7 @@ from t2t_repro.inference.decoding_loop import NEVER
 from t2t_repro.inference.memory import SEARCH_BYTES, search_bytes
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model.int8 import must_be_exact
+from t2t_repro.saved_model import DEFAULT_SIGNATURE
 
 TOKENS_AT_ONCE = 4_096  # source positions of one search; a larger batch of strings is searched in several
 SCORED_AT_ONCE = 1_024  # target positions that are scored at once: each has the logits of a whole vocabulary
@@ -32,7 +33,7 @@ class ExportedTranslator(tf.Module):
     """The signatures of the SavedModel. `signature`: what else the best translation is called by than
     `serving_default`, as the task names it."""
 
-    def __init__(self, translator: Translator, signature: str = "serving_default"):
+    def __init__(self, translator: Translator, signature: str = DEFAULT_SIGNATURE):
         super().__init__()
         self._signature = signature
         if not translator.ensemble.int8:  # it may keep its matrices in a narrow dtype too: they would be exported twice
@@ -74,7 +75,7 @@ class ExportedTranslator(tf.Module):
         best = tf.function(self._best, autograph=False, input_signature=[strings])
         return {
             self._signature: best,
-            "serving_default": best,
+            DEFAULT_SIGNATURE: best,
             "translate": tf.function(translate, autograph=False, input_signature=[strings, *search]),
             "score": tf.function(self._score, autograph=False, input_signature=[strings, targets]),
             "attention": tf.function(self._attention, autograph=False, input_signature=[strings, targets]),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from t2t_repro.exporting.exported_model import ExportedModel
 from t2t_repro.exporting.exporter import export
-from t2t_repro.exporting.saved_model import ExportedModel
 from t2t_repro.inference.translator import Translator
 from t2t_repro.selftest.training import pairs
 

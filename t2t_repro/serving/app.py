@@ -25,10 +25,11 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, exposition
 
+from t2t_repro.saved_model import WrongInput
 from t2t_repro.serving import page, protocol
 from t2t_repro.serving.batching import Batcher, Overloaded
 from t2t_repro.serving.cancellation import Cancelled
-from t2t_repro.serving.model import ServedModel, WrongInput
+from t2t_repro.serving.model import ServedModel
 
 logger = logging.getLogger("t2t_serve")
 access_logger = logging.getLogger("t2t_serve.access")

@@ -9,7 +9,8 @@ import importlib.resources
 import re
 from typing import Any
 
-from t2t_repro.serving.model import DEFAULT_SIGNATURE, ServedModel
+from t2t_repro.saved_model import DEFAULT_SIGNATURE
+from t2t_repro.serving.model import ServedModel
 
 _TEMPLATE = (importlib.resources.files(__package__ or "") / "page.html").read_text("utf-8")
 

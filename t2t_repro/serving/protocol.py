@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from t2t_repro.serving.model import DEFAULT_SIGNATURE, Input
+from t2t_repro.saved_model import DEFAULT_SIGNATURE
+from t2t_repro.serving.model import Input
 
 _KEYS = ("signature_name", "instances", "inputs")
 

@@ -220,7 +220,7 @@ def test_an_operation_that_is_missing_is_one_line(run, tmp_path, program):
         t2t_repro.load(path)
     code, out, err = program("t2t-serve", f"--export_dir={tmp_path}/exported")
     assert (code, out) == (1, "") and re.fullmatch(
-        rf".* loading version 1 of exported\nt2t-serve: {path} cannot be loaded: {reason}.*\n", err
+        rf".* loading version 1 of exported\nt2t-serve: {path} cannot run here: {reason}.*\n", err
     )
 
 

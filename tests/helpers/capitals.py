@@ -6,8 +6,9 @@ import threading
 
 import numpy as np
 
+from t2t_repro.saved_model import WrongInput
 from t2t_repro.serving.cancellation import Cancelled
-from t2t_repro.serving.model import Input, WrongInput
+from t2t_repro.serving.model import Input
 from t2t_repro.task import task_of
 
 STRINGS = Input("inputs", "string", batched=True, optional=False)

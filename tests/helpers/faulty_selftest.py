@@ -80,7 +80,7 @@ def replica() -> None:
 
 def export() -> None:
     """The exported model reads each sentence backwards."""
-    from t2t_repro.exporting.saved_model import ExportedModel
+    from t2t_repro.exporting.exported_model import ExportedModel
 
     n_best = ExportedModel.n_best
     ExportedModel.n_best = lambda self, texts, n: n_best(self, [text[::-1] for text in texts], n)

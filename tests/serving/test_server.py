@@ -26,7 +26,6 @@ from t2t_repro.serving.app import Server, Settings  # noqa: E402
 from t2t_repro.serving.protocol import Limits, Request  # noqa: E402
 from t2t_repro.serving.protocol import answer as written  # noqa: E402
 from t2t_repro.serving.server import bound  # noqa: E402
-from t2t_repro.serving.versions import newest_version  # noqa: E402
 
 TestClient.__test__ = TestServer.__test__ = False  # they are no tests
 PREDICT = "/v1/models/m:predict"
@@ -757,20 +756,6 @@ def test_the_page_is_whole_and_escaped():
     assert "<title>&lt;b&gt;&amp;</title>" in text and "<script>alert" not in text and text.count("<script>") == 1
     assert "{{" not in text and 'data-address="v1/models/m:predict"' in text and 'lang="en"' in text
     assert "http" not in text.replace("http-equiv", "")
-
-
-def test_the_newest_version(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no directory .*; give the one that t2t-exporter wrote to"):
-        newest_version(str(tmp_path / "E"))
-    with pytest.raises(FileNotFoundError, match="holds no SavedModel, it has no numbered folder"):
-        newest_version(str(tmp_path))
-    for name in ("9", "10", "11", "next"):
-        (tmp_path / name).mkdir()
-    with pytest.raises(FileNotFoundError, match="holds no SavedModel, its versions are in another format"):
-        newest_version(str(tmp_path))
-    for name in ("9", "10", "next"):
-        (tmp_path / name / "saved_model.pb").write_bytes(b"")
-    assert newest_version(str(tmp_path)) == 10
 
 
 def test_limits_are_settings():

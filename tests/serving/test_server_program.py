@@ -258,7 +258,7 @@ def test_what_cannot_be_served(program, exported, tmp_path):
     (tmp_path / "E" / "1").mkdir(parents=True)
     (tmp_path / "E" / "1" / "saved_model.pb").write_bytes(b"nonsense")
     found = program("t2t-serve", f"--export_dir={tmp_path / 'E'}")
-    assert found.code == 1 and f"\nt2t-serve: {tmp_path / 'E' / '1'} cannot be loaded: " in found.err
+    assert found.code == 1 and f"\nt2t-serve: {tmp_path / 'E' / '1'} is damaged: " in found.err
     found = program("t2t-serve", f"--export_dir={exported}", "--model_name=a/b")
     message = "t2t-serve: --model_name: 'a/b' cannot stand in an address; use letters, digits, . _ and -\n"
     assert found == (1, "", message)

@@ -1,0 +1,116 @@
+"""A SavedModel that `t2t_repro.exporting` wrote: where it is, what its model card says, and calls of its signatures.
+
+    E/1/saved_model.pb, E/1/model_card.json, E/2/...        numbered folders, of which the newest is taken
+
+What finds a version imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from t2t_repro import processor
+from t2t_repro.io import read_json
+from t2t_repro.task import DEFAULT_METRIC, task_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    import tensorflow as tf
+
+GRAPH, CARD = "saved_model.pb", "model_card.json"
+DEFAULT_SIGNATURE = "serving_default"
+_ASSERTION = re.compile(r"assertion failed: (.*)")  # as far as the line goes: then TensorFlow names the node
+
+
+class WrongInput(ValueError):  # noqa: N818
+    """The model itself refuses what it was given."""
+
+
+class Cancellable(Protocol):
+    """How a signature is called so that another thread can end the call: `t2t_repro.serving.cancellation`."""
+
+    def call(self, function: Any, inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns `function(**inputs)`."""
+
+
+def holds_graph(path: str) -> bool:
+    """Returns whether `path` itself is the folder of a SavedModel."""
+    return os.path.isfile(os.path.join(path, GRAPH))
+
+
+def newest_version(export_dir: str) -> int:
+    """Returns the highest number that names a folder with a SavedModel.
+
+    Raises FileNotFoundError if there is none, saying what is there.
+    """
+    if not os.path.isdir(export_dir):
+        raise FileNotFoundError(f"--export_dir: no directory {export_dir!r}; give the one that t2t-exporter wrote to")
+    numbers = [int(name) for name in os.listdir(export_dir) if re.fullmatch(r"\d+", name)]
+    versions = [number for number in numbers if holds_graph(os.path.join(export_dir, str(number)))]
+    if not versions:
+        what = "its versions are in another format" if numbers else "it has no numbered folder"
+        raise FileNotFoundError(f"--export_dir: {export_dir!r} holds no SavedModel, {what}; write one by t2t-exporter")
+    return max(versions)
+
+
+class SavedModel:
+    """The SavedModel in the folder `path`, loaded. `card` is its model card, empty if it has none.
+
+    Raises ValueError if it is damaged, if TensorFlow lacks one of its operations, or if this processor cannot compute
+    in its precision.
+    """
+
+    def __init__(self, path: str):
+        import tensorflow as tf
+        import tensorflow_text  # noqa: F401  (registers the operations of the tokenizer)
+
+        self.path = path
+        card = os.path.join(path, CARD)
+        try:
+            self.card: dict[str, Any] = read_json(card) if os.path.exists(card) else {}
+            self.task = task_of(self.card.get("problem", {}).get("metric", DEFAULT_METRIC))
+            self._loaded = tf.saved_model.load(path)  # kept, for signatures do not keep their variables
+        except (AttributeError, KeyError, TypeError, ValueError, OSError, tf.errors.OpError) as error:
+            raise ValueError(f"{path} is damaged: {str(error).splitlines()[0]}; export the run again") from None
+        except RuntimeError as error:  # an operation is not registered: without int8 no processor lacks one
+            reason = str(error).partition(".")[0]
+            raise ValueError(f"{path} cannot run here: {reason}; export it without int8") from None
+        self._choose_precision()
+
+    def inputs(self, signature: str) -> dict[str, tf.TensorSpec]:
+        """Returns what a signature takes."""
+        return dict(self._loaded.signatures[signature].structured_input_signature[1])
+
+    def call(
+        self, signature: str, inputs: Mapping[str, Any], cancellable: Cancellable | None = None
+    ) -> dict[str, np.ndarray]:
+        """Returns the outputs of a signature, strings as bytes.
+
+        Raises `WrongInput` if a check in the graph fails, of the inputs or of this processor's products, and what
+        `cancellable` raises.
+        """
+        import tensorflow as tf
+
+        function, takes = self._loaded.signatures[signature], self.inputs(signature)
+        given = {name: tf.constant(value, takes[name].dtype) for name, value in inputs.items()}
+        try:
+            found = cancellable.call(function, given) if cancellable else function(**given)
+        except tf.errors.InvalidArgumentError as error:
+            refused = _ASSERTION.search(error.message)
+            if refused is None:
+                raise
+            raise WrongInput(" ".join(refused[1].replace("[", " ").replace("]", " ").split())) from None
+        return {name: value.numpy() for name, value in found.items()}
+
+    def _choose_precision(self) -> None:
+        import tensorflow as tf
+
+        precision = self.card.get("precision")
+        fault = "" if tf.config.list_physical_devices("GPU") else processor.bfloat16_fault()
+        if precision == "bfloat16" and fault:
+            raise ValueError(f"{self.path} computes in bfloat16, and {fault}; export the run in float32")
+        # in the whole process; TensorFlow's own default is to multiply float32 in TF32 if a GPU has it
+        tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
