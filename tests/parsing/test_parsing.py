@@ -395,6 +395,12 @@ def test_a_mark_at_each_place_of_a_word(untrained, mark):
     assert all(found[0][1] > -1e6 for found in untrained.n_best([" ".join(words) for words in sentences], 1))
 
 
+def test_given_words_take_no_prefix_and_no_least_length(untrained):
+    for options in ({"prefixes": ["We"]}, {"min_length": 2}):
+        with pytest.raises(ValueError, match="constrained to given words: leave out prefixes and min_length"):
+            untrained.translator.n_best(["We see"], 1, **options)
+
+
 def test_a_sentence_that_the_search_gives_up_costs_no_other_one():
     parser = parser_that_writes()
     parser.translator.hparams.beam_size = 1

@@ -22,6 +22,7 @@ from t2t_repro.inference.ensemble import FixedEnsemble
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model import kernels
 from t2t_repro.model.transformer import Transformer
+from t2t_repro.parsing.constrained_decoding import ParseConstraint
 from t2t_repro.training.optimizer import Adam
 from t2t_repro.training.precision import POLICIES
 from t2t_repro.training.train_step import Updater, make_evaluator
@@ -190,16 +191,17 @@ def test_evaluation_runs_on_gpus(precision):
     assert not floats(found.copies("to_device"))
 
 
-def made_translator(vocabulary: Vocabulary, precision: str) -> Translator:
+def made_translator(vocabulary: Vocabulary, precision: str, parses: bool) -> Translator:
     model = Transformer(vocabulary.size, replace(SMALL, positions="learned"), dtype=POLICIES[precision])
-    return Translator(FixedEnsemble([model]), vocabulary, SMALL)
+    constraint = ParseConstraint(vocabulary.pieces) if parses else None
+    return Translator(FixedEnsemble([model]), vocabulary, SMALL, constraint)
 
 
 @pytest.mark.parametrize("precision", POLICIES)
 @pytest.mark.parametrize("function", ["_search", "_sample", "constrained_search", "token_log_probabilities"])
 def test_decoding_runs_on_gpus(vocabulary, function, precision):
     """Beam search, sampling, the parser's search and scoring: what a step sends to the host is ids."""
-    translator = made_translator(vocabulary, precision)
+    translator = made_translator(vocabulary, precision, parses=function == "constrained_search")
     found = audit(getattr(translator, function).get_concrete_function())
     assert not found.missing
     assert floats(found.copies("to_host")) <= set(FLOATS_TO_HOST_OF_DECODING)
@@ -210,10 +212,9 @@ def test_decoding_runs_on_gpus(vocabulary, function, precision):
 
 @pytest.fixture(scope="module")
 def exported(vocabulary) -> dict[str, Audit]:
-    signatures = ExportedTranslator(made_translator(vocabulary, "bfloat16"), parses=True).signatures()
-    signatures |= {
-        "translations": ExportedTranslator(made_translator(vocabulary, "bfloat16")).signatures()["translate"]
-    }
+    parser, translator = (made_translator(vocabulary, "bfloat16", parses) for parses in (True, False))
+    signatures = ExportedTranslator(parser, "parse").signatures()
+    signatures |= {"translations": ExportedTranslator(translator).signatures()["translate"]}
     return {name: audit(function.get_concrete_function()) for name, function in signatures.items()}
 
 
