@@ -14,7 +14,7 @@ import sys
 from absl import flags
 
 from t2t_repro.cli import common_flags, launcher
-from t2t_repro.io import written_whole
+from t2t_repro.io import atomic_write
 
 FLAGS = flags.FlagValues()
 FORMS = ("markdown", "json", "html")
@@ -32,7 +32,7 @@ def write(directory: str) -> None:
     outcomes, unreadable = report.collect(directory)
     tables = report.tables(outcomes)
     for flag, path in paths.items():
-        with written_whole(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
             file.write(forms[flag](tables, unreadable))
         launcher.report(f"wrote {path}")
     print(report_page.text(tables, unreadable))

@@ -12,7 +12,7 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def written_whole(path: str) -> Iterator[str]:
+def atomic_write(path: str) -> Iterator[str]:
     """Gives a temporary path to write to; what was written is named `path` at the end, or vanishes on an error.
 
     Raises OSError that names `path`, which Python's own for a full disk does not.
@@ -61,7 +61,7 @@ def sync(path: str) -> None:
 def write_json(path: str, value: Any) -> None:
     """Writes `value` as indented JSON, whole or not at all. A file name that is no Unicode is escaped, as JSON can."""
     with (
-        written_whole(path) as temporary,
+        atomic_write(path) as temporary,
         open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file,
     ):
         json.dump(value, file, indent=2, ensure_ascii=False, allow_nan=False)

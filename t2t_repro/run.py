@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t2t_repro.config import HParams
-from t2t_repro.io import append_line, read_json, sha256, write_json, written_whole
+from t2t_repro.io import append_line, atomic_write, read_json, sha256, write_json
 from t2t_repro.problem import Problem
 
 FORMAT = 1
@@ -110,7 +110,7 @@ class Run:
         self.can_start()
         os.makedirs(self.checkpoints, exist_ok=True)
         if not os.path.exists(self.vocabulary) or sha256(self.vocabulary) != self.vocabulary_sha256:
-            with written_whole(self.vocabulary) as temporary:
+            with atomic_write(self.vocabulary) as temporary:
                 shutil.copyfile(vocabulary, temporary)
         training = self.training if Run.exists(self.directory) else {}
         write_json(self._path, self._record() | {"training": training})

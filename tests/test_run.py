@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from t2t_repro.config import HParams
-from t2t_repro.io import read_json, sha256, write_json, written_whole
+from t2t_repro.io import atomic_write, read_json, sha256, write_json
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run, versions
 
@@ -154,11 +154,11 @@ def test_open_with_another_vocabulary(run, vocabulary):
         Run.open(run.directory)
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+def test_atomic_write_leaves_all_or_nothing(tmp_path):
     path = str(tmp_path / "file")
-    with written_whole(path) as temporary, open(temporary, "w") as file:
+    with atomic_write(path) as temporary, open(temporary, "w") as file:
         file.write("first")
-    with pytest.raises(ZeroDivisionError), written_whole(path) as temporary:
+    with pytest.raises(ZeroDivisionError), atomic_write(path) as temporary:
         with open(temporary, "w") as file:
             file.write("half")
         raise ZeroDivisionError

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from t2t_repro.io import sha256, written_whole
+from t2t_repro.io import atomic_write, sha256
 
 SHARD_NAME = re.compile(r"(train|validation|test)-\d{5}-of-\d{5}\.tfrecord")
 
@@ -36,7 +36,7 @@ def write_shard(path: str, examples: Iterable[bytes]) -> dict[str, Any]:
     import tensorflow as tf
 
     records = 0
-    with written_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         try:
             with tf.io.TFRecordWriter(temporary) as writer:
                 for serialised in examples:

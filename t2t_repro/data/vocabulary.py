@@ -36,7 +36,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from t2t_repro.io import written_whole
+from t2t_repro.io import atomic_write
 from t2t_repro.processor import usable_cores
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def learn(
             failure = error
     else:
         raise _cannot_learn(size, number, failure) from None
-    with written_whole(path) as temporary, open(temporary, "wb") as file:
+    with atomic_write(path) as temporary, open(temporary, "wb") as file:
         file.write(proto)
     return number
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from t2t_repro.data.vocabulary import END
 from t2t_repro.inference.translator import Translator
-from t2t_repro.io import written_whole
+from t2t_repro.io import atomic_write
 
 MOST_TOKENS = 128  # of either side: a page of the base model then has 6 MB
 START_WORD, END_WORD = "<start>", "<end>"
@@ -194,7 +194,7 @@ def write_page(attention: Attention, focus: Focus, path: str, about: str = "") -
     `about` says where the weights come from. Raises ValueError where `focus` names what is not there.
     """
     page = _page(attention, _resolve(attention, focus), about)
-    with written_whole(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+    with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         file.write(page)
 
 
@@ -271,5 +271,5 @@ def write_figure(attention: Attention, focus: Focus, path: str) -> None:
         segments = [[(i + aside, 1.0), (j + aside, 0.0)] for i, j in pairs]
         style = {"colors": every_colour[head], "linewidths": 1.6, "capstyle": "round", "clip_on": False}
         axes.add_collection(LineCollection(segments, alpha=[float(weights[pair]) for pair in pairs], **style))
-    with written_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from t2t_repro.io import read_json, sha256, write_json, written_whole
+from t2t_repro.io import atomic_write, read_json, sha256, write_json
 from t2t_repro.problem import Pair
 
 
@@ -61,7 +61,7 @@ class Linearized:
             os.remove(leftover)
         starts, digest = [], hashlib.sha256()
         place, trees, dropped, fault = 0, 0, 0, ""
-        with written_whole(path) as temporary, open(temporary, "wb") as file:
+        with atomic_write(path) as temporary, open(temporary, "wb") as file:
             for block in blocks:
                 starts.append([trees, place])
                 place += file.write(block.text)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from t2t_repro.data.lock import locked
-from t2t_repro.io import read_json, sha256, write_json, written_whole
+from t2t_repro.io import atomic_write, read_json, sha256, write_json
 from t2t_repro.preparation.corpora import Readable
 from t2t_repro.problem import TextFiles, Wmt
 
@@ -259,7 +259,7 @@ def _unpack(archive: str, folder: str, members: list[str]) -> dict[str, Any]:
             path = os.path.join(folder, name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             content = tar.extractfile(entry)
-            with written_whole(path) as temporary, open(temporary, "wb") as file:
+            with atomic_write(path) as temporary, open(temporary, "wb") as file:
                 shutil.copyfileobj(content, file, _COPY_BYTES)  # type: ignore[arg-type]
             files[name] = {"bytes": os.path.getsize(path), "sha256": sha256(path)}
             missing.remove(name)

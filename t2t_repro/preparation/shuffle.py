@@ -21,7 +21,7 @@ from typing import Any
 
 from t2t_repro.data.shards import example
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.io import read_json, sha256, write_json, written_whole
+from t2t_repro.io import atomic_write, read_json, sha256, write_json
 from t2t_repro.preparation.statistics import SplitCounts, irregular
 from t2t_repro.preparation.validation_split import source_hash
 from t2t_repro.problem import Pair
@@ -147,7 +147,7 @@ class Encoder:
         path = self._piles.path(chunk[0])
         heaps, train, held = self.encode(chunk)
         starts, digest = [0], hashlib.sha256()
-        with written_whole(path) as temporary, open(temporary, "wb") as file:
+        with atomic_write(path) as temporary, open(temporary, "wb") as file:
             for heap in heaps:
                 content = b"".join(_CARD.pack(place, len(one)) + one for place, one in heap)
                 file.write(content)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2t_repro.io import sync, written_whole
+from t2t_repro.io import atomic_write, sync
 from t2t_repro.run import Run
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the name of every variable in a checkpoint
@@ -227,7 +227,7 @@ def _write_list(run: Run, whole: list[str]) -> None:
     names = [os.path.basename(path) for path in whole]
     lines = [f'model_checkpoint_path: "{names[-1]}"', *(f'all_model_checkpoint_paths: "{name}"' for name in names)]
     path = os.path.join(run.checkpoints, _LIST)
-    with written_whole(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+    with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
 
 
