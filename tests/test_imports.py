@@ -44,9 +44,10 @@ ROOT_MODULES = (
     "flops",
     "scale",
     "task",
+    "token_ids",
 )
 
-CORE = {"config", "io", "lines", "log", "problem", "processes", "processor", "registry", "run", "task"}
+CORE = {"config", "io", "lines", "log", "problem", "processes", "processor", "registry", "run", "task", "token_ids"}
 MODEL = CORE | {"data", "model"}
 MAY_IMPORT = {
     "config": set(),
@@ -57,6 +58,7 @@ MAY_IMPORT = {
     "log": set(),
     "processes": set(),
     "processor": set(),
+    "token_ids": set(),
     "registry": {"config", "problem", "scale"},
     "run": {"config", "io", "problem", "registry"},
     "flops": {"config"},

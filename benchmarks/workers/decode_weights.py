@@ -40,7 +40,7 @@ def main() -> None:
     path = os.path.join(folder, "vocabulary.model")
     with open(path, "wb"):
         pass  # nobody tokenizes here
-    vocabulary = types.SimpleNamespace(pieces=pieces(shape.vocab_size), path=path)
+    vocabulary = types.SimpleNamespace(subwords=pieces(shape.vocab_size), path=path)
     ctranslate2.write(made_model(shape, "float32"), vocabulary, os.path.join(folder, "ctranslate2"), "float32")
 
 

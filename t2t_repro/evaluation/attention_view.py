@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from t2t_repro.data.vocabulary import END
 from t2t_repro.inference.translator import Translator
 from t2t_repro.io import atomic_write
+from t2t_repro.token_ids import END
 
 MOST_TOKENS = 128  # of either side: a page of the base model then has 6 MB
 START_WORD, END_WORD = "<start>", "<end>"

@@ -63,8 +63,8 @@ def write(
     """
     must_be_installed()
     spec = _specification(model)
-    spec.register_source_vocabulary(vocabulary.pieces)
-    spec.register_target_vocabulary(vocabulary.pieces)
+    spec.register_source_vocabulary(vocabulary.subwords)
+    spec.register_target_vocabulary(vocabulary.subwords)
     spec.validate()
     spec.optimize(quantization="float32" if quantization == "none" else quantization)
     os.makedirs(directory, exist_ok=True)

@@ -14,12 +14,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2t_repro.data.vocabulary import END, PAD
 from t2t_repro.inference.decoding_loop import NEVER
 from t2t_repro.inference.memory import SEARCH_BYTES, search_bytes
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model.int8 import must_be_exact
 from t2t_repro.saved_model import DEFAULT_SIGNATURE
+from t2t_repro.token_ids import END, PAD
 
 TOKENS_AT_ONCE = 4_096  # source positions of one search; a larger batch of strings is searched in several
 SCORED_AT_ONCE = 1_024  # target positions that are scored at once: each has the logits of a whole vocabulary

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from t2t_repro.inference.decoding_loop import (
-    END,
     NEVER,
     Beams,
     Constraint,
@@ -24,6 +23,7 @@ from t2t_repro.inference.decoding_loop import (
 )
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.model.transformer import Transformer
+from t2t_repro.token_ids import END
 
 
 def length_penalty(length: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:

@@ -18,8 +18,8 @@ import tensorflow as tf
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.inference.top_k import top_k
 from t2t_repro.model.attention import mask_bias
+from t2t_repro.token_ids import END, PAD
 
-PAD, END = 0, 1
 NEVER = -1e30  # the log-probability of what cannot be; finite, so that no difference of two is NaN
 KEEP = 0.75  # a batch goes on as it is while more than this share of its sentences is not done
 

@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.inference.decoding_loop import (
-    END,
     NEVER,
     Beams,
     Hypotheses,
@@ -26,6 +25,7 @@ from t2t_repro.inference.decoding_loop import (
 )
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.model.transformer import Transformer
+from t2t_repro.token_ids import END
 
 
 def draws(sources: Sequence[Sequence[int]], samples: int, length: int, seed: int) -> np.ndarray:

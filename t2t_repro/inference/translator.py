@@ -14,12 +14,13 @@ from t2t_repro.data import batching
 from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs
 from t2t_repro.inference import memory, parallel
 from t2t_repro.inference.beam_search import beam_search
-from t2t_repro.inference.decoding_loop import NEVER, PAD, Constraint, Hypotheses
+from t2t_repro.inference.decoding_loop import NEVER, Constraint, Hypotheses
 from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
 from t2t_repro.inference.line_windows import Advance, Report
 from t2t_repro.inference.sampling import draws, sample
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
+from t2t_repro.token_ids import PAD
 from t2t_repro.training.checkpoints import load_weights
 from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
 
@@ -205,7 +206,7 @@ class Translator:
         must_be_pairs(pairs)
         sources = self.vocabulary.encode([source for source, _ in pairs])
         targets = self.vocabulary.encode([target for _, target in pairs])
-        pieces = self.vocabulary.pieces
+        subwords = self.vocabulary.subwords
         scores: list[Found] = [[] for _ in pairs]
         lengths = np.array([[len(s), len(t)] for s, t in zip(sources, targets, strict=True)]).reshape(-1, 2)
         longest, limit = lengths.max(axis=1, initial=0), self._max_positions()
@@ -222,7 +223,7 @@ class Translator:
         most = memory.batches_in_memory(BATCH_TOKENS, self.model.vocab_size)
         for numbers, log_p_BL in zip(batches, parallel.at_once(log_probabilities, batches, most), strict=True):
             for number, log_p in zip(numbers, log_p_BL.tolist(), strict=True):
-                scores[number] = [(pieces[id], log_p[place]) for place, id in enumerate(targets[number])]
+                scores[number] = [(subwords[id], log_p[place]) for place, id in enumerate(targets[number])]
             if advance:
                 advance(len(numbers))
         return scores

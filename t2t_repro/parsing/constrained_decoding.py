@@ -13,9 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from t2t_repro.inference.decoding_loop import END, NEVER, PAD, Beams, Sentences
+from t2t_repro.inference.decoding_loop import NEVER, Beams, Sentences
 from t2t_repro.inference.top_k import top_k
 from t2t_repro.parsing.linearization import CLOSE, OPEN, UNTOLD, split_words, symbol_of
+from t2t_repro.token_ids import END, PAD
 
 # What begins with a piece, if anything does. _FIRST_OPENING: an opening as the first piece, inside a word as any other.
 _INSIDE, _WORD, _OPENING, _FIRST_OPENING, _CLOSING = range(5)
@@ -25,18 +26,18 @@ _SPACE = "\u2581"  # what sentencepiece writes for it
 class ParseConstraint:
     """What may follow, for a vocabulary: a `Constraint`. How far each beam has come is in its `Beams`."""
 
-    def __init__(self, pieces: Sequence[str]):
-        """`pieces`: the spelling of each id. A bracket has a space before it, except at the beginning of the text."""
+    def __init__(self, subwords: Sequence[str]):
+        """`subwords`: the spelling of each id. A bracket has a space before it, except at the beginning of the text."""
         starts = {_SPACE + OPEN: _OPENING, OPEN: _FIRST_OPENING, _SPACE + CLOSE: _CLOSING, _SPACE: _WORD}
-        numbers = {piece: number for number, piece in enumerate(pieces)}
+        numbers = {subword: number for number, subword in enumerate(subwords)}
 
-        def kind(piece: str) -> int:
-            return next((kind for start, kind in starts.items() if piece.startswith(start)), _INSIDE)
+        def kind(subword: str) -> int:
+            return next((kind for start, kind in starts.items() if subword.startswith(start)), _INSIDE)
 
-        self._kinds = np.array([kind(piece) for piece in pieces], np.int32)
+        self._kinds = np.array([kind(subword) for subword in subwords], np.int32)
         self._kinds[[PAD, END]] = _WORD  # never inside of a bracket
-        closings = [numbers.get(_SPACE + CLOSE + piece.removeprefix(_SPACE)[1:], -1) for piece in pieces]
-        self._closings = np.array(closings, np.int32)  # the piece that closes what this one opens; -1: any closing may
+        closings = [numbers.get(_SPACE + CLOSE + subword.removeprefix(_SPACE)[1:], -1) for subword in subwords]
+        self._closings = np.array(closings, np.int32)  # of the closing subword; -1: any may close
 
     def given(self, texts: Sequence[str]) -> tuple[list[str], list[str]]:
         """Tokenized sentences with one space between tokens, and their words, spelled as after a bracket: with a space

@@ -43,7 +43,7 @@ class Parsing:
     def constraint(self, vocabulary: Vocabulary) -> ParseConstraint:
         from t2t_repro.parsing.constrained_decoding import ParseConstraint
 
-        return ParseConstraint(vocabulary.pieces)
+        return ParseConstraint(vocabulary.subwords)
 
     def decoder(self, translator: Any, well_formed: bool = False) -> Decoder:
         from t2t_repro.parsing.parser import Parser

@@ -27,7 +27,7 @@ from typing import Any
 from t2t_repro.data.dataset import DATASET, FORMAT, VOCABULARY, Dataset
 from t2t_repro.data.lock import locked
 from t2t_repro.data.shards import example, shard_names, write_shard
-from t2t_repro.data.vocabulary import BYTES, Vocabulary, learn
+from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import sha256, write_json
 from t2t_repro.lines import is_overlong
 from t2t_repro.parsing.linearization import rebuild
@@ -42,9 +42,11 @@ from t2t_repro.preparation.provenance import made_of, must_be_of
 from t2t_repro.preparation.shuffle import Chunk, Piles
 from t2t_repro.preparation.statistics import SplitCounts, irregular, is_empty
 from t2t_repro.preparation.validation_split import HeldOut, source_hash
+from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.problem import SPLITS, Pair, Problem, Trees, Wmt
 from t2t_repro.processor import usable_cores
 from t2t_repro.run import versions
+from t2t_repro.token_ids import NUM_BYTES
 
 PAIRS_PER_SHARD = 200_000  # one shard of training pairs is sorted in memory: about 100 MB
 ENCODE_PAIRS = 20_000  # a chunk: encoded by one process, and all that is lost when it is stopped
@@ -152,7 +154,7 @@ class _Preparation:
         record["vocabulary"] = {
             "kind": vocabulary.kind,
             "size": vocabulary.size,
-            "bytes": BYTES,
+            "bytes": NUM_BYTES,
             "characters": vocabulary.characters,
         } | self.progress["vocabulary"]
         done = self.progress.splits
@@ -236,11 +238,13 @@ class _Preparation:
         """Learns the vocabulary, from training text alone. What was encoded with another one goes."""
         kind, size = self.problem.vocab_kind, self.problem.vocab_size
         least = self.problem.min_character_count
-        sentences = learn(_Anew(self._training_sentences), self.vocabulary, kind, size, min_character_count=least)
+        sentences = learn_vocabulary(
+            _Anew(self._training_sentences), self.vocabulary, kind, size, min_character_count=least
+        )
         self.progress.splits.clear()
         shutil.rmtree(self._path(_PILES), ignore_errors=True)
         self.progress.save(vocabulary={"sha256": sha256(self.vocabulary), "sentences": sentences}, shuffled=[])
-        parts = f"{BYTES} bytes, {Vocabulary(self.vocabulary).characters:,} single characters"
+        parts = f"{NUM_BYTES} bytes, {Vocabulary(self.vocabulary).characters:,} single characters"
         self.report(f"vocabulary: {size:,} subwords ({kind}) learned from {sentences:,} sentences: {parts} among them")
 
     def _write_train(self) -> None:

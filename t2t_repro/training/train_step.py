@@ -15,7 +15,8 @@ import tensorflow as tf
 from t2t_repro.config import HParams
 from t2t_repro.data import batching
 from t2t_repro.flops import training_flops
-from t2t_repro.model.transformer import PAD, Transformer
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.token_ids import PAD
 from t2t_repro.training.fused_loss import projected_loss, vocabulary_blocks
 from t2t_repro.training.loss import Loss, smoothed_cross_entropy
 from t2t_repro.training.optimizer import Adam

@@ -46,7 +46,7 @@ class Translation:
     ) -> list[Pair]:
         """Returns (source, target) of each pair: the vocabulary is reversible, so the shards hold the text itself."""
         from t2t_repro.data import input_pipeline
-        from t2t_repro.data.vocabulary import PAD
+        from t2t_repro.token_ids import PAD
 
         sides: dict[str, list[list[int]]] = {"inputs": [], "targets": []}
         for batch in input_pipeline.evaluation_batches(dataset.shards(split)):

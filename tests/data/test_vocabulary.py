@@ -1,25 +1,20 @@
-"""The vocabulary: exact size, every Unicode string there and back, and the same ids in Python and in the graph."""
+"""Vocabulary: every Unicode string is restored, and the ids are the same in Python and in the graph."""
 
 from __future__ import annotations
 
 import gzip
 import io
-import itertools
 from pathlib import Path
 
 import pytest
+from helpers.sentences import SENTENCES
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from t2t_repro.data.vocabulary import END, PAD, Vocabulary, learn
+from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
+from t2t_repro.token_ids import END, PAD
 
-ADJECTIVES, NOUNS = "small big red old new warm quiet".split(), "house tree river garden letter bridge".split()
-SENTENCES = [
-    f"The {adjective} {noun} is number {number}." if number % 2 else f"Das {noun}-Haus: {adjective}, {number} Stück!"
-    for number, (adjective, noun) in enumerate(
-        itertools.islice(itertools.cycle(itertools.product(ADJECTIVES, NOUNS)), 300)
-    )
-]
 NASTY = [
     *["", "\0", "a\0b", "\n", "a\nb\r\n", "\t", " ", " x", "x ", "  x  y  ", "\u2028", "\u0085", "\ufeffx", "\u00a0"],
     *[
@@ -55,136 +50,10 @@ PROPERTY = settings(deadline=None, max_examples=150, suppress_health_check=[Heal
 @pytest.fixture(scope="module", params=["bpe", "word_piece"])
 def vocabulary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
     path = str(tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
-    learn(SENTENCES, path, request.param, 400)
+    learn_vocabulary(SENTENCES, path, request.param, 400)
     vocabulary = Vocabulary(path)
     assert vocabulary.kind == request.param
     return vocabulary
-
-
-@pytest.mark.parametrize("size", [320, 333, 512])
-def test_size_is_exact(tmp_path: Path, size: int):
-    assert learn(SENTENCES, str(tmp_path / "v"), "bpe", size) == len(SENTENCES)
-    vocabulary = Vocabulary(str(tmp_path / "v"))
-    assert (vocabulary.size, vocabulary.kind) == (size, "bpe")
-    assert max(max(ids) for ids in vocabulary.encode(SENTENCES)) < size
-
-
-def test_what_a_piece_may_hold(tmp_path: Path):
-    """Within a word everything, and never a space but at its start; with "bpe" letters or what is none."""
-    texts = ["Version2.0 (beta), Version2.0 (beta)! "] * 50
-    found = {}
-    for kind in ("bpe", "word_piece"):
-        with pytest.raises(ValueError, match=r"at most (\d+)") as error:
-            learn(texts, str(tmp_path / kind), kind, 5000)
-        learn(texts, str(tmp_path / kind), kind, int(str(error.value).split("at most ")[1].split(";")[0]))
-        processor = Vocabulary(str(tmp_path / kind))._processor
-        found[kind] = processor.encode(" Version2.0 (beta),", out_type=str)
-    assert found["word_piece"] == ["▁Version2.0", "▁(beta),"]
-    assert found["bpe"][:2] == ["▁Version", "2.0"] and "beta" in found["bpe"]
-
-
-def test_a_size_that_the_text_cannot_give(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    path = tmp_path / "v"
-    with pytest.raises(ValueError, match=r"vocab_size 5000 is more than .*: 300 sentences give at most (\d+)") as error:
-        learn(SENTENCES, str(path), "bpe", 5000)
-    most = int(str(error.value).split("at most ")[1].split(";")[0])
-    assert learn(SENTENCES, str(path), "bpe", most)
-    assert Vocabulary(str(path)).size == most
-    path.unlink()
-    with pytest.raises(ValueError, match=f"at most {most}"):
-        learn(SENTENCES, str(path), "bpe", most + 1)
-    assert list(tmp_path.iterdir()) == []
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_size_without_room_for_the_characters(tmp_path: Path):
-    with pytest.raises(ValueError, match=r"vocab_size 270 is too small .* ask for (\d+) or more") as error:
-        learn(SENTENCES, str(tmp_path / "v"), "bpe", 270)
-    least = int(str(error.value).split("ask for ")[1].split()[0])
-    learn(SENTENCES, str(tmp_path / "v"), "bpe", least)
-    assert Vocabulary(str(tmp_path / "v")).size == least
-
-
-def test_rare_characters_take_no_more_than_half(tmp_path: Path):
-    rare = "".join(map(chr, range(0x4E00, 0x4E00 + 200)))
-    learn([*SENTENCES * 20, rare], str(tmp_path / "v"), "bpe", 459)
-    vocabulary = Vocabulary(str(tmp_path / "v"))
-    assert 40 < vocabulary.characters <= 100
-    assert vocabulary.decode(vocabulary.encode([rare])) == [rare]
-
-
-RARE = "".join(map(chr, range(0x4E00, 0x4E00 + 60)))
-
-
-@pytest.mark.parametrize("kind", ["bpe", "word_piece"])
-def test_a_character_rarer_than_one_in_two_million_becomes_bytes(tmp_path: Path, kind: str):
-    texts = [*SENTENCES * 500, RARE, "ΩΩ", "ΩΩ"]
-    assert 3 * 2_000_000 > sum(map(len, texts)) > 2 * 2_000_000
-    learn(texts, str(tmp_path / "v"), kind, 400)
-    vocabulary = Vocabulary(str(tmp_path / "v"))
-    assert not set(RARE) & set(vocabulary.pieces) and "Ω" in vocabulary.pieces
-    assert (vocabulary.size, vocabulary.characters) == (400, len({*"".join(SENTENCES), "Ω"}))
-    assert vocabulary.decode(vocabulary.encode([RARE, "xΩ乀"])) == [RARE, "xΩ乀"]
-
-
-def test_in_little_text_every_character_is_a_subword(tmp_path: Path):
-    learn([*SENTENCES, RARE], str(tmp_path / "v"), "bpe", 500)
-    assert set(RARE) < set(Vocabulary(str(tmp_path / "v")).pieces)
-
-
-def test_the_least_count_can_be_given(tmp_path: Path):
-    texts = [*SENTENCES, RARE, "ΩΩΩ"]
-    for least, kept in ((1, {*RARE, "Ω"}), (2, {"Ω"}), (3, {"Ω"}), (4, set())):
-        learn(texts, str(tmp_path / f"v{least}"), "bpe", 500, min_character_count=least)
-        assert {*RARE, "Ω"} & set(Vocabulary(str(tmp_path / f"v{least}")).pieces) == kept
-
-
-def test_without_rare_characters_the_least_count_changes_nothing(tmp_path: Path):
-    for least in (0, 1, 5):
-        learn(SENTENCES * 2, str(tmp_path / f"v{least}"), "word_piece", 400, min_character_count=least)
-    assert len({Vocabulary(str(tmp_path / f"v{least}")).sha256 for least in (0, 1, 5)}) == 1
-
-
-def test_rare_characters_fill_a_vocabulary_that_the_text_cannot_fill_otherwise(tmp_path: Path):
-    """The size stays exact: a, b and the space, "ab" and " ab", and then the 60 rare ones."""
-    texts = ["ab ab"] * 1_000 + list(RARE)
-    for size, characters in ((259 + 5, 3), (259 + 5 + 60, 63)):
-        learn(texts, str(tmp_path / "v"), "bpe", size, min_character_count=2)
-        vocabulary = Vocabulary(str(tmp_path / "v"))
-        assert (vocabulary.size, vocabulary.characters) == (size, characters)
-
-
-@pytest.mark.parametrize(
-    ("texts", "kind", "size", "message"),
-    [
-        (SENTENCES, "bpe", 259, "vocab_size must be at least 260, got 259"),
-        (SENTENCES, "words", 400, "vocab_kind must be one of bpe, word_piece, got 'words'"),
-        (iter(SENTENCES), "bpe", 400, "goes through its texts twice"),
-        ([], "bpe", 400, "no text to learn a vocabulary from"),
-        (["", ""], "bpe", 400, "no text to learn a vocabulary from"),
-        (["fine", "not \udc80"], "bpe", 400, r"text 2 is not Unicode: a lone surrogate U\+DC80 at character 5"),
-    ],
-)
-def test_what_cannot_be_learnt_from(tmp_path: Path, texts, kind: str, size: int, message: str):
-    with pytest.raises(ValueError, match=message):
-        learn(texts, str(tmp_path / "v"), kind, size)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_file_is_the_same_whatever_the_threads(tmp_path: Path):
-    hashes = set()
-    for threads in (1, 2, 7):
-        learn(SENTENCES, str(tmp_path / f"v{threads}"), "bpe", 400, num_threads=threads)
-        hashes.add(Vocabulary(str(tmp_path / f"v{threads}")).sha256)
-    assert len(hashes) == 1
-
-
-def test_no_text_is_skipped_at_learning(tmp_path: Path):
-    """sentencepiece by itself leaves out lines beyond 4,192 bytes and those with its mark U+2585."""
-    long, marked = "Zyzzyva " * 10_000, "\u2585 Quokka " * 50
-    learn([*SENTENCES, long, marked], str(tmp_path / "v"), "bpe", 400)
-    vocabulary = Vocabulary(str(tmp_path / "v"))
-    assert len(vocabulary.encode([" Zyzzyva Quokka"])[0]) == 3
 
 
 @pytest.mark.parametrize("text", NASTY, ids=ascii)
@@ -299,27 +168,11 @@ def test_a_sentencepiece_model_of_other_making(tmp_path: Path):
 
 
 @pytest.mark.corpora
-@pytest.mark.parametrize(("kind", "size"), [("bpe", 37_000), ("word_piece", 32_000)])
-def test_12000_characters_seen_once_do_not_fill_the_vocabulary_of_news(
-    corpora: Path, tmp_path: Path, kind: str, size: int
-):
-    lines: list[str] = []
-    for side in ("en", "de"):
-        path = corpora / f"wmt_news_other_years/news.en-de.{side}.gz"
-        lines += gzip.decompress(path.read_bytes()).decode().removesuffix("\n").split("\n")
-    rare = [chr(0x4E00 + number) for number in range(12_000)]
-    learn([*lines, *rare], str(tmp_path / "v"), kind, size)
-    vocabulary = Vocabulary(str(tmp_path / "v"))
-    assert vocabulary.size == size and 100 < vocabulary.characters < 200
-    assert vocabulary.decode(vocabulary.encode(rare)) == rare
-
-
-@pytest.mark.corpora
 @pytest.mark.parametrize("file", ["multi30k/raw/train.de.gz", "newstest/newstest2014.en-fr.fr.gz"])
 def test_real_text_has_equal_ids_in_the_graph(corpora: Path, tmp_path: Path, file: str):
     with gzip.open(corpora / file, "rt", encoding="utf-8", newline="\n") as text:
         lines = [line.removesuffix("\n") for line in text][:3000]
-    learn(lines, str(tmp_path / "v"), "bpe", 4000)
+    learn_vocabulary(lines, str(tmp_path / "v"), "bpe", 4000)
     vocabulary = Vocabulary(str(tmp_path / "v"))
     ids = vocabulary.encode(lines)
     tensor = vocabulary.encode_tensor(lines)
@@ -342,7 +195,7 @@ def test_the_papers_sizes_are_exact_and_newstest2014_returns(
                 texts += [line.removesuffix("\n") for line in text]
         return texts
 
-    learn(
+    learn_vocabulary(
         read("wmt_news_other_years/news.{}.{}.gz") + read("tatoeba/tatoeba.{}.{}.gz"), str(tmp_path / "v"), kind, size
     )
     vocabulary = Vocabulary(str(tmp_path / "v"))

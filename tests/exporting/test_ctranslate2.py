@@ -18,11 +18,13 @@ from helpers.tiny_model import test_pairs as held_out_pairs
 
 from benchmarks.compare_ctranslate2 import compare, in_float32
 from t2t_repro.config import TrainingOptions
-from t2t_repro.data.vocabulary import END, PAD, Vocabulary, learn
+from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting.ctranslate2 import write
 from t2t_repro.exporting.exporter import FORMATS, QUANTIZATIONS, export
 from t2t_repro.inference.translator import Translator
+from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.registry import HPARAMS, PROBLEMS
+from t2t_repro.token_ids import END, PAD
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
 SHAPES = {
@@ -35,7 +37,7 @@ LINES = [source for source, _ in itertools.islice(train_pairs(), 40)]
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory):
     path = str(tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
-    learn([side for pair in train_pairs() for side in pair], path, "bpe", PROBLEM.vocab_size)
+    learn_vocabulary([side for pair in train_pairs() for side in pair], path, "bpe", PROBLEM.vocab_size)
     return Vocabulary(path)
 
 
@@ -98,7 +100,7 @@ def test_what_is_written(both, vocabulary):
         "README.txt", "config.json", "model.bin", "shared_vocabulary.json", "vocabulary.model"
     ]  # fmt: skip
     with open(f"{exported}/shared_vocabulary.json", encoding="utf-8") as file:
-        assert json.load(file) == vocabulary.pieces
+        assert json.load(file) == vocabulary.subwords
     assert Vocabulary(f"{exported}/vocabulary.model").sha256 == vocabulary.sha256
 
 

@@ -17,7 +17,7 @@ from helpers.instruction_sets import cpu_flags, instruction_sets
 from helpers.tiny_model import PROBLEM, SMALL, random_model, train_pairs
 
 import t2t_repro
-from t2t_repro.data.vocabulary import Vocabulary, learn
+from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.evaluation.attention_view import attend
 from t2t_repro.exporting import signatures
 from t2t_repro.exporting.exporter import export
@@ -27,6 +27,7 @@ from t2t_repro.inference.memory import search_bytes
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model import int8
 from t2t_repro.parsing.constrained_decoding import ParseConstraint
+from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import Checkpoints
 
@@ -75,7 +76,7 @@ def run(tmp_path_factory):
     """A run that was never trained, which is no matter here."""
     folder = tmp_path_factory.mktemp("export")
     vocabulary = str(folder / "vocabulary.model")
-    learn([side for pair in train_pairs() for side in pair], vocabulary, "bpe", PROBLEM.vocab_size)
+    learn_vocabulary([side for pair in train_pairs() for side in pair], vocabulary, "bpe", PROBLEM.vocab_size)
     sha256 = Vocabulary(vocabulary).sha256
     run = Run(str(folder / "run"), PROBLEM, SMALL, str(folder), 1, "float32", sha256).start(vocabulary)
     Checkpoints(run, {"model": random_model(PROBLEM.vocab_size)}, keep=1).save(1)
@@ -110,7 +111,9 @@ def test_a_stranger_gets_what_the_run_gives(run, tmp_path, quantization):
         "n_best must be at least 1 and at most beam_size, got",
     ]
     shown = attend(translator, TEXTS[0], TEXTS[2])
-    assert found["pieces"][0] == [translator.vocabulary.pieces[id] for id in translator.vocabulary.encode(TEXTS[:1])[0]]
+    assert found["pieces"][0] == [
+        translator.vocabulary.subwords[id] for id in translator.vocabulary.encode(TEXTS[:1])[0]
+    ]
     read, written = map(len, found["pieces"])
     sizes = {"encoder": [read, read], "memory": [written, read], "decoder": [written, written]}
     assert found["shapes"] == {name: [1, SMALL.num_layers, SMALL.num_heads, *size] for name, size in sizes.items()}
@@ -187,7 +190,7 @@ def wrong_products(monkeypatch):
 def constrained(run, **options) -> Translator:
     """The run as if it were of parsing."""
     free = Translator.from_run(run.directory, **options)
-    return Translator(free.ensemble, free.vocabulary, free.hparams, ParseConstraint(free.vocabulary.pieces))
+    return Translator(free.ensemble, free.vocabulary, free.hparams, ParseConstraint(free.vocabulary.subwords))
 
 
 @pytest.mark.parametrize("name", ["serving_default", "translate", "parse"])
@@ -314,14 +317,15 @@ import itertools, resource, sys
 import numpy as np
 import tensorflow as tf
 from t2t_repro.config import HParams
-from t2t_repro.data.vocabulary import Vocabulary, learn
+from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.inference.translator import Translator
 from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.model.transformer import Transformer
 
 rng, path = np.random.default_rng(0), sys.argv[1]
 letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
-learn(["".join(letters[rng.integers(0, 26, 7)]) for _ in range(60_000)], path, "bpe", 37_000)
+learn_vocabulary(["".join(letters[rng.integers(0, 26, 7)]) for _ in range(60_000)], path, "bpe", 37_000)
 h = HParams(name="x", description="", num_layers=1, d_model=16, d_ff=16, num_heads=1, d_k=16, d_v=16, extra_length=2)
 model = Transformer(37_000, h)
 translate = ExportedTranslator(Translator(model, Vocabulary(path), h)).signatures()["translate"]

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 
 from t2t_repro.cli import text_lines
 from t2t_repro.data.dataset import DATASET, FORMAT, VOCABULARY, Dataset
-from t2t_repro.data.vocabulary import END, Vocabulary
+from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.evaluation import report, report_page
 from t2t_repro.inference.line_windows import decode_to_file
 from t2t_repro.io import sha256
@@ -38,6 +38,7 @@ from t2t_repro.parsing.trees import clean, parse, parse_lines, read_trees
 from t2t_repro.preparation.provenance import must_be_of
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
+from t2t_repro.token_ids import END
 
 FIXTURE = Path(__file__).resolve().parents[1] / "fixtures/run"
 CHECKPOINT = "ckpt-3000"

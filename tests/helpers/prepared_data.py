@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 
 from t2t_repro.data.dataset import Dataset
-from t2t_repro.data.vocabulary import END, Vocabulary
+from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.preparation.corpora import Pair
+from t2t_repro.token_ids import END
 
 
 def records(dataset: Dataset, split: str) -> list[Pair]:

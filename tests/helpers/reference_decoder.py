@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.inference.beam_search import beam_search
-from t2t_repro.inference.decoding_loop import END, NEVER, PAD
+from t2t_repro.inference.decoding_loop import NEVER
 from t2t_repro.inference.sampling import sample
+from t2t_repro.token_ids import END, PAD
 
 IDS = tf.TensorSpec([None, None], tf.int32)
 INT, FLOAT = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.float32)

@@ -12,8 +12,8 @@ from helpers.reference_decoder import batch, compiled_log_p, compiled_search, hy
 from helpers.tiny_model import random_ids, shared_model
 
 from t2t_repro.inference.beam_search import length_penalty
-from t2t_repro.inference.decoding_loop import END, PAD
 from t2t_repro.inference.top_k import top_k
+from t2t_repro.token_ids import END, PAD
 
 pytestmark = pytest.mark.numeric
 

@@ -21,8 +21,8 @@ from helpers.tiny_model import shared_model
 
 from t2t_repro.inference import decoding_loop as search_module
 from t2t_repro.inference.beam_search import beam_search
-from t2t_repro.inference.decoding_loop import END
 from t2t_repro.inference.sampling import draws
+from t2t_repro.token_ids import END
 
 pytestmark = pytest.mark.numeric
 

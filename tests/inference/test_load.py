@@ -10,8 +10,9 @@ import pytest
 from helpers.tiny_model import PROBLEM, SMALL, random_model, train_pairs
 
 import t2t_repro
-from t2t_repro.data.vocabulary import Vocabulary, learn
+from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting.exporter import export
+from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import Checkpoints
 
@@ -30,7 +31,7 @@ def saved(folder: Path, vocabulary: str, seed: int) -> str:
 def runs(tmp_path_factory) -> list[str]:
     folder = tmp_path_factory.mktemp("runs")
     vocabulary = str(folder / "vocabulary.model")
-    learn([side for pair in train_pairs() for side in pair], vocabulary, "bpe", PROBLEM.vocab_size)
+    learn_vocabulary([side for pair in train_pairs() for side in pair], vocabulary, "bpe", PROBLEM.vocab_size)
     return [saved(folder / str(seed), vocabulary, seed) for seed in (1, 2)]
 
 
@@ -47,7 +48,7 @@ def test_an_ensemble_has_the_mean_of_probabilities(runs):
 
 def test_an_ensemble_has_one_vocabulary(runs, tmp_path):
     vocabulary = str(tmp_path / "vocabulary.model")
-    learn([source for source, _ in train_pairs()], vocabulary, "bpe", 300)
+    learn_vocabulary([source for source, _ in train_pairs()], vocabulary, "bpe", 300)
     run = Run(str(tmp_path / "other"), PROBLEM, SMALL, "", 1, "float32", Vocabulary(vocabulary).sha256)
     run.start(vocabulary)
     with pytest.raises(ValueError, match=r"other' has another vocabulary than .*1' \(SHA-256 differs\); runs decode"):

@@ -10,11 +10,12 @@ import pytest
 import tensorflow as tf
 from helpers.tiny_model import PROBLEM, random_model, train_pairs
 
-from t2t_repro.data.vocabulary import Vocabulary, learn
+from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.inference import parallel
 from t2t_repro.inference.decoding_loop import Hypotheses
 from t2t_repro.inference.translator import Translator
 from t2t_repro.parsing.parser import Parser
+from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 
 pytestmark = pytest.mark.numeric
 
@@ -26,7 +27,7 @@ TEXTS = ["3 red cats and 4 old dogs", "12", "a word it never saw: Straßenbahn",
 def translator(tmp_path_factory) -> Translator:
     """Random weights, so that its text is nonsense, and a real vocabulary."""
     path = str(tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
-    learn([side for pair in train_pairs() for side in pair], path, "bpe", PROBLEM.vocab_size)
+    learn_vocabulary([side for pair in train_pairs() for side in pair], path, "bpe", PROBLEM.vocab_size)
     model = random_model(PROBLEM.vocab_size, max_positions=LIMIT, beam_size=3)
     return Translator(model, Vocabulary(path), model.hparams)
 

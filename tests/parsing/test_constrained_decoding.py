@@ -11,8 +11,8 @@ from helpers.reference_decoder import batch, compiled_log_p, hypotheses, penalty
 from helpers.tiny_model import shared_model
 
 from t2t_repro.inference.beam_search import beam_search
-from t2t_repro.inference.decoding_loop import END
 from t2t_repro.parsing.constrained_decoding import ParseConstraint
+from t2t_repro.token_ids import END
 
 PIECES = ["<pad>", "</s>", "<unk>", "ǀS", "▁ǀS", "▁ǁS", "▁ǀN", "▁ǁN", "▁a", "b", "▁c"]
 FIRST, OPEN, CLOSE, OPEN_N, CLOSE_N, A, B, C = range(3, 11)

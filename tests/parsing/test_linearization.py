@@ -197,12 +197,13 @@ def test_tags_of_signs():
 
 def test_a_symbol_is_one_piece_of_the_vocabulary(tmp_path):
     """Why the marks are letters: a bracket never joins a letter."""
-    from t2t_repro.data.vocabulary import Vocabulary, learn
+    from t2t_repro.data.vocabulary import Vocabulary
+    from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 
     rng = random.Random(1)
     tokens = {"ǀS", "ǁS", "ǀNP", "ǁNP", "ǀVP", "ǁVP", "We", "(PP", ")PP"}
     lines = [" ".join(rng.choices(sorted(tokens), k=30)) for _ in range(300)]
-    learn(lines, str(tmp_path / "vocabulary"), "bpe", 290, num_threads=1)
+    learn_vocabulary(lines, str(tmp_path / "vocabulary"), "bpe", 290, num_threads=1)
     vocabulary = Vocabulary(str(tmp_path / "vocabulary"))
     pieces = {token: len(vocabulary.encode([f"We {token}"])[0]) - 2 for token in tokens}  # We and the end
     assert {token for token, number in pieces.items() if number == 1} == tokens - {"(PP", ")PP"}

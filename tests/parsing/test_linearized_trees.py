@@ -284,7 +284,7 @@ def test_a_stopped_preparation_reads_the_text_that_is_there(own: Trees, tmp_path
 
     stopped((treebank, "pair"))
     assert os.listdir(folder) == []  # nothing incomplete under its name
-    stopped((prepare_module, "learn"))
+    stopped((prepare_module, "learn_vocabulary"))
     assert sorted(os.listdir(folder)) == ["train-0.tsv", "train-0.tsv.json"]
     with monkeypatch.context() as patched:
         patched.setattr(treebank, "parse_lines", stop)

@@ -382,8 +382,8 @@ def untrained(prepared):
     """A parser with random weights and a real vocabulary, in which both marks are pieces of their own."""
     vocabulary = Vocabulary(prepared.vocabulary)
     model = random_model(vocabulary.size, extra_length=30)
-    assert {OPEN, CLOSE} < {*vocabulary.pieces}
-    return Parser(Translator(model, vocabulary, model.hparams, ParseConstraint(vocabulary.pieces)))
+    assert {OPEN, CLOSE} < {*vocabulary.subwords}
+    return Parser(Translator(model, vocabulary, model.hparams, ParseConstraint(vocabulary.subwords)))
 
 
 @pytest.mark.parametrize("mark", [OPEN, CLOSE, OPEN + CLOSE, OPEN + OPEN])

@@ -164,7 +164,7 @@ def test_a_line_above_1_mib_is_dropped_and_counted_if_the_corpus_allows(
     assert (train["pairs_read"], train["pairs"], train["dropped"]) == (401, 400, {"too_long": 1})
     assert Counter(records(dataset, "train")) == Counter(PAIRS)
     assert dataset.record["vocabulary"]["sentences"] == 801
-    assert "Ж" not in Vocabulary(dataset.vocabulary).pieces
+    assert "Ж" not in Vocabulary(dataset.vocabulary).subwords
 
 
 def test_data_made_before_a_field_was_there_is_still_read(text: Problem, data: str):

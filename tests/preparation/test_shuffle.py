@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from helpers.tiny_model import PROBLEM, silent, train_pairs
 
-from t2t_repro.data.vocabulary import learn
 from t2t_repro.preparation import pipeline as prepare_module
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.preparation.shuffle import Chunk, Piles
 from t2t_repro.preparation.statistics import SplitCounts
 from t2t_repro.preparation.validation_split import source_hash
+from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.problem import Pair
 
 PAIRS = [*train_pairs(), ("", "leer"), ("much " * 60, "viel")]
@@ -25,7 +25,7 @@ PAIRS = [*train_pairs(), ("", "leer"), ("much " * 60, "viel")]
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = str(tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
-    learn([text for pair in train_pairs() for text in pair], path, "bpe", 330)
+    learn_vocabulary([text for pair in train_pairs() for text in pair], path, "bpe", 330)
     return path
 
 

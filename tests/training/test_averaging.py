@@ -11,10 +11,11 @@ import pytest
 import tensorflow as tf
 from helpers.tiny_model import PROBLEM, SMALL, random_model, train_pairs
 
-from t2t_repro.data.vocabulary import Vocabulary, learn
+from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting.exporter import export
 from t2t_repro.inference.translator import Translator
 from t2t_repro.io import read_json
+from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.run import Run
 from t2t_repro.training.averaging import average
 from t2t_repro.training.checkpoints import Checkpoints, load_weights
@@ -27,7 +28,7 @@ def make_run(directory, folder, seed=1, weights=STEPS, **changes):
     """A run that was never trained: its checkpoint at each step holds random weights."""
     vocabulary = str(folder / "vocabulary.model")
     if not os.path.exists(vocabulary):
-        learn([side for pair in train_pairs() for side in pair], vocabulary, "bpe", PROBLEM.vocab_size)
+        learn_vocabulary([side for pair in train_pairs() for side in pair], vocabulary, "bpe", PROBLEM.vocab_size)
     hparams = dataclasses.replace(SMALL, average_checkpoints=2, checkpoint_steps=10, **changes)
     run = Run(str(directory), PROBLEM, hparams, "DATA", seed, "float32", Vocabulary(vocabulary).sha256)
     run.start(vocabulary)

@@ -193,7 +193,7 @@ def test_evaluation_runs_on_gpus(precision):
 
 def made_translator(vocabulary: Vocabulary, precision: str, parses: bool) -> Translator:
     model = Transformer(vocabulary.size, replace(SMALL, positions="learned"), dtype=POLICIES[precision])
-    constraint = ParseConstraint(vocabulary.pieces) if parses else None
+    constraint = ParseConstraint(vocabulary.subwords) if parses else None
     return Translator(FixedEnsemble([model]), vocabulary, SMALL, constraint)
 
 

@@ -12,11 +12,12 @@ import numpy as np
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.shards import example, shard_names, write_shard
 from t2t_repro.problem import Problem
+from t2t_repro.token_ids import UNKNOWN
 
 PAIRS = 50_000
 MEAN_LENGTH = 27  # tokens per side, END included: about that of news
 SPREAD, RATIO_SPREAD = 0.6, 0.2  # standard deviation of log(source length), and of log(target length / source length)
-_FIRST_ID = 3  # padding, END and the unknown token are before it
+_FIRST_ID = UNKNOWN + 1
 
 
 @contextlib.contextmanager
