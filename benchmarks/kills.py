@@ -52,7 +52,7 @@ def train_to_the_end(top: str, folder: str) -> None:
     from t2t_repro.registry import PROBLEMS
     from t2t_repro.training.trainer import train
 
-    pipeline.PAIRS_PER_SHARD, pipeline.ENCODE_PAIRS = 400, 200  # several of each
+    pipeline.PAIRS_PER_SHARD, pipeline.CHUNK_PAIRS = 400, 200  # several of each
     source, target = (os.path.join(top, name) for name in TEXT)
     problem = PROBLEMS["translate_files"].with_files(train_source=source, train_target=target)
     problem = dataclasses.replace(problem, vocab_size=400, max_length=100)

@@ -94,13 +94,13 @@ def prepare_once(source: str, target: str, vocab_size: int, processes: int, lear
     from t2t_repro.problem import Generated, Problem, TextFiles
 
     module.LEARN_PAIRS = learn_pairs
-    encode, marks = module._Preparation._encode_train, [("start", time.perf_counter())]
+    encode, marks = module.Preparation._encode_train, [("start", time.perf_counter())]
 
     def timed(*arguments: Any) -> None:
         encode(*arguments)
         marks.append(("encoding", time.perf_counter()))
 
-    module._Preparation._encode_train = timed  # type: ignore[method-assign]
+    module.Preparation._encode_train = timed  # type: ignore[method-assign]
     one = Generated(lambda: iter([("one", "pair")]))  # so that none is held out of the text, as WMT14 has its own
     text = TextFiles(source, target)
     problem = Problem(name="measured", description="", train=(text,), validation=(one,), vocab_size=vocab_size)

@@ -59,12 +59,12 @@ def estimate(problem: Problem, hparams: HParams, options: TrainingOptions) -> No
     launcher.load_tensorflow()
     from t2t_repro.data.dataset import Dataset
     from t2t_repro.evaluation.validation_preview import Sampler
-    from t2t_repro.preparation.provenance import must_be_of
+    from t2t_repro.preparation.provenance import check_same_data
     from t2t_repro.training.dry_run.estimate import dry_run
 
     directory = os.path.join(FLAGS.data_dir, problem.name)
     if Dataset.exists(directory):
-        must_be_of(Dataset.open(directory), problem)
+        check_same_data(Dataset.open(directory), problem)
     try:
         dry_run(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, options, sampler=Sampler)
     except OutOfMemory as error:

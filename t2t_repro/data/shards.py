@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from t2t_repro.io import atomic_write, sha256
@@ -12,14 +13,43 @@ from t2t_repro.io import atomic_write, sha256
 SHARD_NAME = re.compile(r"(train|validation|test)-\d{5}-of-\d{5}\.tfrecord")
 
 
+@dataclass(frozen=True)
+class FileRecord:
+    """A file of prepared data as `dataset.json` records it: a shard, or trees."""
+
+    name: str
+    bytes: int
+    records: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: str, records: int) -> FileRecord:
+        """Records the file at `path`, which holds that many records."""
+        return cls(os.path.basename(path), os.path.getsize(path), records, sha256(path))
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> FileRecord:
+        """Raises KeyError or TypeError for another form."""
+        if not isinstance(saved["name"], str) or not isinstance(saved["sha256"], str):
+            raise TypeError("name and sha256 must be strings")
+        if not all(isinstance(saved[key], int) for key in ("bytes", "records")):
+            raise TypeError("bytes and records must be integers")
+        return cls(saved["name"], saved["bytes"], saved["records"], saved["sha256"])
+
+    def is_intact(self, directory: str) -> bool:
+        """Returns whether the file is in `directory`, with the recorded number of bytes."""
+        path = os.path.join(directory, self.name)
+        return os.path.isfile(path) and os.path.getsize(path) == self.bytes
+
+
 def shard_names(split: str, number: int) -> list[str]:
-    """`train-00000-of-00004.tfrecord` and so on."""
+    """Returns `train-00000-of-00004.tfrecord` and so on."""
     return [f"{split}-{index:05d}-of-{number:05d}.tfrecord" for index in range(number)]
 
 
 def example(inputs: list[int], targets: list[int]) -> bytes:
-    """A serialised `tf.train.Example` with the int64 features `inputs` and `targets`."""
-    # the same messages as TensorFlow's, without TensorFlow: a process that encodes is small and starts at once
+    """Returns a serialized `tf.train.Example` with the int64 features `inputs` and `targets`."""
+    # the same messages as TensorFlow's, without TensorFlow: a process that encodes is small and starts quickly
     from tensorflow_datasets.proto.tf_example_generated_pb2 import Example
 
     message = Example()
@@ -28,27 +58,24 @@ def example(inputs: list[int], targets: list[int]) -> bytes:
     return message.SerializeToString(deterministic=True)
 
 
-def write_shard(path: str, examples: Iterable[bytes]) -> dict[str, Any]:
-    """Writes a TFRecord file, whole or not at all. Returns its name, bytes, number of records and SHA-256.
-
-    Raises OSError where it cannot be written, as on a full disk.
-    """
+def write_shard(path: str, examples: Iterable[bytes]) -> FileRecord:
+    """Writes a TFRecord file atomically. Raises OSError if that fails, as on a full disk."""
     import tensorflow as tf
 
     records = 0
     with atomic_write(path) as temporary:
         try:
             with tf.io.TFRecordWriter(temporary) as writer:
-                for serialised in examples:
-                    writer.write(serialised)
+                for serialized in examples:
+                    writer.write(serialized)
                     records += 1
         except tf.errors.OpError as error:
             raise OSError(f"cannot write {path}: {error.message}") from None
-    return {"name": os.path.basename(path), "bytes": os.path.getsize(path), "records": records, "sha256": sha256(path)}
+    return FileRecord.of(path, records)
 
 
 def count_records(path: str) -> int:
-    """The number of records in a TFRecord file, by walking their lengths. Raises ValueError where it is cut off."""
+    """Counts the records of a TFRecord file by their lengths. Raises ValueError if the file is cut off."""
     size, end, records = os.path.getsize(path), 0, 0
     with open(path, "rb") as file:
         while end < size:

@@ -42,7 +42,7 @@ def evaluate(
     run = Run.open(output_dir)
     computed_in = resolve(precision, run.precision)
     dataset = Dataset.open(os.path.join(data_dir or run.data_dir, run.problem.name))
-    if dataset.record["vocabulary"]["sha256"] != run.vocabulary_sha256:
+    if dataset.record.vocabulary.sha256 != run.vocabulary_sha256:
         raise ValueError(
             f"{dataset.directory!r} was prepared with another vocabulary than {output_dir!r} was trained with; give "
             "the --data_dir that it was trained on"

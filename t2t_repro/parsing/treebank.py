@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from t2t_repro.data.shards import FileRecord
 from t2t_repro.io import atomic_write, sha256
 from t2t_repro.parsing.linearization import pair
 from t2t_repro.parsing.linearized_trees import Block
@@ -184,10 +185,10 @@ def describe(corpus: Trees, hashed: bool) -> dict[str, Any]:
     return {"trees": described}
 
 
-def write_trees(path: str, trees: Iterable[Tree]) -> dict[str, Any]:
-    """Writes trees, one a line, whole or not at all. Returns the file's name, bytes, number of trees and SHA-256."""
+def write_trees(path: str, trees: Iterable[Tree]) -> FileRecord:
+    """Writes trees atomically, one per line."""
     records = 0
     with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
         for records, tree in enumerate(trees, start=1):  # noqa: B007
             file.write(f"{tree}\n")
-    return {"name": os.path.basename(path), "bytes": os.path.getsize(path), "records": records, "sha256": sha256(path)}
+    return FileRecord.of(path, records)

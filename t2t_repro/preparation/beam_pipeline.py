@@ -1,9 +1,9 @@
-"""The encoding and the shuffle as an Apache Beam pipeline, for more machines than one: the same shards, byte for byte.
+"""The encoding and the shuffle as an Apache Beam pipeline, for more than one machine: the same shards, byte for byte.
 
-The folders of text and of data must be seen by all workers under the same names. What is not here, the reading that
-finds what is wrong with the text and the learning of the vocabulary, is one machine's work, and little of it.
+All workers must see the folders of text and of data under the same names. Reading the text for errors and learning the
+vocabulary are left to one machine: they take little of the time.
 
-    chunk numbers -> read, encode, deal -> group by shard -> put in order, write
+    chunk numbers -> read, encode, partition -> group by shard -> sort, write
 """
 
 from __future__ import annotations
@@ -11,97 +11,81 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from t2t_repro.data.shards import write_shard
+from t2t_repro.data.dataset_record import to_json
+from t2t_repro.data.shards import FileRecord, write_shard
 from t2t_repro.io import read_json, write_json
-from t2t_repro.preparation.corpora import Readable, evenly, place_evenly, read_pairs_from
-from t2t_repro.preparation.shuffle import Card, Encoder, Piles
-from t2t_repro.preparation.statistics import SplitCounts
-from t2t_repro.problem import Pair
+from t2t_repro.preparation.corpora import SplitText
+from t2t_repro.preparation.shuffle import Encoder, KeyedExample, ShuffleFiles
+from t2t_repro.preparation.statistics import SplitStatistics
 
-CHUNK_PAIRS = 500_000  # read by one worker, which passes over the lines before them, but not over trees
-BATCH_PAIRS = 20_000  # of these, encoded at once
+CHUNK_PAIRS = 500_000  # read by one worker, which skips the lines before them
+BATCH_PAIRS = 20_000  # of these, encoded together
 
 _RESULT = "beam.json"
 
 
-@dataclass(frozen=True)
-class Text:
-    """Training text: its corpora, how many pairs each has, and how many of all, evenly spread, are taken."""
-
-    corpora: tuple[Readable, ...]
-    numbers: tuple[int, ...]
-    taken: int
-
-    def pairs(self, first: int) -> Iterator[Pair]:
-        """The pairs that are taken, from number `first` on."""
-        number = sum(self.numbers)
-        start = place_evenly(first, number, self.taken)
-        pairs = read_pairs_from(start, zip(self.corpora, self.numbers, strict=True))
-        return evenly(pairs, number, self.taken, start)
-
-
 def run(
-    text: Text, piles: Piles, paths: Sequence[str], options: Sequence[str]
-) -> tuple[SplitCounts, SplitCounts, list[dict[str, Any]]]:
-    """Writes the shards `paths`, those of training and, where there is held-out text, its own last.
+    text: SplitText, files: ShuffleFiles, paths: Sequence[str], options: Sequence[str]
+) -> tuple[SplitStatistics, SplitStatistics, list[FileRecord]]:
+    """Writes the shards `paths`: those of training and, if there is validation text, its own last.
 
-    `options` are flags of Beam, as `--runner=DirectRunner`. Gives the counts of the pairs to train on and of those held
-    out, and what `write_shard` says of each shard.
+    `options` are Beam's, such as `--runner=DirectRunner`. Returns the statistics of the pairs for training and of those
+    for validation, and the records of the shards.
     """
-    os.makedirs(piles.folder, exist_ok=True)
-    result = os.path.join(piles.folder, _RESULT)
+    os.makedirs(files.folder, exist_ok=True)
+    result = os.path.join(files.folder, _RESULT)
     chunks = -(-text.taken // CHUNK_PAIRS)
     with beam.Pipeline(options=PipelineOptions(list(options))) as pipeline:
         encoded = (
             pipeline
             | beam.Create(range(chunks))
             | beam.Reshuffle()
-            | beam.ParDo(_Encode(text, piles)).with_outputs("counts", main="cards")
+            | beam.ParDo(_Encode(text, files)).with_outputs("statistics", main="examples")
         )
         none = pipeline | "every shard" >> beam.Create([(shard, []) for shard in range(len(paths))])
-        cards = (encoded.cards, none) | "cards" >> beam.Flatten()
-        shards = cards | beam.GroupByKey() | "write" >> beam.Map(_write, list(paths))
-        parts = (encoded.counts, shards) | "account" >> beam.Flatten() | beam.combiners.ToList()
-        _ = parts | "result" >> beam.Map(lambda found, path: write_json(path, {"parts": found}), result)
-    train, held = SplitCounts(), SplitCounts()
+        examples = (encoded.examples, none) | "examples" >> beam.Flatten()
+        shards = examples | beam.GroupByKey() | "write" >> beam.Map(_write, list(paths))
+        parts = (encoded.statistics, shards) | "results" >> beam.Flatten() | beam.combiners.ToList()
+        _ = parts | "write results" >> beam.Map(lambda found, path: write_json(path, {"parts": found}), result)
+    train, validation = SplitStatistics(), SplitStatistics()
     records = {}
     for part in read_json(result)["parts"]:
         if "name" in part:
-            records[part["name"]] = part
+            records[part["name"]] = FileRecord.from_json(part)
         else:
-            train.add(SplitCounts.from_json(part["train"]))
-            held.add(SplitCounts.from_json(part["held_out"]))
-    return train, held, [records[os.path.basename(path)] for path in paths]
+            train.add(SplitStatistics.from_json(part["train"]))
+            validation.add(SplitStatistics.from_json(part["validation"]))
+    return train, validation, [records[os.path.basename(path)] for path in paths]
 
 
 class _Encode(beam.DoFn):
-    """The number of a chunk to (shard, cards), and its counts beside."""
+    """The number of a chunk to (shard, keyed examples), and its statistics."""
 
-    def __init__(self, text: Text, piles: Piles):
-        self._text, self._piles = text, piles
+    def __init__(self, text: SplitText, files: ShuffleFiles):
+        self._text, self._files = text, files
 
     def setup(self) -> None:
-        self._encoder = Encoder(self._piles, num_threads=1)
+        self._encoder = Encoder(self._files, num_threads=1)
 
     def process(self, number: int) -> Iterator[Any]:
         first = number * CHUNK_PAIRS
-        taken = itertools.islice(self._text.pairs(first), CHUNK_PAIRS)
+        pairs = itertools.islice(self._text.pairs(first), CHUNK_PAIRS)
         for start in itertools.count(first, BATCH_PAIRS):
-            batch = list(itertools.islice(taken, BATCH_PAIRS))
+            batch = list(itertools.islice(pairs, BATCH_PAIRS))
             if not batch:
                 return
-            heaps, train, held = self._encoder.encode((number, start, batch))
-            yield from ((shard, heap) for shard, heap in enumerate(heaps) if heap)
-            yield beam.pvalue.TaggedOutput("counts", {"train": train.to_json(), "held_out": held.to_json()})
+            partitions, train, validation = self._encoder.encode((number, start, batch))
+            yield from ((shard, partition) for shard, partition in enumerate(partitions) if partition)
+            statistics = {"train": train.to_json(), "validation": validation.to_json()}
+            yield beam.pvalue.TaggedOutput("statistics", statistics)
 
 
-def _write(shard: tuple[int, Iterable[list[Card]]], paths: list[str]) -> dict[str, Any]:
-    index, heaps = shard
-    cards = sorted(itertools.chain.from_iterable(heaps))
-    return write_shard(paths[index], (serialised for _, serialised in cards))
+def _write(shard: tuple[int, Iterable[list[KeyedExample]]], paths: list[str]) -> dict[str, Any]:
+    index, partitions = shard
+    examples = sorted(itertools.chain.from_iterable(partitions))
+    return to_json(write_shard(paths[index], (serialized for _, serialized in examples)))

@@ -1,4 +1,4 @@
-"""Where text comes from: files, treebanks and generators, read as a stream of pairs in bounded memory."""
+"""Corpora: files, treebanks and generators, read as a stream of pairs in bounded memory."""
 
 from __future__ import annotations
 
@@ -8,23 +8,77 @@ import functools
 import importlib.metadata
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from t2t_repro.data.dataset_record import Source
 from t2t_repro.io import sha256
-from t2t_repro.lines import must_be_file, read_lines
+from t2t_repro.lines import is_overlong, must_be_file, read_lines
 from t2t_repro.parsing.linearized_trees import Linearized
+from t2t_repro.preparation.validation_split import source_hash
 from t2t_repro.problem import Corpus, Generated, Pair, TextFiles, Trees, Wmt
 
 Readable = TextFiles | Generated | Linearized
 Item = TypeVar("Item")
 
 
-def read_pairs(corpus: Readable, first: int = 0) -> Iterator[Pair]:
-    """The pairs of `corpus` from number `first` on, in order, each line once.
+@dataclass(frozen=True)
+class CorpusFiles:
+    """A corpus that can be read. A corpus of a WMT data set, or sections of a treebank, has a name, and a number of
+    pairs that it is known to have (0: unknown)."""
 
-    Raises FileNotFoundError and ValueError, naming the file and line, for what cannot be read; files of unequal length
-    are known, and raised, at their end.
+    name: str
+    files: Readable
+    known_pairs: int = 0
+
+
+@dataclass(frozen=True)
+class SplitText:
+    """The text of a split: its corpora, the number of pairs in each, and how many of all are taken, evenly spaced."""
+
+    corpora: tuple[Readable, ...]
+    numbers: tuple[int, ...]
+    taken: int
+
+    def pairs(self, first: int = 0) -> Iterator[Pair]:
+        """Yields the pairs that are taken, from number `first` on."""
+        total = sum(self.numbers)
+        start = place_evenly(first, total, self.taken) if first else 0
+        return evenly(self._all_pairs(start), total, self.taken, start)
+
+    def trees(self) -> Iterator[tuple[str, str, str]]:
+        """Yields (words, linearized tree, parts of speech) of the pairs that are taken."""
+        lines = (corpus.lines() for corpus in self.corpora if isinstance(corpus, Linearized))
+        return evenly(itertools.chain.from_iterable(lines), sum(self.numbers), self.taken)
+
+    def _all_pairs(self, first: int) -> Iterator[Pair]:
+        for corpus, number in zip(self.corpora, self.numbers, strict=True):
+            if first < number:
+                yield from read_pairs(corpus, first)
+            first = max(0, first - number)
+
+
+@dataclass(frozen=True)
+class TrainingSentences:
+    """Both sides of at most `max_pairs` pairs, evenly spaced, without those for validation and without lines that were
+    cut because they are too long. Each iteration reads the text again."""
+
+    text: SplitText
+    max_pairs: int
+    validation_hashes: frozenset[int]
+
+    def __iter__(self) -> Iterator[str]:
+        for sides in evenly(self.text.pairs(), self.text.taken, min(self.text.taken, self.max_pairs)):
+            if not (self.validation_hashes and source_hash(sides[0]) in self.validation_hashes):
+                yield from itertools.filterfalse(is_overlong, sides)
+
+
+def read_pairs(corpus: Readable, first: int = 0) -> Iterator[Pair]:
+    """Yields the pairs of `corpus` from number `first` on.
+
+    Raises FileNotFoundError and ValueError, naming the file and line, for text that cannot be read. Files of unequal
+    length raise at their end.
     """
     if isinstance(corpus, Linearized):
         return corpus.pairs(first)
@@ -32,16 +86,8 @@ def read_pairs(corpus: Readable, first: int = 0) -> Iterator[Pair]:
     return itertools.islice(pairs, first, None) if first else pairs
 
 
-def read_pairs_from(first: int, corpora: Iterable[tuple[Readable, int]]) -> Iterator[Pair]:
-    """The pairs of several corpora, each given with its number of pairs, from number `first` of all on."""
-    for corpus, number in corpora:
-        if first < number:
-            yield from read_pairs(corpus, first)
-        first = max(0, first - number)
-
-
 def evenly(items: Iterator[Item], number: int, taken: int, first: int = 0) -> Iterator[Item]:
-    """Gives `taken` of `number` items, evenly spread; `items` are those from number `first` on."""
+    """Yields `taken` of `number` items, evenly spaced; `items` are those from number `first` on."""
     if taken == number:
         return items
     numbered = enumerate(items, start=first)
@@ -49,17 +95,16 @@ def evenly(items: Iterator[Item], number: int, taken: int, first: int = 0) -> It
 
 
 def place_evenly(which: int, number: int, taken: int) -> int:
-    """The number of the item that `evenly` takes as its number `which`, from 0."""
+    """Returns the number of the item that `evenly` yields as number `which`, from 0."""
     return -(-(which + 1) * number // taken) - 1
 
 
-def describe(corpus: Corpus, hashed: bool = True) -> dict[str, Any]:
-    """Describes the source of a data set, as JSON can hold it. `hashed` reads the files for their SHA-256.
+def describe(corpus: Corpus, hashed: bool = True) -> Source:
+    """Describes the source of a data set, as JSON can hold it. `hashed` adds SHA-256 or versions.
 
-    Files: absolute path, bytes and SHA-256 of both. A WMT data set: its name, split and languages, and with `hashed`
-    the SHA-256 that its archives must have, wherever they lie. A generator: its qualified name and arguments, and with
-    `hashed` the versions of the packages that its text may come from. Trees: see `treebank.describe`. Raises
-    FileNotFoundError or ValueError for a bad file.
+    Files: absolute path, bytes and SHA-256 of both. A WMT data set: its name, split and languages, and the SHA-256 of
+    its archives. A generator: its qualified name and arguments, and the versions of the packages that make its text.
+    Trees: see `treebank.describe`. Raises FileNotFoundError or ValueError for a bad file.
     """
     if isinstance(corpus, Trees):
         from t2t_repro.parsing import treebank
@@ -69,7 +114,7 @@ def describe(corpus: Corpus, hashed: bool = True) -> dict[str, Any]:
         return treebank.describe(corpus, hashed)
     if isinstance(corpus, TextFiles):
         return {side: _describe_file(getattr(corpus, side), hashed) for side in ("source", "target")}
-    described: dict[str, Any]
+    described: Source
     if isinstance(corpus, Wmt):
         from t2t_repro.preparation.downloads import archive_sums
 
@@ -119,7 +164,7 @@ def _describe_file(path: str, hashed: bool) -> dict[str, Any]:
 
 
 def _name(function: Callable[..., Any]) -> str:
-    """`module.function`, with the arguments that a partial or a dataclass with `__call__` carries; no addresses."""
+    """Returns `module.function`, with the arguments of a partial or of a dataclass with `__call__`."""
     if isinstance(function, functools.partial):
         arguments = [repr(value) for value in function.args]
         arguments += [f"{key}={value!r}" for key, value in sorted(function.keywords.items())]
@@ -131,7 +176,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _generator_versions() -> dict[str, str]:
-    """Of this package, and of Babel where it is installed, which the built-in problems write their text with."""
+    """Returns the versions of this package and, if it is installed, of Babel, which writes the built-in text."""
     from t2t_repro import __version__
 
     found = {"t2t_repro": __version__}

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from t2t_repro.io import bytes_in, nearest_folder
 from t2t_repro.parsing import treebank
-from t2t_repro.preparation.downloads import PACKED, PAIR_BYTES, space
+from t2t_repro.preparation.downloads import GZIP_RATIO, PAIR_BYTES, wmt_disk_space
 from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles, Trees, Wmt
 
 # What a pair takes in a shard, and in the shuffle files again. Measured: the pairs of Tatoeba, Multi30k, news and CRAFT
@@ -34,12 +34,12 @@ class Need(NamedTuple):
     surely: int  # even if the estimate is far too high
 
 
-def needs(problem: Problem, directory: str, piles: str, downloads: str) -> list[Need]:
+def needs(problem: Problem, directory: str, shuffle: str, downloads: str) -> list[Need]:
     """Returns what preparing `problem` still takes, less what an earlier preparation left in the three folders."""
     sets, pairs, text = {}, 0, 0
     for corpus in (corpus for split in SPLITS for corpus in problem.corpora(split)):
         if isinstance(corpus, Wmt):
-            size = sets[corpus.dataset] = space(corpus, downloads)
+            size = sets[corpus.dataset] = wmt_disk_space(corpus, downloads)
             found = size.text // PAIR_BYTES, size.text
         else:
             found = _pairs_and_bytes(corpus)
@@ -48,11 +48,11 @@ def needs(problem: Problem, directory: str, piles: str, downloads: str) -> list[
     encoded = int(taken * (RECORD_BYTES * pairs + ID_BYTES * text))
     archives = sum(size.archives for size in sets.values())
     unpacked = sum(size.unpacked for size in sets.values())
-    shuffled, written = (max(encoded - bytes_in(folder), 0) for folder in (piles, directory))
+    shuffled, written = (max(encoded - bytes_in(folder), 0) for folder in (shuffle, directory))
     return [
         Need("archives", downloads, archives, archives),
         Need("unpacked text", downloads, unpacked, unpacked // 2),
-        Need("shuffle files", piles, shuffled, shuffled // 4),
+        Need("shuffle files", shuffle, shuffled, shuffled // 4),
         Need("shards", directory, written, written // 4),
     ]
 
@@ -85,5 +85,5 @@ def _pairs_and_bytes(corpus: Corpus) -> tuple[int, int]:
         files = [corpus.source, corpus.target]
     elif isinstance(corpus, Trees):
         files, each = treebank.paths(corpus), TREE_BYTES
-    text = sum(os.path.getsize(path) * (PACKED if path.endswith(".gz") else 1) for path in files)
+    text = sum(os.path.getsize(path) * (GZIP_RATIO if path.endswith(".gz") else 1) for path in files)
     return text // each, text

@@ -1,10 +1,10 @@
-"""The files of a WMT data set as tensorflow-datasets knows them: downloaded, verified, unpacked.
+"""The files of a WMT data set: downloaded, verified, unpacked.
 
-Which archives there are, what is in them, where they are had and what their SHA-256 is, the builder of
-tensorflow-datasets says, and its download manager fetches them or finds them in `raw_dir`. Only the unpacking is done
-here: that manager holds whole files in memory, four of giga-fren's size at a time, and trusts what it once unpacked.
+The builder of tensorflow-datasets knows the archives, their contents, addresses and SHA-256, and its download manager
+fetches them or finds them in `raw_dir`. Only the unpacking is done here: that manager holds complete files in memory,
+four of giga-fren's size at a time, and does not check what it unpacked earlier.
 
-    DATA/downloads/wmt14_translate/...                                        archives, where they are not in raw_dir
+    DATA/downloads/wmt14_translate/...                                        archives, if they are not in raw_dir
     DATA/downloads/unpacked/wmt14_translate-de-en/dev.tgz/dev/newstest2013.de
     DATA/downloads/unpacked/wmt14_translate-de-en/dev.tgz/unpacked.json       sizes and SHA-256; written last
 """
@@ -19,43 +19,32 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from t2t_repro.data.lock import locked
 from t2t_repro.io import atomic_write, read_json, sha256, write_json
-from t2t_repro.preparation.corpora import Readable
+from t2t_repro.preparation.corpora import CorpusFiles
 from t2t_repro.problem import TextFiles, Wmt
 
 _RECORD = "unpacked.json"
 _COPY_BYTES = 1 << 20
 PAIR_BYTES = 300  # of a line in both languages
-PACKED = 3  # times as large is text when gzip has unpacked it
+GZIP_RATIO = 3  # of the sizes of text and its gzip file
 
 
-@dataclass(frozen=True)
-class Original:
-    """Text to read, and, if it is a corpus of a WMT data set or sections of a treebank, its name and how many pairs it
-    is known to have (0: unknown)."""
-
-    name: str
-    files: Readable
-    lines: int = 0
-
-
-class Originals:
-    """What is downloaded lies below `folder`. An archive is looked at once in the life of this object."""
+class WmtDownloader:
+    """Downloads WMT data sets to `folder`, and unpacks them. Checks each archive once."""
 
     def __init__(self, folder: str, report: Callable[[str], None]):
         self._folder, self._report = folder, report
         self._known: dict[tuple[str, str | None], dict[str, Any]] = {}
 
-    def of(self, corpus: Wmt) -> list[Original]:
-        """The corpora of one split, in the order of tensorflow-datasets, from the archives in `corpus.raw_dir`; what is
-        missing there is downloaded, and what an earlier download left damaged is fetched again.
+    def fetch(self, corpus: Wmt) -> list[CorpusFiles]:
+        """Returns the corpora of one split, in the order of tensorflow-datasets.
 
-        Raises ValueError for a data set that is not there or not of this form, and for an archive of another SHA-256;
-        OSError where a download fails.
+        Archives are read from `corpus.raw_dir` or an earlier download; missing and damaged ones are downloaded. Raises
+        ValueError for a data set that does not exist or is not of this form, and for an archive of another SHA-256;
+        OSError if a download fails.
         """
         builder = _builder(corpus, self._folder)
         key = corpus.dataset, corpus.raw_dir
@@ -69,21 +58,21 @@ class Originals:
         names, folders = splits[corpus.split]["split_subsets"], splits[corpus.split]["extraction_map"]
         lines = dict(corpus.lines)
         return [
-            Original(name, _in_order(corpus, builder, folders[name][0], name), lines.get(name, 0)) for name in names
+            CorpusFiles(name, _in_order(corpus, builder, folders[name][0], name), lines.get(name, 0)) for name in names
         ]
 
 
-class Space(NamedTuple):
-    """Bytes on disk of a WMT data set, about: what is still to be downloaded, what is still to be unpacked from it, and
-    the text of one split."""
+class DiskSpace(NamedTuple):
+    """Estimated bytes of a WMT data set: archives still to be downloaded, text still to be unpacked, and the text of
+    one split."""
 
     archives: int
     unpacked: int
     text: int
 
 
-def space(corpus: Wmt, folder: str) -> Space:
-    """Returns what `corpus` takes with its archives in `corpus.raw_dir` or in `folder`. Raises ValueError as `of`."""
+def wmt_disk_space(corpus: Wmt, folder: str) -> DiskSpace:
+    """Estimates what `corpus` takes, with archives in `corpus.raw_dir` or `folder`. Raises ValueError as `fetch`."""
     builder = _builder(corpus, folder)
     infos, lines, source = _sums(builder), dict(corpus.lines), builder.builder_config.language_pair[0]
     archives = dict.fromkeys(_members(builder), 0)
@@ -96,12 +85,12 @@ def space(corpus: Wmt, folder: str) -> Space:
             text += subset * (str(split) == corpus.split)
             if not os.path.exists(os.path.join(_unpacked(corpus, folder, url), _RECORD)):
                 archives[url] = 0 if _is_there(corpus, builder, folder, url, size) else size
-                unpacked += subset // PACKED if _subset(name).get_path(source)[0].endswith(".gz") else subset
-    return Space(sum(archives.values()), unpacked, text)
+                unpacked += subset // GZIP_RATIO if _subset(name).get_path(source)[0].endswith(".gz") else subset
+    return DiskSpace(sum(archives.values()), unpacked, text)
 
 
 def archive_sums(dataset: str) -> dict[str, str]:
-    """{URL: SHA-256} of the archives of a data set, "" where tensorflow-datasets has no sum."""
+    """Returns {URL: SHA-256} of the archives of a data set, "" if tensorflow-datasets has no hash."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder(dataset, data_dir=os.devnull)
@@ -136,7 +125,7 @@ def _sums(builder: Any) -> dict[str, Any]:
 
 
 def _members(builder: Any) -> dict[str, list[str]]:
-    """{URL of an archive: the files of it that belong to the data set}."""
+    """Returns {URL of an archive: its files that belong to the data set}."""
     source = builder.builder_config.language_pair[0]
     members: dict[str, list[str]] = {}
     for name in [name for names in builder.subsets.values() for name in names]:
@@ -150,7 +139,7 @@ def _members(builder: Any) -> dict[str, list[str]]:
 
 
 def _in_order(corpus: Wmt, builder: Any, folder: str, name: str) -> TextFiles:
-    """The two files of the corpus `name`, the source language first."""
+    """Returns the two files of the corpus `name`, the source language first."""
     first, second = builder.builder_config.language_pair
     files = dict(zip((first, second), _subset(name).get_path(first), strict=True))
     source, target = (os.path.join(folder, files[each]) for each in (corpus.source_language, corpus.target_language))
@@ -158,12 +147,12 @@ def _in_order(corpus: Wmt, builder: Any, folder: str, name: str) -> TextFiles:
 
 
 def _unpacked(corpus: Wmt, folder: str, url: str) -> str:
-    """The folder for the files of the archive at a URL."""
+    """Returns the folder for the files of the archive at a URL."""
     return os.path.join(folder, "unpacked", corpus.dataset.replace("/", "-"), os.path.basename(url))
 
 
 def _is_there(corpus: Wmt, builder: Any, folder: str, url: str, size: int) -> bool:
-    """Whether the archive at a URL lies in `raw_dir`, or was downloaded: then a file has its size."""
+    """Returns whether the archive at a URL is in `raw_dir`, or was downloaded: then a file has its size."""
     if corpus.raw_dir and os.path.exists(os.path.join(corpus.raw_dir, os.path.basename(url))):
         return True
     downloaded = glob.glob(os.path.join(glob.escape(folder), builder.name, "*"))
@@ -171,8 +160,8 @@ def _is_there(corpus: Wmt, builder: Any, folder: str, url: str, size: int) -> bo
 
 
 class _Archives:
-    """What the builder is given for tensorflow-datasets' download manager: it downloads through that one, checks every
-    time, and unpacks what is needed, file by file."""
+    """Takes the place of tensorflow-datasets' download manager: downloads through that one, checks every time, and
+    unpacks the files that are needed, one by one."""
 
     def __init__(self, builder: Any, corpus: Wmt, folder: str, report: Callable[[str], None]):
         self.manual_dir = corpus.raw_dir or folder
@@ -181,7 +170,7 @@ class _Archives:
         self._done: dict[str, str] = {}
 
     def download_and_extract(self, urls: Any) -> Any:
-        """The folder in which the archive at a URL is unpacked; for a list or dictionary of them, one of folders."""
+        """Returns the folder of the unpacked archive at a URL; for a list or dictionary of URLs, one of folders."""
         if isinstance(urls, dict):
             return {name: self.download_and_extract(part) for name, part in urls.items()}
         if not isinstance(urls, str):
@@ -191,7 +180,7 @@ class _Archives:
         return self._done[urls]
 
     def extract(self, paths: dict[str, Any]) -> dict[str, Any]:
-        """Archives that the user must fetch: none of these data sets has any."""
+        """Unpacks archives that the user must fetch: none of these data sets has any."""
         return paths
 
     def _folder_of(self, url: str) -> str:
@@ -207,12 +196,12 @@ class _Archives:
         return folder
 
     def _archive(self, url: str, expected: str) -> str:
-        """The path of an archive with the right SHA-256. One that was downloaded earlier and is damaged goes."""
+        """Returns the path of an archive with the right SHA-256. Removes a damaged one that was downloaded earlier."""
         for leftover in glob.glob(os.path.join(glob.escape(self._folder), "*", "*.tmp.*")):  # of a killed download
             shutil.rmtree(leftover, ignore_errors=True)
         self._report(f"looking for {url}, to download it if it is not there")
         archive = self._fetch(url)
-        if expected and sha256(archive) != expected:  # tensorflow-datasets trusts what it downloaded once
+        if expected and sha256(archive) != expected:  # tensorflow-datasets does not check it again
             os.remove(archive)
             archive = self._fetch(url)
         return archive
@@ -232,7 +221,7 @@ class _Archives:
 
 
 def _is_unpacked(folder: str, members: list[str], expected: str) -> bool:
-    """Whether the files are there with the bytes that were unpacked from the right archive. Reads them all."""
+    """Returns whether the files have the bytes that were unpacked from the right archive. Reads them all."""
     try:
         record = read_json(os.path.join(folder, _RECORD))
         if expected and record["sha256"] != expected:
@@ -249,7 +238,7 @@ def _is_unpacked(folder: str, members: list[str], expected: str) -> bool:
 
 
 def _unpack(archive: str, folder: str, members: list[str]) -> dict[str, Any]:
-    """Writes `members` below `folder`, each whole or not at all; {member: bytes and SHA-256}."""
+    """Writes `members` below `folder`, each atomically. Returns {member: bytes and SHA-256}."""
     missing, files = set(members), {}
     with tarfile.open(archive) as tar:
         for entry in tar:
@@ -270,7 +259,7 @@ def _unpack(archive: str, folder: str, members: list[str]) -> dict[str, Any]:
 
 @contextmanager
 def _errors_in_one_line(corpus: Wmt) -> Iterator[None]:
-    """What tensorflow-datasets raises, as this project does."""
+    """Raises the errors of tensorflow-datasets as this project's."""
     from tensorflow_datasets.core.download import download_manager, util
 
     try:
@@ -285,7 +274,7 @@ def _errors_in_one_line(corpus: Wmt) -> Iterator[None]:
             raise
         raise OSError(
             f"{corpus.dataset} cannot be downloaded ({' '.join(str(error).split())}); run this again, or fetch the "
-            f"archives otherwise and give their folder as --raw_dir: {', '.join(archive_sums(corpus.dataset))}"
+            f"archives otherwise and give their folder as `raw_dir`: {', '.join(archive_sums(corpus.dataset))}"
         ) from None
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise ValueError(f"an archive of {corpus.dataset} is damaged ({error}); fetch it again") from None

@@ -1,4 +1,4 @@
-"""SplitCounts: what dataset.json says about the pairs of one split: how many, how long, what was dropped and why."""
+"""Statistics of the pairs of a split for `dataset.json`: how many, how long, and which were dropped and why."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import collections
 from dataclasses import dataclass, field
 from typing import Any
 
+from t2t_repro.data.dataset_record import SplitRecord
 from t2t_repro.lines import is_overlong
 
 _PERCENTILES = (50, 90, 99)
 
 
 def is_empty(source: str, target: str) -> bool:
-    """Whether a side is empty or nothing but white space."""
+    """Returns whether a side is empty or nothing but white space."""
     return not source or not target or source.isspace() or target.isspace()
 
 
 def irregular(source: str, target: str, inputs: list[int], targets: list[int], max_length: int) -> str:
-    """Why a pair cannot be trained on: "empty" or "too_long"; "" where it can."""
+    """Returns why a pair cannot be trained on: "empty" or "too_long"; "" if it can."""
     if is_empty(source, target):
         return "empty"
     too_long = max(len(inputs), len(targets)) > max_length or is_overlong(source) or is_overlong(target)
@@ -25,24 +26,25 @@ def irregular(source: str, target: str, inputs: list[int], targets: list[int], m
 
 
 @dataclass
-class SplitCounts:
-    """What dataset.json says about one split. Lengths are in tokens, END included."""
+class SplitStatistics:
+    """Counts of pairs and of their lengths in tokens, END included."""
 
     read: int = 0
     kept: int = 0
     dropped: collections.Counter[str] = field(default_factory=collections.Counter)  # "empty" or "too_long"
-    irregular: collections.Counter[str] = field(default_factory=collections.Counter)  # the same, kept none the less
+    irregular: collections.Counter[str] = field(default_factory=collections.Counter)  # the same, kept nevertheless
     lengths: dict[str, collections.Counter[int]] = field(
         default_factory=lambda: {"inputs": collections.Counter(), "targets": collections.Counter()}
     )
 
     def keep(self, inputs: list[int], targets: list[int]) -> None:
+        """Counts a pair that is kept."""
         self.kept += 1
         self.lengths["inputs"][len(inputs)] += 1
         self.lengths["targets"][len(targets)] += 1
 
-    def add(self, other: SplitCounts) -> None:
-        """Counts all that `other` has counted."""
+    def add(self, other: SplitStatistics) -> None:
+        """Adds the counts of `other`."""
         self.read += other.read
         self.kept += other.kept
         self.dropped.update(other.dropped)
@@ -51,52 +53,53 @@ class SplitCounts:
             lengths.update(other.lengths[side])
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, as JSON can hold it: `from_json` reads it back."""
-        lengths = {side: sorted(counts.items()) for side, counts in self.lengths.items()}
-        return {
-            "read": self.read,
-            "kept": self.kept,
-            "dropped": self.dropped,
-            "irregular": self.irregular,
-            "lengths": lengths,
-        }
+        """Returns all counts as JSON can hold them: `from_json` reads them."""
+        return vars(self) | {"lengths": {side: sorted(counts.items()) for side, counts in self.lengths.items()}}
 
     @classmethod
-    def from_json(cls, saved: dict[str, Any]) -> SplitCounts:
+    def from_json(cls, saved: dict[str, Any]) -> SplitStatistics:
         lengths = {side: collections.Counter(dict(counts)) for side, counts in saved["lengths"].items()}
         dropped, irregular = (collections.Counter(saved[name]) for name in ("dropped", "irregular"))
         return cls(saved["read"], saved["kept"], dropped, irregular, lengths)
 
-    def record(self) -> dict[str, Any]:
-        return {
-            "pairs_read": self.read,
-            "pairs": self.kept,
-            "dropped": dict(sorted(self.dropped.items())),
-            "irregular_but_kept": dict(sorted(self.irregular.items())),
-            "tokens": {side: sum(n * count for n, count in counts.items()) for side, counts in self.lengths.items()},
-            "length": {side: _spread(counts) for side, counts in self.lengths.items()},
-        }
+    def tokens(self) -> dict[str, int]:
+        """Returns the number of tokens of each side."""
+        return {side: sum(length * n for length, n in counts.items()) for side, counts in self.lengths.items()}
+
+    def record(self, **fields: Any) -> SplitRecord:
+        """Returns the record of the split, with the `fields` that these statistics do not have."""
+        return SplitRecord(
+            pairs_read=self.read,
+            pairs=self.kept,
+            dropped=dict(sorted(self.dropped.items())),
+            irregular_but_kept=dict(sorted(self.irregular.items())),
+            tokens=self.tokens(),
+            length={side: _distribution(counts) for side, counts in self.lengths.items()},
+            **fields,
+        )
 
     def summary(self, max_length: int) -> str:
-        """`64,000 pairs, 1,043,221 source and 1,120,993 target tokens, 12 dropped (longer than 256 tokens)`."""
-        words = {"empty": "a side empty", "too_long": f"longer than {max_length} tokens"}
-        tokens = self.record()["tokens"]
+        """Returns `64,000 pairs, 1,043,221 source and 1,120,993 target tokens, 12 dropped (longer than 256 tokens)`."""
+        reasons = {"empty": "a side empty", "too_long": f"longer than {max_length} tokens"}
+        tokens = self.tokens()
         parts = [f"{self.kept:,} pairs", f"{tokens['inputs']:,} source and {tokens['targets']:,} target tokens"]
-        parts += [f"{number:,} dropped ({words[why]})" for why, number in sorted(self.dropped.items())]
-        parts += [f"{number:,} kept though irregular ({words[why]})" for why, number in sorted(self.irregular.items())]
+        parts += [f"{number:,} dropped ({reasons[why]})" for why, number in sorted(self.dropped.items())]
+        parts += [
+            f"{number:,} kept though irregular ({reasons[why]})" for why, number in sorted(self.irregular.items())
+        ]
         return ", ".join(parts)
 
 
-def _spread(counts: collections.Counter[int]) -> dict[str, float]:
-    """Mean, some percentiles and the maximum of lengths given as {length: how many}."""
+def _distribution(counts: collections.Counter[int]) -> dict[str, float]:
+    """Returns mean, percentiles and maximum of lengths, given as {length: number}."""
     number, seen = counts.total(), 0
-    found: dict[str, float] = {}
+    percentiles: dict[str, float] = {}
     if not number:
         return {}
     for length in sorted(counts):
         seen += counts[length]
         for percent in _PERCENTILES:
             if seen * 100 >= number * percent:
-                found.setdefault(f"p{percent}", length)
+                percentiles.setdefault(f"p{percent}", length)
     mean = sum(length * count for length, count in counts.items()) / number
-    return {"mean": round(mean, 2)} | found | {"max": max(counts)}
+    return {"mean": round(mean, 2)} | percentiles | {"max": max(counts)}

@@ -1,25 +1,25 @@
-"""Validation text for a problem that brings none: some of its training pairs, by their source, never trained on."""
+"""Validation text for a problem that has none: training pairs chosen by their source, which are never trained on."""
 
 from __future__ import annotations
 
 import hashlib
 import heapq
 
-HELD_OUT_PAIRS = 2_000
-HELD_OUT_SHARE = 0.05
+MAX_PAIRS = 2_000
+MAX_SHARE = 0.05
 
 
 def source_hash(source: str) -> int:
-    """64 bits that are the same for equal texts, everywhere and always."""
+    """Returns 64 bits that depend on the text alone."""
     return int.from_bytes(hashlib.blake2b(source.encode(), digest_size=8, person=b"t2t_repro held").digest(), "little")
 
 
-class HeldOut:
-    """Chooses sources to hold out: about 5% of the pairs and at most 2,000, whatever the order of the text.
+class ValidationSplit:
+    """Chooses the sources for validation: about 5% of the pairs and at most 2,000, whatever their order.
 
-    All pairs of one source go together, so that none is on both sides. Of all hashes only the smallest are kept, with
-    the number of their pairs, so the memory is bounded. (A hash that is among the smallest at the end has been so since
-    it was first seen: its count is whole.)
+    All pairs of one source go together, so that none is on both sides. Only the smallest hashes are kept, with the
+    number of their pairs, so memory is bounded. (A hash that is among the smallest at the end has been so since it was
+    first seen: its count is complete.)
     """
 
     def __init__(self) -> None:
@@ -28,32 +28,33 @@ class HeldOut:
         self._largest_first: list[int] = []  # the same hashes, negated, as a heap
 
     def add(self, source: str) -> None:
-        """One more pair, with that source."""
+        """Counts one pair with that source."""
         self._pairs += 1
         hashed = source_hash(source)
         if hashed in self._counts:
             self._counts[hashed] += 1
-        elif len(self._counts) < HELD_OUT_PAIRS:
+        elif len(self._counts) < MAX_PAIRS:
             self._counts[hashed] = 1
             heapq.heappush(self._largest_first, -hashed)
         elif hashed < -self._largest_first[0]:
             del self._counts[-heapq.heapreplace(self._largest_first, -hashed)]
             self._counts[hashed] = 1
 
-    def choose(self) -> list[int]:
-        """The hashes of the sources to hold out, at least one. Raises ValueError where that leaves nothing to train on.
+    def hashes(self) -> list[int]:
+        """Returns the hashes of the chosen sources, at least one.
 
-        A source with too many pairs to fit is passed over; where none fits, the one with the fewest pairs is taken.
+        A source with too many pairs is passed over; if all have too many, the one with the fewest is chosen. Raises
+        ValueError if nothing would be left to train on.
         """
         if len(self._counts) < 2:
             raise ValueError(
                 f"nothing to hold out for validation: the training text has {self._pairs:,} pairs with "
                 f"{len(self._counts)} different source; give validation text, or more text"
             )
-        room = min(HELD_OUT_PAIRS, max(1, int(self._pairs * HELD_OUT_SHARE)))
+        remaining = min(MAX_PAIRS, max(1, int(self._pairs * MAX_SHARE)))
         chosen = []
         for hashed, pairs in sorted(self._counts.items()):
-            if pairs <= room:
+            if pairs <= remaining:
                 chosen.append(hashed)
-                room -= pairs
+                remaining -= pairs
         return chosen or [min(self._counts, key=lambda hashed: (self._counts[hashed], hashed))]

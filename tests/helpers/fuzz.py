@@ -28,14 +28,15 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from t2t_repro.cli import text_lines
-from t2t_repro.data.dataset import DATASET, FORMAT, VOCABULARY, Dataset
+from t2t_repro.data.dataset import DATASET, VOCABULARY, Dataset
+from t2t_repro.data.dataset_record import FORMAT
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.evaluation import report, report_page
 from t2t_repro.inference.line_windows import decode_to_file
 from t2t_repro.io import sha256
 from t2t_repro.lines import read_lines
 from t2t_repro.parsing.trees import clean, parse, parse_lines, read_trees
-from t2t_repro.preparation.provenance import must_be_of
+from t2t_repro.preparation.provenance import check_same_data
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
 from t2t_repro.token_ids import END
@@ -209,7 +210,7 @@ def dataset_files(drawn: tuple[list[Any], list[Any]]) -> None:
     Path(data, DATASET).write_bytes(mutated(json.dumps(changed(record, values)).encode(), of_bytes))
     try:
         dataset = Dataset.open(data)
-        must_be_of(dataset, Problem("translate_files", "", vocab_size=400))
+        check_same_data(dataset, Problem("translate_files", "", vocab_size=400))
         json.dumps(dataset.condition())
         for split in ("train", "validation", "test"):
             if dataset.has(split):

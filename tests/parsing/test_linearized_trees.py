@@ -13,11 +13,12 @@ from helpers.prepared_data import bytes_of
 from helpers.tiny_model import silent
 
 from t2t_repro.data.dataset import Dataset
+from t2t_repro.data.dataset_record import CorpusRecord
 from t2t_repro.parsing import treebank
 from t2t_repro.parsing.linearization import pair
 from t2t_repro.parsing.linearized_trees import Linearized
 from t2t_repro.preparation import pipeline as prepare_module
-from t2t_repro.preparation.corpora import evenly, place_evenly, read_pairs_from
+from t2t_repro.preparation.corpora import SplitText, evenly, place_evenly
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.problem import Problem, Trees
 from t2t_repro.registry import PROBLEMS
@@ -140,7 +141,7 @@ def test_text_of_several_corpora_from_any_pair(own: Trees, tmp_path: Path):
     written = Linearized.write(str(tmp_path / "a.tsv"), SOURCE, treebank.linearize(own))
     pairs = list(written.pairs()) * 2
     for first in (0, 1, 59, 60, 61, 119, 120):
-        assert list(read_pairs_from(first, [(written, 60), (written, 60)])) == pairs[first:]
+        assert list(SplitText((written, written), (60, 60), 120).pairs(first)) == pairs[first:]
 
 
 @pytest.mark.parametrize(("number", "taken"), [(10, 10), (10, 3), (17, 16), (1_000, 1), (97, 40)])
@@ -238,7 +239,7 @@ def test_prepared_data_has_no_trace_of_what_was_dropped(wsj: Problem, tmp_path: 
     here, there = bytes_of(dataset.directory), bytes_of(whole.directory)
     assert here.pop("dataset.json") != there.pop("dataset.json")
     assert here == there and not os.path.exists(os.path.join(dataset.directory, "trees"))
-    gold, parsers = dataset.record["corpora"]["train"]
+    gold, parsers = dataset.record.corpora["train"]
     assert "not_trees" not in gold and parsers == {"lines": 40, "not_trees": 6}
     (line,) = (line for line in said if "not trees" in line)
     assert line.startswith(f"dropped 6 that are not trees; the first: {tmp_path}/failed.mrg, line 1: a bracket without")
@@ -317,7 +318,7 @@ def test_a_treebank_with_files_missing_is_reported_and_recorded(wsj: Problem, tm
         "not the paper's data; complete the treebank's files and prepare again" in line and "\n" not in line
         for line in warnings
     )
-    assert dataset.record["corpora"]["test"] == [{"name": "section 23", "trees_known": 2_416, "lines": 8}]
+    assert dataset.record.corpora["test"] == [CorpusRecord(name="section 23", trees_known=2_416, lines=8)]
     assert (
         dataset.condition()["incomplete"]
         == Dataset.open(dataset.directory).incomplete()

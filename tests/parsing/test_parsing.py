@@ -184,15 +184,15 @@ def test_the_vocabulary_reads_the_same_in_the_graph(prepared):
 
 def test_dataset_json(treebank, prepared):
     record = prepared.record
-    assert record["problem"]["metric"] == "f1"
-    (train,) = record["sources"]["train"]
+    assert record.problem.metric == "f1"
+    (train,) = record.sources["train"]
     assert train["trees"]["path"] == f"sections 02-21 of {treebank}" and train["trees"]["files"] == 40
-    assert {split: record["splits"][split]["pairs"] for split in record["splits"]} == {
+    assert {name: split.pairs for name, split in record.splits.items()} == {
         "train": 160,
         "validation": 8,
         "test": 8,
     }
-    assert record["splits"]["test"]["trees"]["records"] == 8 and "trees" not in record["splits"]["train"]
+    assert record.splits["test"].trees.records == 8 and not record.splits["train"].trees
 
 
 def test_a_treebank_that_changed_since(treebank, prepared, tmp_path):
@@ -487,17 +487,17 @@ def test_real_trees_all_the_way(corpora, tmp_path):
         test_trees=[str(folder / "craft.dev.mrg.gz")],
     )
     dataset = prepare(dataclasses.replace(problem, vocab_size=4_000), str(tmp_path), silent)
-    splits = dataset.record["splits"]
-    assert splits["train"]["pairs"] == 3_401 and not splits["train"]["dropped"]
+    splits = dataset.record.splits
+    assert splits["train"].pairs == 3_401 and not splits["train"].dropped
     brackets = sum(len(linearise(tree).split()) - len(tree.words()) for tree in read(problem.train[0]))
-    tokens = splits["train"]["tokens"]
+    tokens = splits["train"].tokens
     assert (
         tokens["targets"] - tokens["inputs"] <= 1.02 * brackets
     )  # a piece each, and few labels so rare that they are spelt
     for split, number in (("validation", 276), ("test", 3_471)):
         golds = list(read_trees(dataset.trees(split)))
         assert len(golds) == number and all(clean(tree) == tree for tree in golds)
-        assert splits[split]["length"]["targets"]["max"] <= problem.max_length
+        assert splits[split].max_lengths[1] <= problem.max_length
         pairs = records(dataset, split)
         tests = [rebuild(target, source.split(" "), g.tags()) for (source, target), g in zip(pairs, golds, strict=True)]
         assert not sum(repairs for _, repairs in tests)
@@ -513,5 +513,5 @@ def test_one_tree_at_hand_is_too_long(corpora, tmp_path):
         train_trees=[str(folder / "craft.train.mrg.gz")], validation_trees=[str(folder / "craft.dev.mrg.gz")]
     )
     dataset = prepare(problem, str(tmp_path), silent)
-    assert dataset.record["splits"]["train"]["pairs"] == 23_656
-    assert dataset.record["splits"]["train"]["dropped"] == {"too_long": 1}
+    assert dataset.record.splits["train"].pairs == 23_656
+    assert dataset.record.splits["train"].dropped == {"too_long": 1}

@@ -11,6 +11,7 @@ from helpers import small_treebank
 from helpers.prepared_data import bytes_of
 from helpers.tiny_model import PROBLEM, silent
 
+from t2t_repro.data.dataset_record import CorpusRecord
 from t2t_repro.parsing import treebank
 from t2t_repro.preparation import pipeline as prepare_module
 from t2t_repro.preparation.pipeline import prepare
@@ -38,7 +39,7 @@ def test_the_same_as_without_it(problem: Problem, tmp_path: Path, monkeypatch: p
     here = prepare(problem, str(tmp_path / "here"), silent)
     there = prepare(problem, str(tmp_path / "there"), silent, beam=["--runner=DirectRunner"])
     assert there.record == here.record
-    assert len(here.shards("train")) == 3 and here.record["splits"]["train"]["held_out"]
+    assert len(here.shards("train")) == 3 and here.record.splits["train"].held_out
     for split in ("train", "validation"):
         for one, other in zip(here.shards(split), there.shards(split), strict=True):
             assert Path(one).read_bytes() == Path(other).read_bytes()
@@ -61,7 +62,7 @@ def test_the_same_trees_as_without_it(tmp_path: Path, monkeypatch: pytest.Monkey
     problem = dataclasses.replace(PROBLEMS["parse_files"], train=trees, vocab_size=330, sample=sample)
     here = prepare(problem, str(tmp_path / "here"), silent, processes=2)
     there = prepare(problem, str(tmp_path / "there"), silent, beam=["--runner=DirectRunner"])
-    assert there.record == here.record and there.record["corpora"]["train"][1] == {"lines": 200, "not_trees": 1}
+    assert there.record == here.record and there.record.corpora["train"][1] == CorpusRecord(lines=200, not_trees=1)
     assert bytes_of(here.directory) == bytes_of(there.directory)
 
 

@@ -27,7 +27,7 @@ ARCHIVES = {  # bytes, as tensorflow-datasets has them
 
 def needed(problem: Problem, folder: Path) -> dict[str, int]:
     """Expected bytes by kind."""
-    found = needs(problem, str(folder / "data"), str(folder / "data/piles"), str(folder / "downloads"))
+    found = needs(problem, str(folder / "data"), str(folder / "data/shuffle"), str(folder / "downloads"))
     return {need.kind: need.expected for need in found}
 
 
@@ -61,8 +61,8 @@ def test_what_is_there_is_not_needed(tmp_path: Path):
     unpacked = tmp_path / "downloads/unpacked/wmt14_translate-de-en/training-parallel-nc-v9.tgz"
     unpacked.mkdir(parents=True)
     (unpacked / "unpacked.json").touch()
-    (tmp_path / "data" / "piles").mkdir(parents=True)
-    for name, size in (("train-00000-of-00023.tfrecord", 1_000), ("piles/pile-00000", 300)):
+    (tmp_path / "data" / "shuffle").mkdir(parents=True)
+    for name, size in (("train-00000-of-00023.tfrecord", 1_000), ("shuffle/chunk-00000", 300)):
         (tmp_path / "data" / name).write_bytes(bytes(size))
     after = needed(problem.with_raw_dir(str(tmp_path / "raw")), tmp_path)
     assert after["archives"] == ARCHIVES["training-parallel-europarl-v7.tgz"]
@@ -165,5 +165,5 @@ def test_the_estimate_holds_for_real_text(corpora: Path, tmp_path: Path, file: s
     problem = Problem(name="real", description="", train=(TextFiles(*map(str, sides)),), vocab_size=size)
     expected = needed(problem, tmp_path)
     dataset = prepare(problem, str(tmp_path), lambda line: None)
-    shards = sum(shard["bytes"] for shard in dataset.record["splits"]["train"]["shards"])
+    shards = sum(shard.bytes for shard in dataset.record.splits["train"].shards)
     assert 0.5 < expected["shards"] / shards < 2

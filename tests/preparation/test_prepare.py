@@ -21,12 +21,13 @@ from helpers.tiny_model import silent
 
 from t2t_repro import lines
 from t2t_repro.data.dataset import Dataset
+from t2t_repro.data.dataset_record import DatasetRecord
 from t2t_repro.data.shards import count_records, write_shard
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.preparation import pipeline as prepare_module
 from t2t_repro.preparation import validation_split
 from t2t_repro.preparation.pipeline import prepare
-from t2t_repro.preparation.validation_split import HeldOut, source_hash
+from t2t_repro.preparation.validation_split import ValidationSplit, source_hash
 from t2t_repro.problem import Generated, Pair, Problem, TextFiles
 from t2t_repro.registry import PROBLEMS
 
@@ -75,7 +76,7 @@ def test_what_is_prepared(text: Problem, data: str):
     names = {
         "vocabulary.model",
         "dataset.json",
-        *(f"{split}-00000-of-00001.tfrecord" for split in dataset.record["splits"]),
+        *(f"{split}-00000-of-00001.tfrecord" for split in dataset.record.splits),
     }
     assert bytes_of(dataset.directory).keys() == names
 
@@ -83,7 +84,8 @@ def test_what_is_prepared(text: Problem, data: str):
 def test_what_dataset_json_says(text: Problem, data: str):
     dataset = prepare(text, data, silent)
     record = json.loads(Path(dataset.directory, "dataset.json").read_text("utf-8"))
-    assert record == dataset.record
+    assert DatasetRecord.from_json(record) == dataset.record
+    assert dataset.record.to_json() == record
     assert Problem(**record["problem"]) == dataclasses.replace(text, train=(), validation=(), test=())
     assert record["sources"]["test"][0]["source"]["path"] == text.test[0].source  # type: ignore[union-attr]
     assert record["vocabulary"]["sha256"] == Vocabulary(dataset.vocabulary).sha256
@@ -103,7 +105,7 @@ def test_what_dataset_json_says(text: Problem, data: str):
 def test_prepared_once_for_all(text: Problem, data: str, monkeypatch: pytest.MonkeyPatch):
     first = prepare(text, data, silent)
     before = bytes_of(first.directory)
-    monkeypatch.setattr(prepare_module, "_Preparation", None)
+    monkeypatch.setattr(prepare_module, "Preparation", None)
     Path(first.directory, "progress.json").write_text("killed before this was removed")
     said: list[str] = []
     assert prepare(text, data, said.append, verify=True) == first
@@ -113,7 +115,7 @@ def test_prepared_once_for_all(text: Problem, data: str, monkeypatch: pytest.Mon
 
 def test_a_global_shuffle_over_shards(text: Problem, data: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(prepare_module, "PAIRS_PER_SHARD", 120)
-    monkeypatch.setattr(prepare_module, "ENCODE_PAIRS", 33)
+    monkeypatch.setattr(prepare_module, "CHUNK_PAIRS", 33)
     dataset = prepare(text, data, silent)
     shards = dataset.shards("train")
     assert [os.path.basename(path) for path in shards] == [f"train-0000{n}-of-00004.tfrecord" for n in range(4)]
@@ -128,7 +130,7 @@ def test_a_global_shuffle_over_shards(text: Problem, data: str, monkeypatch: pyt
 
 def test_validation_and_test_may_have_several_shards(text: Problem, data: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(prepare_module, "PAIRS_PER_SHARD", 3)
-    monkeypatch.setattr(prepare_module, "ENCODE_PAIRS", 2)
+    monkeypatch.setattr(prepare_module, "CHUNK_PAIRS", 2)
     dataset = prepare(text, data, silent)
     assert [count_records(path) for path in dataset.shards("validation")] == [3, 3, 1]
     assert records(dataset, "validation") == PAIRS[:7]
@@ -140,10 +142,10 @@ def test_what_is_dropped_is_counted(text: Problem, data: str, tmp_path: Path):
     said: list[str] = []
     problem = dataclasses.replace(text, train=(*text.train, corpus), test=(corpus,))
     dataset = prepare(problem, data, said.append)
-    train, test = dataset.record["splits"]["train"], dataset.record["splits"]["test"]
-    assert (train["pairs_read"], train["pairs"], train["dropped"]) == (404, 400, {"empty": 2, "too_long": 2})
+    train, test = dataset.record.splits["train"], dataset.record.splits["test"]
+    assert (train.pairs_read, train.pairs, train.dropped) == (404, 400, {"empty": 2, "too_long": 2})
     assert Counter(records(dataset, "train")) == Counter(PAIRS)
-    assert (test["pairs"], test["irregular_but_kept"]) == (4, {"empty": 2, "too_long": 2})
+    assert (test.pairs, test.irregular_but_kept) == (4, {"empty": 2, "too_long": 2})
     assert records(dataset, "test") == irregular
     assert "2 dropped (a side empty), 2 dropped (longer than 40 tokens)" in said[2]
     assert "2 kept though irregular (longer than 40 tokens)" in said[4]
@@ -160,10 +162,10 @@ def test_a_line_above_1_mib_is_dropped_and_counted_if_the_corpus_allows(
     allowed = dataclasses.replace(corpus, drop_long_lines=True)
     problem = dataclasses.replace(text, train=(allowed,), max_length=10**6)  # of tokens there may be so many
     dataset = prepare(problem, data, silent)
-    train = dataset.record["splits"]["train"]
-    assert (train["pairs_read"], train["pairs"], train["dropped"]) == (401, 400, {"too_long": 1})
+    train = dataset.record.splits["train"]
+    assert (train.pairs_read, train.pairs, train.dropped) == (401, 400, {"too_long": 1})
     assert Counter(records(dataset, "train")) == Counter(PAIRS)
-    assert dataset.record["vocabulary"]["sentences"] == 801
+    assert dataset.record.vocabulary.sentences == 801
     assert "Ж" not in Vocabulary(dataset.vocabulary).subwords
 
 
@@ -175,7 +177,8 @@ def test_data_made_before_a_field_was_there_is_still_read(text: Problem, data: s
     for name in ("bytes", "characters"):
         del record["vocabulary"][name]
     path.write_text(json.dumps(record), "utf-8")
-    assert prepare(text, data, silent, verify=True).record == record
+    vocabulary = dataclasses.replace(first.record.vocabulary, bytes=None, characters=None)
+    assert prepare(text, data, silent, verify=True).record == dataclasses.replace(first.record, vocabulary=vocabulary)
     with pytest.raises(ValueError, match="its min_character_count is 0, not 7; give another"):
         prepare(dataclasses.replace(text, min_character_count=7), data, silent)
 
@@ -185,7 +188,7 @@ def test_length_counts_the_end(text: Problem, data: str):
     longest = max(len(ids) for pair in PAIRS for ids in vocabulary.encode(pair))
     for max_length, dropped in ((longest, False), (longest - 1, True)):
         problem = dataclasses.replace(text, name=f"at_most_{max_length}", max_length=max_length)
-        assert bool(prepare(problem, data, silent).record["splits"]["train"]["dropped"]) == dropped
+        assert bool(prepare(problem, data, silent).record.splits["train"].dropped) == dropped
 
 
 def test_nothing_left_to_train_on(text: Problem, data: str):
@@ -203,35 +206,35 @@ def test_held_out_validation(text: Problem, data: str, tmp_path: Path):
     assert Counter(train + validation) == Counter(doubled)
     assert 20 <= len(validation) <= 0.05 * len(doubled)
     assert not {source for source, _ in train} & {source for source, _ in validation}
-    assert dataset.record["splits"]["validation"]["held_out_of"] == "train"
-    assert dataset.record["vocabulary"]["sentences"] == 2 * len(train)
+    assert dataset.record.splits["validation"].held_out_of == "train"
+    assert dataset.record.vocabulary.sentences == 2 * len(train)
     assert said[3].endswith("held out of the training text")
 
 
 def test_held_out_whatever_the_order(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(validation_split, "HELD_OUT_PAIRS", 10)
+    monkeypatch.setattr(validation_split, "MAX_PAIRS", 10)
     sources = [f"source {number % 700}" for number in range(1000)]
     chosen = []
     for order in (sources, sources[::-1], sorted(sources)):
-        choice = HeldOut()
+        choice = ValidationSplit()
         for source in order:
             choice.add(source)
-        chosen.append(choice.choose())
+        chosen.append(choice.hashes())
         assert len(choice._counts) == 10
     assert chosen[0] == chosen[1] == chosen[2]
     assert 8 <= sum(source_hash(source) in chosen[0] for source in sources) <= 10
 
 
 def test_held_out_of_few_sources():
-    choice = HeldOut()
+    choice = ValidationSplit()
     for source in ["a"] * 60 + ["b"] * 40:
         choice.add(source)
-    assert choice.choose() == [source_hash("b")]
-    lone = HeldOut()
+    assert choice.hashes() == [source_hash("b")]
+    lone = ValidationSplit()
     lone.add("a")
     lone.add("a")
     with pytest.raises(ValueError, match="nothing to hold out for validation: .* 2 pairs with 1 different source"):
-        lone.choose()
+        lone.hashes()
 
 
 def test_without_test_text(text: Problem, data: str):
@@ -261,7 +264,7 @@ def test_text_that_changes_between_readings(data: str):
 
 def test_the_sample_that_the_vocabulary_is_learnt_from(text: Problem, data: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(prepare_module, "LEARN_PAIRS", 150)
-    assert prepare(text, data, silent).record["vocabulary"]["sentences"] == 300
+    assert prepare(text, data, silent).record.vocabulary.sentences == 300
 
 
 def test_translate_files(text: Problem, data: str):
@@ -281,7 +284,7 @@ def test_translate_files(text: Problem, data: str):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"vocab_size": 340}, "its vocab_size is 330, not 340; give another --data_dir"),
+        ({"vocab_size": 340}, "its vocab_size is 330, not 340; give another data_dir"),
         ({"max_length": 50}, "its max_length is 40, not 50; give another"),
         ({"test": ()}, r"its test text was \S*test\.source 115 \+ \S*test\.target \d+, not none; give another"),
         ({"train": (Generated(silent),)}, r"its train text was \S*train\.source .*, not helpers\.\S*silent; give"),  # type: ignore[arg-type]
@@ -427,7 +430,7 @@ def test_a_shard_that_does_not_fit(tmp_path: Path):
 
 def test_a_data_dir_that_is_a_file(text: Problem, tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="--data_dir: '.*file' is a file; give a directory"):
+    with pytest.raises(ValueError, match="^data_dir: '.*file' is a file; give a directory"):
         prepare(text, str(tmp_path / "file"), silent)
 
 
@@ -462,7 +465,7 @@ def test_stopped_at_every_write_and_continued(
     """Stopped before any file takes its name, with leftovers about, the same call ends with the same bytes."""
     monkeypatch.setattr(prepare_module, "PAIRS_PER_SHARD", 150)
     problem = dataclasses.replace(text, validation=()) if held else text
-    monkeypatch.setattr(prepare_module, "ENCODE_PAIRS", 170)
+    monkeypatch.setattr(prepare_module, "CHUNK_PAIRS", 170)
     names: list[str] = []
     replace = os.replace
 
@@ -499,8 +502,8 @@ def test_stopped_at_every_write_and_continued(
         assert any(line.startswith("train") for line in said) == (stop <= recorded)
 
 
-def test_stopped_before_the_piles_are_removed(text: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The account says that the training text is done; the piles still go."""
+def test_stopped_before_the_shuffle_is_removed(text: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The account says that the training text is done; the files of the shuffle are still removed."""
     expected = bytes_of(prepare(text, str(tmp_path / "whole"), silent).directory)
     data, remove = str(tmp_path / "data"), shutil.rmtree
 
@@ -512,7 +515,7 @@ def test_stopped_before_the_piles_are_removed(text: Problem, tmp_path: Path, mon
     with pytest.raises(Stopped):
         prepare(text, data, silent)
     monkeypatch.setattr(shutil, "rmtree", remove)
-    assert os.path.isdir(os.path.join(data, "small", "piles"))
+    assert os.path.isdir(os.path.join(data, "small", "shuffle"))
     assert bytes_of(prepare(text, data, silent).directory) == expected
 
 
@@ -525,7 +528,7 @@ def test_an_account_of_other_text_is_not_continued(text: Problem, data: str, tmp
     assert bytes_of(dataset.directory) == bytes_of(prepare(text, str(tmp_path / "other"), silent).directory)
 
 
-@pytest.mark.parametrize("damaged", ["", "{", "[]", '{"parts": 3}', '{"parts": {}, "splits": 3}'])
+@pytest.mark.parametrize("damaged", ["", "{", "[]", '{"inputs": 3}', '{"inputs": {}, "splits": 3}'])
 def test_a_damaged_account_is_begun_anew(text: Problem, data: str, damaged: str):
     os.makedirs(os.path.join(data, "small"))
     Path(data, "small", "progress.json").write_text(damaged)
@@ -535,11 +538,11 @@ def test_a_damaged_account_is_begun_anew(text: Problem, data: str, damaged: str)
 KILLS = """
 import os, random, signal, sys, time
 import tensorflow  # once: a fork then starts at once
-from t2t_repro.data import prepare as module
+from t2t_repro.preparation import pipeline as module
 from t2t_repro.problem import Problem, TextFiles
 
 folder, seed, processes = sys.argv[1], *map(int, sys.argv[2:])
-module.PAIRS_PER_SHARD, module.ENCODE_PAIRS = 1000, 500
+module.PAIRS_PER_SHARD, module.CHUNK_PAIRS = 1000, 500
 problem = Problem(name="killed", description="", vocab_size=600, train=(TextFiles(folder + "/a", folder + "/b"),))
 
 def start(data):

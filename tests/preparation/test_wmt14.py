@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from helpers.wmt_archives import sums, write_archives
 
-from t2t_repro.preparation import downloads as originals_module
-from t2t_repro.preparation.corpora import describe, read_pairs
-from t2t_repro.preparation.downloads import Original, Originals
+from t2t_repro.data.dataset_record import CorpusRecord
+from t2t_repro.preparation import downloads
+from t2t_repro.preparation.corpora import CorpusFiles, describe, read_pairs
+from t2t_repro.preparation.downloads import WmtDownloader
 from t2t_repro.problem import SPLITS, Pair, Problem, Wmt
 from t2t_repro.registry import PROBLEMS
 
@@ -38,7 +39,7 @@ def raw(archives, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the archives, whose sums stand for the real ones."""
     folder = tmp_path / "raw"
     shutil.copytree(archives[0], folder)
-    monkeypatch.setattr(originals_module, "_sums", sums(archives[0]))
+    monkeypatch.setattr(downloads, "_sums", sums(archives[0]))
     return folder
 
 
@@ -50,7 +51,7 @@ def problem(language: str, raw_dir: Path | None = None) -> Problem:
     return changed.with_raw_dir(str(raw_dir)) if raw_dir else changed
 
 
-def read(texts: list[Original]) -> list[Pair]:
+def read(texts: list[CorpusFiles]) -> list[Pair]:
     return [pair for text in texts for pair in read_pairs(text.files)]
 
 
@@ -61,13 +62,13 @@ def silent(line: str) -> None:
 @pytest.mark.parametrize("language", ["de", "fr"])
 def test_every_pair_in_order_from_raw_dir(archives, raw: Path, tmp_path: Path, language: str):
     held = archives[1][language]
-    here = Originals(str(tmp_path / "downloads"), silent)
+    here = WmtDownloader(str(tmp_path / "downloads"), silent)
     asked = problem(language, raw)
-    train = here.of(asked.train[0])
+    train = here.fetch(asked.train[0])
     assert [text.name for text in train] == TRAIN[language]
     assert read(train) == [pair for name in TRAIN[language] for pair in held[name]]
-    assert read(here.of(asked.validation[0])) == held["newstest2013"]
-    assert read(here.of(asked.test[0])) == held["newstest2014"]
+    assert read(here.fetch(asked.validation[0])) == held["newstest2013"]
+    assert read(here.fetch(asked.test[0])) == held["newstest2014"]
     assert not [name for name in os.listdir(tmp_path / "downloads") if name.startswith("wmt")]  # nothing downloaded
 
 
@@ -78,19 +79,19 @@ def test_the_same_pairs_as_tensorflow_datasets(raw: Path, tmp_path: Path, langua
 
     builder = tfds.builder(f"wmt14_translate/{language}-en", data_dir=tmp_path / "tfds")
     manager = tfds.download.DownloadManager(
-        download_dir=tmp_path / "tfds", manual_dir=raw, url_infos=originals_module._sums(builder)
+        download_dir=tmp_path / "tfds", manual_dir=raw, url_infos=downloads._sums(builder)
     )
-    here = Originals(str(tmp_path / "downloads"), silent)
+    here = WmtDownloader(str(tmp_path / "downloads"), silent)
     for generator in builder._split_generators(manager):
         theirs = [(pair["en"], pair[language]) for _, pair in builder._generate_examples(**generator.gen_kwargs)]
-        ours = read(here.of(problem(language, raw).corpora(str(generator.name))[0]))
+        ours = read(here.fetch(problem(language, raw).corpora(str(generator.name))[0]))
         assert [pair for pair in ours if all(pair)] == theirs
 
 
 def test_the_other_way_round(archives, raw: Path, tmp_path: Path):
     (corpus,) = problem("de", raw).test
     turned = dataclasses.replace(corpus, source_language="de", target_language="en")
-    pairs = read(Originals(str(tmp_path / "downloads"), silent).of(turned))
+    pairs = read(WmtDownloader(str(tmp_path / "downloads"), silent).fetch(turned))
     assert pairs == [(german, english) for english, german in archives[1]["de"]["newstest2014"]]
 
 
@@ -127,7 +128,7 @@ def test_an_archive_of_another_sum(raw: Path, tmp_path: Path):
         file.write(b"more")
     address = r"Artifact http://data\.statmt\.org/wmt19/translation-task/dev\.tgz, .*raw/dev\.tgz, has wrong checksum"
     with pytest.raises(ValueError, match=f"{address}: WMT has other archives of the same name; remove that file, or"):
-        Originals(str(tmp_path / "downloads"), silent).of(problem("de", raw).test[0])
+        WmtDownloader(str(tmp_path / "downloads"), silent).fetch(problem("de", raw).test[0])
 
 
 def test_unpacked_files_are_read_again_and_made_anew(archives, raw: Path, tmp_path: Path):
@@ -136,7 +137,8 @@ def test_unpacked_files_are_read_again_and_made_anew(archives, raw: Path, tmp_pa
 
     def unpacked() -> list[str]:
         said.clear()
-        assert read(Originals(str(tmp_path / "downloads"), said.append).of(corpus)) == archives[1]["de"]["newstest2014"]
+        found = WmtDownloader(str(tmp_path / "downloads"), said.append).fetch(corpus)
+        assert read(found) == archives[1]["de"]["newstest2014"]
         return [os.path.basename(line) for line in said if line.startswith("unpacking")]
 
     assert len(unpacked()) == 4
@@ -154,9 +156,9 @@ def test_unpacked_files_are_read_again_and_made_anew(archives, raw: Path, tmp_pa
 
 def test_an_archive_without_its_files(archives, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shutil.copy(raw / "training-parallel-un.tgz", raw / "dev.tgz")
-    monkeypatch.setattr(originals_module, "_sums", sums(raw))
+    monkeypatch.setattr(downloads, "_sums", sums(raw))
     with pytest.raises(ValueError, match=r"dev\.tgz holds no dev/newstest2013\.de, .*; fetch it again"):
-        Originals(str(tmp_path / "downloads"), silent).of(problem("de", raw).test[0])
+        WmtDownloader(str(tmp_path / "downloads"), silent).fetch(problem("de", raw).test[0])
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def test_an_archive_without_its_files(archives, raw: Path, tmp_path: Path, monke
 def test_a_data_set_that_is_not_there(raw: Path, tmp_path: Path, change: dict, message: str):
     corpus = dataclasses.replace(problem("de", raw).test[0], **change)
     with pytest.raises(ValueError, match=f"^{message}"):
-        Originals(str(tmp_path / "downloads"), silent).of(corpus)
+        WmtDownloader(str(tmp_path / "downloads"), silent).fetch(corpus)
 
 
 # Downloading, from a server of our own that stands for statmt.org as a proxy does.
@@ -212,29 +214,29 @@ def test_downloaded_once_and_again_where_damaged(archives, server: list[str], tm
     corpus = problem("de").test[0]
     folder = tmp_path / "downloads"
     expected = archives[1]["de"]["newstest2014"]
-    assert read(Originals(str(folder), silent).of(corpus)) == expected
+    assert read(WmtDownloader(str(folder), silent).fetch(corpus)) == expected
     names = ["training-parallel-europarl-v7.tgz", "training-parallel-commoncrawl.tgz", "training-parallel-nc-v9.tgz"]
     assert sorted(server) == sorted([*names, "dev.tgz"])
     server.clear()
-    assert read(Originals(str(folder), silent).of(corpus)) == expected
+    assert read(WmtDownloader(str(folder), silent).fetch(corpus)) == expected
     shutil.rmtree(folder / "unpacked")
-    assert read(Originals(str(folder), silent).of(corpus)) == expected
+    assert read(WmtDownloader(str(folder), silent).fetch(corpus)) == expected
     assert server == []  # what was downloaded is there
     shutil.rmtree(folder / "unpacked")
     (cached,) = folder.glob("wmt14_translate/*dev*.tgz")
     cached.write_bytes(cached.read_bytes()[:-7])
     leftover = folder / "wmt14_translate" / "x.tmp.0123"
     leftover.mkdir()
-    assert read(Originals(str(folder), silent).of(corpus)) == expected
+    assert read(WmtDownloader(str(folder), silent).fetch(corpus)) == expected
     assert server == ["dev.tgz"] and not leftover.exists()
 
 
 def test_a_download_that_fails(raw: Path, server: list[str], tmp_path: Path):
     (raw / "training-parallel-commoncrawl.tgz").unlink()
     with pytest.raises(
-        OSError, match=r"wmt14_translate/de-en cannot be downloaded \(Failed to get url .*404.*--raw_dir: http"
+        OSError, match=r"wmt14_translate/de-en cannot be downloaded \(Failed to get url .*404.*`raw_dir`: http"
     ):
-        Originals(str(tmp_path / "downloads"), silent).of(problem("de").test[0])
+        WmtDownloader(str(tmp_path / "downloads"), silent).fetch(problem("de").test[0])
 
 
 def test_a_corpus_of_another_number_of_lines_is_told_and_recorded(raw: Path, tmp_path: Path):
@@ -247,7 +249,7 @@ def test_a_corpus_of_another_number_of_lines_is_told_and_recorded(raw: Path, tmp
     asked = dataclasses.replace(asked, train=(dataclasses.replace(asked.train[0], lines=lines),))
     record = prepare(asked, str(tmp_path / "data"), said.append).record
     assert "commoncrawl has 120 lines, and was known to have 121: see dataset.json" in said
-    assert {"name": "commoncrawl", "lines_known": 121, "lines": 120} in record["corpora"]["train"]
+    assert CorpusRecord(name="commoncrawl", lines_known=121, lines=120) in record.corpora["train"]
 
 
 def test_a_line_above_1_mib_is_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -257,14 +259,14 @@ def test_a_line_above_1_mib_is_dropped_and_counted(tmp_path: Path, monkeypatch: 
     folder = tmp_path / "raw"
     folder.mkdir()
     held = write_archives(folder, more_words=300_000)
-    monkeypatch.setattr(originals_module, "_sums", sums(folder))
+    monkeypatch.setattr(downloads, "_sums", sums(folder))
     said: list[str] = []
     dataset = prepare(problem("de", folder), str(tmp_path / "data"), said.append)
-    train = dataset.record["splits"]["train"]
-    assert (train["pairs_read"], train["pairs"], train["dropped"]) == (360, 357, {"empty": 2, "too_long": 1})
-    assert dataset.record["corpora"]["train"][1] == {"name": "commoncrawl", "lines": 120}
+    train = dataset.record.splits["train"]
+    assert (train.pairs_read, train.pairs, train.dropped) == (360, 357, {"empty": 2, "too_long": 1})
+    assert dataset.record.corpora["train"][1] == CorpusRecord(name="commoncrawl", lines=120)
     assert any("1 dropped (longer than 256 tokens)" in line for line in said)
-    texts = Originals(str(tmp_path / "data" / "downloads"), silent).of(problem("de", folder).train[0])
+    texts = WmtDownloader(str(tmp_path / "data" / "downloads"), silent).fetch(problem("de", folder).train[0])
     expected = [pair for name in TRAIN["de"] for pair in held["de"][name]]
     found = read(texts)
     assert [place for place in range(360) if found[place] != expected[place]] == [120 + 9]
@@ -289,12 +291,12 @@ def test_prepared_from_raw_dir(archives, raw: Path, tmp_path: Path, program, reg
     assert done.code == 0, done.err
     dataset = Dataset.open(f"{tmp_path}/data/mini", verify=True)
     names = TRAIN[language]
-    assert dataset.record["corpora"]["train"] == [{"name": name, "lines": 120} for name in names]
-    splits = dataset.record["splits"]
-    assert splits["train"]["pairs"] == 120 * len(names) - 2
-    assert splits["train"]["dropped"] == {"empty": 2}
-    assert (splits["validation"]["pairs"], splits["test"]["pairs"]) == (9, 9)
-    assert dataset.record["vocabulary"]["kind"] == kind and dataset.record["vocabulary"]["size"] == 420
+    assert dataset.record.corpora["train"] == [CorpusRecord(name=name, lines=120) for name in names]
+    splits = dataset.record.splits
+    assert splits["train"].pairs == 120 * len(names) - 2
+    assert splits["train"].dropped == {"empty": 2}
+    assert (splits["validation"].pairs, splits["test"].pairs) == (9, 9)
+    assert (dataset.record.vocabulary.kind, dataset.record.vocabulary.size) == (kind, 420)
     shutil.rmtree(raw)
     assert program(*command, "--verify").code == 0  # the prepared data stands alone
 
@@ -340,9 +342,9 @@ def test_a_sample_is_spread_over_all_corpora(raw: Path, tmp_path: Path):
 
     asked = dataclasses.replace(problem("de", raw), sample=36)
     dataset = prepare(asked, str(tmp_path / "data"), silent)
-    train = dataset.record["splits"]["train"]
-    assert (train["pairs_read"], train["sample_of"]) == (36, 360)
-    assert dataset.record["splits"]["test"]["pairs"] == 9
+    train = dataset.record.splits["train"]
+    assert (train.pairs_read, train.sample_of) == (36, 360)
+    assert dataset.record.splits["test"].pairs == 9
     import tensorflow as tf
 
     from t2t_repro.data.vocabulary import Vocabulary

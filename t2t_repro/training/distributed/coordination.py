@@ -63,7 +63,7 @@ def prepared(problem: Problem, data_dir: str) -> Dataset:
 
 def facts(run: Run, dataset: Dataset, options: TrainingOptions) -> dict[str, Any]:
     """What must be the same on all machines, by the name that an error gives it."""
-    shards = "".join(str(shard["sha256"]) for shard in dataset.record["splits"]["train"]["shards"])
+    shards = "".join(shard.sha256 for shard in dataset.record.splits["train"].shards)
     found = {"problem": run.problem.name, "seed": run.seed, "precision": run.precision}
     found |= {name: getattr(options, name) for name in ("microbatch_tokens", "jit_compile", "deterministic")}
     found |= run.hparams.to_dict()

@@ -142,14 +142,14 @@ def _measured(flight: Flight, show: Callable[[str], None]) -> Flight:
 def _plan(flight: Flight) -> Iterator[str]:
     """The lines that need no measuring."""
     run, h = flight.run, flight.run.hparams
-    pairs = f"{flight.dataset.record['splits']['train']['pairs']:,} training pairs"
+    pairs = f"{flight.dataset.record.splits['train'].pairs:,} training pairs"
     if not flight.known:
         longest = f"at most {run.problem.max_length:,}"
         pairs = f"not prepared: lengths are assumed ({MEAN_LENGTH} tokens per side on average, {longest})"
     yield from _wrapped("problem     ", f"{run.problem.name}, {pairs}")
     yield from _wrapped("set         ", f"{h.name}: {h.description}")
     parameters = h.num_parameters(flight.vocab_size)
-    yield f"parameters  {parameters:,} with {flight.vocab_size:,} pieces{_papers(h, 'millions')}"
+    yield f"parameters  {parameters:,} with {flight.vocab_size:,} subwords{_papers(h, 'millions')}"
     each = flight.sizes.shape[1]
     step = f"{each} micro-batch{'es' * (each > 1)} per device and step"
     yield from _wrapped(
@@ -193,8 +193,8 @@ def _outcome(flight: Flight, forecast: Forecast) -> Iterator[str]:
     h, total = flight.run.hparams, hardware.total_bytes()
     some = "" if flight.share >= 1 else " (from a sample)"
     shape = " x ".join(f"{n:,}" for n in flight.worst)
-    files = [file for split in flight.dataset.record["splits"].values() for file in split["shards"]]
-    epoch, data = f"{forecast.steps_per_epoch:,.0f} updates{some}", _size(sum(file["bytes"] for file in files))
+    files = [file for split in flight.dataset.record.splits.values() for file in split.shards]
+    epoch, data = f"{forecast.steps_per_epoch:,.0f} updates{some}", _size(sum(file.bytes for file in files))
     evaluation = f"evaluation with {forecast.evaluation_seconds:.2g} s each time"
     if not flight.known:
         epoch, data, evaluation = "unknown", "unknown size", "without evaluation"

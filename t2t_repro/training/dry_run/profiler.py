@@ -72,7 +72,7 @@ class Flight:
             tokens=self.tokens[..., 1],
         )
         self.run_sizes: list[tuple[int, int, int]] = []  # of the parts that were run
-        self.share = known * len(self.window.rows) / dataset.record["splits"]["train"]["pairs"]
+        self.share = known * len(self.window.rows) / dataset.record.splits["train"].pairs
         self.updates = len(self.sizes) // self.replicas
 
     def steps(self) -> int:
@@ -201,7 +201,7 @@ class Flight:
         the data, or of the run: as many of the longest pairs as a part holds."""
         sizes = self.sizes.reshape(-1, 3)
         if self.share < 1 and self.steps() > self.updates:
-            longest = [self.dataset.record["splits"]["train"]["length"][side]["max"] for side in ("inputs", "targets")]
+            longest = self.dataset.record.splits["train"].max_lengths
             parts = batching.num_parts(self.run.hparams.batch_tokens)
             pairs = parts * (self.run.hparams.batch_tokens // parts // max(longest))
             sizes = np.concatenate([sizes, [[math.ceil(pairs / self.count), *longest]]])

@@ -165,7 +165,7 @@ def test_what_it_shows(flown):
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     assert "problem     animals, 300 training pairs\nset         tiny: \n" in text.replace("tiny:\n", "tiny: \n")
-    assert f"parameters  {TINY.num_parameters(PROBLEM.vocab_size):,} with 330 pieces" in text and "paper" not in text
+    assert f"parameters  {TINY.num_parameters(PROBLEM.vocab_size):,} with 330 subwords" in text and "paper" not in text
     assert "2,000 tokens a side, in parts of 1,000; the longer side of each part:" in lines
     assert "epoch       3 updates; 8 to do" in lines
     named = [line.split()[0] for line in lines if line[:1].strip()]  # a line that is wrapped goes on indented
@@ -203,7 +203,7 @@ def test_the_worst_is_the_longest_that_may_come(data, monkeypatch):
     assert whole.share == 1 and [batch, source, target] in whole.sizes.reshape(-1, 3).tolist()
     monkeypatch.setattr(input_pipeline, "WINDOW", 100)
     sampled = Flight(run, dataset, PROBLEM.vocab_size)
-    longest = [dataset.record["splits"]["train"]["length"][side]["max"] for side in ("inputs", "targets")]
+    longest = dataset.record.splits["train"].max_lengths
     assert sampled.share == pytest.approx(1 / 3)
     assert sampled._worst() == (1_000 // max(longest), *longest)
 

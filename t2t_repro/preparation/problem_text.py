@@ -1,0 +1,107 @@
+"""The text of a problem, ready to read: archives downloaded, trees linearized, pairs counted."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from t2t_repro.data.dataset_record import CorpusRecord, Source
+from t2t_repro.parsing.linearized_trees import Block, Linearized
+from t2t_repro.parsing.treebank import linearize
+from t2t_repro.preparation.corpora import CorpusFiles, SplitText, read_pairs
+from t2t_repro.preparation.downloads import WmtDownloader
+from t2t_repro.problem import SPLITS, Problem, Trees, Wmt
+
+REPORT_SECONDS = 60
+
+Report = Callable[[str], None]
+
+
+class ProblemText:
+    """The corpora of all splits of a problem.
+
+    Args:
+      problem: with its corpora.
+      sources: the descriptions of the corpora by split, as `corpora.describe` makes them.
+      trees_folder: for linearized trees, which an earlier preparation may have left there.
+      downloads: for archives and what is unpacked from them.
+      report: called with each line of progress.
+      processes: that linearize trees; None stands for one per core.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        sources: dict[str, list[Source]],
+        trees_folder: str,
+        downloads: str,
+        report: Report,
+        processes: int | None,
+    ):
+        self._problem, self._sources, self._trees_folder = problem, sources, trees_folder
+        self._report, self._processes = report, processes
+        self._downloader = WmtDownloader(downloads, report)
+        self._files = {split: self._corpus_files(split) for split in SPLITS}
+
+    def count(self) -> dict[str, list[CorpusRecord]]:
+        """Reads all text once, which finds all errors in it. Returns the records of the corpora of each split."""
+        corpora = {split: [self._counted(corpus) for corpus in files] for split, files in self._files.items() if files}
+        numbers = {split: sum(corpus.lines for corpus in records) for split, records in corpora.items()}
+        self._report("text: " + ", ".join(f"{number:,} {split} pairs" for split, number in numbers.items()))
+        return corpora
+
+    def split(self, split: str, records: list[CorpusRecord]) -> SplitText:
+        """Returns the text of a split, counted as in `records`: of train a sample, if the problem asks for one."""
+        numbers = tuple(record.lines for record in records)
+        total, sample = sum(numbers), self._problem.sample if split == "train" else 0
+        taken = min(total, sample) if sample else total
+        return SplitText(tuple(corpus.files for corpus in self._files[split]), numbers, taken)
+
+    def _corpus_files(self, split: str) -> list[CorpusFiles]:
+        """Downloads and linearizes the corpora of a split, unless that was done before."""
+        found = []
+        for number, corpus in enumerate(self._problem.corpora(split)):
+            if isinstance(corpus, Wmt):
+                found += self._downloader.fetch(corpus)
+            elif isinstance(corpus, Trees):
+                path = os.path.join(self._trees_folder, f"{split}-{number}.tsv")
+                files = self._linearized(corpus, path, self._sources[split][number])
+                found.append(CorpusFiles(corpus.name, files, corpus.number))
+            else:
+                found.append(CorpusFiles("", corpus))
+        return found
+
+    def _linearized(self, corpus: Trees, path: str, source: Source) -> Linearized:
+        files = Linearized.open(path, source)
+        return files or Linearized.write(path, source, self._reported(linearize(corpus, self._processes)))
+
+    def _reported(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """Yields the same blocks, with a report each minute."""
+        started = reported = time.monotonic()
+        done = 0
+        for block in blocks:
+            yield block
+            done += block.trees
+            if time.monotonic() - reported > REPORT_SECONDS:
+                reported = time.monotonic()
+                self._report(f"linearized {done:,} trees, {done / (reported - started):,.0f} per second")
+
+    def _counted(self, corpus: CorpusFiles) -> CorpusRecord:
+        """Counts the pairs of a corpus, and reports if it is known to have another number: no error, since an archive
+        has the right hash, and of a treebank some have only a part."""
+        lines, known = sum(1 for _ in read_pairs(corpus.files)), corpus.known_pairs or None
+        record: dict[str, Any] = {"name": corpus.name or None, "lines": lines}
+        if not isinstance(corpus.files, Linearized):
+            if known and lines != known:
+                self._report(f"{corpus.name} has {lines:,} lines, and was known to have {known:,}: see dataset.json")
+            return CorpusRecord(lines_known=known, **record)
+        if known and lines != known:
+            self._report(
+                f"{corpus.name}: received {lines:,} trees, expected {known:,}. This is not the paper's "
+                "data; complete the treebank's files and prepare again in another data directory"
+            )
+        if corpus.files.dropped:
+            self._report(f"dropped {corpus.files.dropped:,} that are not trees; the first: {corpus.files.fault}")
+        return CorpusRecord(trees_known=known, not_trees=corpus.files.dropped or None, **record)
