@@ -20,12 +20,13 @@ import sys
 import tempfile
 import textwrap
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from absl import flags
 
 from t2t_repro import __version__
+from t2t_repro.cli.messages import in_flags, logged_in_flags
 from t2t_repro.run import Run
 
 WIDTH = 80
@@ -79,7 +80,9 @@ def run(
         elif any(argument in _VERSION for argument in arguments):
             print(f"{name} {__version__}")
         else:
-            body(*_parse(values, required, files))
+            given = _parse(values, required, files)
+            with logged_in_flags(values):
+                body(*given)
         _flush()
         return 0
     except (UsageError, flags.Error) as error:
@@ -97,7 +100,7 @@ def run(
         if os.environ.get("T2T_REPRO_TRACEBACK") == "1" or not _users_to_mend(error):
             raise
         unknown_name = isinstance(error, KeyError)  # what a registry raises
-        return _fail(name, _message(error), 2 if unknown_name else 1)
+        return _fail(name, _message(error, values), 2 if unknown_name else 1)
 
 
 def _flush() -> None:
@@ -153,13 +156,14 @@ def _users_to_mend(error: Exception) -> bool:
     return str(frame.f_globals.get("__name__")).partition(".")[0] in ("t2t_repro", "t2t_usr_dir", "__main__")
 
 
-def _message(error: Exception) -> str:
+def _message(error: Exception, names: Iterable[str] = ()) -> str:
+    """The line for an error: where it speaks of arguments of the library, those in `names` are flags."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         message = f"{error.filename}: {error.strerror}"
     elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
         message = f"standard output: {error.strerror}"  # whatever else is written is named by who writes it
     else:
-        message = str(error.args[0]) if isinstance(error, KeyError) else str(error)
+        message = in_flags(str(error.args[0]) if isinstance(error, KeyError) else str(error), names)
     return " ".join([message, *(f"({note})" for note in getattr(error, "__notes__", []))])
 
 

@@ -1,0 +1,55 @@
+"""The library's messages in the words of a command line: the library names its arguments, a program its flags."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import re
+from collections.abc import Iterable, Iterator
+
+from t2t_repro.config import HParams
+from t2t_repro.log import LOGGER
+
+_FIELDS = {field.name for field in dataclasses.fields(HParams)}
+_NAME = re.compile(
+    r"""(?<!\w)'[^']*'|(?<!\w)"[^"]*"|Received:[^;]*"""  # the user's own words
+    r"""|(?<![\w/.=-])(?<!\bits )(?P<name>[a-z]\w*)(?P<after>=(?=\S)|: |(?![\w/]))"""
+)
+
+
+def in_flags(message: str, names: Iterable[str]) -> str:
+    """Returns a message of the library in which those of its arguments that `names` lists are flags.
+
+    `output_dir: ` at the start becomes `--output_dir: `, `precision=float32` becomes `--precision=float32`, and a name
+    of several words, such as `data_dir`, gets its dashes anywhere. A hyperparameter is one of `--override`:
+    `batch_tokens=2048` becomes `--override=batch_tokens=2048`. What is quoted, or was received, stays as it is, and so
+    does `its seed`, which is of a run.
+    """
+    flags = set(names)
+
+    def flag(match: re.Match[str]) -> str:
+        name, after = match["name"], match["after"]
+        at_start = match.start() == 0 and after == ": "
+        if name in flags and (after == "=" or at_start or "_" in name):
+            return f"--{match[0]}"
+        if name in _FIELDS and after == "=" and "override" in flags:
+            return f"--override={match[0]}"
+        return match[0]
+
+    return _NAME.sub(flag, message)
+
+
+@contextlib.contextmanager
+def logged_in_flags(names: Iterable[str]) -> Iterator[None]:
+    """Shows what the library logs as `in_flags` gives it."""
+
+    def rewrite(record: logging.LogRecord) -> bool:
+        record.msg, record.args = in_flags(record.getMessage(), names), None
+        return True
+
+    LOGGER.addFilter(rewrite)
+    try:
+        yield
+    finally:
+        LOGGER.removeFilter(rewrite)
