@@ -1,4 +1,4 @@
-"""Problem: what is trained on, as a declaration. How its text is read and encoded is `t2t_repro.data`'s work."""
+"""Problem: a declaration of what to train on. `t2t_repro.preparation` reads and encodes its text."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ class TextFiles:
 
     A name that ends in `.gz` is read through gzip; of an SGML file (`.sgm`), as WMT publishes its test sets, the lines
     are its segments. A line of more than 1 MiB is an error. With `drop_long_lines`, its pair is dropped from the
-    training text and counted as too long: for files that nobody may edit, such as those of an archive with a known
-    SHA-256.
+    training text and counted as too long: for files that must not be edited, such as those of a downloaded archive.
     """
 
     source: str
@@ -33,14 +32,14 @@ class TextFiles:
 
 @dataclass(frozen=True)
 class Trees:
-    """Trees in Penn Treebank bracketing, from which a parser learns: the words of each, and its linearisation.
+    """Trees in Penn Treebank bracketing, from which a parser learns: the words of each, and its linearization.
 
-    A file, read through gzip where its name ends in `.gz`; or with `sections`, those of the Wall Street Journal in a
-    folder that holds wsj_0200.mrg and its like, at whatever depth. Without a path, the user gives it (`with_files`).
+    A file, read through gzip if its name ends in `.gz`; or with `sections`, those of the Wall Street Journal in a
+    folder that has wsj_0200.mrg and so on at any depth. Without a path, the user gives it (`with_files`).
 
     `number` is how many trees the sections are known to have (0: unknown); preparation reports another number.
-    `by_parser`: a parser wrote the files, one tree per line or further lines indented, and what it wrote where it
-    failed is dropped and counted, where a treebank with anything but trees in it is refused.
+    `by_parser`: a parser wrote the files, one tree per line or further lines indented; its failures are dropped and
+    counted. A treebank with anything but trees in it is refused.
     """
 
     path: str = ""
@@ -49,10 +48,10 @@ class Trees:
     by_parser: bool = False
 
     def __str__(self) -> str:
-        """`sections 02-21 of FOLDER`, or `FILE`."""
+        """Returns `sections 02-21 of FOLDER`, or `FILE`."""
         if not self.sections:
             return self.path or "your files"
-        return f"{self.name} of {self.path or 'your folder, --raw_dir'}"
+        return f"{self.name} of {self.path or 'your folder, `raw_dir`'}"
 
     @property
     def name(self) -> str:
@@ -67,7 +66,7 @@ class Trees:
 
 @dataclass(frozen=True)
 class Generated:
-    """Pairs that a function makes: the same ones at every call."""
+    """Pairs that a function generates: the same ones at every call."""
 
     function: Callable[[], Iterator[Pair]]
 
@@ -76,9 +75,9 @@ class Generated:
 class Wmt:
     """One split of a WMT data set that tensorflow-datasets knows where to download, such as `wmt14_translate/de-en`.
 
-    tensorflow-datasets says which archives and files it is, and what their SHA-256 is. `lines` are the numbers of lines
-    that its corpora, under the names they have there, are known to have; preparation says where one has another.
-    `raw_dir` is a folder where the archives lie already, under their own names; what is not there is downloaded.
+    tensorflow-datasets knows its archives and files, and their SHA-256. `lines` are the known numbers of lines of its
+    corpora, by the names they have there; preparation reports another number. `raw_dir` is a folder of archives under
+    their own names; missing ones are downloaded.
     """
 
     dataset: str
@@ -98,13 +97,13 @@ class Problem:
     """A sequence problem: its corpora, its vocabulary, and how its output is scored.
 
     A problem without training corpora takes the user's own files, and so does one with `Trees` that have no path
-    (`with_files`). Without validation corpora, a part of the training pairs is held out for validation. Raises
+    (`with_files`). Without validation corpora, some of the training pairs become the validation split. Raises
     ValueError for an impossible value.
     """
 
     name: str
     description: str
-    source_language: str = ""  # ISO 639-1 codes, "" where unknown or not a language
+    source_language: str = ""  # ISO 639-1 codes, "" if unknown or not a language
     target_language: str = ""
     train: tuple[Corpus, ...] = ()
     validation: tuple[Corpus, ...] = ()
@@ -114,7 +113,7 @@ class Problem:
     max_length: int = 256  # tokens of a training sentence, its end included; longer pairs are dropped and counted
     metric: str = "bleu"  # names the task: "bleu" is of translation, and "f1", of brackets, is of parsing
     min_character_count: int = 0  # rarer characters of the vocabulary's sample become bytes; 0: one in 2,000,000
-    sample: int = 0  # where above 0, only so many training pairs are taken, evenly spread over the text
+    sample: int = 0  # if above 0, the number of training pairs that are taken, evenly spaced over the text
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
@@ -142,44 +141,44 @@ class Problem:
 
     @property
     def takes_files(self) -> bool:
-        """Whether the user has still to give text: `--train_source`, `--train_target`, `--train_trees`, `--raw_dir`."""
+        """Whether the user still has to give text: `train_source`, `train_target`, `train_trees` or `raw_dir`."""
         return not self.train or any(
             isinstance(corpus, Trees) and not corpus.path for split in SPLITS for corpus in self.corpora(split)
         )
 
-    def flags(self, split: str) -> str:
-        """What the user's own text of that split is given with: "--test_source and --test_target"."""
-        return f"--{split}_trees" if self.task.takes_trees else f"--{split}_source and --{split}_target"
+    def arguments(self, split: str) -> str:
+        """Returns the arguments of `with_files` for text of that split: "`test_source` and `test_target`"."""
+        return f"`{split}_trees`" if self.task.takes_trees else f"`{split}_source` and `{split}_target`"
 
     def with_files(self, **given: str | Sequence[str] | None) -> Problem:
-        """This problem on the user's own files: `train_source=..., train_target=...`, the same for validation and test;
-        for a problem of trees, lists of files `train_trees=[...]` and so on.
+        """Returns this problem on the user's own files: `train_source=..., train_target=...`, the same for validation
+        and test; for a parsing problem, lists of files `train_trees=[...]` and so on.
 
-        Raises ValueError for what is missing, and for what this problem does not take.
+        Raises ValueError for a missing argument, and for one that this problem does not take.
         """
         left = {name: value for name, value in given.items() if value}
         find = self._given_trees if self.task.takes_trees else self._given_text
         problem = dataclasses.replace(self, **{split: find(split, left) for split in SPLITS})  # type: ignore[arg-type]
         if left:
-            raise ValueError(f"problem {self.name!r} takes no --{next(iter(left))}; {self._wanted()}")
+            raise ValueError(f"problem {self.name!r} takes no `{next(iter(left))}`; {self._wanted()}")
         problem.must_have_text()
         return problem
 
     def must_have_text(self) -> None:
-        """Raises ValueError, naming the flags, where the user has still to give some of it."""
+        """Raises ValueError, naming the arguments, if the user still has to give some of it."""
         if self.takes_files:
             raise ValueError(f"problem {self.name!r} needs your text: {self._wanted()}")
 
     def _given_text(self, split: str, left: dict[str, Any]) -> tuple[Corpus, ...]:
-        """The files of a split, taken out of those that are left."""
+        """Returns the files of a split, and removes them from `left`."""
         source, target = left.pop(f"{split}_source", None), left.pop(f"{split}_target", None)
         if bool(source) != bool(target):
             given, missing = ("source", "target") if source else ("target", "source")
-            raise ValueError(f"--{split}_{given} is given without --{split}_{missing}; give both")
+            raise ValueError(f"`{split}_{given}` is given without `{split}_{missing}`; give both")
         return (TextFiles(source, target),) if source and target else self.corpora(split)
 
     def _given_trees(self, split: str, left: dict[str, Any]) -> tuple[Corpus, ...]:
-        """The same for trees: what is declared, with its path where that is given; else files alone."""
+        """Returns the trees of a split: the declared ones with the given paths, or files alone."""
         declared = self.corpora(split) or (Trees(),) * (f"{split}_trees" in left)
         found: list[Corpus] = []
         for corpus in declared:
@@ -191,47 +190,47 @@ class Problem:
         return tuple(found)
 
     def _wanted(self) -> str:
-        """`give --train_source and --train_target`, as an error says it."""
-        wanted = ["--raw_dir, the folder of the treebank"] if self.takes_raw_dir else []
+        """Returns "give `train_source` and `train_target`" for an error."""
+        wanted = ["`raw_dir`, the folder of the treebank"] if self.takes_raw_dir else []
         unnamed = [split for split in SPLITS if any(map(_is_unnamed, self.corpora(split)))]
-        wanted += map(self.flags, unnamed if self.train else ["train"])
+        wanted += map(self.arguments, unnamed if self.train else ["train"])
         return f"give {', and '.join(wanted)}"
 
     @property
     def takes_raw_dir(self) -> bool:
-        """Whether some of its text comes from a folder of originals: archives of WMT, or sections of a treebank."""
-        return any(_is_original(corpus) for split in SPLITS for corpus in self.corpora(split))
+        """Whether some of its text is in a folder of downloaded archives of WMT, or of a treebank."""
+        return any(_is_in_raw_dir(corpus) for split in SPLITS for corpus in self.corpora(split))
 
     def with_raw_dir(self, raw_dir: str) -> Problem:
-        """This problem with its originals in the folder `raw_dir`. Raises ValueError where it has none."""
+        """Returns this problem with its archives or treebank in `raw_dir`. Raises ValueError if it has neither."""
         if not self.takes_raw_dir:
-            raise ValueError(f"problem {self.name!r} has no originals and takes no --raw_dir")
+            raise ValueError(f"problem {self.name!r} has no downloaded archives or treebank, and takes no `raw_dir`")
         corpora = {split: tuple(_found_in(raw_dir, corpus) for corpus in self.corpora(split)) for split in SPLITS}
         return dataclasses.replace(self, **corpora)  # type: ignore[arg-type]
 
     def beside(self, folder: str) -> Problem:
-        """This problem with each relative path that exists in `folder` joined to it. Others lead from the current
+        """Returns this problem with `folder` before each relative path that exists there. Others start from the current
         folder."""
         corpora = {split: tuple(_beside(folder, corpus) for corpus in self.corpora(split)) for split in SPLITS}
         return dataclasses.replace(self, **corpora)  # type: ignore[arg-type]
 
     def corpora(self, split: str) -> tuple[Corpus, ...]:
-        """The corpora of `split`: "train", "validation" or "test"."""
+        """Returns the corpora of `split`: "train", "validation" or "test"."""
         if split not in SPLITS:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
         return getattr(self, split)
 
     def to_dict(self) -> dict[str, Any]:
-        """What a run keeps of its problem: every field but the corpora, as JSON can hold it."""
+        """Returns every field but the corpora, as JSON can hold it."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name not in SPLITS}
 
 
 def _is_unnamed(corpus: Corpus) -> TypeGuard[Trees]:
-    """Returns whether it stands for the user's files of trees, of which none is named yet."""
+    """Returns whether `corpus` stands for the user's files of trees that are not given yet."""
     return isinstance(corpus, Trees) and not corpus.path and not corpus.sections
 
 
-def _is_original(corpus: Corpus) -> bool:
+def _is_in_raw_dir(corpus: Corpus) -> bool:
     return isinstance(corpus, Wmt) or isinstance(corpus, Trees) and bool(corpus.sections)
 
 

@@ -45,17 +45,17 @@ def test_with_files():
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "problem 'my_files' needs your text: give --train_source and --train_target"),
-        ({"test_source": "a", "test_target": "b"}, "problem 'my_files' needs your text: give --train_source and .*"),
-        ({"train_source": "a"}, "--train_source is given without --train_target; give both"),
-        ({"train_target": "a"}, "--train_target is given without --train_source; give both"),
+        ({}, "problem 'my_files' needs your text: give `train_source` and `train_target`"),
+        ({"test_source": "a", "test_target": "b"}, "problem 'my_files' needs your text: give `train_source` and .*"),
+        ({"train_source": "a"}, "`train_source` is given without `train_target`; give both"),
+        ({"train_target": "a"}, "`train_target` is given without `train_source`; give both"),
         (
             {"train_source": "a", "train_target": "b", "validation_target": "c"},
-            "--validation_target is given without --validation_source; give both",
+            "`validation_target` is given without `validation_source`; give both",
         ),
         (
             {"train_source": "a", "train_target": "b", "test_trees": ["c"]},
-            "problem 'my_files' takes no --test_trees; give --train_source and --train_target",
+            "problem 'my_files' takes no `test_trees`; give `train_source` and `train_target`",
         ),
     ],
 )

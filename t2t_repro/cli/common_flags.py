@@ -35,7 +35,9 @@ def problem_flags(values: flags.FlagValues, files: bool = True) -> None:
         flags.DEFINE_integer(
             "sample", None, "so many training pairs, evenly spread, in place of all", lower_bound=1, flag_values=values
         )
-        flags.DEFINE_string("raw_dir", None, "folder of the problem's originals", flag_values=values)
+        flags.DEFINE_string(
+            "raw_dir", None, "folder of the problem's downloaded archives, or of its treebank", flag_values=values
+        )
         for name in _TEXT:
             split, _, side = name.partition("_")
             flags.DEFINE_string(name, None, f"your own {split} text, its {side} side; may be .gz", flag_values=values)
@@ -122,7 +124,7 @@ def import_users_code(values: flags.FlagValues) -> None:
 def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem:
     """The problem of the command line, on the user's files where it takes them. Its text files can be opened.
 
-    If data is prepared already, the files and sizes need not be given again, nor the folder of the originals be there.
+    If data is prepared already, the files and sizes need not be given again, nor the folder of the archives be there.
     Without `needs_text` they need not be given either. Raises KeyError for an unknown name and ValueError for files
     that are missing, unreadable or not asked for, and for sizes that the prepared data does not have.
     """
@@ -136,7 +138,9 @@ def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem
     prepared = os.path.exists(os.path.join(directory, _PREPARED))
     if values.raw_dir is not None:
         if not prepared and not os.path.isdir(values.raw_dir):
-            raise ValueError(f"--raw_dir: {values.raw_dir!r} is not a directory; give the folder of the originals")
+            raise ValueError(
+                f"--raw_dir: {values.raw_dir!r} is not a directory; give the folder of the downloaded archives"
+            )
         problem = problem.with_raw_dir(values.raw_dir)
     if given or problem.takes_files and not prepared and needs_text:
         problem = problem.with_files(**files)

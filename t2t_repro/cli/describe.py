@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from t2t_repro.cli.common_flags import DATA_FLAGS
+from t2t_repro.cli.messages import in_flags
 from t2t_repro.config import HParams
 from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles, Trees, Wmt
 from t2t_repro.registry import HPARAMS, RECORDS
@@ -84,7 +86,7 @@ def _corpora(problem: Problem, split: str) -> str:
     if corpora:
         return "; ".join(map(_corpus, corpora))
     if not problem.train:
-        return f"your files: {problem.flags(split)}"
+        return in_flags(f"your files: {problem.arguments(split)}", DATA_FLAGS)
     return "held out from train" if split == "validation" else "none"
 
 
@@ -94,7 +96,7 @@ def _corpus(corpus: Corpus) -> str:
     if isinstance(corpus, Wmt):
         return f"{corpus.dataset}, split {corpus.split}, through tensorflow-datasets"
     if isinstance(corpus, Trees):
-        return str(corpus)
+        return in_flags(str(corpus), DATA_FLAGS)
     function: Any = corpus.function
     arguments = ""
     if isinstance(function, functools.partial):

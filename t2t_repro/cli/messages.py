@@ -12,8 +12,10 @@ from t2t_repro.config import HParams
 from t2t_repro.log import LOGGER
 
 _FIELDS = {field.name for field in dataclasses.fields(HParams)}
+_CALLS = {"prepare(verify=True)": "t2t-datagen --verify"}  # functions of the library, and their programs
 _NAME = re.compile(
     r"""(?<!\w)'[^']*'|(?<!\w)"[^"]*"|Received:[^;]*"""  # the user's own words
+    r"""|`(?P<quoted>[^`]*)`"""
     r"""|(?<![\w/.=-])(?<!\bits )(?P<name>[a-z]\w*)(?P<after>=(?=\S)|: |(?![\w/]))"""
 )
 
@@ -23,13 +25,15 @@ def in_flags(message: str, names: Iterable[str]) -> str:
 
     `output_dir: ` at the start becomes `--output_dir: `, `precision=float32` becomes `--precision=float32`, and a name
     of several words, such as `data_dir`, gets its dashes anywhere. A hyperparameter is one of `--override`:
-    `batch_tokens=2048` becomes `--override=batch_tokens=2048`. What is quoted, or was received, stays as it is, and so
-    does `its seed`, which is of a run.
+    `batch_tokens=2048` becomes `--override=batch_tokens=2048`. A name between backticks becomes a flag without them.
+    What is quoted, or was received, stays as it is, and so does `its seed`, which is of a run.
     """
     flags = set(names)
 
     def flag(match: re.Match[str]) -> str:
-        name, after = match["name"], match["after"]
+        name, after, quoted = match["name"], match["after"], match["quoted"]
+        if quoted:
+            return f"--{quoted}" if quoted in flags else _CALLS.get(quoted, match[0])
         at_start = match.start() == 0 and after == ": "
         if name in flags and (after == "=" or at_start or "_" in name):
             return f"--{match[0]}"

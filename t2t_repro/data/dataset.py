@@ -39,7 +39,7 @@ class Dataset:
         if saved.get("format") != FORMAT:
             raise ValueError(
                 f"{path} has format {saved.get('format')!r}, this version reads {FORMAT}; "
-                "use the version of t2t_repro that wrote it, or prepare the data in another --data_dir"
+                "use the version of t2t_repro that wrote it, or prepare the data in another `data_dir`"
             )
         try:
             dataset = cls(os.path.abspath(directory), DatasetRecord.from_json(saved))
@@ -67,7 +67,7 @@ class Dataset:
         if not self.has(split):
             problem = self.record.problem
             raise ValueError(
-                f"problem {problem.name!r} has no {split} text; prepare it with some ({problem.flags(split)})"
+                f"problem {problem.name!r} has no {split} text; prepare it with some ({problem.arguments(split)})"
             )
         return [os.path.join(self.directory, shard.name) for shard in self.record.splits[split].shards]
 

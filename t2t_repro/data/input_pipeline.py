@@ -105,7 +105,7 @@ def damage_named(directory: str) -> Iterator[None]:
     except (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.InvalidArgumentError) as error:
         reason = error.message.partition("\n")[0].rpartition("}} ")[2].partition(" [Op:")[0]
         raise ValueError(
-            f"a shard in {directory!r} is damaged ({reason}); t2t-datagen --verify names it, and how to make it anew"
+            f"a shard in {directory!r} is damaged ({reason}); `prepare(verify=True)` names it, and how to make it again"
         ) from None
 
 

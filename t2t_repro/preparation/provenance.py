@@ -33,7 +33,7 @@ def check_same_data(dataset: Dataset, problem: Problem, verify: bool = False) ->
         if before != now:
             differences.append(f"its {split} text was {_short(before)}, not {_short(now)}")
     if differences:
-        raise ValueError(f"{dataset.directory!r} holds other data: {'; '.join(differences)}; give another data_dir")
+        raise ValueError(f"{dataset.directory!r} holds other data: {'; '.join(differences)}; give another `data_dir`")
 
 
 def inputs_of(problem: Problem) -> dict[str, Any]:

@@ -29,6 +29,9 @@ NAMES = ("output_dir", "data_dir", "precision", "seed", "override")
         ),
         ("the run's 'seed=3' in /a/output_dir/b", "the run's 'seed=3' in /a/output_dir/b"),
         ("export_dir: no directory", "export_dir: no directory"),
+        ("give `data_dir` and `seed`", "give --data_dir and --seed"),
+        ("give `texts`", "give `texts`"),
+        ("`prepare(verify=True)` names it", "t2t-datagen --verify names it"),
     ],
 )
 def test_in_flags(message, expected):

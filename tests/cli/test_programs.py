@@ -239,12 +239,12 @@ def test_reader_gone_is_quiet():
         (
             "t2t-datagen",
             ["--problem=translate_ende_cldr", "--data_dir=D", "--raw_dir=."],
-            "problem 'translate_ende_cldr' has no originals and takes no --raw_dir",
+            "problem 'translate_ende_cldr' has no downloaded archives or treebank, and takes no --raw_dir",
         ),
         (
             "t2t-trainer",
             ["--problem=translate_ende_wmt14", *TRAIN, "--raw_dir=none"],
-            "--raw_dir: 'none' is not a directory; give the folder of the originals",
+            "--raw_dir: 'none' is not a directory; give the folder of the downloaded archives",
         ),
         (
             "t2t-decoder",

@@ -81,14 +81,18 @@ def test_what_the_user_gives():
 @pytest.mark.parametrize(
     ("problem", "given", "message"),
     [
-        (WSJ, {}, "'parse_wsj' needs your text: give --raw_dir, the folder of the treebank"),
-        (WSJ, {"raw_dir": "d", "train_trees": ["a"]}, "'parse_wsj' takes no --train_trees; give --raw_dir, the folder"),
-        (WSJ, {"train_source": "a"}, "'parse_wsj' takes no --train_source; give --raw_dir"),
-        (WSJ_AND_MORE, {"raw_dir": "d"}, "needs your text: give --raw_dir, the folder of the treebank, and --train_tr"),
-        (WSJ_AND_MORE, {"train_trees": ["a"]}, "'parse_wsj_semisupervised' needs your text: give --raw_dir"),
-        (FILES, {}, "'parse_files' needs your text: give --train_trees"),
-        (FILES, {"test_trees": ["a"]}, "'parse_files' needs your text: give --train_trees"),
-        (FILES, {"train_trees": ["a"], "raw_dir": "d"}, "'parse_files' has no originals and takes no --raw_dir"),
+        (WSJ, {}, "'parse_wsj' needs your text: give `raw_dir`, the folder of the treebank"),
+        (WSJ, {"raw_dir": "d", "train_trees": ["a"]}, "'parse_wsj' takes no `train_trees`; give `raw_dir`, the folder"),
+        (WSJ, {"train_source": "a"}, "'parse_wsj' takes no `train_source`; give `raw_dir`"),
+        (WSJ_AND_MORE, {"raw_dir": "d"}, "needs your text: give `raw_dir`, the folder of the treebank, and `train_tr"),
+        (WSJ_AND_MORE, {"train_trees": ["a"]}, "'parse_wsj_semisupervised' needs your text: give `raw_dir`"),
+        (FILES, {}, "'parse_files' needs your text: give `train_trees`"),
+        (FILES, {"test_trees": ["a"]}, "'parse_files' needs your text: give `train_trees`"),
+        (
+            FILES,
+            {"train_trees": ["a"], "raw_dir": "d"},
+            "'parse_files' has no downloaded archives or treebank, and takes no `raw_dir`",
+        ),
     ],
 )
 def test_what_the_user_gives_wrongly(problem, given, message):
@@ -241,7 +245,7 @@ def test_gold_of_trees_that_are_held_out(own_trees, tmp_path):
     assert held and len(held) + len(trained) == 60
     assert [(gold_words(line), linearise(parse(line))) for line in gold("validation", dataset)] == held
     assert {*gold("validation", dataset)} < {str(tree) for tree in read(Trees(path))}
-    with pytest.raises(ValueError, match=r"has no test text; prepare it with some \(--test_trees\)"):
+    with pytest.raises(ValueError, match=r"has no test text; prepare it with some \(`test_trees`\)"):
         dataset.trees("test")
     assert prepare(dataclasses.replace(FILES, vocab_size=300), str(tmp_path / "data"), silent) == dataset
 
@@ -300,7 +304,12 @@ def in_an_empty_folder(tmp_path, monkeypatch):
         ("a.gz", "(S (NN x))", ["--train_trees=a.gz"], "a.gz is named .gz, but gzip cannot read it"),
         ("a", "(S (NN x))", ["--train_trees=a"], "nothing to hold out for validation: the training text has 1 pairs"),
         ("a", "(S (NN x))", ["--train_source=a", "--train_target=a"], "problem 'parse_files' takes no --train_source"),
-        ("a", "(S (NN x))", ["--train_trees=a", "--raw_dir=."], "problem 'parse_files' has no originals and takes no"),
+        (
+            "a",
+            "(S (NN x))",
+            ["--train_trees=a", "--raw_dir=."],
+            "problem 'parse_files' has no downloaded archives or treebank",
+        ),
         ("a", "", ["--problem=parse_wsj"], "problem 'parse_wsj' needs your text: give --raw_dir, the folder of"),
         ("a", "", ["--problem=parse_wsj", "--raw_dir=a"], "--raw_dir: 'a' is not a directory; give the folder of"),
         (

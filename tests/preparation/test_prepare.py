@@ -274,7 +274,7 @@ def test_translate_files(text: Problem, data: str):
         for side in ("source", "target")
     }
     problem = dataclasses.replace(PROBLEMS["translate_files"], vocab_size=330)
-    with pytest.raises(ValueError, match="problem 'translate_files' needs your text: give --train_source"):
+    with pytest.raises(ValueError, match="problem 'translate_files' needs your text: give `train_source`"):
         prepare(problem, data, silent)
     dataset = prepare(problem.with_files(**given), data, silent)
     assert len(records(dataset, "train")) == 380 and len(records(dataset, "validation")) == 20
@@ -284,7 +284,7 @@ def test_translate_files(text: Problem, data: str):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"vocab_size": 340}, "its vocab_size is 330, not 340; give another data_dir"),
+        ({"vocab_size": 340}, "its vocab_size is 330, not 340; give another `data_dir`"),
         ({"max_length": 50}, "its max_length is 40, not 50; give another"),
         ({"test": ()}, r"its test text was \S*test\.source 115 \+ \S*test\.target \d+, not none; give another"),
         ({"train": (Generated(silent),)}, r"its train text was \S*train\.source .*, not helpers\.\S*silent; give"),  # type: ignore[arg-type]

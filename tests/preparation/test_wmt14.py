@@ -273,7 +273,9 @@ def test_a_line_above_1_mib_is_dropped_and_counted(tmp_path: Path, monkeypatch: 
 
 
 def test_only_downloads_take_a_raw_dir():
-    with pytest.raises(ValueError, match="problem 'translate_ende_cldr' has no originals and takes no --raw_dir"):
+    with pytest.raises(
+        ValueError, match="'translate_ende_cldr' has no downloaded archives or treebank, and takes no `raw_dir`"
+    ):
         PROBLEMS["translate_ende_cldr"].with_raw_dir("R")
     assert Wmt("wmt14_translate/de-en", "test", "en", "de").raw_dir is None
 
