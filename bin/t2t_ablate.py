@@ -78,19 +78,19 @@ def _command(hparams: HParams, handed_on: list[str]) -> list[str]:
 
 def _done(hparams: HParams) -> bool:
     """Whether the row is trained to the end and scored."""
-    from t2t_repro.evaluation.report import read
+    from t2t_repro.evaluation.report_runs import read_run
     from t2t_repro.run import Run
 
     directory = os.path.join(FLAGS.output_dir, hparams.name)
     steps = FLAGS.train_steps or hparams.train_steps
-    return Run.exists(directory) and read(directory).score("validation", 1).get("step", 0) >= steps
+    return Run.exists(directory) and read_run(directory).score("validation", 1).get("step", 0) >= steps
 
 
 def _report() -> None:
-    from t2t_repro.evaluation import report, report_page
+    from t2t_repro.evaluation import report_formats, report_runs, report_tables
 
-    outcomes, unreadable = report.collect(FLAGS.output_dir)
-    print(report_page.text(report.tables(outcomes), unreadable))
+    results, unreadable = report_runs.read_runs(FLAGS.output_dir)
+    print(report_formats.as_text(report_tables.build_tables(results), unreadable))
 
 
 def main() -> int:

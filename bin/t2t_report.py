@@ -23,19 +23,19 @@ for _name in FORMS:
 
 
 def write(directory: str) -> None:
-    from t2t_repro.evaluation import report, report_page
+    from t2t_repro.evaluation import report_formats, report_runs, report_tables
 
-    forms = dict(zip(FORMS, (report_page.markdown, report_page.as_json, report_page.page), strict=True))
+    forms = dict(zip(FORMS, (report_formats.as_markdown, report_formats.as_json, report_formats.as_html), strict=True))
     paths = {flag: str(FLAGS[flag].value) for flag in FORMS if FLAGS[flag].value}
     for flag, path in paths.items():
         common_flags.must_be_writable(flag, path)
-    outcomes, unreadable = report.collect(directory)
-    tables = report.tables(outcomes)
+    results, unreadable = report_runs.read_runs(directory)
+    tables = report_tables.build_tables(results)
     for flag, path in paths.items():
         with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
             file.write(forms[flag](tables, unreadable))
         launcher.report(f"wrote {path}")
-    print(report_page.text(tables, unreadable))
+    print(report_formats.as_text(tables, unreadable))
     if unreadable:
         raise ValueError(f"{len(unreadable)} of the runs in {directory!r} cannot be read: see the end of the report")
 

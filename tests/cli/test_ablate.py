@@ -17,7 +17,7 @@ from helpers.tiny_model import train_pairs, validation_pairs
 from t2t_repro.bin import t2t_ablate
 from t2t_repro.cli import jobs as cli_jobs
 from t2t_repro.cli import launcher
-from t2t_repro.evaluation import report
+from t2t_repro.evaluation.report_runs import read_runs
 
 LETTERS = {"A": 4, "B": 2, "C": 7, "D": 4, "E": 1}
 
@@ -118,7 +118,7 @@ def test_rows_are_trained_scored_and_skipped_the_second_time(texts, tmp_path):
     ablate("--rows=c_n2,d_ls0", "--jobs=2")
     again = ablate("--rows=c_n2,d_ls0,base")
     assert "3 rows, 2 of them done before" in again.stderr
-    outcomes, _ = report.collect(str(runs))
+    outcomes, _ = read_runs(str(runs))
     assert sorted(outcome.row for outcome in outcomes) == ["base", "c_n2", "d_ls0"]
     for outcome in outcomes:
         assert outcome.training["step"] == 2 and outcome.training["flops"] > 1e9

@@ -1,4 +1,4 @@
-"""t2t-report: what it says of run directories of every kind, and that it never mixes them."""
+"""Reports: tables of run directories of every kind, which are never mixed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from t2t_repro import scale
-from t2t_repro.evaluation import report, report_page
+from t2t_repro.evaluation.report_formats import as_html, as_text
+from t2t_repro.evaluation.report_runs import read_runs
+from t2t_repro.evaluation.report_tables import Table, build_tables
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
 
@@ -44,8 +46,8 @@ def make_run(tmp_path):
 
 
 def read(tmp_path, folder="runs"):
-    outcomes, unreadable = report.collect(str(tmp_path / folder))
-    return report.tables(outcomes), unreadable
+    results, unreadable = read_runs(str(tmp_path / folder))
+    return build_tables(results), unreadable
 
 
 def table(tables, number):
@@ -64,7 +66,7 @@ def test_an_empty_folder_lists_every_row_as_not_run(tmp_path):
     assert [len(each.rows) for each in tables] == [3, ROWS, 2]
     assert {each["status"] for some in tables for each in some.rows} == {"not run"}
     assert {each["bleu"] for some in tables for each in some.rows} == {None}
-    text = report_page.text(tables, [])
+    text = as_text(tables, [])
     assert "No run." in text and max(map(len, text.splitlines())) <= 80
 
 
@@ -117,7 +119,7 @@ def test_results_on_an_incomplete_treebank_are_not_the_papers(tmp_path, make_run
         if more:
             assert (status, difference) == ("other data", None)
             assert f"Not the paper's data: {missing}" in found.caption
-            assert missing in " ".join(report_page.text([found], []).split())
+            assert missing in " ".join(as_text([found], []).split())
         else:
             assert status == "reproduced" and difference > 0 and "Not the paper's" not in found.caption
 
@@ -182,8 +184,8 @@ def test_a_damaged_run_is_named_and_the_others_are_reported(tmp_path, make_run):
         file.write("{}\n[1]\n")
     tables, unreadable = read(tmp_path)
     assert row(table(tables, 3), "base")["bleu"] == 20.0
-    assert unreadable == [f"{damaged.scores} is damaged: line 2 is no JSON object"]
-    assert "Not readable" in report_page.text(tables, unreadable)
+    assert unreadable == [f"{damaged.scores} is damaged: line 2 is not a JSON object"]
+    assert "Not readable" in as_text(tables, unreadable)
 
 
 def test_files(tmp_path, make_run, program):
@@ -198,7 +200,7 @@ def test_files(tmp_path, make_run, program):
     assert result.code == 0 and "c_n2" in result.out
     texts = {form: Path(path).read_text("utf-8") for form, path in paths.items()}
     [third] = [each for each in json.loads(texts["json"])["tables"] if each["title"].startswith("Table 3")]
-    assert row(report.Table("", "", (), third["rows"]), "c_n2")["bleu"] == 18.5
+    assert row(Table("", "", (), third["rows"]), "c_n2")["bleu"] == 18.5
     assert "| c\\_n2 |" in texts["markdown"] or "| c_n2 |" in texts["markdown"]
     assert texts["html"].count("<svg") == 2  # the curve, and the differences
     assert not re.search(r"(src|href)=\"(?!#)|@import|url\((?!#)", texts["html"])
@@ -209,15 +211,15 @@ def test_files(tmp_path, make_run, program):
 
 def test_what_a_person_typed_is_escaped(tmp_path, make_run):
     make_run("base@tiny", Problem(name="translate_files", description="", vocab_size=6_000), train="x")
-    outcomes, _ = report.collect(str(tmp_path / "runs"))
-    outcomes[0].training["data"]["train"] = "<script>alert(1)</script>"
-    assert "<script>alert" not in report_page.page(report.tables(outcomes), ["<b>"])
+    results, _ = read_runs(str(tmp_path / "runs"))
+    results[0].training["data"]["train"] = "<script>alert(1)</script>"
+    assert "<script>alert" not in as_html(build_tables(results), ["<b>"])
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "'nowhere' is no directory; give the one that t2t-trainer or t2t-ablate wrote to"),
+        (["nowhere"], "'nowhere' is not a directory; give the one that t2t-trainer or t2t-ablate wrote to"),
         ([".", "--html=."], "--html: '.' is a directory; give a file"),
         ([".", "--json=none/x"], "--json: no directory 'none'; make it first"),
     ],

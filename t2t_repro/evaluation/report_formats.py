@@ -1,4 +1,4 @@
-"""A report as text for a terminal, as Markdown, as JSON, and as one HTML page that needs nothing else."""
+"""A report as text for a terminal, as Markdown, as JSON, and as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from t2t_repro.evaluation.report import Outcome, Table, objects
+from t2t_repro.evaluation.report_runs import RunResult, read_json_lines
+from t2t_repro.evaluation.report_tables import Table
 
 WIDTH = 80
 
@@ -26,8 +27,8 @@ svg { max-width: 100%; height: auto; background: #fff; border-radius: 6px; margi
 """
 
 
-def text(tables: Sequence[Table], unreadable: Sequence[str]) -> str:
-    """For a terminal: the columns that fit, one line a row."""
+def as_text(tables: Sequence[Table], unreadable: Sequence[str]) -> str:
+    """Returns text for a terminal: the columns that fit, one line per row."""
     parts = []
     for table in tables:
         columns = map(_aligned, zip(*table.cells(wide=False), strict=True))
@@ -36,8 +37,8 @@ def text(tables: Sequence[Table], unreadable: Sequence[str]) -> str:
     return "\n\n".join(parts + [f"Not readable: {line}" for line in unreadable])
 
 
-def markdown(tables: Sequence[Table], unreadable: Sequence[str]) -> str:
-    """Every column, as Markdown."""
+def as_markdown(tables: Sequence[Table], unreadable: Sequence[str]) -> str:
+    """Returns Markdown with every column."""
     parts = []
     for table in tables:
         heading, *rows = table.cells(wide=True)
@@ -49,15 +50,15 @@ def markdown(tables: Sequence[Table], unreadable: Sequence[str]) -> str:
 
 
 def as_json(tables: Sequence[Table], unreadable: Sequence[str]) -> str:
-    """Every value as it is, unrounded; null is what was not measured or not printed."""
+    """Returns JSON with every value unrounded, null for values that were not measured or printed."""
     found = [
         {"title": table.title, "condition": table.condition, "note": table.note, "rows": table.rows} for table in tables
     ]
     return json.dumps({"tables": found, "unreadable": list(unreadable)}, indent=2, ensure_ascii=False) + "\n"
 
 
-def page(tables: Sequence[Table], unreadable: Sequence[str]) -> str:
-    """One HTML page with every column and the plots inside it."""
+def as_html(tables: Sequence[Table], unreadable: Sequence[str]) -> str:
+    """Returns one HTML page with every column and the plots."""
     parts = ["<!doctype html>", '<html lang="en"><meta charset="utf-8">', "<title>t2t-report</title>"]
     parts += ['<meta name="viewport" content="width=device-width, initial-scale=1">', f"<style>{_STYLE}</style>"]
     for table in tables:
@@ -72,8 +73,8 @@ def page(tables: Sequence[Table], unreadable: Sequence[str]) -> str:
 
 
 def plots(table: Table) -> list[str]:
-    """The pictures that a table has something for, each an SVG element."""
-    curves = {_name(outcome): _curve(outcome) for outcome in table.curves}
+    """Returns the plots of a table as SVG elements."""
+    curves = {_name(result): _curve(result) for result in table.curves}
     curves = {name: points for name, points in curves.items() if len(points) > 1}
     pictures = []
     if curves:
@@ -88,21 +89,21 @@ def plots(table: Table) -> list[str]:
     return pictures
 
 
-def _name(outcome: Outcome) -> str:
-    """The set, and the seed where it is another than the first."""
-    return outcome.run.hparams.name + (f", seed {outcome.run.seed}" if outcome.run.seed != 1 else "")
+def _name(result: RunResult) -> str:
+    """Returns the name of the set, and the seed if it is not 1."""
+    return result.run.hparams.name + (f", seed {result.run.seed}" if result.run.seed != 1 else "")
 
 
-def _curve(outcome: Outcome) -> list[tuple[int, float]]:
-    """Validation perplexity by step, as metrics.jsonl has it."""
-    if not os.path.exists(outcome.run.metrics):
+def _curve(result: RunResult) -> list[tuple[int, float]]:
+    """Returns (step, validation perplexity) from metrics.jsonl."""
+    if not os.path.exists(result.run.metrics):
         return []
-    values = [value for value in objects(outcome.run.metrics) if "validation_perplexity" in value]
+    values = [value for value in read_json_lines(result.run.metrics) if "validation_perplexity" in value]
     return [(int(value.get("step", 0)), float(value["validation_perplexity"])) for value in values]
 
 
 def _svg(draw: Callable[[Any], None]) -> str:
-    """What `draw` puts on a pair of axes, as an SVG element with its letters drawn: no font is needed."""
+    """Returns the plot that `draw` makes, as an SVG element with letters as paths: it needs no font."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -117,10 +118,10 @@ def _svg(draw: Callable[[Any], None]) -> str:
 def _draw_curves(axes: Any, curves: dict[str, list[tuple[int, float]]]) -> None:
     import matplotlib
 
-    colours = matplotlib.colormaps["tab20"]
+    colors = matplotlib.colormaps["tab20"]
     for number, (name, points) in enumerate(curves.items()):
-        axes.plot(*zip(*points, strict=True), label=name, color=colours(number % 20), linewidth=1.4)
-    axes.set(xlabel="updates", ylabel="validation perplexity", yscale="log")
+        axes.plot(*zip(*points, strict=True), label=name, color=colors(number % 20), linewidth=1.4)
+    axes.set(xlabel="steps", ylabel="validation perplexity", yscale="log")
     lowest = min(value for points in curves.values() for _, value in points)
     ticks = [tick for tick in (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100, 200, 500, 1000) if tick >= 0.8 * lowest]
     axes.set_yticks(ticks, [str(tick) for tick in ticks])
@@ -130,7 +131,7 @@ def _draw_curves(axes: Any, curves: dict[str, list[tuple[int, float]]]) -> None:
 
 
 def _draw_differences(axes: Any, differences: list[tuple[str, float, float]]) -> None:
-    """Each row's difference from base in BLEU: what the paper prints against what was measured."""
+    """Plots each row's difference from base in BLEU: the paper's against the measured one."""
     axes.axline((0, 0), slope=1, color="#bbb", linewidth=1, zorder=0)  # measured as printed
     axes.axhline(0, color="#ddd", linewidth=1, zorder=0)
     axes.axvline(0, color="#ddd", linewidth=1, zorder=0)
@@ -143,7 +144,7 @@ def _draw_differences(axes: Any, differences: list[tuple[str, float, float]]) ->
 
 
 def _aligned(column: Sequence[str]) -> list[str]:
-    """The cells of a column made equally wide: numbers to the right, and the heading with them."""
+    """Returns the cells of a column at equal width, numbers and their heading aligned to the right."""
     width, numbers = max(map(len, column)), all(map(_is_number, column[1:]))
     return [f"{cell:>{width}}" if numbers else f"{cell:<{width}}" for cell in column]
 

@@ -1,0 +1,135 @@
+"""Reads run directories for a report, without TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from t2t_repro.registry import HPARAMS
+from t2t_repro.run import Run
+
+# The approximate number of training pairs or trees of the paper, by problem (sections 5.1 and 6.3).
+PAPER_DATA = {
+    "translate_ende_wmt14": 4_500_000,
+    "translate_enfr_wmt14": 36_000_000,
+    "parse_wsj": 40_000,
+    "parse_wsj_semisupervised": 17_000_000,
+}
+_MAX_DEPTH = 3  # folders below the given one
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run directory records of one run."""
+
+    run: Run
+    vocab_size: int | None  # None before training has started
+    training: dict[str, Any]
+    scores: list[dict[str, Any]]  # oldest first
+
+    @property
+    def set_name(self) -> str:
+        """The name of the hyperparameter set without its scale: `a_h1` of `a_h1@tiny`."""
+        return self.run.hparams.name.partition("@")[0]
+
+    @property
+    def condition(self) -> str:
+        """The data of its figures, and the scale if that is not the paper's."""
+        scale = self.run.hparams.name.partition("@")[2]
+        data = self.training.get("data")
+        if not data:
+            return f"{self.run.problem.name}, training not begun"
+        names = [f"{split} {data[split]}" for split in ("train", "validation", "test") if split in data]
+        text = f"{self.run.problem.name}: {data['pairs']:,} training pairs, vocabulary {data['vocab_size']:,}"
+        text += f" ({'; '.join(names)})" + (f", every set at scale {scale}" if scale else "")
+        return text + (f". Not the paper's data: {'; '.join(self.incomplete)}" if self.incomplete else "")
+
+    @property
+    def incomplete(self) -> list[str]:
+        """Lists what is missing from the paper's data: `section 23: 8 of 2,416 trees`."""
+        return self.training.get("data", {}).get("incomplete", [])
+
+    @property
+    def parameters(self) -> int | None:
+        return self.run.hparams.num_parameters(self.vocab_size) if self.vocab_size else None
+
+    def score(self, split: str, checkpoints: int) -> dict[str, Any]:
+        """Returns the newest scores of that split with that many averaged checkpoints; empty if there are none."""
+        found = [each for each in self.scores if each["split"] == split and len(each["checkpoints"]) == checkpoints]
+        return found[-1] if found else {}
+
+    def limitation(self) -> str:
+        """Returns why its figures cannot be the paper's: "other data" or "smaller budget"; "" if they can."""
+        hparams, registered = self.run.hparams, HPARAMS.get(self.set_name)
+        if registered is None or hparams.changes(registered) or self.training.get("step", 0) < registered.train_steps:
+            return "smaller budget"
+        pairs = PAPER_DATA.get(self.run.problem.name, float("inf"))
+        return "" if self.training["data"]["pairs"] >= 0.9 * pairs and not self.incomplete else "other data"
+
+
+def read_runs(directory: str) -> tuple[list[RunResult], list[str]]:
+    """Reads every run in `directory` or below. Returns the results, and an error line for each unreadable run.
+
+    Raises FileNotFoundError if there is no such directory.
+    """
+    if not os.path.isdir(directory):
+        raise FileNotFoundError(
+            f"{directory!r} is not a directory; give the one that t2t-trainer or t2t-ablate wrote to"
+        )
+    results, unreadable = [], []
+    for path in _runs(directory, _MAX_DEPTH):
+        try:
+            results.append(read_run(path))
+        except (ValueError, OSError) as error:
+            unreadable.append(str(error))
+    return results, unreadable
+
+
+def read_run(directory: str) -> RunResult:
+    """Reads the run in `directory`. Raises FileNotFoundError if there is none and ValueError if it is damaged."""
+    run = Run.open(directory)
+    training = run.training
+    scores = list(read_json_lines(run.scores)) if os.path.exists(run.scores) else []
+    for number, score in enumerate(scores, start=1):
+        if not _is_scoring(score):
+            raise ValueError(f"{run.scores} is damaged: line {number} is not a score of t2t-eval or t2t-trainer")
+    scores = [score for score in scores if not score.get("int8")]  # decoded faster, and less exactly, than the paper's
+    return RunResult(run, training.get("data", {}).get("vocab_size"), training, scores)
+
+
+def _is_scoring(score: dict[str, Any]) -> bool:
+    """Returns whether `score` has the form that `Run.keep_scores` writes."""
+    numbers = [score.get(name, 0) for name in ("bleu", "paper_bleu", "bleu_interval", "chrf", "f1", "perplexity")]
+    return (
+        isinstance(score.get("split"), str)
+        and isinstance(score.get("checkpoints"), list)
+        and all(isinstance(number, int | float) for number in (score.get("step"), *numbers))
+    )
+
+
+def _runs(directory: str, depth: int) -> Iterator[str]:
+    """Yields the run directories in `directory` or below, by name."""
+    if Run.exists(directory):
+        yield directory
+    elif depth:
+        with os.scandir(directory) as entries:
+            folders = sorted(entry.path for entry in entries if entry.is_dir())
+        for folder in folders:
+            yield from _runs(folder, depth - 1)
+
+
+def read_json_lines(path: str) -> Iterator[dict[str, Any]]:
+    """Yields the objects of a file of JSON lines. Raises ValueError, naming the line, for anything else.
+
+    A last line that is incomplete, after a kill or on a full disk, is left out.
+    """
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield dict(json.loads(line))
+            except (ValueError, TypeError, RecursionError):
+                if line.endswith(b"\n"):
+                    raise ValueError(f"{path} is damaged: line {number} is not a JSON object") from None

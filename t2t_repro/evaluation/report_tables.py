@@ -1,0 +1,253 @@
+"""Tables of a report: runs beside the paper's Tables 2, 3 and 4, each figure under the data it was measured on.
+
+Table 2 is the test set with averaged checkpoints, Table 3 the validation set with the last one (section 6): a table
+takes only scores that were made that way. Runs on different data, or at different scales, never share a table.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from t2t_repro.config import Record
+from t2t_repro.evaluation.report_runs import PAPER_DATA, RunResult
+from t2t_repro.registry import HPARAMS, RECORDS
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table: the key of its value, its heading and its format."""
+
+    key: str
+    heading: str
+    form: str = "{}"
+    wide: bool = False  # left out on a terminal
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of values under columns; `condition` is the data of the figures."""
+
+    title: str
+    condition: str
+    columns: tuple[Column, ...]
+    rows: list[dict[str, Any]]
+    note: str = ""
+    curves: list[RunResult] = field(default_factory=list)  # whose validation perplexity is plotted
+
+    @property
+    def caption(self) -> str:
+        return f"On {self.condition}. {self.note}".strip() if self.condition else "No run."
+
+    def cells(self, wide: bool) -> list[list[str]]:
+        """Returns the heading and every row as text, "-" for values that were not measured or printed."""
+        columns = [column for column in self.columns if wide or not column.wide]
+        lines = [[column.heading for column in columns]]
+        for row in self.rows:
+            values = [row.get(column.key) for column in columns]
+            lines.append(
+                ["-" if value is None else c.form.format(value) for c, value in zip(columns, values, strict=True)]
+            )
+        return lines
+
+
+def build_tables(results: Sequence[RunResult]) -> list[Table]:
+    """Returns the paper's tables with these runs beside them, one per condition; then the runs of other sets."""
+    built = []
+    for name, build in (("table2", _table2), ("table3", _table3), ("table4", _table4)):
+        records = [record for record in RECORDS.in_order() if name in _tables_of(record)]
+        names = {record.name for record in records}
+        groups = _by_condition([each for each in results if each.set_name in names])
+        built += [build(records, group) for group in groups or [[]]]
+    others = _by_condition([each for each in results if each.set_name not in RECORDS])
+    return built + [_other_sets(group) for group in others]
+
+
+def _by_condition(results: list[RunResult]) -> list[list[RunResult]]:
+    conditions = dict.fromkeys(each.condition for each in results)
+    return [[each for each in results if each.condition == condition] for condition in conditions]
+
+
+_RUN_COLUMNS = (
+    Column("status", "status"),
+    Column("tokens", "target tokens", "{:,.0f}", wide=True),
+    Column("flops", "FLOPs counted", "{:.2e}", wide=True),
+    Column("seconds", "seconds", "{:,.0f}", wide=True),
+    Column("seed", "seed", wide=True),
+    Column("hardware", "hardware", wide=True),
+)
+
+
+def _table3(records: list[Record], results: list[RunResult]) -> Table:
+    """Returns perplexity and BLEU on the validation set, one checkpoint, and the difference of BLEU from base."""
+    records = sorted(records, key=lambda record: (record.name != "base", record.name == "big"))  # as in print
+    rows = [_row(record, result, "validation", 1) for record in records for result in _results_of(record, results)]
+    bases = {(row["steps"], row["seed"]): row["bleu"] for row in rows if row["set"] == "base"}
+    for row in rows:
+        row["printed_delta"] = row["printed_bleu"] - RECORDS["base"].bleu_dev
+        base = bases.get((row["steps"], row["seed"]))
+        row["delta"] = None if row["bleu"] is None or base is None else row["bleu"] - base
+    columns = (
+        Column("set", "set"),
+        Column("change", "change", wide=True),
+        Column("steps", "steps", "{:,}"),
+        Column("parameters", "parameters", "{:,}", wide=True),
+        Column("millions", "printed x1e6", wide=True),
+        Column("perplexity", "PPL", "{:.2f}"),
+        Column("printed_perplexity", "paper", "{:.2f}"),
+        Column("bleu", "BLEU", "{:.2f}"),
+        Column("printed_bleu", "paper", "{:.1f}"),
+        Column("difference", "differs", "{:+.2f}"),
+        Column("delta", "to base", "{:+.2f}"),
+        Column("printed_delta", "paper", "{:+.1f}"),
+        *_RUN_COLUMNS,
+    )
+    return Table("Table 3: validation set, one checkpoint", _condition(results), columns, rows, _recipes(rows), results)
+
+
+def _table2(records: list[Record], results: list[RunResult]) -> Table:
+    """Returns BLEU on the test set with averaged checkpoints, and the cost of training by two counts."""
+    rows = [_row(record, result, "test", None) for record in records for result in _results_of(record, results)]
+    columns = (
+        Column("set", "set"),
+        Column("task", "task"),
+        Column("steps", "steps", "{:,}"),
+        Column("bleu", "BLEU", "{:.2f}"),
+        Column("printed_bleu", "paper", "{:.1f}"),
+        Column("difference", "differs", "{:+.2f}"),
+        Column("paper_flops", "cost", "{:.1e}"),
+        Column("printed_flops", "paper", "{:.1e}"),
+        *_RUN_COLUMNS,
+    )
+    note = (
+        f"{_recipes(rows)} Cost is training time x devices x the paper's sustained rate, for GPUs that have one there."
+    )
+    return Table("Table 2: test set, averaged checkpoints", _condition(results), columns, rows, note.strip())
+
+
+def _table4(records: list[Record], results: list[RunResult]) -> Table:
+    """Returns bracket F1 on the test set."""
+    rows = [_row(record, result, "test", None) for record in records for result in _results_of(record, results)]
+    columns = (
+        Column("set", "set"),
+        Column("steps", "steps", "{:,}"),
+        Column("f1", "F1", "{:.2f}"),
+        Column("printed_f1", "paper", "{:.1f}"),
+        Column("difference", "differs", "{:+.2f}"),
+        *_RUN_COLUMNS,
+    )
+    return Table("Table 4: test set, bracket F1", _condition(results), columns, rows)
+
+
+def _other_sets(results: list[RunResult]) -> Table:
+    """Returns the runs of sets that the paper does not have, each with its newest scores."""
+    rows = []
+    for result in results:
+        newest = result.scores[-1] if result.scores else {}
+        averaged = len(newest.get("checkpoints", ()))
+        rows.append(
+            _common(result)
+            | {"set": result.run.hparams.name, "scored": f"{newest['split']}, mean of {averaged}" if newest else None}
+            | {name: newest.get(name) for name in ("bleu", "chrf", "f1", "perplexity")}
+            | {"status": "" if newest else _unscored(result, "test")}
+        )
+    columns = (
+        Column("set", "set"),
+        Column("steps", "steps", "{:,}"),
+        Column("scored", "scored"),
+        Column("bleu", "BLEU", "{:.2f}"),
+        Column("chrf", "chrF", "{:.2f}"),
+        Column("f1", "F1", "{:.2f}"),
+        Column("perplexity", "PPL", "{:.2f}"),
+        Column("parameters", "parameters", "{:,}", wide=True),
+        *_RUN_COLUMNS,
+    )
+    return Table("Other sets", _condition(results), columns, rows, "BLEU is sacreBLEU 13a.", results)
+
+
+def _row(record: Record, result: RunResult | None, split: str, checkpoints: int | None) -> dict[str, Any]:
+    """Returns what a run measured, what the paper prints, and the status of the comparison.
+
+    `checkpoints` is the number that a score must average; None stands for that of the run's hyperparameter set.
+    """
+    french = record.bleu_ende is None or (result is not None and result.run.problem.target_language == "fr")
+    changes = ", ".join(f"{symbol} {value}" for symbol, value in HPARAMS[record.name].changes(HPARAMS["base"]).items())
+    row: dict[str, Any] = {
+        "set": record.name,
+        "change": changes or None,
+        "millions": record.millions,
+        "task": "en-fr" if french else "en-de",
+        "printed_bleu": record.bleu_dev if split == "validation" else record.bleu_enfr if french else record.bleu_ende,
+        "printed_perplexity": record.perplexity,
+        "printed_f1": record.f1,
+        "printed_flops": record.flops,
+        "status": "not run",
+    } | dict.fromkeys(("bleu", "f1", "perplexity", "steps", "seed"))
+    if result is None:
+        return row
+    score = result.score(split, checkpoints or result.run.hparams.average_checkpoints)
+    row |= _common(result) | {name: score.get(name) for name in ("f1", "perplexity", "bleu_interval")}
+    row["bleu"] = score.get("paper_bleu", score.get("bleu"))
+    row["recipe"] = "the paper's" if "paper_bleu" in score else "sacreBLEU 13a" if "bleu" in score else None
+    metric = "f1" if record.f1 else "bleu"
+    ours, theirs = row[metric], row[f"printed_{metric}"]
+    papers = result.run.problem.name in PAPER_DATA and not result.incomplete  # else no difference
+    row["difference"] = ours - theirs if papers and None not in (ours, theirs) else None
+    row["status"] = _status(result, score, split, row["difference"])
+    return row
+
+
+def _common(result: RunResult) -> dict[str, Any]:
+    training = result.training
+    device = f"{training['replicas']} x {training['device']}" if "device" in training else None
+    return {
+        "directory": os.path.basename(os.path.normpath(result.run.directory)),
+        "steps": training.get("step"),
+        "parameters": result.parameters,
+        "tokens": training.get("target_tokens"),
+        "flops": training.get("flops"),
+        "paper_flops": training.get("paper_flops"),
+        "seconds": training.get("seconds"),
+        "seed": result.run.seed,
+        "hardware": f"{device}, {result.run.precision}" if device else None,
+    }
+
+
+def _status(result: RunResult, score: dict[str, Any], split: str, difference: float | None) -> str:
+    """Returns reproduced, within noise, below, smaller budget, other data, or what is still missing."""
+    if not score or score["step"] < result.run.hparams.train_steps:
+        return _unscored(result, split)
+    limitation = result.limitation()
+    if limitation or difference is None:
+        return limitation or "no figure to compare with"
+    if round(difference, 1) >= 0:
+        return "reproduced"
+    return "within noise" if -difference <= score.get("bleu_interval", 0) else "below"
+
+
+def _unscored(result: RunResult, split: str) -> str:
+    step, wanted = result.training.get("step", 0), result.run.hparams.train_steps
+    return f"unfinished: {step:,} of {wanted:,}" if step < wanted else f"not scored on {split}"
+
+
+def _tables_of(record: Record) -> set[str]:
+    found = {"table3"} if record.bleu_dev is not None else set()
+    found |= {"table2"} if record.bleu_ende is not None or record.bleu_enfr is not None else set()
+    return found | ({"table4"} if record.f1 is not None else set())
+
+
+def _results_of(record: Record, results: list[RunResult]) -> list[RunResult] | list[None]:
+    """Returns the runs of a set; one None if there are none, for a row without a run."""
+    return [each for each in results if each.set_name == record.name] or [None]
+
+
+def _condition(results: list[RunResult]) -> str:
+    return results[0].condition if results else ""
+
+
+def _recipes(rows: list[dict[str, Any]]) -> str:
+    """Returns a sentence about how BLEU was computed."""
+    recipes = sorted({row["recipe"] for row in rows if row.get("recipe")})
+    return f"BLEU is {' or '.join(recipes)}." if recipes else ""
