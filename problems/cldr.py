@@ -1,14 +1,14 @@
-"""translate_ende_cldr, translate_enfr_cldr: real text to train on without downloading any.
+"""translate_ende_cldr, translate_enfr_cldr: real text to train on, without a download.
 
 The Unicode CLDR, which the Babel library carries, knows how dates, times, quantities, money and names are written in
 English, German and French. A seeded generator draws contents (a date, a number with its unit, a list of countries),
-and Babel writes each of them in both languages: reordering, agreement, 12 to 24 hours and copying, nothing to guess.
+and Babel writes each of them in both languages: the target needs reordering, agreement and copying, but no guessing.
 
     "Friday, November 20, 2026 at 5:30 PM"    "Freitag, 20. November 2026 um 17:30"
     "21.5 square kilometers"                  "21,5 Quadratkilometer"
 
-The content decides the split, by a hash: a date that is tested is never trained on, whatever its format. The pairs are
-the same in every process and on every machine which has the same version of Babel.
+A hash of the content decides the split: a date in the test set is never trained on, in any format. The pairs are the
+same in every process and on every machine with the same version of Babel.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # Babel itself is imported by `endless` alone, so that listin
     from babel import Locale
 
 SIZES = (64_000, 1_000, 1_000)  # pairs of train, validation, test
-# So small that numbers are spelt. Test BLEU after 1,500 updates of `tiny`: 93.8, and 88.8 with 4,000 pieces, a warm-up
-# of 600 in place of 500, and earlier code: two runs, not a controlled comparison.
+# So small that numbers are spelled. Test BLEU after 1,500 steps of `tiny`: 93.8, and 88.8 with 4,000 subwords, a
+# warm-up of 600 instead of 500, and earlier code: two runs, not a controlled comparison.
 VOCAB_SIZE = 1_500
 
 # CLDR sets thin and no-break spaces and the curly apostrophe: people type the keyboard's. The en dash of an interval
@@ -332,30 +332,19 @@ def pairs(language: str, split: str) -> Iterator[Pair]:
     return ((example.source, example.target) for example in examples(language)[split])
 
 
-PROBLEMS.register(
-    Problem(
-        name="translate_ende_cldr",
-        description="built in, no data needed: dates, quantities, money and names, from the Unicode CLDR through Babel",
-        source_language="en",
-        target_language="de",
-        train=(Generated(functools.partial(pairs, "de", "train")),),
-        validation=(Generated(functools.partial(pairs, "de", "validation")),),
-        test=(Generated(functools.partial(pairs, "de", "test")),),
-        vocab_size=VOCAB_SIZE,
-        max_length=128,
-    )
-)
+_DESCRIPTION = "built in, no data needed: dates, quantities, money and names, from the Unicode CLDR through Babel"
 
-PROBLEMS.register(
-    Problem(
-        name="translate_enfr_cldr",
-        description="built in, no data needed: dates, quantities, money and names, from the Unicode CLDR through Babel",
-        source_language="en",
-        target_language="fr",
-        train=(Generated(functools.partial(pairs, "fr", "train")),),
-        validation=(Generated(functools.partial(pairs, "fr", "validation")),),
-        test=(Generated(functools.partial(pairs, "fr", "test")),),
-        vocab_size=VOCAB_SIZE,
-        max_length=128,
+for _language in ("de", "fr"):
+    PROBLEMS.register(
+        Problem(
+            name=f"translate_en{_language}_cldr",
+            description=_DESCRIPTION,
+            source_language="en",
+            target_language=_language,
+            train=(Generated(functools.partial(pairs, _language, "train")),),
+            validation=(Generated(functools.partial(pairs, _language, "validation")),),
+            test=(Generated(functools.partial(pairs, _language, "test")),),
+            vocab_size=VOCAB_SIZE,
+            max_length=128,
+        )
     )
-)

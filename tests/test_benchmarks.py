@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import batches, decode, decode_workload, dry_run, matmul_rate, prepare, scaling, table1, train
+from benchmarks import batches, decode, decode_workload, dry_run, matmul_rate, prepare, scaling, train
 from benchmarks.shapes import SHAPES, update_flops
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -118,34 +118,6 @@ def test_the_products_are_those_of_an_update() -> None:
     assert sum(map(matmul_rate.flops, matmul_rate.update_products(shape))) == pytest.approx(weights, rel=1e-3)
 
 
-def test_the_table_holds_medians_of_ratios_of_the_same_round() -> None:
-    shape = SHAPES["smoke"]
-    results = {
-        "ours bfloat16": {"seconds": [1.0, 2.0, 4.0], "loss": 4.5, "peak_bytes": 50},
-        "OpenNMT-tf float32 adam": {"seconds": [2.0, 6.0, 16.0], "loss": 4.5, "peak_bytes": 100},
-        "products alone bfloat16": {"seconds": [0.5, 0.5, 0.5], "loss": 0.0, "peak_bytes": 10},
-    }
-    lines = train.table(shape, batches.make(shape, updates=2), results).splitlines()
-    (ours,) = [line for line in lines if line.startswith("| ours bfloat16")]
-    assert ours.startswith("| ours bfloat16 | 3.00 (2.00 to 4.00) | 0.50 |")
-    assert "over OpenNMT-tf float32 adam" in lines[4] and "products" not in "".join(lines[5:])
-
-
-def test_the_table_of_decoding_holds_medians_of_ratios_of_the_same_round() -> None:
-    name = decode_workload.CASES[0].name
-    results = {
-        "ours bfloat16": {"seconds": {name: [1.0, 2.0, 4.0]}, "memory": 50},
-        "CTranslate2 int8": {"seconds": {name: [1.0, 1.0, 6.0]}, "memory": 40},
-        "OpenNMT-tf float32": {"seconds": {name: [2.0, 6.0, 16.0]}, "memory": 100},
-    }
-    assert decode.table(results).splitlines() == [
-        "| case | contestant | tokens/s over CTranslate2 int8 | tokens/s over OpenNMT-tf float32 |",
-        "|---|---|---|---|",
-        f"| {name} | ours bfloat16 | 1.00 (0.50 to 1.50) | 3.00 (2.00 to 4.00) |",
-        "| memory beyond imports | ours bfloat16 | 1.25 | 0.50 |",
-    ]
-
-
 def test_a_point_is_read_as_it_is_written_and_differs_in_one_size() -> None:
     for axis, points in scaling.AXES.items():
         for point in points:
@@ -153,24 +125,6 @@ def test_a_point_is_read_as_it_is_written_and_differs_in_one_size() -> None:
             changed = {name for name, value in vars(point).items() if value != getattr(scaling.CENTRE, name)}
             assert changed <= {axis} | ({"batch_tokens"} if axis == "replicas" else set())
             assert point.shape.d_k == 64 and point.shape.batch_tokens % point.length == 0
-
-
-def test_the_rows_of_an_axis_are_over_the_one_like_the_centre() -> None:
-    short, centre, *_ = scaling.AXES["length"]
-    assert scaling.rows("length", {short: ([1.0, 4.0, 3.0], 50), centre: ([2.0, 2.0, 6.0], 100)}) == [
-        "| length 8 | 2.00 (0.50 to 2.00) | 0.50 |",
-        "| length 32 | 1.00 (1.00 to 1.00) | 1.00 |",
-    ]
-
-
-def test_the_slope_of_table_1_is_that_of_the_logarithms() -> None:
-    linear = {
-        axis: {name: {size: 2.0 * size for size in sizes} for name in table1.SLOPES}
-        for axis, sizes in table1.SIZES.items()
-    }
-    by_length, by_width = (part.splitlines() for part in table1.table(linear).split("\n\n### "))
-    assert by_length[4] == "| self-attention | 1.00 | 4.00 | 16.00 | 64.00 | 1.00 | 1 |"
-    assert by_width[-1] == "| convolutional | 1.00 | 2.00 | 4.00 | 8.00 | 1.00 | 2 |"
 
 
 def test_sources_are_the_same_for_everyone_and_of_one_length() -> None:
@@ -214,11 +168,6 @@ def test_text_of_any_size_has_no_line_twice(tmp_path: Path) -> None:
     assert {line.split()[1] for line in Path(source).read_text().splitlines()[2:]} <= {"onne", "onwo", "twne", "twwo"}
     made = list(prepare.made_up(3))
     assert made == list(prepare.made_up(3)) and all(len(text.split()) > 3 for pair in made for text in pair)
-
-
-def test_what_was_foretold_stands_over_what_was_taken() -> None:
-    row = dry_run.row({"seconds": 55.0, "peak_bytes": 3 * 2**30}, {"seconds": 50.0, "peak_bytes": 2 * 2**30})
-    assert row == "| 1.10 | 1.50 | 50.0 s | 2.00 GiB |"
 
 
 def test_both_are_measured_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ What lies behind a program (training, decoding, scoring) is replaced by a stand-
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import gzip
 import hashlib
@@ -24,7 +23,6 @@ from conftest import CHECKOUT
 from helpers.subprocesses import in_a_process
 
 from t2t_repro import __version__
-from t2t_repro.bin import t2t_eval
 from t2t_repro.cli import launcher
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.problem import Problem
@@ -576,30 +574,6 @@ def test_trainer_refuses_before_anything_heavy(program, training, run):
         else:
             assert result.code == 1 and "'RUN' holds another run: its problem" in result.err
     assert training.calls == []
-
-
-@pytest.mark.parametrize(
-    ("module", "function", "arguments"),
-    [
-        ("preparation/pipeline.py", "prepare", ["problem", "data_dir", "report", "verify"]),
-        ("training/trainer.py", "train", [*TRAINED, "options", "sampler"]),
-        ("training/dry_run/estimate.py", "dry_run", [*TRAINED, "options", "sampler"]),
-        ("inference/translator.py", "from_run", ["cls", "output_dir", "average_checkpoints", "precision"]),
-        ("inference/translator.py", "from_runs", ["cls", "output_dirs", "average_checkpoints", "int8", "precision"]),
-        (
-            "exporting/exporter.py",
-            "export",
-            ["output_dir", "export_dir", "average_checkpoints", "format", "quantization", "precision"],
-        ),
-        ("inference/translator.py", "n_best", ["self", "texts", "n", "beam_size", "alpha", "report", "advance"]),
-        ("inference/translator.py", "score_tokens", ["self", "pairs", "report", "advance"]),
-        ("evaluation/evaluator.py", "evaluate", ["output_dir", *t2t_eval.OPTIONS]),
-    ],
-)
-def test_stand_ins_take_what_the_real_ones_take(module, function, arguments):
-    tree = ast.parse((CHECKOUT / "t2t_repro" / module).read_text("utf-8"))
-    [found] = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == function]
-    assert set(arguments) <= {argument.arg for argument in [*found.args.args, *found.args.kwonlyargs]}
 
 
 # t2t-decoder and t2t-eval.
