@@ -41,7 +41,7 @@ def make(shape: Shape, updates: int, seed: int = 1) -> list[list[Part]]:
         lengths = np.minimum(lengths, shape.batch_tokens // 4)
     parts = batching.num_parts(shape.batch_tokens)
     plan = batching.plan(lengths, shape.batch_tokens // parts, rng)
-    groups = [group for group in batching.updates(plan.starts, parts, rng) if len(group) == parts]
+    groups = [group for group in batching.group_into_steps(plan.starts, parts, rng) if len(group) == parts]
     if not 0 < updates <= len(groups):
         raise ValueError(f"updates must be between 1 and {len(groups):,} for {shape.name}, got {updates}")
 

@@ -1,7 +1,8 @@
-"""Which pairs share a batch: similar lengths together, under a budget of tokens a side (section 5.1).
+"""Plans batches: pairs of similar length together, under a budget of tokens per side (section 5.1).
 
-A step has the paper's batch: `parts` neighbouring *parts*. Both are fixed by the data, the seed and the hyperparameter
-set, never by the devices. A *micro-batch* is what one device computes at a time: some parts, one, or a share of one.
+A step has the paper's batch: a number of neighboring *parts*. Both are fixed by the data, the seed and the
+hyperparameters, never by the devices. A *micro-batch* is what one device computes at a time: several parts, one, or a
+share of one.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-PART_TOKENS = 3_200  # aimed at: 25,000 tokens are eight parts, one for each of the paper's eight GPUs
-STRIPS = 2.0  # times sqrt(parts): measured best from 2,048 to 25,000 tokens a part
+PART_TOKENS = 3_200  # approximately: 25,000 tokens are eight parts, one for each of the paper's eight GPUs
+STRIPS = 2.0  # times sqrt(parts): measured best from 2,048 to 25,000 tokens per part
 
 
 def num_parts(batch_tokens: int) -> int:
-    """How many parts make an update of `batch_tokens`: a power of two, so that devices share them evenly."""
+    """Returns how many parts a step of `batch_tokens` has: a power of two, so that devices share them evenly."""
     parts = 1
     while batch_tokens / parts > 1.5 * PART_TOKENS:
         parts *= 2
@@ -24,33 +25,33 @@ def num_parts(batch_tokens: int) -> int:
 
 
 def part_tokens(batch_tokens: int) -> int:
-    """Returns how many tokens per side a part has at most."""
+    """Returns the maximum number of tokens per side of a part."""
     return math.ceil(batch_tokens / num_parts(batch_tokens))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`order` [N]: the pairs, each once. Part i is order[starts[i]:starts[i + 1]]."""
+    """The pairs in `order` [N], each once. Part i is order[starts[i]:starts[i + 1]]."""
 
     order: np.ndarray
     starts: np.ndarray
 
 
 def plan(lengths: np.ndarray, part_tokens: int, rng: np.random.Generator) -> Plan:
-    """Cuts pairs of `lengths` [N, 2] (source, target) into parts of at most `part_tokens` positions a side, padding
-    included; neighbouring parts have similar lengths. Pairs of equal lengths come in random order.
+    """Cuts pairs of `lengths` [N, 2] (source, target) into parts of at most `part_tokens` positions per side, padding
+    included; neighboring parts have similar lengths. Pairs of equal lengths are in random order.
 
-    Pairs are laid out in strips of similar source length, and by target length within a strip, up and down by turns.
-    Against sorting by one length this raises real tokens over padded positions from 0.90 to 0.98 (100,000 pairs of
-    lognormal lengths of mean 27, 2,048 tokens a part).
+    Pairs are sorted into strips of similar source length, and by target length within a strip, alternately up and down.
+    Compared with sorting by one length, this raises padding efficiency (real tokens over positions) from 0.90 to 0.98
+    (100,000 pairs of lognormal lengths of mean 27, 2,048 tokens per part).
 
-    Raises ValueError for a pair that fits in no part.
+    Raises ValueError for a pair that does not fit in a part.
     """
     if not len(lengths):
         return Plan(np.zeros(0, np.int64), np.zeros(1, np.int64))
     if lengths.max() > part_tokens:
         raise ValueError(
-            f"a pair of {lengths.max()} tokens does not fit in {part_tokens} tokens a part; "
+            f"a pair of {lengths.max()} tokens does not fit in {part_tokens} tokens per part; "
             "raise batch_tokens, or lower max_length of the problem"
         )
     order = _layout(lengths, part_tokens, rng)
@@ -68,7 +69,7 @@ def _layout(lengths: np.ndarray, part_tokens: int, rng: np.random.Generator) -> 
 
 
 def _cut(lengths: np.ndarray, part_tokens: int) -> np.ndarray:
-    """Where parts start, and the end of the last: each takes as many pairs as its longest leaves room for."""
+    """Returns where parts start, and the end of the last one: each has as many pairs as its longest allows."""
     starts = [0]
     while starts[-1] < len(lengths):
         first = starts[-1]
@@ -79,14 +80,14 @@ def _cut(lengths: np.ndarray, part_tokens: int) -> np.ndarray:
     return np.array(starts)
 
 
-def updates(starts: np.ndarray, parts: int, rng: np.random.Generator) -> list[list[tuple[int, int]]]:
-    """Groups neighbouring parts into updates of `parts`, the updates in random order; one may have fewer parts.
+def group_into_steps(starts: np.ndarray, parts: int, rng: np.random.Generator) -> list[list[tuple[int, int]]]:
+    """Groups neighboring parts into steps of `parts`, the steps in random order; one may have fewer parts.
 
     Each part is (start, end) into the order.
     """
     spans = list(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True))
     short = len(spans) % parts
-    lead = short if rng.integers(2) else 0  # the update with fewer parts is the shortest or the longest sentences
+    lead = short if rng.integers(2) else 0  # the step with fewer parts is the shortest or the longest sentences
     groups = [spans[:lead]] if lead else []
     groups += [spans[i : i + parts] for i in range(lead, len(spans), parts)]
     return [groups[i] for i in rng.permutation(len(groups))]
@@ -105,10 +106,10 @@ def may_halve(batch_tokens: int, count: int, longest: int) -> bool:
     return batch_tokens // longest > count
 
 
-def deal(spans: list[tuple[int, int]], parts: int, replicas: int, count: int) -> np.ndarray:
-    """Deals one step to the replicas as spans [replicas, count, 2] of its pairs, the empty ones last.
+def assign_to_replicas(spans: list[tuple[int, int]], parts: int, replicas: int, count: int) -> np.ndarray:
+    """Assigns the pairs of one step to the replicas as spans [replicas, count, 2], the empty ones last.
 
-    `spans` are the neighbouring parts of the step, `parts` of them unless it is short. A micro-batch covers
+    `spans` are the neighboring parts of the step, `parts` of them unless it is short. A micro-batch covers
     parts / (replicas count) of a part: several neighbours, or a share of the pairs of one. So the pairs of a step do
     not depend on the replicas, and its micro-batches depend on replicas times `count` alone.
     """
@@ -116,13 +117,13 @@ def deal(spans: list[tuple[int, int]], parts: int, replicas: int, count: int) ->
     bounds = [*(start for start, _ in spans), spans[-1][1]]
     ends = [min(index * parts, len(spans) * total) for index in range(-(-len(spans) * total // parts) + 1)]
     edges = [_between(bounds, *divmod(end, total), total) for end in ends]
-    dealt = [span for span in zip(edges[:-1], edges[1:], strict=True) if span[0] < span[1]]
+    assigned = [span for span in zip(edges[:-1], edges[1:], strict=True) if span[0] < span[1]]
     # micro-batch i goes to replica i mod replicas, so that a short step leaves none idle before another has two fewer
     table = np.zeros((total, 2), np.int64)
-    table[: len(dealt)] = dealt
+    table[: len(assigned)] = assigned
     return table.reshape(count, replicas, 2).transpose(1, 0, 2)
 
 
-def _between(bounds: list[int], part: int, share: int, whole: int) -> int:
-    """The pair at share / whole of the way through a part."""
-    return bounds[part] + ((bounds[part + 1] - bounds[part]) * share // whole if share else 0)
+def _between(bounds: list[int], part: int, share: int, shares: int) -> int:
+    """Returns the number of the pair that is share / shares of the way through a part."""
+    return bounds[part] + ((bounds[part + 1] - bounds[part]) * share // shares if share else 0)

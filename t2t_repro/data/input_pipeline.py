@@ -17,10 +17,10 @@ import tensorflow as tf
 from t2t_repro.data import batching
 
 WINDOW = 200_000  # pairs sorted by length at one time
-MIXED = 4  # shards that are read in turn, a record of each: in threads of their own that takes four times as long
-ASSEMBLERS = 4  # elements put together in parallel
-EVALUATION_TOKENS = 2_048  # positions a side of a batch whose logits are held whole
-PREFETCH = 64  # elements ready ahead: ids only, and enough to cover the reading of the next window
+INTERLEAVED = 4  # shards read at a time, a record of each in turn: with a thread per shard it takes four times as long
+ASSEMBLERS = 4  # elements assembled in parallel
+EVALUATION_TOKENS = 2_048  # positions per side of a batch, whose logits are in memory at once
+PREFETCH = 64  # elements prepared in advance: ids only, and enough while the next window is read
 
 
 def training_batches(
@@ -70,9 +70,9 @@ def _planned_epoch(
     local: range,
     microbatch_tokens: int,
 ) -> tf.data.Dataset:
-    """Returns an epoch's elements from window `first` on, before they are put together, as `_assemble` takes them.
+    """Returns an epoch's elements from window `first` on as `_assemble` takes them.
 
-    The ids of a window are dense tensors, which all its elements share: tf.data would copy a RaggedTensor for each one.
+    The ids of a window are dense tensors that all its elements share: tf.data would copy a RaggedTensor for each one.
     """
 
     def shuffled(epoch: np.ndarray) -> np.ndarray:
@@ -93,13 +93,13 @@ def _planned_epoch(
         return elements.map(lambda at, span: (tf.stack([epoch, number, at // len(local) + 1]), dense, rows, span))
 
     order = tf.ensure_shape(tf.numpy_function(shuffled, [epoch], tf.int64, stateful=False), (None,))
-    records = _records(tf.gather(list(shards), order), MIXED).skip(first * WINDOW)
+    records = _records(tf.gather(list(shards), order), INTERLEAVED).skip(first * WINDOW)
     return records.batch(WINDOW).enumerate(first).flat_map(window_batches)
 
 
 @contextlib.contextmanager
 def damage_named(directory: str) -> Iterator[None]:
-    """While shards in `directory` are read: one that is damaged, or gone, is a ValueError."""
+    """Raises ValueError for a shard in `directory` that turns out to be damaged or missing while it is read."""
     try:
         yield
     except (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.InvalidArgumentError) as error:
@@ -112,10 +112,10 @@ def damage_named(directory: str) -> Iterator[None]:
 def evaluation_batches(
     shards: Sequence[str], batch_tokens: int = EVALUATION_TOKENS, max_tokens: int | None = None
 ) -> tf.data.Dataset:
-    """Every pair once, in the order of the shards: "inputs" [B, M] and "targets" [B, L], int32.
+    """Returns batches of every pair once: "inputs" [B, M] and "targets" [B, L], int32.
 
-    A batch holds similar lengths and at most `batch_tokens` positions per side; a pair that is longer is one alone. A
-    side of more than `max_tokens` is cut to them: `longer_pairs` counts those.
+    A batch has similar lengths and at most `batch_tokens` positions per side; a longer pair is a batch of its own. A
+    side of more than `max_tokens` is cut: `longer_pairs` counts those pairs.
     """
     pairs = {side: ids[:, :max_tokens] for side, ids in _all_pairs(shards).items()}
     lengths = _lengths(pairs).numpy()
@@ -143,22 +143,22 @@ def _all_pairs(shards: Sequence[str]) -> dict[str, tf.RaggedTensor]:
 
 
 class Window(NamedTuple):
-    """Pairs that are put into batches together, and how: `training_batches` before anything is padded."""
+    """Pairs that are planned together, and their plan: `training_batches` before anything is padded."""
 
     pairs: dict[str, tf.RaggedTensor]  # "inputs" and "targets": int32 ids [N, (length)]
     lengths: np.ndarray  # [N, 2]: of source and target
     rows: np.ndarray  # [N]: the order of the pairs
-    spans: np.ndarray  # [updates * replicas, A, 2]: from where to where in that order each part goes
+    spans: np.ndarray  # [steps * replicas, A, 2]: the span of each micro-batch in that order
 
     def parts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of each part, (B, M, L) and the real tokens of both sides: [updates * replicas, A, 3] and [..., 2].
+        """Returns (B, M, L) of each micro-batch and its real tokens per side: [steps * replicas, A, 3] and [..., 2].
 
-        An empty part has zeros.
+        An empty one has zeros.
         """
         lengths, spans = self.lengths[self.rows], self.spans.reshape(-1, 2)
         filled = np.flatnonzero(spans[:, 0] < spans[:, 1])
         filled = filled[np.argsort(spans[filled, 0])]
-        starts = spans[filled, 0]  # each part ends where the next one begins
+        starts = spans[filled, 0]  # each ends where the next one starts
         sizes, tokens = np.zeros((len(spans), 3), np.int64), np.zeros((len(spans), 2), np.int64)
         sizes[filled, 0] = spans[filled, 1] - starts
         sizes[filled, 1:] = np.maximum.reduceat(lengths, starts)
@@ -166,7 +166,7 @@ class Window(NamedTuple):
         return sizes.reshape(*self.spans.shape[:2], 3), tokens.reshape(self.spans.shape)
 
     def elements(self, spans: np.ndarray) -> tf.data.Dataset:
-        """Elements as of `training_batches`, of any parts [K, A, 2] of this window; each position is (0, 0, 0)."""
+        """Returns elements of `training_batches` for any spans [K, A, 2] of this window; each position is (0, 0, 0)."""
         dense = {side: (ids.flat_values, ids.row_splits) for side, ids in self.pairs.items()}
 
         def assembled(span: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -186,9 +186,9 @@ def windows(
     microbatch_tokens: int = 0,
     first: int = 0,
 ) -> Iterator[Window]:
-    """The windows of an epoch from number `first` on, in the order in which training comes to them."""
+    """Yields the windows of an epoch from number `first` on, in the order of training."""
     order = [shards[i] for i in _shard_order(len(shards), seed, epoch)]
-    for number, records in enumerate(_records(order, MIXED).skip(first * WINDOW).batch(WINDOW), start=first):
+    for number, records in enumerate(_records(order, INTERLEAVED).skip(first * WINDOW).batch(WINDOW), start=first):
         pairs = _parse(records)
         lengths = _lengths(pairs).numpy()
         seeds = (seed, epoch, number)
@@ -196,8 +196,8 @@ def windows(
         yield Window(pairs, lengths, *plan)
 
 
-class Found(NamedTuple):
-    """A pair of the data: the number of its record, from 0, in the file that holds it, and its ids."""
+class LocatedPair(NamedTuple):
+    """A pair of the data: its file, the number of its record there, from 0, and its ids."""
 
     shard: str
     record: int
@@ -207,7 +207,7 @@ class Found(NamedTuple):
 
 def pairs_of_step(
     shards: Sequence[str], batch_tokens: int, seed: int, epoch: int, window: int, number: int
-) -> list[Found]:
+) -> list[LocatedPair]:
     """Returns the pairs of step `number`, from 0, of a window of an epoch, or of a later window if it has fewer steps.
 
     Raises ValueError if the epoch has no such step.
@@ -218,20 +218,20 @@ def pairs_of_step(
             places = _places(shards, seed, epoch).skip(index * WINDOW).take(len(found.rows))
             where = np.array(list(places.as_numpy_iterator()))[rows]
             ids = [tf.gather(found.pairs[side], rows).to_list() for side in ("inputs", "targets")]
-            return [Found(shards[shard], int(n), *both) for (shard, n), *both in zip(where, *ids, strict=True)]
+            return [LocatedPair(shards[shard], int(n), *both) for (shard, n), *both in zip(where, *ids, strict=True)]
         number -= len(found.spans)
     raise ValueError(f"epoch {epoch} ends {number + 1:,} steps before the one asked for in window {window}")
 
 
 def _places(shards: Sequence[str], seed: int, epoch: int) -> tf.data.Dataset:
-    """Of each pair of an epoch in its order, (number of its shard, number in the shard): as `_records` reads them."""
+    """Returns (number of the shard, number in the shard) of each pair of an epoch, in the order of `_records`."""
     order = tf.data.Dataset.from_tensor_slices(_shard_order(len(shards), seed, epoch).astype(np.int64))
 
     def numbered(shard: tf.Tensor) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(tf.gather(list(shards), shard))
         return records.enumerate().map(lambda number, _: tf.stack([shard, number]))
 
-    return order.interleave(numbered, cycle_length=MIXED)
+    return order.interleave(numbered, cycle_length=INTERLEAVED)
 
 
 def _shard_order(shards: int, seed: int, epoch: int) -> np.ndarray:
@@ -243,13 +243,13 @@ def _records(shards: Sequence[str] | tf.Tensor, mixed: int) -> tf.data.Dataset:
 
 
 def _parse(records: tf.Tensor) -> dict[str, tf.RaggedTensor]:
-    """Serialised tf.train.Examples [N] to int32 ids [N, (length)]."""
+    """Parses serialized tf.train.Examples [N] to int32 ids [N, (length)]."""
     feature = {side: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64) for side in ("inputs", "targets")}
     return {side: tf.cast(ids, tf.int32) for side, ids in tf.io.parse_example(records, feature).items()}
 
 
 def _lengths(pairs: dict[str, tf.RaggedTensor]) -> tf.Tensor:
-    """[N, 2], int64: of source and target."""
+    """Returns the lengths of source and target: [N, 2], int64."""
     return tf.stack([pairs[side].row_lengths() for side in ("inputs", "targets")], axis=1)
 
 
@@ -266,8 +266,8 @@ def _plan_window(
     rng, parts = np.random.default_rng(seeds), batching.num_parts(batch_tokens)
     count = batching.microbatches(batch_tokens, replicas, microbatch_tokens)
     cut = batching.plan(lengths, batch_tokens // parts, rng)
-    updates = batching.updates(cut.starts, parts, rng)
-    shares = [batching.deal(spans, parts, replicas, count)[local.start : local.stop] for spans in updates]
+    steps = batching.group_into_steps(cut.starts, parts, rng)
+    shares = [batching.assign_to_replicas(spans, parts, replicas, count)[local.start : local.stop] for spans in steps]
     return cut.order.astype(np.int64), np.concatenate(shares)
 
 
@@ -276,7 +276,7 @@ def _assemble(
 ) -> dict[str, tf.Tensor]:
     """Returns the micro-batches `spans` [A, 2] as one element of `training_batches`.
 
-    `dense` has the ids of all pairs of each side, and where each pair begins and ends.
+    `dense` has the ids of all pairs of each side, and where each pair starts and ends.
     """
     pairs = {side: tf.RaggedTensor.from_row_splits(*ids, validate=False) for side, ids in dense.items()}
     counts = spans[:, 1] - spans[:, 0]

@@ -55,7 +55,7 @@ def test_the_order_is_the_generators():
 
 
 def test_a_pair_that_fits_in_no_part():
-    with pytest.raises(ValueError, match="a pair of 65 tokens does not fit in 64 tokens a part; raise batch_tokens"):
+    with pytest.raises(ValueError, match="a pair of 65 tokens does not fit in 64 tokens per part; raise batch_tokens"):
         batching.plan(np.array([[3, 4], [65, 2]]), 64, np.random.default_rng(0))
 
 
@@ -93,7 +93,7 @@ def test_parts_of_an_update(tokens, parts):
 @given(st.integers(1, 100), st.sampled_from([1, 2, 4, 8]), seeds)
 def test_every_part_is_in_one_update(number, parts, seed):
     starts = np.arange(0, 3 * number + 1, 3)
-    groups = batching.updates(starts, parts, np.random.default_rng(seed))
+    groups = batching.group_into_steps(starts, parts, np.random.default_rng(seed))
     assert sorted(span for group in groups for span in group) == list(pairwise(starts.tolist()))
     assert sum(len(group) != parts for group in groups) <= 1
     for group in groups:
@@ -110,7 +110,7 @@ def test_every_part_is_in_one_update(number, parts, seed):
 def test_deal_gives_the_same_pairs_to_any_devices(replicas, spans, count):
     """None twice, and no replica idle while another has two more micro-batches."""
     step = [(40 * i + 3, 40 * i + 43) for i in range(spans)]
-    shares = batching.deal(step, 8, replicas, count)
+    shares = batching.assign_to_replicas(step, 8, replicas, count)
     assert shares.shape == (replicas, count, 2)
     pairs = [pair for start, end in shares.reshape(-1, 2) for pair in range(start, end)]
     assert sorted(pairs) == [pair for start, end in step for pair in range(start, end)]
@@ -124,19 +124,19 @@ def test_deal_gives_the_same_pairs_to_any_devices(replicas, spans, count):
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 20), st.integers(1, 9))
 def test_deal_loses_no_pair_of_small_parts(sizes, replicas, count):
     bounds = np.cumsum([0, *sizes]).tolist()
-    shares = batching.deal(list(pairwise(bounds)), 8, replicas, count).reshape(-1, 2)
+    shares = batching.assign_to_replicas(list(pairwise(bounds)), 8, replicas, count).reshape(-1, 2)
     assert sorted(pair for start, end in shares for pair in range(start, end)) == list(range(bounds[-1]))
 
 
 def test_deal_joins_parts_and_cuts_them():
     """By hand: parts of 3, 5, 2 and 6 pairs, as 2, 4, 8 and 3 micro-batches; a short step in the size of a full one."""
     step = [(0, 3), (3, 8), (8, 10), (10, 16)]
-    assert batching.deal(step, 4, 1, 2)[0].tolist() == [[0, 8], [8, 16]]
-    assert batching.deal(step, 4, 1, 4)[0].tolist() == [list(span) for span in step]
+    assert batching.assign_to_replicas(step, 4, 1, 2)[0].tolist() == [[0, 8], [8, 16]]
+    assert batching.assign_to_replicas(step, 4, 1, 4)[0].tolist() == [list(span) for span in step]
     halves = [[0, 1], [1, 3], [3, 5], [5, 8], [8, 9], [9, 10], [10, 13], [13, 16]]
-    assert batching.deal(step, 4, 1, 8)[0].tolist() == halves
-    assert batching.deal(step, 4, 3, 1).tolist() == [[[0, 4]], [[4, 9]], [[9, 16]]]  # 4/3 and 8/3 parts
-    assert batching.deal(step[:3], 4, 1, 2)[0].tolist() == [[0, 8], [8, 10]]
+    assert batching.assign_to_replicas(step, 4, 1, 8)[0].tolist() == halves
+    assert batching.assign_to_replicas(step, 4, 3, 1).tolist() == [[[0, 4]], [[4, 9]], [[9, 16]]]  # 4/3 and 8/3 parts
+    assert batching.assign_to_replicas(step[:3], 4, 1, 2)[0].tolist() == [[0, 8], [8, 10]]
 
 
 @pytest.mark.parametrize(

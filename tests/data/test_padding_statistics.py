@@ -6,7 +6,7 @@ from pathlib import Path
 
 from helpers.tiny_model import PROBLEM
 
-from t2t_repro.data.padding_statistics import BOUNDS, fill_by_width, table
+from t2t_repro.data.padding_statistics import BOUNDS, statistics_by_width, table
 from t2t_repro.data.shards import example, write_shard
 
 
@@ -17,16 +17,16 @@ def shard(folder: Path, lengths: list[tuple[int, int]]) -> list[str]:
 
 
 def test_equal_lengths_fill_their_parts(tmp_path: Path):
-    fills = fill_by_width(shard(tmp_path, [(10, 8)] * 25), batch_tokens=100)
-    (only,) = [fill for fill in fills if fill.parts]
-    assert fills.index(only) == BOUNDS.index(16)
+    statistics = statistics_by_width(shard(tmp_path, [(10, 8)] * 25), batch_tokens=100)
+    (only,) = [each for each in statistics if each.parts]
+    assert statistics.index(only) == BOUNDS.index(16)
     assert (only.parts, only.pairs, only.positions, only.real) == (3, 25, 250, 250)
 
 
 def test_padding_and_what_the_budget_leaves(tmp_path: Path):
     """Two pairs in one part of 30 positions: the target is the longer side, 12 wide, with 12 + 9 real tokens."""
     shown = table(shard(tmp_path, [(3, 12), (9, 9)]), batch_tokens=30).splitlines()
-    assert shown[0] == "30 tokens a side, in parts of 30; the longer side of each part:"
+    assert shown[0] == "30 tokens per side, in parts of 30; the longer side of each part:"
     assert shown[1].split() == ["tokens", "parts", "pairs", "real", "tokens", "of", "the", "budget"]
     assert [row.split() for row in shown[2:]] == [
         ["to", "16", "1", "2", "87.5%", "80.0%"],
@@ -39,6 +39,6 @@ def test_datagen_prints_it(program, data: str, registered):
     registered(PROBLEM)
     done = program("t2t-datagen", f"--problem={PROBLEM.name}", f"--data_dir={data}", "--fill=512")
     assert done.code == 0
-    assert done.out.startswith("512 tokens a side, in parts of 512;")
+    assert done.out.startswith("512 tokens per side, in parts of 512;")
     parts = sum(int(row.split()[-4]) for row in done.out.splitlines()[2:-1])  # the rows of each width
     assert done.out.splitlines()[-1].split()[:3] == ["all", str(parts), "300"]

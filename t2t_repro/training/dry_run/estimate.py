@@ -156,12 +156,12 @@ def _plan(flight: Flight) -> Iterator[str]:
         "devices     ",
         f"{flight.replicas} x {hardware.name()}, {run.precision}{', XLA' * flight.jit_compile}; {step}",
     )
-    fills = [padding_statistics.Fill() for _ in range(len(padding_statistics.BOUNDS) + 1)]
-    padding_statistics.add_parts(fills, flight.sizes, flight.tokens)
+    statistics = padding_statistics.empty_statistics()
+    padding_statistics.add_parts(statistics, flight.sizes, flight.tokens)
     yield ""
     if flight.known and flight.share < 1:
         yield f"of {len(flight.window.rows):,} pairs, a random sample:"
-    yield from padding_statistics.show(fills, h.batch_tokens, flight.count).splitlines()
+    yield from padding_statistics.format_table(statistics, h.batch_tokens, flight.count).splitlines()
     yield ""
 
 
