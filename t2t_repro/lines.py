@@ -1,11 +1,11 @@
-"""Text files, line by line: the one reader of lines for corpora, programs and scores.
+"""Reads text files line by line, for corpora, programs and scores.
 
-What a line is: UTF-8, ended by "\\n" and by nothing else (U+2028, U+0085 and a lone "\\r" are characters like any
-other). One "\\r" before that end belongs to the end, so files from Windows read like all others, and so does a byte
-order mark at the start of a file. A file that ends in "\\n" has no further, empty line.
+A line is UTF-8 and ends with "\\n" alone (U+2028, U+0085 and a lone "\\r" are ordinary characters). One "\\r" before
+"\\n" is removed, so files from Windows read like others, and so is a byte order mark at the start of a file. A file
+that ends with "\\n" has no further, empty line.
 
-The lines of an SGML file of WMT are its segments, `<seg id="1">...</seg>` one per line, taken as they are: these files
-are not XML, and their `&` is a plain one.
+The lines of an SGML file of WMT are its segments, `<seg id="1">...</seg>` one per line, as they are: these files are
+not XML, and their `&` is not escaped.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import zlib
 from collections.abc import Iterator
 from typing import IO
 
-MAX_LINE_BYTES = 1 << 20  # a sentence is a few hundred; a line beyond this is not text, and would fill the memory
+MAX_LINE_BYTES = 1 << 20  # a sentence has a few hundred; a longer line is not text, and would fill the memory
 _SEGMENT = re.compile(r'\s*<seg id="\d+">(.*)</seg>\s*')
 
 
 def read_lines(path: str, keep_mark: bool = False, cut: bool = False) -> Iterator[str]:
-    """The lines of one text file that is read more than once: `open_lines` of a regular file with something in it."""
+    """Returns the lines of a text file that is read more than once: `open_lines` of a regular, nonempty file."""
     must_be_file(path)
     return open_lines(path, keep_mark, cut)
 
 
 def open_lines(path: str, keep_mark: bool = False, cut: bool = False) -> Iterator[str]:
-    """The lines of one text file, through gzip where its name ends in `.gz`, its segments where it is `.sgm`.
+    """Returns the lines of a text file, through gzip if its name ends in `.gz`, its segments if it is `.sgm`.
 
     See `decode_lines`. The file may be empty, and may be a pipe. Raises ValueError for a segment that is not complete
     on one line, and OSError if the file cannot be opened.
@@ -56,10 +56,10 @@ def _read_text(path: str, keep_mark: bool, cut: bool) -> Iterator[str]:
 
 
 def decode_lines(stream: IO[bytes], name: str, keep_mark: bool = False, cut: bool = False) -> Iterator[str]:
-    """The lines of a stream of bytes. `name` is what errors call it; with `keep_mark` a byte order mark is text.
+    """Yields the lines of a stream of bytes. `name` is its name in errors; with `keep_mark` a byte order mark is text.
 
     Raises ValueError, naming the line, for bytes that are not valid UTF-8 and for a line of over MAX_LINE_BYTES. With
-    `cut`, such a line is cut instead, and its text has a little more than MAX_LINE_BYTES (`is_overlong`).
+    `cut`, such a line is cut instead, to a little more than MAX_LINE_BYTES (`is_overlong`).
     """
     for number in itertools.count(1):
         line = stream.readline(MAX_LINE_BYTES + 2)
@@ -74,7 +74,7 @@ def decode_lines(stream: IO[bytes], name: str, keep_mark: bool = False, cut: boo
                 )
             while not ended and (rest := stream.readline(MAX_LINE_BYTES)):
                 ended = rest.endswith(b"\n")
-            yield line.decode("utf-8", "replace")  # the cut may go through a character
+            yield line.decode("utf-8", "replace")  # the cut may split a character
             continue
         try:
             text = line.decode("utf-8")
@@ -95,7 +95,7 @@ def _segments(text: Iterator[str], path: str) -> Iterator[str]:
 
 
 def must_be_file(path: str) -> None:
-    """Raises where `path` is no regular file with something in it. Text is read more than once: no pipes."""
+    """Raises an error unless `path` is a regular file that is not empty. Text is read more than once: no pipes."""
     if not os.path.exists(path):
         raise FileNotFoundError(f"no file {path!r}; give a text file with one sentence a line")
     if os.path.isdir(path):

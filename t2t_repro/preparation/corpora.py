@@ -47,6 +47,10 @@ class SplitText:
         start = place_evenly(first, total, self.taken) if first else 0
         return evenly(self._all_pairs(start), total, self.taken, start)
 
+    @property
+    def has_trees(self) -> bool:
+        return any(isinstance(corpus, Linearized) for corpus in self.corpora)
+
     def trees(self) -> Iterator[tuple[str, str, str]]:
         """Yields (words, linearized tree, parts of speech) of the pairs that are taken."""
         lines = (corpus.lines() for corpus in self.corpora if isinstance(corpus, Linearized))

@@ -20,7 +20,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from t2t_repro.data.dataset import DATASET, VOCABULARY, Dataset
@@ -204,7 +204,7 @@ class Preparation:
         shards, validation_shards = shards[: files.num_shards], shards[files.num_shards :]
         written = {"train": train.record(held_out=validation.kept, shards=tuple(shards), sample_of=sample_of)}
         if hashes:
-            trees = self._write_trees("validation", self._trees("train", hashes))
+            trees = self._write_trees("validation", "train", hashes)
             written["validation"] = validation.record(held_out_of="train", shards=tuple(validation_shards), trees=trees)
         self._save(written)
         self.report(f"train: {train.summary(self.problem.max_length)}")
@@ -282,7 +282,7 @@ class Preparation:
         names = shard_names(split, _num_shards(text))
         shards = tuple(write_shard(self._path(name), itertools.islice(remaining, PAIRS_PER_SHARD)) for name in names)
         self._check_unchanged(split, statistics.read + sum(1 for _ in remaining))
-        trees = self._write_trees(split, self._trees(split))
+        trees = self._write_trees(split, split)
         self._save({split: statistics.record(shards=shards, trees=trees)})
         self.report(f"{split}: {statistics.summary(max_length)}")
 
@@ -294,17 +294,17 @@ class Preparation:
             targets = vocabulary.encode([target for _, target in batch])
             yield from zip(batch, inputs, targets, strict=True)
 
-    def _write_trees(self, split: str, trees: Iterable[Tree]) -> FileRecord | None:
-        """Writes the trees that a split is scored against, if the problem has any."""
-        return write_trees(self._path(f"{split}.trees"), trees) if self.problem.metric == "f1" else None
+    def _write_trees(self, split: str, source: str, hashes: frozenset[int] | None = None) -> FileRecord | None:
+        """Writes the trees that `split` is scored against, from the text of `source`; None if its text is not trees."""
+        text = self.texts[source]
+        return write_trees(self._path(f"{split}.trees"), self._trees(text, hashes)) if text.has_trees else None
 
-    def _trees(self, split: str, validation_hashes: frozenset[int] | None = None) -> Iterator[Tree]:
-        """Yields the trees of a split; with `validation_hashes`, those that are chosen and not too long."""
+    def _trees(self, text: SplitText, hashes: frozenset[int] | None) -> Iterator[Tree]:
+        """Yields the trees of a split; with `hashes`, those that are chosen by them and not too long."""
         vocabulary = Vocabulary(self.vocabulary)
-        for words, symbols, tags in self.texts[split].trees():
-            if validation_hashes is not None:
-                chosen = source_hash(words) in validation_hashes
-                inputs, targets = vocabulary.encode([words, symbols]) if chosen else ([], [])
+        for words, symbols, tags in text.trees():
+            if hashes is not None:
+                inputs, targets = vocabulary.encode([words, symbols]) if source_hash(words) in hashes else ([], [])
                 if not inputs or irregular(words, symbols, inputs, targets, self.problem.max_length):
                     continue
             yield rebuild(symbols, words.split(" "), tags.split(" "))[0]

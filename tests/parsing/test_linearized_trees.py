@@ -240,7 +240,7 @@ def test_prepared_data_has_no_trace_of_what_was_dropped(wsj: Problem, tmp_path: 
     assert here.pop("dataset.json") != there.pop("dataset.json")
     assert here == there and not os.path.exists(os.path.join(dataset.directory, "trees"))
     gold, parsers = dataset.record.corpora["train"]
-    assert "not_trees" not in gold and parsers == {"lines": 40, "not_trees": 6}
+    assert gold.not_trees is None and parsers == CorpusRecord(lines=40, not_trees=6)
     (line,) = (line for line in said if "not trees" in line)
     assert line.startswith(f"dropped 6 that are not trees; the first: {tmp_path}/failed.mrg, line 1: a bracket without")
 
