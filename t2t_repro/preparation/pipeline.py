@@ -38,8 +38,8 @@ from t2t_repro.preparation.problem_text import ProblemText
 from t2t_repro.preparation.progress import PROGRESS, Progress
 from t2t_repro.preparation.provenance import check_same_data, inputs_of, sources_of
 from t2t_repro.preparation.shuffle import Chunk, ShuffleFiles
-from t2t_repro.preparation.statistics import SplitStatistics, irregular, is_empty
-from t2t_repro.preparation.validation_split import ValidationSplit, source_hash
+from t2t_repro.preparation.statistics import SplitStatistics, irregular
+from t2t_repro.preparation.validation_split import choose_validation, source_hash
 from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.problem import SPLITS, Pair, Problem
 from t2t_repro.processor import usable_cores
@@ -155,16 +155,12 @@ class Preparation:
         counted = self.progress.corpora or text.count()
         self.texts = {split: text.split(split, records) for split, records in counted.items()}
         if not self.progress.corpora:
-            self.progress.validation_hashes = [] if self.problem.validation else self._choose_validation()
+            chosen = [] if self.problem.validation else choose_validation(self.texts["train"].pairs())
+            self.progress.validation_hashes = chosen
             self.progress.corpora = counted
             self.progress.save()
-
-    def _choose_validation(self) -> list[int]:
-        choice = ValidationSplit()
-        for source, target in self.texts["train"].pairs():
-            if not is_empty(source, target):
-                choice.add(source)
-        return choice.hashes()
+            numbers = (f"{sum(each.numbers):,} {split} pairs" for split, each in self.texts.items())
+            self.report(f"text: {', '.join(numbers)}")
 
     def _learn_vocabulary(self) -> None:
         """Learns the vocabulary from training text alone. Removes what was encoded with another one."""

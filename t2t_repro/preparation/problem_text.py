@@ -47,10 +47,7 @@ class ProblemText:
 
     def count(self) -> dict[str, list[CorpusRecord]]:
         """Reads all text once, which finds all errors in it. Returns the records of the corpora of each split."""
-        corpora = {split: [self._counted(corpus) for corpus in files] for split, files in self._files.items() if files}
-        numbers = {split: sum(corpus.lines for corpus in records) for split, records in corpora.items()}
-        self._report("text: " + ", ".join(f"{number:,} {split} pairs" for split, number in numbers.items()))
-        return corpora
+        return {split: [self._counted(corpus) for corpus in files] for split, files in self._files.items() if files}
 
     def split(self, split: str, records: list[CorpusRecord]) -> SplitText:
         """Returns the text of a split, counted as in `records`: of train a sample, if the problem asks for one."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+from collections.abc import Iterable
+
+from t2t_repro.preparation.statistics import is_empty
+from t2t_repro.problem import Pair
 
 MAX_PAIRS = 2_000
 MAX_SHARE = 0.05
@@ -12,6 +16,15 @@ MAX_SHARE = 0.05
 def source_hash(source: str) -> int:
     """Returns 64 bits that depend on the text alone."""
     return int.from_bytes(hashlib.blake2b(source.encode(), digest_size=8, person=b"t2t_repro held").digest(), "little")
+
+
+def choose_validation(pairs: Iterable[Pair]) -> list[int]:
+    """Returns the hashes of the sources to hold out of the training pairs. Raises ValueError if there are too few."""
+    split = ValidationSplit()
+    for source, target in pairs:
+        if not is_empty(source, target):
+            split.add(source)
+    return split.hashes()
 
 
 class ValidationSplit:

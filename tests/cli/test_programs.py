@@ -227,7 +227,7 @@ def test_reader_gone_is_quiet():
         (
             "t2t-datagen",
             ["--problem=translate_files", "--data_dir=D", "--train_source=s", "--train_target=t"],
-            "cannot read train_source 's': No such file or directory; give a UTF-8 text file",
+            "cannot read --train_source 's': No such file or directory; give a UTF-8 text file",
         ),
         (
             "t2t-datagen",
@@ -502,7 +502,7 @@ def training(stand_in, monkeypatch):
     stand_in("evaluation.evaluator", evaluate=evaluate, table=lambda scores: f"scores on {scores['split']}")
     stand_in("evaluation.validation_preview", Sampler="the sampler")
     stand_in("preparation.pipeline", prepare="the preparation")
-    stand_in("preparation.provenance", must_be_of=lambda dataset, problem: state.calls.append("compared"))
+    stand_in("preparation.provenance", check_same_data=lambda dataset, problem: state.calls.append("compared"))
     opened = SimpleNamespace(has=lambda split: split in state.splits)
     stand_in("data.dataset", Dataset=SimpleNamespace(open=lambda directory: opened, exists=lambda directory: False))
     monkeypatch.setattr(launcher, "keep_scores", lambda *arguments: state.kept.append(arguments))

@@ -295,7 +295,7 @@ def in_an_empty_folder(tmp_path, monkeypatch):
     ("name", "content", "arguments", "message"),
     [
         ("", "", [], "problem 'parse_files' needs your text: give --train_trees"),
-        ("", "", ["--train_trees=a"], "cannot read train_trees 'a': No such file or directory"),
+        ("", "", ["--train_trees=a"], "cannot read --train_trees 'a': No such file or directory"),
         ("a", "", ["--train_trees=a"], "a is empty; expected"),
         ("a", " \n", ["--train_trees=a"], "a holds no tree; expected Penn Treebank bracketing"),
         ("a", "(S (NN x)", ["--train_trees=a"], "a ends inside a tree that began at line 1"),
