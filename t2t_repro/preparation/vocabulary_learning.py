@@ -66,7 +66,7 @@ def learn_vocabulary(
     if size <= NUM_FIXED:
         raise ValueError(
             f"vocab_size must be at least {NUM_FIXED + 1}, got {size}: "
-            "padding, end, unknown and 256 bytes come before anything learnt"
+            "padding, end, unknown and 256 bytes come before anything learned"
         )
     number, counts = _count_characters(texts)
     for coverage in _coverages(counts, size, min_character_count or counts.total() // SAMPLE_CHARACTERS):
@@ -181,7 +181,7 @@ def _cut_texts(texts: Iterable[str]) -> Iterator[str]:
 def _too_large(size: int, number: int, failure: RuntimeError) -> ValueError:
     limit = re.search(r"value <= (\d+)", str(failure))
     if limit is None:
-        return ValueError(f"no vocabulary of {size} can be learnt from {number:,} texts: {cpp_message(failure)}")
+        return ValueError(f"no vocabulary of {size} can be learned from {number:,} texts: {cpp_message(failure)}")
     return ValueError(
         f"vocab_size {size} is more than the text can give: {number:,} sentences give at most {limit[1]}; "
         "ask for that or less, or give more text"

@@ -186,7 +186,7 @@ def test_real_text_has_equal_ids_in_the_graph(corpora: Path, tmp_path: Path, fil
 def test_the_papers_sizes_are_exact_and_newstest2014_returns(
     corpora: Path, tmp_path: Path, pair: str, kind: str, size: int
 ):
-    """All 3,003 lines of both sides, with equal ids in the graph; none of them was learnt from."""
+    """All 3,003 lines of both sides, with equal ids in the graph; none of them was learned from."""
 
     def read(form: str) -> list[str]:
         texts = []

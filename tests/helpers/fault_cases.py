@@ -86,9 +86,9 @@ TEXT_FAULTS = Area(
         of_text("nothing but empty lines", both(text("train.en", "\n" * 60), text("train.de", "\n" * 60)),
                 "nothing to hold"),
         of_text("one side not given", lambda: None, "give both", (*PREPARE, "--train_source=train.en")),
-        of_text("more pieces than the text can give", lambda: None, "more than the text can give",
+        of_text("more subwords than the text can give", lambda: None, "more than the text can give",
                 (*PREPARE, *TEXT, "--vocab_size=9000")),
-        of_text("fewer pieces than there are bytes", lambda: None, "must be at least 260",
+        of_text("fewer subwords than there are bytes", lambda: None, "must be at least 260",
                 (*PREPARE, *TEXT, "--vocab_size=100")),
     ],
 )  # fmt: skip

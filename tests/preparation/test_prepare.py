@@ -262,7 +262,7 @@ def test_text_that_changes_between_readings(data: str):
         prepare(problem, data, silent)
 
 
-def test_the_sample_that_the_vocabulary_is_learnt_from(text: Problem, data: str, monkeypatch: pytest.MonkeyPatch):
+def test_the_sample_that_the_vocabulary_is_learned_from(text: Problem, data: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(prepare_module, "LEARN_PAIRS", 150)
     assert prepare(text, data, silent).record.vocabulary.sentences == 300
 
