@@ -30,6 +30,8 @@ from typing import Any
 
 import numpy as np
 
+from t2t_repro.processor import usable_cores
+
 SIZES = "100000,200000,400000"
 TARGETS = {"WMT14 en-de": 4_520_620, "WMT14 en-fr": 40_842_333}
 CORES = (2, 16)
@@ -173,7 +175,7 @@ def main() -> None:
     meaning = "share of new words in a line that is repeated; default: %(default)s"
     parser.add_argument("--new_words", type=float, default=NEW_WORDS, help=meaning)
     parser.add_argument("--vocab_size", type=int, default=VOCAB_SIZE, help="default: %(default)s")
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that encode; default: %(default)s")
+    parser.add_argument("--processes", type=int, default=usable_cores(), help="that encode; default: %(default)s")
     parser.add_argument("--learn_pairs", type=int, help="the vocabulary's sample; default: what t2t-datagen takes")
     parser.add_argument("--once", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

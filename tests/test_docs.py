@@ -19,6 +19,7 @@ from conftest import CHECKOUT
 
 from t2t_repro.cli import launcher
 from t2t_repro.registry import HPARAMS, PROBLEMS
+from t2t_repro.training import divergence
 
 PAGES = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
 FLAGS = {
@@ -87,6 +88,12 @@ def test_flags_in_prose_are_real():
         text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.M | re.S)
         spans = [span for span in re.findall(r"`([^`]+)`", text) if not span.startswith((".", "pip", "git", "python"))]
         assert set(re.findall(r"(?<![\w-])--[a-z]\w*", " ".join(spans))) <= known, page
+
+
+def test_the_tutorial_gives_the_number_of_gradients_that_stop_a_training():
+    words = {10: "ten", 20: "twenty"}
+    text = " ".join((CHECKOUT / "docs" / "tutorial.md").read_text("utf-8").split())
+    assert f"{words[divergence.SKIPPED]} gradients in a row are not" in text
 
 
 def test_links_lead_somewhere():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from conftest import CHECKOUT
 
 from t2t_repro import processor
 
@@ -58,6 +59,13 @@ def test_usable_cores_are_the_fewer_rounded_up(monkeypatch, granted, cores):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
     monkeypatch.setattr(processor, "granted_cores", lambda: iter(granted))
     assert processor.usable_cores() == cores
+
+
+@pytest.mark.parametrize("folder", ["t2t_repro", "bin", "benchmarks"])
+def test_no_module_counts_the_cores_of_the_whole_machine(folder):
+    """Those that the process may use are `usable_cores`; more threads than these wait for one another."""
+    modules = list((CHECKOUT / folder).rglob("*.py"))
+    assert modules and not [path for path in modules if "cpu_count" in path.read_text("utf-8")]
 
 
 @pytest.mark.parametrize(

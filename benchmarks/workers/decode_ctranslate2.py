@@ -19,7 +19,7 @@ from benchmarks.decode_workload import ALPHA, CASES, TARGET_TOKENS, pieces  # no
 def main() -> None:
     imported = protocol.resident_bytes()
     precision, _, on_all_cores = mode.partition(", ")
-    cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
     at_once, threads = (1, cores) if on_all_cores else (cores, 1)
     translator = ctranslate2.Translator(
         os.path.join(weights, "ctranslate2"), compute_type=precision, inter_threads=at_once, intra_threads=threads

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from t2t_repro.data import batching, input_pipeline
 from t2t_repro.data.shards import example, shard_names, write_shard
@@ -144,6 +145,18 @@ def test_a_position_skips_windows_unread(shards, monkeypatch):
     assert same(elements(shards, window=2, skip=1), whole[windows.index(2) + 1 :])
     assert [seeds[2] for seeds in planned] == [2]
     assert same(elements(shards, skip=windows.index(2) + 1), whole[windows.index(2) + 1 :])
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_elements_share_the_ids_of_their_window(shards, monkeypatch, replicas):
+    """tf.data copies a RaggedTensor, which is a variant to it, for each element: the ids of all pairs of a window."""
+    taken, assemble = [], input_pipeline._assemble
+    monkeypatch.setattr(input_pipeline, "_assemble", lambda *given: taken.append(given) or assemble(*given))
+    made = elements(shards, replicas=replicas)
+    (given,) = taken  # as it is traced, once for all elements
+    components = tf.nest.flatten(given)
+    assert len(components) >= 6 and not [each for each in components if isinstance(each, tf.RaggedTensor)]
+    assert same(made, first_epoch(shards, replicas))
 
 
 def test_no_part_is_over_its_budget(shards):

@@ -33,6 +33,20 @@ def test_they_are_computed_together_and_come_in_order(monkeypatch):
     assert list(parallel.at_once(squared, [])) == []
 
 
+def test_no_more_than_the_most_run_at_once(monkeypatch):
+    monkeypatch.setattr(parallel, "batches_at_once", lambda: 4)
+    running: list[int] = []
+
+    def counted(number: int) -> int:
+        running.append(number)
+        time.sleep(0.02)
+        seen = len(running)
+        running.remove(number)
+        return seen
+
+    assert max(parallel.at_once(counted, range(12), most=2)) == 2
+
+
 def test_an_error_is_that_of_the_batch_and_ends_the_others(monkeypatch):
     monkeypatch.setattr(parallel, "batches_at_once", lambda: 2)
     begun = []

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -244,6 +245,16 @@ def test_a_wrong_command_line(program, monkeypatch, tmp_path, arguments, code, m
     monkeypatch.chdir(tmp_path)
     found = program("t2t-serve", *arguments)
     assert (found.code, found.out) == (code, "") and found.err.startswith(f"t2t-serve: {message}")
+
+
+def test_a_taken_port_is_noticed_before_the_model_is_loaded(program, tmp_path):
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "saved_model.pb").write_bytes(b"nonsense")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = program("t2t-serve", f"--export_dir={tmp_path}", "--model_name=E", f"--port={port}")
+    message = f"t2t-serve: cannot listen on port {port} of '127.0.0.1': Address already in use; give another\n"
+    assert found == (1, "", message)
 
 
 def test_without_the_extra(program, monkeypatch, tmp_path):

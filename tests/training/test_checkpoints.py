@@ -102,6 +102,26 @@ def test_only_so_many_are_kept(run):
     assert not any(name.startswith("ckpt-10.") for name in os.listdir(run.checkpoints))
 
 
+def test_a_checkpoint_is_on_the_disk_before_the_list_names_it(run, monkeypatch):
+    """After a power cut the list, which is synced, must not name files that are not."""
+    events, fsync, replaced = [], os.fsync, os.replace
+
+    def synced(descriptor):
+        events.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def renamed(old, new):
+        events.append(f"-> {os.path.basename(new)}")
+        replaced(old, new)
+
+    checkpoints = Checkpoints(run, {"model": small()}, keep=2)
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    checkpoints.save(10)
+    before = events[: events.index("-> checkpoint")]
+    assert {"ckpt-10.index", "ckpt-10.data-00000-of-00001", "checkpoints"} <= set(before)
+
+
 def test_all_state_comes_back(run):
     state = state_of(small())
     rng = np.random.default_rng(1)

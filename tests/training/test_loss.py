@@ -133,6 +133,15 @@ def test_counts():
     assert (float(loss.correct), float(loss.tokens)) == (3, 8)  # the first is padding
 
 
+def test_a_tie_counts_as_right_in_training_alone():
+    """As the tutorial says. Words 3 and 4 share the highest logit; an argmax for all logits would read them again."""
+    embedding, wanted = np.eye(VOCAB, dtype=np.float32), np.array([3, 4, 5], np.int32)
+    states = np.tile(embedding[3] + embedding[4], (3, 1))
+    _, loss = fused(tf.constant(states), tf.constant(embedding), tf.constant(wanted), 0.1)
+    evaluated = smoothed_cross_entropy(tf.constant(states @ embedding.T), tf.constant(wanted), 0.1)
+    assert (float(loss.correct), float(evaluated.correct)) == (2, 1)
+
+
 @pytest.mark.parametrize("tokens", [0, 5])
 def test_of_padding_alone_there_is_no_loss(tokens):
     case = normal(tokens, D_MODEL), normal(VOCAB, D_MODEL), np.full(tokens, PAD, np.int32), 0.1

@@ -18,7 +18,7 @@ from t2t_repro import log
 from t2t_repro.evaluation.validation_preview import Sampler
 from t2t_repro.run import Run
 from t2t_repro.training import metrics
-from t2t_repro.training.metrics import Progress, clock, short, write_scores
+from t2t_repro.training.metrics import UNKNOWN, Progress, clock, short, write_scores
 
 
 def events(folder: str) -> dict[str, list[tuple[int, object]]]:
@@ -95,6 +95,20 @@ def test_the_first_update_alone_is_told_with_the_time_of_its_graph(run, clocked)
     shown.close()
     (line,) = (json.loads(line) for line in Path(run.metrics).read_text().splitlines())
     assert line["target_tokens_per_second"] == pytest.approx(20) and line["flops_per_second"] == pytest.approx(2e7)
+
+
+def test_the_papers_cost_is_of_the_devices_of_each_start(run, clocked):
+    """Ten seconds on two devices, then five on one; of a device without a rate the sum stays unknown."""
+    spent: tuple[float, ...] = (0, 0, 0, 0)
+    for seconds, rate, paper_flops in ((10, 2e12, 2e13), (5, 1e12, 2.5e13), (1, UNKNOWN, UNKNOWN), (5, 1e12, UNKNOWN)):
+        shown = Progress(run, silent, spent, paper_rate=rate)
+        shown.update(1, sums(), 1e-4, tf.constant([0, 1]))
+        clocked.now += seconds
+        shown.flush(1, 1e-4)
+        shown.close()
+        spent = tuple(shown.spent.tolist())
+        assert spent[3] == pytest.approx(paper_flops)
+    assert spent[2] == pytest.approx(21)
 
 
 def test_the_longest_report_fits_80_columns(run):

@@ -287,6 +287,14 @@ def test_what_does_not_go_together(copy, data, changes, options, message):
     assert sorted(os.listdir(copy)) == before
 
 
+def test_a_sentence_that_fits_in_a_batch_and_in_no_part_of_it_is_refused():
+    """1,600 tokens are two parts of 800."""
+    problem, hparams = replace(PROBLEM, max_length=900), replace(TINY, batch_tokens=1_600)
+    with pytest.raises(ValueError, match="max_length must be at most batch_tokens / 2 = 800. Received: max_length=900"):
+        trainer.must_fit(problem, hparams)
+    trainer.must_fit(replace(problem, max_length=800), hparams)
+
+
 def test_without_its_list_of_checkpoints_a_run_does_not_start_anew(copy, data, one_replica):
     os.remove(os.path.join(copy, "checkpoints", "checkpoint"))
     with pytest.raises(ValueError, match="holds checkpoints, but its file 'checkpoint', which lists them, is missing"):

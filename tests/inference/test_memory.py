@@ -1,0 +1,49 @@
+"""t2t_repro.inference.memory: batches run in parallel only as far as this machine has the memory for them."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.tiny_model import shared_model
+
+from t2t_repro.evaluation import evaluator
+from t2t_repro.inference import memory, parallel
+from t2t_repro.inference.ensemble import Ensemble
+from t2t_repro.inference.memory import SEARCH_BYTES, batch_bytes, batches_in_memory, search_bytes
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(("total", "batches"), [(64 * GIB, 37), (4 * GIB, 2), (GIB, 1), (None, 1)])
+def test_batches_in_memory_fill_half_of_it(monkeypatch, total, batches):
+    """2,048 tokens of 37,000 subwords, 12 bytes a logit: 867 MiB."""
+    monkeypatch.setattr(memory, "total_bytes", lambda: total)
+    assert batches_in_memory(2_048, 37_000) == batches
+
+
+@pytest.mark.parametrize(
+    ("total", "cores", "expected"),
+    [(64 * GIB, 2, SEARCH_BYTES), (64 * GIB, 64, GIB // 2), (8 * GIB, 16, GIB // 4), (None, 64, SEARCH_BYTES)],
+)
+def test_batch_bytes_are_the_share_of_one_core(monkeypatch, total, cores, expected):
+    monkeypatch.setattr(memory, "total_bytes", lambda: total)
+    assert batch_bytes(cores) == expected
+
+
+def test_search_bytes_count_beams_times_vocabulary():
+    ensemble = Ensemble.of(shared_model())
+    few, many = (search_bytes(ensemble, vocab_size, 8, 3) for vocab_size in (1_000, 38_000))
+    assert many - few == 8 * 12 * 37_000
+    assert search_bytes(ensemble, 37_000, 64, 3) > 64 * 12 * 37_000
+
+
+def test_evaluation_runs_no_more_batches_than_memory_holds(trained, monkeypatch):
+    asked = []
+
+    def at_once(function, batches, most=None):
+        asked.append(most)
+        return parallel.at_once(function, batches, most)
+
+    monkeypatch.setattr(evaluator, "at_once", at_once)
+    monkeypatch.setattr(memory, "total_bytes", lambda: 1)
+    evaluator.evaluate(trained.directory, beam_size=1)
+    assert asked == [1]
