@@ -3,13 +3,14 @@
 B strings in a batch, N translations of each; M and L tokens of the longest source and target, H heads.
 
 What is asked for is checked in the graph, so that it holds wherever the model is served: a `tf.errors.
-InvalidArgumentError` says what was expected. So are the products of 8-bit integers, of a model that decodes by them: on
-a processor that computes them wrongly each request fails, and the message gives the remedy.
+InvalidArgumentError` says what was expected, before anything is computed from it. So are the products of 8-bit
+integers, of a model that decodes by them: on a processor that computes them wrongly each request fails, and the message
+gives the remedy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -97,10 +98,13 @@ class ExportedTranslator(tf.Module):
         """
         constraint = self._translator.constraint
         limit = self._translator.hparams.max_positions
-        _must(1 <= beam_size, beam_size <= MOST_BEAMS, f"beam_size must be from 1 to {MOST_BEAMS}, got", beam_size)
-        _must(1 <= n_best, n_best <= beam_size, "n_best must be at least 1 and at most beam_size, got", n_best)
-        _must(0 <= alpha, alpha < float("inf"), "alpha must be at least 0 and finite, got", alpha)
-        _must(0 <= extra_length, extra_length <= limit, f"extra_length must be from 0 to {limit}, got", extra_length)
+        longest_extra = f"extra_length must be from 0 to {limit}, got"
+        checks = [
+            _must(1 <= beam_size, beam_size <= MOST_BEAMS, f"beam_size must be from 1 to {MOST_BEAMS}, got", beam_size),
+            _must(1 <= n_best, n_best <= beam_size, "n_best must be at least 1 and at most beam_size, got", n_best),
+            _must(0 <= alpha, alpha < float("inf"), "alpha must be at least 0 and finite, got", alpha),
+            _must(0 <= extra_length, extra_length <= limit, longest_extra, extra_length),
+        ]
         if self._translator.ensemble.int8:
             with tf.control_dependencies([must_be_exact(tf.size(inputs))]):
                 inputs = tf.identity(inputs)
@@ -120,7 +124,7 @@ class ExportedTranslator(tf.Module):
         bytes_B = search_bytes(self._translator.ensemble, self._translator.model.vocab_size, width, positions)
         largest = tf.reduce_max(tf.concat([[0], bytes_B], axis=0))
         message = "a text, its extra_length and its beam_size need too much memory: MiB for at most"
-        _must(largest <= SEARCH_BYTES, True, f"{message} {SEARCH_BYTES >> 20}, got", largest // (1 << 20))
+        checks += [_must(largest <= SEARCH_BYTES, True, f"{message} {SEARCH_BYTES >> 20}, got", largest // (1 << 20))]
         columns = tf.reduce_max(tf.concat([[1], n_best], axis=0))
 
         def search(start: tf.Tensor, stop: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -141,6 +145,7 @@ class ExportedTranslator(tf.Module):
         nothing = tf.zeros([0, columns], tf.float32)
         most_rows = tf.minimum(TOKENS_AT_ONCE // lengths, SEARCH_BYTES // bytes_B)
         kinds = _kinds(beam_size, alpha, extra_length, n_best)
+        lengths = _after(checks, lengths)
         texts, scores = _in_turns(search, (tf.as_string(nothing), nothing), lengths, most_rows, kinds)
         empty = (inputs == "")[:, None]
         texts = tf.where(empty | (scores <= NEVER / 1e6), "", texts)
@@ -173,10 +178,12 @@ class ExportedTranslator(tf.Module):
         """
         sources, references = self._pairs(inputs, targets)
         source_BM, target_BL = sources.to_tensor(default_value=PAD), references.to_tensor(default_value=PAD)
-        longest = tf.maximum(tf.shape(source_BM)[1], tf.shape(target_BL)[1])
-        size = tf.shape(source_BM)[0] * longest * longest
+        pairs = tf.cast(tf.shape(source_BM)[0], tf.int64)
+        longest = tf.cast(tf.maximum(tf.shape(source_BM)[1], tf.shape(target_BL)[1]), tf.int64)
         message = f"attention takes one pair of at most {int(MOST_WEIGHTS**0.5)} tokens a side, or more of fewer: got"
-        _must(size <= MOST_WEIGHTS, True, f"{message} pairs and tokens", tf.stack([tf.shape(source_BM)[0], longest]))
+        fits = pairs * longest * longest <= MOST_WEIGHTS
+        check = _must(fits, True, f"{message} pairs and tokens", tf.stack([pairs, longest]))
+        source_BM, target_BL = _after([check], source_BM), _after([check], target_BL)
         weights = self._translator.model.attention(source_BM, target_BL)._asdict()
         found = {name: tf.stack(of_layers, axis=1) for name, of_layers in weights.items()}
         pieces = {"input_pieces": source_BM, "target_pieces": target_BL}
@@ -186,20 +193,33 @@ class ExportedTranslator(tf.Module):
 
     def _pairs(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         """The tokens of both sides, which must be as many as each other and not too long."""
-        _must(
-            tf.size(inputs) == tf.size(targets), True, "there must be as many targets as inputs, got", tf.size(targets)
-        )
+        number = tf.size(targets)
+        checks = [_must(tf.size(inputs) == number, True, "there must be as many targets as inputs, got", number)]
         limit = self._translator.hparams.max_positions
         sides = self._vocabulary.encode_tensor(inputs), self._vocabulary.encode_tensor(targets)
         for side in sides:
             longest = side.bounding_shape(1)
-            _must(longest <= limit, True, f"a text has too many tokens; at most {limit} are scored, got", longest)
-        return sides
+            message = f"a text has too many tokens; at most {limit} are scored, got"
+            checks.append(_must(longest <= limit, True, message, longest))
+        sources, references = (_after(checks, side) for side in sides)
+        return sources, references
 
 
-def _must(low: tf.Tensor, high: tf.Tensor | bool, message: str, value: tf.Tensor) -> None:
-    """Ends the run of the graph with `message` and `value` unless both conditions hold, of every element."""
-    tf.debugging.Assert(tf.reduce_all(tf.logical_and(low, high)), [message, value])
+def _must(low: tf.Tensor, high: tf.Tensor | bool, message: str, value: tf.Tensor) -> tf.Operation:
+    """Ends the run of the graph with `message` and `value` unless both conditions hold, of every element.
+
+    What must not be computed before has to wait for it: see `_after`.
+    """
+    return tf.debugging.Assert(tf.reduce_all(tf.logical_and(low, high)), [message, value])
+
+
+def _after(checks: Sequence[tf.Operation], value: Any) -> Any:
+    """Returns the same tensor, dense or ragged, which is there once all checks have passed.
+
+    Without it TensorFlow computes what is refused beside the check: attention over 30,000 tokens takes gigabytes.
+    """
+    with tf.control_dependencies(checks):
+        return tf.identity(value)
 
 
 def _one_each(rows: tf.Tensor, *options: tf.Tensor) -> list[tf.Tensor]:

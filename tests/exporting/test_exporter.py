@@ -26,6 +26,7 @@ from t2t_repro.inference import ensemble, memory
 from t2t_repro.inference.memory import search_bytes
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model import int8
+from t2t_repro.model.transformer import Transformer
 from t2t_repro.parsing.constrained_decoding import ParseConstraint
 from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.run import Run
@@ -310,6 +311,45 @@ def test_rows_are_counted_in_64_bits():
 
     (found,) = signatures._in_turns(run, (tf.zeros([0, 1]),), lengths, (1 << 22) // lengths)
     assert set(seen) == {2} and found.numpy()[:, 0].tolist() == list(range(4_096))
+
+
+@pytest.mark.parametrize(
+    ("signature", "arguments", "message"),
+    [
+        ("score", [["12"], ["12 " * 2_000]], "a text has too many tokens"),
+        ("score", [["12 " * 2_000], ["12"]], "a text has too many tokens"),
+        ("score", [["12", "13"], ["12"]], "there must be as many targets as inputs"),
+        ("attention", [["12 cows " * 60] * 4, ["12"] * 4], "attention takes one pair of at most 128 tokens"),
+        ("translate", [["12"], 65, 0.6, 4, 1], "beam_size must be from 1 to 64"),
+        ("translate", [["12"], 4, 0.6, 2_000, 1], "extra_length must be from 0 to"),
+    ],
+)
+def test_what_is_refused_is_not_computed(run, monkeypatch, signature, arguments, message):
+    """TensorFlow computes beside a check what does not wait for it: of 30,000 tokens the attention, in gigabytes."""
+    computed, encode = [], Transformer.encode
+
+    def recorded(self, source_BM, *rest):
+        seen = tf.numpy_function(lambda rows: computed.append(rows) or rows, [tf.shape(source_BM)[0]], tf.int32)
+        with tf.control_dependencies([seen]):
+            return encode(self, tf.identity(source_BM), *rest)
+
+    monkeypatch.setattr(Transformer, "encode", recorded)
+    function = ExportedTranslator(Translator.from_run(run.directory)).signatures()[signature]
+    given = [np.array(each, np.float32 if isinstance(each, float) else None) for each in arguments]
+    given = [each.astype(np.int32) if each.dtype == np.int64 else each for each in given]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        function(*given)
+    assert not computed
+
+
+def test_attention_weights_are_counted_in_64_bits(run):
+    """2,048 pairs of 1,024 tokens are 2^31 weights of a head."""
+    translator = Translator.from_run(run.directory)
+    text = "€" * 341  # three bytes each, and the end
+    assert [len(ids) for ids in translator.vocabulary.encode([text])] == [1_024]
+    attention = ExportedTranslator(translator).signatures()["attention"]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"or more of fewer: got pairs and tokens\] \[2048 1024\]"):
+        attention(np.array([text] * 2_048), np.array(["12"] * 2_048))
 
 
 MEMORY = """
