@@ -100,6 +100,11 @@ def test_description_shows_the_change_in_the_papers_symbols(name, changes):
     assert f" Changes of base: {changes}. " in " ".join(describe_hparams(HPARAMS[name], 37_000).split())
 
 
+def test_checkpoints_are_the_papers_ten_minutes_apart():
+    """A step took 0.4 s with base and 1.0 s with big (section 5.2)."""
+    assert HPARAMS["base"].checkpoint_steps * 0.4 == HPARAMS["big"].checkpoint_steps * 1.0 == 600
+
+
 def test_description_sets_what_is_printed_beside_what_is_measured(monkeypatch):
     text = describe_hparams(HPARAMS["a_h1"], 37_000)
     assert text.endswith("Paper, Table 3 (A): PPL 5.29, BLEU 24.9 on newstest2013.\nMeasured here: -")
