@@ -75,7 +75,7 @@ ON_CPU = {  # operations of exported signatures that run on the CPU
     "StringSplitV2": "strings",
     "UnsortedSegmentJoin": "strings",
     "AsString": "strings",
-    "Add of strings": "strings",
+    "StringJoin": "strings",
     "StridedSlice of strings": "strings",
     "Const of strings": "strings",
     "Size of strings": "strings",
