@@ -34,7 +34,8 @@ REMOTE = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"(?:https?:)?//
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for source, target in PAGES.items():
-        files.append(File.generated(config, target, content=_moved((ROOT / source).read_text("utf-8"))))
+        head = "---\nhide: [navigation]\n---\n" if target == "index.md" else ""
+        files.append(File.generated(config, target, content=head + _moved((ROOT / source).read_text("utf-8"))))
     files.append(File.generated(config, "CITATION.cff", abs_src_path=str(ROOT / "CITATION.cff")))
     files.append(File.generated(config, "api.md", content="\n".join(api())))
     return files
