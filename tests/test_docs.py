@@ -26,8 +26,8 @@ FLAGS = {
     file.stem.replace("_", "-"): importlib.import_module(f"t2t_repro.bin.{file.stem}").FLAGS
     for file in (CHECKOUT / "bin").glob("t2t_*.py")
 }
-# of all, of tensorboard, of tensor2tensor, of Beam
-OTHERS = {"--help", "--version", "--logdir", "--hparams_set", "--model", "--runner"}
+# of all, of tensorboard, of Beam, of mkdocs
+OTHERS = {"--help", "--version", "--logdir", "--runner", "--strict"}
 # Declared by a page itself, or not by this project alone.
 ELSEWHERE = {"translate_numbers", "translate_sagas"}
 
