@@ -66,22 +66,25 @@ def flags(programs: list[Path]) -> Iterator[str]:
     """Yields a section per program: its description and a table of its flags, both from its `--help`."""
     yield "## Flags\n"
     for program in programs:
-        description, _, rest = help_text(program.stem).partition("\nFlags:\n")
+        module = importlib.import_module(f"t2t_repro.bin.{program.stem}")
+        description, _, rest = help_text(module).partition("\nFlags:\n")
         name, _, purpose = description.partition("\n")[0].partition(": ")
         yield f"### {name}\n\n{purpose[:1].upper()}{purpose[1:]}\n"
         usage = description.partition("\n")[2].strip("\n")
         if usage:
             yield f"```text\n{usage}\n```\n"
+        rows = re.findall(r"^  (--\S+(?:, --\S+)?)\s+((?:.+\n?)(?: {28}.+\n?)*)", rest, re.M)
+        if len(rows) != len(list(module.FLAGS)) + 1:  # the last row is --help, --version
+            raise PluginError(f"{name} --help must have a line for each of its flags, found {len(rows)}")
         yield "| flag | meaning |\n|---|---|"
-        for form, meaning in re.findall(r"^  (--\S+(?:, --\S+)?)\s+((?:.+\n?)(?: {28}.+\n?)*)", rest, re.M):
+        for form, meaning in rows:
             yield f"| `{_escaped(form)}` | {_escaped(' '.join(meaning.split()))} |"
         yield ""
 
 
-def help_text(module: str) -> str:
-    program = importlib.import_module(f"t2t_repro.bin.{module}")
+def help_text(program: Any) -> str:
     output = io.StringIO()
-    with mock.patch.object(sys, "argv", [module, "--help"]), contextlib.redirect_stdout(output):
+    with mock.patch.object(sys, "argv", ["", "--help"]), contextlib.redirect_stdout(output):
         program.main()
     return output.getvalue()
 
