@@ -91,5 +91,10 @@ setup(
             "selenium>=4.51",  # drives the chromium of the system, where there is one
         ],
         "benchmark": ["torch>=2.13"],
+        "docs": [  # the site of mkdocs.yml, which .ci/run builds
+            "mkdocs>=1.6.1",
+            "mkdocs-material>=9.8",
+            "mkdocstrings[python]>=1.0.8",
+        ],
     },
 )

@@ -17,7 +17,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # In a checkout, `problems/`, `hparams/` and `bin/` lie beside this package and are found there; setup.py installs
 # them inside it.

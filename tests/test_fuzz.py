@@ -1,4 +1,4 @@
-"""Two hundred examples of each target of `fuzz.py`, always the same; `python -m tests.fuzz` draws others for hours."""
+"""Two hundred fixed examples of each target of `fuzz.py`; `python -m tests.helpers.fuzz` draws others for hours."""
 
 from __future__ import annotations
 

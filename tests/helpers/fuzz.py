@@ -1,8 +1,8 @@
 """Random bytes and text against all that reads some: a target is a strategy and what must hold of whatever it draws.
 
-    python -m tests.fuzz --minutes=20                  every target for twenty minutes, one after the other
-    python -m tests.fuzz --minutes=20 trees batch      some of them
-    python -m tests.fuzz --guided files input          guided by what they cover (pip install atheris), not by a seed
+    python -m tests.helpers.fuzz --minutes=20               every target for twenty minutes each
+    python -m tests.helpers.fuzz --minutes=20 trees batch   some of them
+    python -m tests.helpers.fuzz --guided files input       guided by coverage (pip install atheris), not by a seed
 
 `tests/test_fuzz.py` draws a few hundred examples of each. Seeds count up from --seed, and are printed with a failure.
 """
