@@ -102,7 +102,7 @@ class HParams:
         return {each.metadata["symbol"] or each.name: getattr(self, each.name) for each in changed}
 
     def override(self, assignments: list[str]) -> HParams:
-        """A copy with fields replaced by `name=value` texts, as `--override` gives them.
+        """Returns a copy with fields replaced by texts such as "d_k=16".
 
         Raises KeyError for an unknown field, and ValueError for another form, or a value of the wrong type.
         """
@@ -111,11 +111,11 @@ class HParams:
         for assignment in assignments:
             name, equals, text = assignment.partition("=")
             if not equals:
-                raise ValueError(f"--override takes name=value, got {assignment!r}")
+                raise ValueError(f"override: expected a text such as 'd_k=16'. Received: {assignment!r}")
             if name not in fields:
                 close = difflib.get_close_matches(name, fields, n=1)
                 hint = f"did you mean {close[0]!r}? " if close else ""
-                raise KeyError(f"unknown field {name!r} in --override: {hint}known: {', '.join(fields)}")
+                raise KeyError(f"override: unknown field {name!r}: {hint}known: {', '.join(fields)}")
             changes[name] = _parse(name, str(fields[name].type), text)
         return dataclasses.replace(self, **changes)
 
@@ -207,5 +207,5 @@ def _parse(name: str, type_name: str, text: str) -> int | float | str:
     try:
         value: int | float | str = _TYPES[type_name](text)
     except ValueError:
-        raise ValueError(f"{name} must be of type {type_name}, got {text!r} in --override") from None
+        raise ValueError(f"override: {name} must be of type {type_name}, got {text!r}") from None
     return value

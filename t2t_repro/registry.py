@@ -168,10 +168,10 @@ def import_user_directory(path: str) -> None:
     can shadow an installed module.
     """
     if not os.path.isdir(path):
-        raise FileNotFoundError(f"--t2t_usr_dir: {path!r} is not a directory; give the folder with your problems")
+        raise FileNotFoundError(f"t2t_usr_dir: {path!r} is not a directory; give the folder with your problems")
     files = sorted(name for name in os.listdir(path) if name.endswith(".py"))
     if not files:
-        raise FileNotFoundError(f"--t2t_usr_dir: {path!r} holds no .py file; put the module with your problem there")
+        raise FileNotFoundError(f"t2t_usr_dir: {path!r} holds no .py file; put the module with your problem there")
     importlib.invalidate_caches()
     spec = importlib.machinery.ModuleSpec(_USER_PACKAGE, None, is_package=True)
     spec.submodule_search_locations = [os.path.abspath(path)]

@@ -148,9 +148,7 @@ def test_error_in_a_user_directory_is_raised_with_its_file(tmp_path):
 
 
 def test_user_directory_without_code(tmp_path):
-    with pytest.raises(
-        FileNotFoundError, match="--t2t_usr_dir: '.*none' is not a directory; give the folder with your"
-    ):
+    with pytest.raises(FileNotFoundError, match="t2t_usr_dir: '.*none' is not a directory; give the folder with your"):
         import_user_directory(str(tmp_path / "none"))
-    with pytest.raises(FileNotFoundError, match="--t2t_usr_dir: '.*' holds no .py file; put the module"):
+    with pytest.raises(FileNotFoundError, match="t2t_usr_dir: '.*' holds no .py file; put the module"):
         import_user_directory(str(tmp_path))
