@@ -31,8 +31,8 @@ def stop(number: int, _: Any) -> None:
 
 
 def test() -> None:
+    from t2t_repro.cli.selftest_table import table
     from t2t_repro.selftest.selftest import selftest
-    from t2t_repro.selftest.table import table
 
     signal.signal(signal.SIGTERM, stop)
     found = selftest(launcher.report, FLAGS.seconds)

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import t2t_repro
 
@@ -57,7 +57,6 @@ class Child:
     def do(self, function: str, **arguments: Any) -> Outcome:
         """`function` is named by its module here, as "machine.describe"."""
         process = self._process or self._start()
-        assert process.stdin is not None
         late = threading.Event()
 
         def give_up() -> None:
@@ -67,7 +66,7 @@ class Child:
         timer = threading.Timer(LIMIT, give_up)
         timer.start()
         try:
-            print(json.dumps([function, arguments]), file=process.stdin, flush=True)
+            print(json.dumps([function, arguments]), file=cast(IO[str], process.stdin), flush=True)
             line = self._results.readline()
             if line.endswith("\n"):
                 return Outcome(**json.loads(line))
@@ -116,9 +115,8 @@ class Child:
             return
         process.kill()
         process.wait()
-        assert process.stdin is not None
         try:
-            process.stdin.close()
+            cast(IO[str], process.stdin).close()
         except BrokenPipeError:  # a task that it never read
             pass
         self._results.close()

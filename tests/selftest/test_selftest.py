@@ -15,10 +15,10 @@ import time
 import pytest
 from conftest import CHECKOUT
 
+from t2t_repro.cli.selftest_table import table
 from t2t_repro.selftest import child, selftest, timing
 from t2t_repro.selftest.child import Child, Outcome
 from t2t_repro.selftest.recommend import recommendations
-from t2t_repro.selftest.table import table
 
 FAULTY = CHECKOUT / "tests/helpers/faulty_selftest.py"
 CPU = {

@@ -1,4 +1,4 @@
-"""What the self-test found, as text."""
+"""What t2t-selftest prints: the result of the self-test as text, its options as flags."""
 
 from __future__ import annotations
 
