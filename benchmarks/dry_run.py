@@ -1,4 +1,4 @@
-"""What `t2t-trainer --dry_run` foretells, over what the training then takes: time and memory.
+"""What `t2t-trainer --dry_run` estimates, over what the training then takes: time and memory.
 
     python -m benchmarks.dry_run --problem=translate_ende_cldr --hparams=tiny --data_dir=DATA --steps=200
 
@@ -18,7 +18,7 @@ import sys
 import tempfile
 from typing import Any
 
-KINDS = ("forecast", "training")
+KINDS = ("estimate", "training")
 
 
 def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
@@ -42,14 +42,14 @@ def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
     hparams = dataclasses.replace(hparams, train_steps=arguments.steps)
     where = (problem, hparams, arguments.data_dir, output_dir)
     options = TrainingOptions(precision=arguments.precision)
-    if arguments.kind == "forecast":
-        forecast = dry_run(*where, options, sampler=Sampler, show=_say)
-        updating = forecast.startup_seconds + forecast.steps * forecast.seconds_per_update
-        return {"seconds": updating, "peak_bytes": forecast.peak_bytes}
+    if arguments.kind == "estimate":
+        estimate = dry_run(*where, options, sampler=Sampler, show=_say)
+        updating = estimate.startup_seconds + estimate.steps * estimate.seconds_per_step
+        return {"seconds": updating, "peak_bytes": estimate.peak_bytes}
     # no checkpoint but the last: what comes between two is no time of updates
     options = dataclasses.replace(options, checkpoint_minutes=1e6)
     run = train(*where, options, prepare=prepare, sampler=Sampler, report=_say)
-    return {"seconds": run.training["seconds"], "peak_bytes": hardware.peak_bytes()}
+    return {"seconds": run.training.seconds, "peak_bytes": hardware.peak_bytes()}
 
 
 def _say(line: str) -> None:
@@ -64,9 +64,9 @@ def in_a_process(kind: str, given: list[str]) -> dict[str, float]:
     return json.loads(done.stdout.rstrip("\n").rpartition("\n")[2])  # type: ignore[no-any-return]
 
 
-def row(forecast: dict[str, float], training: dict[str, float]) -> str:
-    """`| 1.03 | 0.98 | 61.0 s | 1.21 GiB |`: foretold over taken, of time and of memory, and what was taken."""
-    ratios = [forecast[name] / training[name] for name in ("seconds", "peak_bytes")]
+def row(estimate: dict[str, float], training: dict[str, float]) -> str:
+    """`| 1.03 | 0.98 | 61.0 s | 1.21 GiB |`: estimated over taken, of time and of memory, and what was taken."""
+    ratios = [estimate[name] / training[name] for name in ("seconds", "peak_bytes")]
     taken = f"{training['seconds']:.1f} s | {training['peak_bytes'] / 2**30:.2f} GiB"
     return f"| {ratios[0]:.2f} | {ratios[1]:.2f} | {taken} |"
 
@@ -90,10 +90,10 @@ def main() -> None:
     if arguments.kind:
         print(json.dumps(measure(arguments, arguments.output_dir)))
         return
-    print("| time: foretold over taken | memory: the same | time | memory |\n|---|---|---|---|")
+    print("| time: estimated over taken | memory: the same | time | memory |\n|---|---|---|---|")
     for _ in range(arguments.rounds):
         found: dict[str, Any] = {kind: in_a_process(kind, sys.argv[1:]) for kind in KINDS}
-        print(row(found["forecast"], found["training"]), flush=True)
+        print(row(found["estimate"], found["training"]), flush=True)
 
 
 if __name__ == "__main__":

@@ -57,13 +57,13 @@ def alone(shards: Sequence[str], batch_tokens: int) -> tuple[float, int, np.ndar
 
 
 def padding(real: int, sizes_N3: np.ndarray) -> str:
-    """Real tokens over positions, and how many shapes the parts have: as they are, and on the grid of XLA."""
-    from t2t_repro.training.shape_bucketing import sizes_on_grid
+    """Real tokens over positions, and how many shapes the parts have: as they are, and as XLA pads them."""
+    from t2t_repro.training.train_step import bucket_sizes
 
-    batch_N, length_N = sizes_on_grid(sizes_N3).numpy().T
-    on_grid_N3 = np.stack([batch_N, length_N, length_N], axis=1)
+    batch_N, length_N = bucket_sizes(sizes_N3).numpy().T
+    padded_N3 = np.stack([batch_N, length_N, length_N], axis=1)
     cells = []
-    for each_N3 in (sizes_N3, on_grid_N3):
+    for each_N3 in (sizes_N3, padded_N3):
         positions = (each_N3[:, 0].astype(np.int64) * each_N3[:, 1:].sum(axis=1)).sum()
         cells += [f"{real / positions:.3f}", f"{len(np.unique(each_N3, axis=0)):,}"]
     return " | ".join(cells)

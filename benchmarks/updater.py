@@ -13,7 +13,7 @@ from benchmarks import shapes
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.optimizer import Adam
 from t2t_repro.training.precision import POLICIES
-from t2t_repro.training.train_step import Updater
+from t2t_repro.training.train_step import TrainStep
 
 
 def compiled_update(shape: shapes.Shape, mode: str, element_spec: Any, replicas: int = 1) -> Callable[..., float]:
@@ -37,12 +37,12 @@ def compiled_update(shape: shapes.Shape, mode: str, element_spec: Any, replicas:
     with tf.distribute.MirroredStrategy(devices).scope():
         model = Transformer(shape.vocab_size, hparams, dtype=POLICIES[precision])
         adam = Adam([weight.value for weight in model.trainable_variables], hparams)
-        compiled = Updater(model, adam, hparams, seed=1, jit_compile=compiler == "xla").compiled(element_spec)
+        train_step = TrainStep(model, adam, hparams, seed=1, jit_compile=compiler == "xla")
+        take_step = train_step.build(element_spec)
     steps = iter(range(1, 2**31))
 
     def update(*elements: dict[str, tf.Tensor]) -> float:
-        sums = compiled(list(elements), tf.constant(next(steps)), tf.constant(shapes.LEARNING_RATE))
-        smoothed, _, _, tokens, _, _, skipped = sums.numpy().tolist()
-        return float("nan") if skipped else smoothed / tokens
+        metrics = take_step(list(elements), tf.constant(next(steps)), tf.constant(shapes.LEARNING_RATE)).numpy()
+        return float("nan") if metrics.skipped else metrics.smoothed / metrics.tokens
 
     return update

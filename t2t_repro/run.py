@@ -1,12 +1,11 @@
-"""The run directory: all that one training is made of, and all that decoding and scoring it need.
+"""The run directory: all that training starts from and leaves, and all that decoding and scoring need.
 
-    RUN/run.json          problem, hyperparameters, seed, precision, data directory, versions, command; under
-                          "training" how far it has come, on what data and device, at what cost
+    RUN/run.json          a `Run`, the versions and the command; under "training" a `TrainingRecord`
     RUN/vocabulary.model  the vocabulary itself
     RUN/checkpoints/      weights, optimizer state and position in the data
-    RUN/metrics.jsonl     one line a report; RUN/events.out.* is the same for TensorBoard
-    RUN/scores.jsonl      one line a scoring
-    RUN/stopped-STEP.json where a training came to nothing: the step and the pairs it was at
+    RUN/metrics.jsonl     one line per report; RUN/events.out.* is the same for TensorBoard
+    RUN/scores.jsonl      one line per scoring
+    RUN/stopped-STEP.json if training diverged: the step and its pairs
 
 The user's own code and text are not needed once there is a run.
 """
@@ -37,8 +36,78 @@ _PACKAGES = ("t2t_repro", "tensorflow", "keras", "tensorflow-text", "sentencepie
 
 
 @dataclass(frozen=True)
+class TrainingData:
+    """The data of a run: the names of its texts, its size, and what it lacks of the paper's data."""
+
+    pairs: int
+    vocab_size: int
+    train: str = ""
+    validation: str = ""  # "" if there is none
+    test: str = ""
+    incomplete: tuple[str, ...] = ()  # such as "section 23: 8 of 2,416 trees"
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> TrainingData:
+        """Raises KeyError or TypeError if `to_json` did not write it."""
+        fields: dict[str, Any] = {name: _number(name, record[name]) for name in ("pairs", "vocab_size")}
+        fields |= {name: _text(name, record.get(name, "")) for name in ("train", "validation", "test")}
+        return cls(**fields, incomplete=tuple(_text("incomplete", each) for each in record.get("incomplete", ())))
+
+    def to_json(self) -> dict[str, Any]:
+        """Leaves out what is empty."""
+        record = dataclasses.asdict(self) | {"incomplete": list(self.incomplete)}
+        return {name: value for name, value in record.items() if value not in ("", [])}
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """How far training has come, on what data and devices, and its cost over all its starts. None: not yet known."""
+
+    data: TrainingData | None = None
+    step: int | None = None
+    target_tokens: float | None = None  # real ones
+    flops: float | None = None
+    seconds: float | None = None
+    device: str | None = None
+    replicas: int | None = None
+    paper_flops: float | None = None  # as the paper counts them; None if the paper gives no rate for the device
+    held_tokens: int | None = None  # the micro-batch that fits `device`, if the first one did not
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> TrainingRecord:
+        """Raises AttributeError, KeyError or TypeError if `to_json` did not write it."""
+        if "device" in record and "replicas" not in record:
+            raise KeyError("replicas")
+        names = ("step", "target_tokens", "flops", "seconds", "replicas", "held_tokens")
+        numbers = {name: _number(name, record[name]) for name in names if name in record}
+        if record.get("paper_flops") is not None:
+            numbers["paper_flops"] = _number("paper_flops", record["paper_flops"])
+        device = _text("device", record["device"]) if "device" in record else None
+        data = TrainingData.from_json(record["data"]) if "data" in record else None
+        return cls(data=data, device=device, **numbers)
+
+    def to_json(self) -> dict[str, Any]:
+        """Leaves out what is not yet known."""
+        record = dataclasses.asdict(self) | {"data": self.data.to_json() if self.data else None}
+        kept = {"paper_flops"} if self.step is not None else set()
+        return {name: value for name, value in record.items() if value is not None or name in kept}
+
+
+def _number(name: str, value: Any) -> Any:
+    if not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    return value
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be text, got {value!r}")
+    return value
+
+
+@dataclass(frozen=True)
 class Run:
-    """What `run.json` says."""
+    """What a run is: `run.json` without its "training"."""
 
     directory: str
     problem: Problem
@@ -66,10 +135,10 @@ class Run:
 
     @classmethod
     def open(cls, directory: str) -> Run:
-        """The run in `directory`. Raises FileNotFoundError where there is none and ValueError where it is damaged."""
+        """Returns the run in `directory`. Raises FileNotFoundError without one, and ValueError if it is damaged."""
         path = os.path.join(directory, "run.json")
         if not os.path.isdir(directory):
-            raise FileNotFoundError(f"--output_dir: no directory {directory!r}; give the one that t2t-trainer wrote")
+            raise FileNotFoundError(f"output_dir: no directory {directory!r}; give the one that t2t-trainer wrote")
         if not os.path.isfile(path):
             raise FileNotFoundError(f"{directory!r} holds no run (no run.json); give the one that t2t-trainer wrote")
         record = read_json(path)
@@ -79,16 +148,8 @@ class Run:
                 "use the version of t2t_repro that wrote it"
             )
         try:
-            run = cls(
-                directory=directory,
-                problem=Problem(**record["problem"]),
-                hparams=HParams(**({"checkpoint_steps": 1} | record["hparams"])),  # before it was a field, all counted
-                data_dir=str(record["data_dir"]),
-                seed=int(record["seed"]),
-                precision=str(record["precision"]),
-                vocabulary_sha256=str(record["vocabulary_sha256"]),
-            )
-            run._check_training()
+            run = cls.from_json(directory, record)
+            TrainingRecord.from_json(record.get("training", {}))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is damaged: {'no ' if isinstance(error, KeyError) else ''}{error}") from None
         if not os.path.isfile(run.vocabulary):
@@ -98,58 +159,68 @@ class Run:
         return run
 
     @classmethod
+    def from_json(cls, directory: str, record: dict[str, Any]) -> Run:
+        """Raises AttributeError, KeyError, TypeError or ValueError if `to_json` did not write it."""
+        return cls(
+            directory=directory,
+            problem=Problem(**record["problem"]),
+            hparams=HParams(**({"checkpoint_steps": 1} | record["hparams"])),  # before it was a field, all counted
+            data_dir=str(record["data_dir"]),
+            seed=int(record["seed"]),
+            precision=str(record["precision"]),
+            vocabulary_sha256=str(record["vocabulary_sha256"]),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns run.json without "training"; the command and the versions are those of this process."""
+        record = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        record.pop("directory")
+        record |= {"problem": self.problem.to_dict(), "hparams": self.hparams.to_dict()}
+        record |= {"data_dir": os.path.abspath(self.data_dir)}
+        return {"format": FORMAT} | record | {"command": sys.argv, "versions": versions()}
+
+    @classmethod
     def exists(cls, directory: str) -> bool:
         return os.path.isfile(os.path.join(directory, "run.json"))
 
     def start(self, vocabulary: str) -> Run:
-        """Makes the directory with run.json and a copy of `vocabulary`, or finds that same run there to continue.
+        """Makes the directory with run.json and a copy of `vocabulary`, or finds the same run there to continue.
 
-        A run may be continued to another number of steps, and decoded otherwise. Raises ValueError where the directory
-        holds another run.
+        A run may continue to another number of steps, and be decoded by other options. Raises ValueError if the
+        directory holds another run.
         """
         self.can_start()
         os.makedirs(self.checkpoints, exist_ok=True)
         if not os.path.exists(self.vocabulary) or sha256(self.vocabulary) != self.vocabulary_sha256:
             with atomic_write(self.vocabulary) as temporary:
                 shutil.copyfile(vocabulary, temporary)
-        training = self.training if Run.exists(self.directory) else {}
-        write_json(self._path, self._record() | {"training": training})
+        training = self._training_json() if Run.exists(self.directory) else {}
+        write_json(self._path, self.to_json() | {"training": training})
         return self
 
     def can_start(self) -> None:
-        """Raises ValueError where the directory holds anything but this very run; writes nothing."""
+        """Raises ValueError if the directory holds anything but this very run; writes nothing."""
         if os.path.exists(self.directory) and not os.path.isdir(self.directory):
-            raise ValueError(f"--output_dir: {self.directory!r} is a file; give a directory")
+            raise ValueError(f"output_dir: {self.directory!r} is a file; give a directory")
         if Run.exists(self.directory):
             Run.open(self.directory).must_equal(self)
         elif os.path.isdir(self.checkpoints) and os.listdir(self.checkpoints):
-            raise ValueError(f"{self.directory!r} holds checkpoints without a run.json; give another --output_dir")
+            raise ValueError(f"{self.directory!r} holds checkpoints without a run.json; give another output_dir")
 
     @property
-    def training(self) -> dict[str, Any]:
-        """What `note` has kept: how far the training has come, on what data and device, at what cost."""
+    def training(self) -> TrainingRecord:
+        """What `note` has kept."""
+        return TrainingRecord.from_json(self._training_json())
+
+    def _training_json(self) -> dict[str, Any]:
         return dict(read_json(self._path).get("training", {}))
 
-    def _check_training(self) -> None:
-        """Raises KeyError, TypeError, AttributeError or ValueError unless "training" has the form that `note` gave."""
-        training = self.training
-        if "device" in training and "replicas" not in training:
-            raise KeyError("replicas")
-        data = training.get("data", {"pairs": 0, "vocab_size": 0})
-        numbers = {name: data[name] for name in ("pairs", "vocab_size")}
-        names = ("step", "target_tokens", "flops", "seconds", "replicas", "held_tokens")
-        numbers |= {name: training.get(name, 0) for name in names}
-        numbers |= {"paper_flops": training.get("paper_flops") or 0}
-        for name, value in numbers.items():
-            if not isinstance(value, int | float):
-                raise TypeError(f"{name} must be a number, got {value!r}")
-
-    def note(self, values: dict[str, Any]) -> None:
-        """Keeps `values` in run.json, under "training"."""
-        write_json(self._path, read_json(self._path) | {"training": self.training | values})
+    def note(self, training: TrainingRecord) -> None:
+        """Keeps `training` in run.json."""
+        write_json(self._path, read_json(self._path) | {"training": self._training_json() | training.to_json()})
 
     def keep_scores(self, scores: dict[str, Any]) -> None:
-        """Adds what a scoring found to scores.jsonl."""
+        """Adds the scores of one evaluation to scores.jsonl."""
         append_line(self.scores, json.dumps(scores, ensure_ascii=False))
 
     @property
@@ -157,38 +228,31 @@ class Run:
         return os.path.join(self.directory, "run.json")
 
     def must_equal(self, other: Run) -> None:
-        """Raises ValueError, naming the first difference, where `other` is not the same training as this one."""
+        """Raises ValueError, naming the first difference, if `other` is another run than this one."""
         here, there = self._identity(), other._identity()
         for name in sorted(here.keys() | there.keys()):
             if here.get(name) != there.get(name):
                 raise ValueError(
                     f"{self.directory!r} holds another run: its {name} is {here.get(name)!r}, not {there.get(name)!r}; "
-                    "give another --output_dir"
+                    "give another output_dir"
                 )
 
     @property
     def fingerprint(self) -> int:
-        """63 bits that two runs share only where they are the same training."""
+        """63 bits that two different runs do not share."""
         digest = hashlib.sha256(json.dumps(self._identity(), sort_keys=True).encode("utf-8")).digest()
         return int.from_bytes(digest[:8], "big") >> 1
 
     def _identity(self) -> dict[str, Any]:
-        """What makes two runs the same training: not its length, not how its result is decoded, not the prose."""
+        """Returns what two equal runs share: all but the number of steps, options of decoding, and descriptions."""
         problem = {f"problem {name}": value for name, value in self.problem.to_dict().items() if name != "description"}
         fields = {name: value for name, value in self.hparams.to_dict().items() if name not in _MAY_CHANGE}
         rest = {"seed": self.seed, "precision": self.precision, "vocabulary_sha256": self.vocabulary_sha256}
         return problem | fields | rest
 
-    def _record(self) -> dict[str, Any]:
-        record = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        record.pop("directory")
-        record |= {"problem": self.problem.to_dict(), "hparams": self.hparams.to_dict()}
-        record |= {"data_dir": os.path.abspath(self.data_dir)}
-        return {"format": FORMAT} | record | {"command": sys.argv, "versions": versions()}
-
 
 def versions() -> dict[str, str]:
-    """The version of Python and of every package that a result depends on."""
+    """Returns the version of Python and of every package that a result depends on."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

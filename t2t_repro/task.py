@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from t2t_repro.data.vocabulary import Vocabulary
     from t2t_repro.inference.decoding_loop import Constraint
     from t2t_repro.inference.translator import Translator
-    from t2t_repro.training.trainer import Sample
+    from t2t_repro.training.validation import Sample
 
 TASKS = {"bleu": "translation", "f1": "parsing"}  # the package of each task, by `Problem.metric`
 DEFAULT_METRIC = "bleu"

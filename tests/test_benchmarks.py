@@ -171,7 +171,7 @@ def test_text_of_any_size_has_no_line_twice(tmp_path: Path) -> None:
 
 
 def test_both_are_measured_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The forecast first, each with a run directory that is not there yet; what they say is their last line."""
+    """The estimate first, each with a run directory that is not there yet; what they say is their last line."""
     commands: list[list[str]] = []
 
     def run(command: list[str], **_: object) -> SimpleNamespace:
@@ -181,6 +181,6 @@ def test_both_are_measured_in_processes_of_their_own(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(dry_run.subprocess, "run", run)
     given = ["--problem=p", "--hparams=h", "--data_dir=d", "--steps=3"]
     assert [dry_run.in_a_process(kind, given) for kind in dry_run.KINDS] == [{"seconds": 2.0, "peak_bytes": 4}] * 2
-    for command, kind in zip(commands, ("forecast", "training"), strict=True):
+    for command, kind in zip(commands, ("estimate", "training"), strict=True):
         arguments = dry_run.parser().parse_args(command[3:])
         assert (arguments.kind, arguments.steps) == (kind, 3) and not Path(arguments.output_dir).exists()

@@ -63,5 +63,5 @@ def test_training_could_go_on(run, tmp_path):
     state = {"model": model, "optimizer": optimizer, "step": step, "position": position, "spent": spent}
     assert Checkpoints(run, state, keep=5).restore_newest()
     assert (int(step), position.numpy().tolist()) == (3_000, [6, 222])
-    assert spent.numpy()[0] == run.training["target_tokens"]
+    assert spent.numpy()[0] == run.training.target_tokens
     assert all(tf.reduce_any(moment != 0) for moment in (*optimizer.first, *optimizer.second))

@@ -34,7 +34,7 @@ from t2t_repro.cli import launcher
 from t2t_repro.config import TrainingOptions
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.preparation.pipeline import prepare
-from t2t_repro.run import Run
+from t2t_repro.run import Run, TrainingData, TrainingRecord
 from t2t_repro.training import trainer
 from t2t_repro.training.distributed.rendezvous import Cluster
 
@@ -73,14 +73,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(here, top / "data")
         vocabulary = Vocabulary(dataset.vocabulary)
         run = Run(RUN, problem, hparams, DATA, 1, "float32", vocabulary.sha256).start(dataset.vocabulary)
-        run.note({"data": dataset.condition()})
-        training = trainer._Training(
+        run.note(TrainingRecord(data=TrainingData.from_json(dataset.condition())))
+        training = trainer.Trainer(
             run, Cluster.from_environment(), dataset, vocabulary.size, TrainingOptions(), tiny_model.silent, None
         )
         for step in (2, 4):
             training.step.assign(step)
             training.checkpoints.save(step)
-            training._note(step)
+            training.record_progress()
     shutil.copytree(here, top / "run")
     return top
 

@@ -8,11 +8,12 @@ import os
 from dataclasses import replace
 
 import pytest
+from conftest import CHECKOUT
 
 from t2t_repro.config import HParams
 from t2t_repro.io import atomic_write, read_json, sha256, write_json
 from t2t_repro.problem import Problem
-from t2t_repro.run import Run, versions
+from t2t_repro.run import Run, TrainingData, TrainingRecord, versions
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_started_again_it_continues_also_to_more_steps_and_from_moved_data(run, 
 def test_another_run_in_the_directory_is_named_and_left_alone(run, vocabulary, change, message):
     run.start(str(vocabulary))
     before = sha256(os.path.join(run.directory, "run.json"))
-    with pytest.raises(ValueError, match=f"holds another run: {message}; give another --output_dir$"):
+    with pytest.raises(ValueError, match=f"holds another run: {message}; give another output_dir$"):
         replace(run, **change).start(str(vocabulary))
     assert sha256(os.path.join(run.directory, "run.json")) == before
 
@@ -84,14 +85,14 @@ def test_a_new_description_is_no_other_run(run, vocabulary):
 
 def test_start_refuses_a_file(run, vocabulary, tmp_path):
     (tmp_path / "run").write_text("in the way")
-    with pytest.raises(ValueError, match="--output_dir: '.*run' is a file; give a directory"):
+    with pytest.raises(ValueError, match="output_dir: '.*run' is a file; give a directory"):
         run.start(str(vocabulary))
 
 
 def test_start_refuses_checkpoints_of_nobody(run, vocabulary):
     os.makedirs(run.checkpoints)
     open(os.path.join(run.checkpoints, "ckpt-1.index"), "w").close()
-    with pytest.raises(ValueError, match="holds checkpoints without a run.json; give another --output_dir"):
+    with pytest.raises(ValueError, match="holds checkpoints without a run.json; give another output_dir"):
         run.start(str(vocabulary))
 
 
@@ -104,7 +105,7 @@ def test_start_replaces_the_vocabulary_of_a_start_that_never_finished(run, vocab
 
 
 def test_open_without_a_run(tmp_path):
-    with pytest.raises(FileNotFoundError, match="--output_dir: no directory '.*none'; give the one that t2t-trainer"):
+    with pytest.raises(FileNotFoundError, match="output_dir: no directory '.*none'; give the one that t2t-trainer"):
         Run.open(str(tmp_path / "none"))
     with pytest.raises(FileNotFoundError, match=r"holds no run \(no run.json\); give the one that t2t-trainer wrote"):
         Run.open(str(tmp_path))
@@ -151,6 +152,60 @@ def test_open_with_another_vocabulary(run, vocabulary):
     with open(run.vocabulary, "ab") as file:
         file.write(b"!")
     with pytest.raises(ValueError, match=r"is not the vocabulary that this run was trained with \(SHA-256 differs\)"):
+        Run.open(run.directory)
+
+
+def test_training_record_of_an_old_run():
+    """As version 0.1 wrote it."""
+    training = Run.open(str(CHECKOUT / "tests/fixtures/run")).training
+    assert (training.step, training.device, training.paper_flops) == (3_000, "2 cores of AMD EPYC", None)
+    assert training.data is not None and (training.data.pairs, training.data.vocab_size) == (64_000, 400)
+    assert training.data.train == "t2t_repro.problems.cldr.pairs('de', 'train')"
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        TrainingRecord(),
+        TrainingRecord(data=TrainingData(pairs=3, vocab_size=9, train="a", incomplete=("section 23",))),
+        TrainingRecord(step=7, target_tokens=1.0, flops=2.0, seconds=3.0, device="a GPU", replicas=2, paper_flops=4.0),
+        TrainingRecord(device="a GPU", replicas=2, held_tokens=500),
+    ],
+)
+def test_training_record_comes_back(run, vocabulary, training):
+    run.start(str(vocabulary)).note(training)
+    assert Run.open(run.directory).training == training
+    run.start(str(vocabulary))
+    assert run.training == training
+
+
+def test_note_keeps_what_this_version_does_not_know(run, vocabulary):
+    run.start(str(vocabulary))
+    path = os.path.join(run.directory, "run.json")
+    write_json(path, read_json(path) | {"training": {"later": 1}})
+    run.note(TrainingRecord(step=2))
+    assert read_json(path)["training"] == {"later": 1, "step": 2, "paper_flops": None}
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ([1], "run.json is damaged"),
+        ({"step": "2"}, "run.json is damaged: step must be a number, got '2'"),
+        ({"device": "a GPU"}, "run.json is damaged: no 'replicas'"),
+        ({"device": 1, "replicas": 1}, "run.json is damaged: device must be text, got 1"),
+        ({"data": {"pairs": 1}}, "run.json is damaged: no 'vocab_size'"),
+        (
+            {"data": {"pairs": 1, "vocab_size": 2, "incomplete": [3]}},
+            "run.json is damaged: incomplete must be text",
+        ),
+    ],
+)
+def test_open_damaged_training_record(run, vocabulary, training, message):
+    run.start(str(vocabulary))
+    path = os.path.join(run.directory, "run.json")
+    write_json(path, read_json(path) | {"training": training})
+    with pytest.raises(ValueError, match=message):
         Run.open(run.directory)
 
 

@@ -262,10 +262,10 @@ def go_on_in_a_child(value: int) -> tuple[int, Callable[[int], NoReturn]]:
         signal.signal(signal.SIGINT, before)
         code = os.waitstatus_to_exitcode(status)
         if code in (-signal.SIGKILL, -signal.SIGABRT):
-            from t2t_repro.training.memory import SMALLER
+            from t2t_repro.training.memory import REMEDY
 
             ended = f"it was ended by {signal.Signals(-code).name}, as happens if memory runs out"
-            raise ValueError(f"does not fit: {ended}; {SMALLER}")
+            raise ValueError(f"does not fit: {ended}; {REMEDY}")
         if code or not answer:
             sys.exit(128 - code if code < 0 else code)
         value = int(answer)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import tensorflow as tf
-
 from t2t_repro.data import input_pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.inference.memory import batches_in_memory
@@ -15,6 +13,7 @@ from t2t_repro.inference.translator import Translator
 from t2t_repro.run import Run
 from t2t_repro.task import TASKS, task_of
 from t2t_repro.training.checkpoints import to_average
+from t2t_repro.training.loss import total
 from t2t_repro.training.metrics import safe_exp
 from t2t_repro.training.precision import resolve
 from t2t_repro.training.train_step import make_evaluator
@@ -45,7 +44,7 @@ def evaluate(
     if dataset.record.vocabulary.sha256 != run.vocabulary_sha256:
         raise ValueError(
             f"{dataset.directory!r} was prepared with another vocabulary than {output_dir!r} was trained with; give "
-            "the --data_dir that it was trained on"
+            "the data_dir that it was trained on"
         )
     shards = dataset.shards(split)
     translator = Translator.from_run(output_dir, average_checkpoints, int8, precision)
@@ -56,8 +55,7 @@ def evaluate(
     longest = run.hparams.max_positions
     batches = list(input_pipeline.evaluation_batches(shards, max_tokens=longest))
     most = batches_in_memory(input_pipeline.EVALUATION_TOKENS, translator.model.vocab_size)
-    sums = tf.add_n(list(at_once(lambda batch: evaluator(batch["inputs"], batch["targets"]), batches, most)))
-    smoothed, plain, correct, tokens = (float(x) for x in sums)
+    loss = total(at_once(lambda batch: evaluator(batch["inputs"], batch["targets"]), batches, most))
     weights = [os.path.basename(path) for path in to_average(run, average_checkpoints)]
     return {
         "problem": run.problem.name,
@@ -74,9 +72,9 @@ def evaluate(
         "cut": input_pipeline.longer_pairs(shards, longest),
         "incomplete": dataset.incomplete(),
         **scores,
-        "loss": smoothed / tokens,
-        "perplexity": safe_exp(plain / tokens),
-        "accuracy": correct / tokens,
+        "loss": loss.smoothed / loss.tokens,
+        "perplexity": safe_exp(loss.plain / loss.tokens),
+        "accuracy": loss.correct / loss.tokens,
     }
 
 

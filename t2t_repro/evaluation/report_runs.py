@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t2t_repro.registry import HPARAMS
-from t2t_repro.run import Run
+from t2t_repro.run import Run, TrainingRecord
 
 # The approximate number of training pairs or trees of the paper, by problem (sections 5.1 and 6.3).
 PAPER_DATA = {
@@ -27,7 +27,7 @@ class RunResult:
 
     run: Run
     vocab_size: int | None  # None before training has started
-    training: dict[str, Any]
+    training: TrainingRecord
     scores: list[dict[str, Any]]  # oldest first
 
     @property
@@ -39,18 +39,19 @@ class RunResult:
     def condition(self) -> str:
         """The data of its figures, and the scale if that is not the paper's."""
         scale = self.run.hparams.name.partition("@")[2]
-        data = self.training.get("data")
+        data = self.training.data
         if not data:
             return f"{self.run.problem.name}, training not begun"
-        names = [f"{split} {data[split]}" for split in ("train", "validation", "test") if split in data]
-        text = f"{self.run.problem.name}: {data['pairs']:,} training pairs, vocabulary {data['vocab_size']:,}"
+        texts = {"train": data.train, "validation": data.validation, "test": data.test}
+        names = [f"{split} {text}" for split, text in texts.items() if text]
+        text = f"{self.run.problem.name}: {data.pairs:,} training pairs, vocabulary {data.vocab_size:,}"
         text += f" ({'; '.join(names)})" + (f", every set at scale {scale}" if scale else "")
         return text + (f". Not the paper's data: {'; '.join(self.incomplete)}" if self.incomplete else "")
 
     @property
-    def incomplete(self) -> list[str]:
+    def incomplete(self) -> tuple[str, ...]:
         """Lists what is missing from the paper's data: `section 23: 8 of 2,416 trees`."""
-        return self.training.get("data", {}).get("incomplete", [])
+        return self.training.data.incomplete if self.training.data else ()
 
     @property
     def parameters(self) -> int | None:
@@ -64,10 +65,10 @@ class RunResult:
     def limitation(self) -> str:
         """Returns why its figures cannot be the paper's: "other data" or "smaller budget"; "" if they can."""
         hparams, registered = self.run.hparams, HPARAMS.get(self.set_name)
-        if registered is None or hparams.changes(registered) or self.training.get("step", 0) < registered.train_steps:
+        if registered is None or hparams.changes(registered) or (self.training.step or 0) < registered.train_steps:
             return "smaller budget"
-        pairs = PAPER_DATA.get(self.run.problem.name, float("inf"))
-        return "" if self.training["data"]["pairs"] >= 0.9 * pairs and not self.incomplete else "other data"
+        data, pairs = self.training.data, PAPER_DATA.get(self.run.problem.name, float("inf"))
+        return "" if data and data.pairs >= 0.9 * pairs and not data.incomplete else "other data"
 
 
 def read_runs(directory: str) -> tuple[list[RunResult], list[str]]:
@@ -97,7 +98,7 @@ def read_run(directory: str) -> RunResult:
         if not _is_scoring(score):
             raise ValueError(f"{run.scores} is damaged: line {number} is not a score of t2t-eval or t2t-trainer")
     scores = [score for score in scores if not score.get("int8")]  # decoded faster, and less exactly, than the paper's
-    return RunResult(run, training.get("data", {}).get("vocab_size"), training, scores)
+    return RunResult(run, training.data.vocab_size if training.data else None, training, scores)
 
 
 def _is_scoring(score: dict[str, Any]) -> bool:

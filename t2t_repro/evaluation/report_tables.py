@@ -201,15 +201,15 @@ def _row(record: Record, result: RunResult | None, split: str, checkpoints: int 
 
 def _common(result: RunResult) -> dict[str, Any]:
     training = result.training
-    device = f"{training['replicas']} x {training['device']}" if "device" in training else None
+    device = f"{training.replicas} x {training.device}" if training.device else None
     return {
         "directory": os.path.basename(os.path.normpath(result.run.directory)),
-        "steps": training.get("step"),
+        "steps": training.step,
         "parameters": result.parameters,
-        "tokens": training.get("target_tokens"),
-        "flops": training.get("flops"),
-        "paper_flops": training.get("paper_flops"),
-        "seconds": training.get("seconds"),
+        "tokens": training.target_tokens,
+        "flops": training.flops,
+        "paper_flops": training.paper_flops,
+        "seconds": training.seconds,
         "seed": result.run.seed,
         "hardware": f"{device}, {result.run.precision}" if device else None,
     }
@@ -228,7 +228,7 @@ def _status(result: RunResult, score: dict[str, Any], split: str, difference: fl
 
 
 def _unscored(result: RunResult, split: str) -> str:
-    step, wanted = result.training.get("step", 0), result.run.hparams.train_steps
+    step, wanted = result.training.step or 0, result.run.hparams.train_steps
     return f"unfinished: {step:,} of {wanted:,}" if step < wanted else f"not scored on {split}"
 
 

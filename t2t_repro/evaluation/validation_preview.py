@@ -11,7 +11,7 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
-from t2t_repro.training.trainer import Sample
+from t2t_repro.training.validation import Sample
 
 SENTENCES = 64  # of which the score is
 SHOWN = 3

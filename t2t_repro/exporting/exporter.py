@@ -124,7 +124,7 @@ def _model_card(run: Run, translator: Translator, average_checkpoints: int) -> d
         "seed": run.seed,
         "checkpoints": checkpoints,
         "average_of": average_of(run, average_checkpoints),
-        "training": run.training,
+        "training": run.training.to_json(),
         "scores": [each for each in scores if each.get("checkpoints") == checkpoints],
         "scores_of_other_checkpoints": [each for each in scores if each.get("checkpoints") != checkpoints],
         "licence": LICENCE,

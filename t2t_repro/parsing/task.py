@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from t2t_repro.inference.translator import Translator
     from t2t_repro.parsing.constrained_decoding import ParseConstraint
     from t2t_repro.parsing.parser import Parser
-    from t2t_repro.training.trainer import Sample
+    from t2t_repro.training.validation import Sample
 
 _CTRANSLATE2_NOTE = """
 This model is a parser: it reads tokens with a space between them, and writes them again with brackets between them. The
@@ -108,7 +108,7 @@ class Parsing:
     def preview(self, translator: Translator, references: Sequence[Tree]) -> Sample:
         from t2t_repro.parsing.evalb import evalb
         from t2t_repro.parsing.parser import Parser
-        from t2t_repro.training.trainer import Sample
+        from t2t_repro.training.validation import Sample
 
         trees = _parsed_again(Parser(translator), references, beam_size=1)
         shown = [(" ".join(gold.words()), str(gold), str(tree)) for gold, tree in zip(references, trees, strict=True)]

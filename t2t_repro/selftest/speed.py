@@ -21,12 +21,11 @@ from t2t_repro.model.transformer import Transformer
 from t2t_repro.training import hardware
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.optimizer import Adam
-from t2t_repro.training.train_step import Element, Updater
-from t2t_repro.training.trainer import default_microbatch_tokens
+from t2t_repro.training.train_step import ReplicaInputs, TrainStep, default_microbatch_tokens
 
 VOCAB_SIZES = {"base": 37_000, "big": 37_000, "multi30k": 6_000, "tiny": 4_000}  # of the problems they are meant for
 LENGTH = 25  # tokens of a sentence, about WMT14's mean
-WATCHED, MOST = 1.0, 10  # seconds that timings go on for, and their number at most
+WATCHED, MOST = 1.0, 10  # seconds of all timings, and their number at most
 
 
 def flops(set_name: str) -> float:
@@ -37,8 +36,8 @@ def flops(set_name: str) -> float:
 
 
 def step(set_name: str, precision: str, xla: bool = False) -> dict[str, Any]:
-    """Seconds of a step, tokens a second (a side), peak memory, seconds until the first step was done, and how many
-    micro-batches a device computes of a step."""
+    """Returns the seconds of a step, tokens per second and side, peak memory, seconds until the first step is done,
+    and the number of micro-batches of a device."""
     _reset_peak()
     hparams = t2t_repro.get_hparams(set_name)
     gpus = [f"GPU:{number}" for number in range(len(tf.config.list_physical_devices("GPU")))]
@@ -48,16 +47,16 @@ def step(set_name: str, precision: str, xla: bool = False) -> dict[str, Any]:
         model = Transformer(VOCAB_SIZES[set_name], hparams, dtype=precisions.POLICIES[precision])
         optimizer = Adam([each.value for each in model.trainable_variables], hparams, scaled=precision == "float16")
         size = default_microbatch_tokens(hparams, strategy.num_replicas_in_sync)
-        updater = Updater(model, optimizer, hparams, seed=1, microbatch_tokens=size, jit_compile=xla)
-    number = updater.microbatches
+        train_step = TrainStep(model, optimizer, hparams, seed=1, microbatch_tokens=size, jit_compile=xla)
+    number = train_step.microbatches
     spec = {name: tf.TensorSpec([None, None, None], tf.int32) for name in ("inputs", "targets")}
-    compiled = updater.compiled(spec | {"sizes": tf.TensorSpec([None, 3], tf.int32)})
+    take_step = train_step.build(spec | {"sizes": tf.TensorSpec([None, 3], tf.int32)})
 
     def seconds(filled: int) -> float:
         """Returns the seconds of a step with `filled` micro-batches on each device, the others empty."""
-        elements = [_element(hparams, VOCAB_SIZES[set_name], number, filled) for _ in gpus or ["CPU:0"]]
+        inputs = [_inputs(hparams, VOCAB_SIZES[set_name], number, filled) for _ in gpus or ["CPU:0"]]
         start = time.perf_counter()
-        compiled(elements, tf.constant(1), tf.constant(0.0)).numpy()
+        take_step(inputs, tf.constant(1), tf.constant(0.0)).numpy()
         return time.perf_counter() - start
 
     computed = number if gpus else 1
@@ -89,7 +88,7 @@ def _pairs(hparams: HParams) -> int:
     return default_microbatch_tokens(hparams, replicas) // LENGTH
 
 
-def _element(hparams: HParams, vocab_size: int, number: int, filled: int) -> Element:
+def _inputs(hparams: HParams, vocab_size: int, number: int, filled: int) -> ReplicaInputs:
     """Returns what `training_batches` gives a replica: `number` micro-batches, the first `filled` with pairs."""
     pairs, rng = _pairs(hparams), np.random.default_rng(1)
     ids = rng.integers(1, vocab_size, [2, number, pairs, LENGTH]).astype(np.int32)

@@ -26,7 +26,7 @@ from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import paths
 from t2t_repro.training.optimizer import Adam, learning_rate
 from t2t_repro.training.precision import allow_tf32
-from t2t_repro.training.train_step import Updater
+from t2t_repro.training.train_step import TrainStep
 from t2t_repro.training.trainer import train
 
 STEPS, SAVED_EVERY = 60, 30
@@ -137,13 +137,13 @@ def _first_moment(dataset: Dataset, devices: list[str]) -> tuple[np.ndarray, flo
         model = Transformer(Vocabulary(dataset.vocabulary).size, hparams)
         weights = [weight.value for weight in model.trainable_variables]
         optimizer = Adam(weights, hparams)
-        updater = Updater(model, optimizer, hparams, seed=1)
+        train_step = TrainStep(model, optimizer, hparams, seed=1)
     data = input_pipeline.training_batches(dataset.shards("train"), hparams.batch_tokens, 1, 0, replicas=len(devices))
-    step = updater.compiled(data.element_spec)
-    sums = step(updater.take(iter(data)), tf.constant(1), tf.constant(learning_rate(1, hparams), tf.float32))
+    take_step, inputs = train_step.build(data.element_spec), train_step.next_inputs(iter(data))
+    metrics = take_step(inputs, tf.constant(1), tf.constant(learning_rate(1, hparams), tf.float32)).numpy()
     for weight in weights:
         copies = [copy.numpy().tobytes() for copy in strategy.experimental_local_results(weight)]
         if len(set(copies)) > 1:
             raise ValueError("the replicas' copies of a weight differ after a step")
     moments = [strategy.experimental_local_results(each)[0].numpy().ravel() for each in optimizer.first]
-    return np.concatenate(moments).astype(np.float64), float(sums[3])
+    return np.concatenate(moments).astype(np.float64), metrics.tokens

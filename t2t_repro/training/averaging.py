@@ -1,4 +1,4 @@
-"""`average`: the newest checkpoints of a run, averaged into a run of its own (section 6.1)."""
+"""`average`: a run whose checkpoint is the mean of the newest ones of another (section 6.1)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import Checkpoints, load_weights, to_average
 from t2t_repro.training.precision import POLICIES
 
-RECORD = "averaged.json"  # of a run that `average` made: what it was made from
+RECORD = "averaged.json"  # in a run that `average` wrote: the run and checkpoints that it was made from
 
 
 def average_of(run: Run, number: int) -> list[str]:
-    """Returns the names of all checkpoints that the mean of the run's newest `number` is of: if `average` made the run,
-    those that it was made from."""
+    """Returns the names of the run's newest `number` checkpoints; if `average` wrote the run, of those that it was made
+    from."""
     path = os.path.join(run.directory, RECORD)
     if os.path.exists(path):
         return [str(name) for name in read_json(path)["checkpoints"]]
@@ -28,10 +28,9 @@ def average_of(run: Run, number: int) -> list[str]:
 def average(output_dir: str, average_dir: str, checkpoints: int | None = None) -> list[str]:
     """Writes a run to `average_dir` whose one checkpoint is the mean of the newest `checkpoints` of `output_dir`.
 
-    They are as many as the run's set asks for where no number is given. The new run is decoded and scored like any
-    other, and says in `averaged.json` what it was made from; it has no optimizer to train on with. Returns the paths of
-    what was averaged. Raises ValueError where there are fewer checkpoints, where they do not belong together, or where
-    `average_dir` has something in it.
+    Without a number it is that of the run's hyperparameter set. The new run is decoded and scored like any other. It
+    has no optimizer, so it cannot train further. Returns the paths of the averaged checkpoints. Raises ValueError if
+    there are fewer, if they do not belong together, or if `average_dir` is not empty.
     """
     run = Run.open(output_dir)
     last = run.hparams.average_checkpoints if checkpoints is None else checkpoints
@@ -39,18 +38,18 @@ def average(output_dir: str, average_dir: str, checkpoints: int | None = None) -
     if not 1 <= last <= found:
         raise ValueError(f"{output_dir!r} has {found} checkpoints, and {last} are to be averaged; ask for 1 to {found}")
     if os.path.exists(average_dir) and (not os.path.isdir(average_dir) or os.listdir(average_dir)):
-        raise ValueError(f"--average_dir: {average_dir!r} is there and not empty; give a new directory")
+        raise ValueError(f"average_dir: {average_dir!r} is there and not empty; give a new directory")
     model = Transformer(Vocabulary(run.vocabulary).size, run.hparams, dtype=POLICIES[run.precision])
     chosen = load_weights(run, model, last)
-    whole = os.path.normpath(average_dir)
-    temporary = f"{whole}.tmp-{os.getpid()}"
+    path = os.path.normpath(average_dir)
+    temporary = f"{path}.tmp-{os.getpid()}"
     try:
         new = dataclasses.replace(run, directory=temporary).start(run.vocabulary)
         new.note(run.training)
         Checkpoints(new, {"model": model}, keep=1).save(int(chosen[-1].rpartition("-")[2]))
         names = [os.path.basename(path) for path in chosen]
         write_json(os.path.join(temporary, RECORD), {"run": os.path.abspath(output_dir), "checkpoints": names})
-        os.rename(temporary, whole)
+        os.rename(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return chosen

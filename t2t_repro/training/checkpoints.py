@@ -1,10 +1,11 @@
-"""Checkpoints of a run: saved whole, restored in full or not at all, averaged (section 6.1).
+"""Checkpoints of a run: saved atomically, restored completely or not at all, averaged (section 6.1).
 
-    RUN/checkpoints/ckpt-500.index, ckpt-500.data-00000-of-00001     one checkpoint, in TensorFlow's form
-    RUN/checkpoints/checkpoint                                       names those that are whole, oldest first
+    RUN/checkpoints/ckpt-500.index, ckpt-500.data-00000-of-00001     one checkpoint, in TensorFlow's format
+    RUN/checkpoints/checkpoint                                       lists the complete ones, oldest first
 
-A checkpoint is written beside the others, then named in the list, then the oldest goes. So a trainer that is killed at
-any moment leaves every checkpoint of the list whole; what the list does not name was half written, and is removed.
+A checkpoint is written beside the others, then added to the list, then the oldest is removed. So a trainer that is
+killed at any moment leaves every checkpoint of the list intact; a file that the list does not name is incomplete, and
+is removed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from filelock import FileLock, Timeout
 
 from t2t_repro.io import atomic_write, sync
 from t2t_repro.run import Run
@@ -33,16 +35,16 @@ _DAMAGE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)  # what rea
 
 
 class Checkpoints:
-    """The checkpoints of one run in training. `state` maps names to what is saved: model, optimizer, position.
+    """The checkpoints of a run in training. `state` maps names to what is saved: model, optimizer, position.
 
-    To be made by one process at a time: it removes what an earlier one has left half written. `report` is told in one
-    line of a checkpoint that is damaged. Raises ValueError where there are files and no list of them.
+    Only one process may make it at a time, because it removes incomplete files. `report` is called with a line about
+    each damaged checkpoint. Raises ValueError if there are files and no list of them.
     """
 
     def __init__(
         self, run: Run, state: Mapping[str, Any], keep: int, report: Callable[[str], None] = lambda line: None
     ):
-        _remove_unfinished(run)  # raises where their list is damaged
+        _remove_unfinished(run)  # raises if their list is damaged
         self._checkpoint = tf.train.Checkpoint(**state)
         # in every checkpoint of a run, so that none of another run is taken for its own; carried on from the first one,
         # as a later version may count other fields to a run
@@ -55,8 +57,10 @@ class Checkpoints:
         self._bytes = sum(sizes)
 
     def save(self, step: int) -> str:
-        """Writes the checkpoint of `step` and removes the oldest beyond `keep`. Raises OSError where there is no room
-        for it, and ValueError where a number in it is not finite; then all is as it was before."""
+        """Writes the checkpoint of `step` and removes the oldest beyond `keep`.
+
+        Raises OSError if the disk is full, and ValueError if a number is not finite; then nothing has changed.
+        """
         self._must_be_finite(step)
         self.must_have_room()
         path = os.path.join(self._run.checkpoints, f"ckpt-{step}")
@@ -69,13 +73,13 @@ class Checkpoints:
             _write_list(self._run, self._kept([*before, path]))
         except tf.errors.OpError as error:
             reason = error.message.strip().split("\n")[0].rpartition("; ")[2].partition(" [Op:")[0]
-            raise OSError(f"cannot write {path}: {reason}; the checkpoints before it are whole") from None
+            raise OSError(f"cannot write {path}: {reason}; the checkpoints before it are intact") from None
         finally:
             _remove_unfinished(self._run)
         return path
 
     def _kept(self, there: list[str]) -> list[str]:
-        """The newest checkpoint, whenever it was written, and the newest that may be averaged."""
+        """Returns the newest checkpoint, whenever it was written, and the newest that may be averaged."""
         regular = [path for path in there[:-1] if _is_regular(self._run, path)]
         number = self._keep - _is_regular(self._run, there[-1])
         return [*regular[max(len(regular) - number, 0) :], there[-1]]
@@ -86,11 +90,11 @@ class Checkpoints:
             if value.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(value)):
                 raise ValueError(
                     f"step {step:,} is not saved: a variable of shape {list(value.shape)} holds numbers that are not "
-                    "finite; the checkpoints before it are whole"
+                    "finite; the checkpoints before it are intact"
                 )
 
     def must_have_room(self) -> None:
-        """Raises OSError where the disk has no room for one more checkpoint."""
+        """Raises OSError if the disk has no room for one more checkpoint."""
         needed, free = self._bytes + (1 << 20), shutil.disk_usage(self._run.checkpoints).free
         if free < needed:
             raise OSError(
@@ -99,16 +103,16 @@ class Checkpoints:
             )
 
     def restore_newest(self) -> bool:
-        """Restores the newest checkpoint that is whole, all of it; False where there is none yet.
+        """Restores the newest intact checkpoint completely. Returns False if there is none yet.
 
-        A damaged one is named, and put aside under another name. Raises ValueError where all are damaged, or one has
-        not the variables of this run.
+        A damaged one is reported and renamed. Raises ValueError if all are damaged, or if one does not have the
+        variables of this run.
         """
         there = paths(self._run)
-        whole = self._without_damaged(there)
-        if not whole:
+        intact = self._without_damaged(there)
+        if not intact:
             return False
-        newest = whole[-1]
+        newest = intact[-1]
         found = _count(newest)
         if found != self._num_variables:
             raise ValueError(
@@ -122,7 +126,7 @@ class Checkpoints:
         return True
 
     def _without_damaged(self, there: list[str]) -> list[str]:
-        """Those that are left when the newest ones that are damaged are put aside."""
+        """Returns the checkpoints that remain when the newest ones, if damaged, are renamed."""
         damaged: list[tuple[str, str]] = []
         for path in reversed(there):
             reason = damage(path)
@@ -132,25 +136,25 @@ class Checkpoints:
         if damaged and len(damaged) == len(there):
             raise ValueError(
                 f"every checkpoint in {self._run.checkpoints!r} is damaged, the newest too ({damaged[0][1]}); restore "
-                "one from a copy, or give another --output_dir to start anew"
+                "one from a copy, or give another output_dir to start anew"
             )
-        whole = there[: len(there) - len(damaged)]
+        intact = there[: len(there) - len(damaged)]
         for path, reason in damaged:
             self._report(
                 f"{path} is damaged ({reason}): put aside as damaged-{os.path.basename(path)}, "
-                f"{os.path.basename(whole[-1])} is used"
+                f"{os.path.basename(intact[-1])} is used"
             )
         if damaged:
-            _write_list(self._run, whole)
+            _write_list(self._run, intact)
         for path, _ in damaged:
             for name in _files(self._run, os.path.basename(path)):
                 folder = self._run.checkpoints
                 os.replace(os.path.join(folder, name), os.path.join(folder, f"damaged-{name}"))
-        return whole
+        return intact
 
 
 def paths(run: Run) -> list[str]:
-    """The run's checkpoints, oldest first. Raises ValueError where there are files and no list of them."""
+    """Returns the run's checkpoints, oldest first. Raises ValueError if there are files and no list of them."""
     try:
         with open(os.path.join(run.checkpoints, _LIST), encoding="utf-8") as file:
             lines = [_LISTED.fullmatch(line) for line in file.read().splitlines() if "timestamp" not in line]
@@ -185,7 +189,7 @@ def _is_regular(run: Run, path: str) -> bool:
 
 
 def damage(path: str) -> str:
-    """Why a checkpoint cannot be read; "" where every byte of it is as it was written, by its checksums."""
+    """Returns why a checkpoint cannot be read; "" if it is intact by its checksums."""
     try:
         reader = tf.train.load_checkpoint(path)
         for name in reader.get_variable_to_shape_map():
@@ -198,7 +202,7 @@ def damage(path: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What TensorFlow says is wrong with a checkpoint, in a few words."""
+    """Returns TensorFlow's reason for which a checkpoint cannot be read, in a few words."""
     message = str(error).partition("\n")[0]
     for theirs, ours in (
         ("No such file", "a file of it is missing"),
@@ -216,15 +220,15 @@ def _reason(error: Exception) -> str:
 
 
 def _files(run: Run, name: str = "") -> list[str]:
-    """The names of the files of the checkpoint `name`, or of all, listed or not."""
+    """Returns the names of the files of the checkpoint `name`, or of all, listed or not."""
     if not os.path.isdir(run.checkpoints):
         return []
     matches = filter(None, map(_FILE.fullmatch, sorted(os.listdir(run.checkpoints))))
     return [match[0] for match in matches if name in ("", match[1])]
 
 
-def _write_list(run: Run, whole: list[str]) -> None:
-    names = [os.path.basename(path) for path in whole]
+def _write_list(run: Run, complete: list[str]) -> None:
+    names = [os.path.basename(path) for path in complete]
     lines = [f'model_checkpoint_path: "{names[-1]}"', *(f'all_model_checkpoint_paths: "{name}"' for name in names)]
     path = os.path.join(run.checkpoints, _LIST)
     with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
@@ -232,9 +236,9 @@ def _write_list(run: Run, whole: list[str]) -> None:
 
 
 def _remove_unfinished(run: Run) -> None:
-    """Removes what no list names: a trainer was killed while it wrote or removed a checkpoint."""
+    """Removes files that the list does not name: a trainer was killed while it wrote or removed a checkpoint."""
     there = set(_files(run))
-    first = len({match[1] for match in map(_FILE.fullmatch, there) if match}) == 1 and "step" not in run.training
+    first = len({match[1] for match in map(_FILE.fullmatch, there) if match}) == 1 and run.training.step is None
     if first and not os.path.exists(os.path.join(run.checkpoints, _LIST)):
         listed = set()  # killed before the list of the very first one
     else:
@@ -282,7 +286,7 @@ def load_weights(run: Run, model: tf.Module, average: int = 1) -> list[str]:
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """A checkpoint that cannot be read is a ValueError that names it."""
+    """Turns the error of a checkpoint that cannot be read into a ValueError that names it."""
     try:
         yield
     except (tf.errors.OpError, LookupError, RuntimeError) as error:
@@ -291,8 +295,19 @@ def _named(path: str) -> Iterator[None]:
         ) from None
 
 
+@contextmanager
+def exclusive_lock(run: Run) -> Iterator[None]:
+    """Holds the run's lock: two trainers in one directory would delete each other's checkpoints."""
+    lock = FileLock(f"{run.directory}/.lock")
+    try:
+        with lock.acquire(timeout=0):
+            yield
+    except Timeout:
+        raise ValueError(f"another t2t-trainer is at work in {run.directory!r}; wait for it, or stop it") from None
+
+
 def variables_of(part: Any) -> list[tf.Variable]:
-    """Of what is saved under one name: a model, an optimizer, or a variable itself."""
+    """Returns the variables that are saved under one name: of a model, of an optimizer, or one itself."""
     if isinstance(part, tf.Variable):
         return [part]
     found = part.weights if hasattr(part, "weights") else part.variables
@@ -300,7 +315,7 @@ def variables_of(part: Any) -> list[tf.Variable]:
 
 
 def _must_fit(path: str, variables: list[tf.Variable]) -> None:
-    """Raises ValueError where a checkpoint's weights are not as many as these, or not of their shapes."""
+    """Raises ValueError unless a checkpoint's weights have the number and the shapes of `variables`."""
     there = Counter(tuple(shape) for shape in _shapes(path, "model/"))
     here = Counter(tuple(variable.shape) for variable in variables)
     if there.total() != here.total():
@@ -311,7 +326,7 @@ def _must_fit(path: str, variables: list[tf.Variable]) -> None:
 
 
 def _fingerprint(path: str) -> int | None:
-    """Of the run that wrote a checkpoint; None where that was before they had one."""
+    """Returns the fingerprint of the run that wrote a checkpoint; None if the version was too old to save it."""
     reader = tf.train.load_checkpoint(path)
     return int(reader.get_tensor(f"run{_VALUE}")) if reader.has_tensor(f"run{_VALUE}") else None
 
@@ -321,7 +336,7 @@ def _count(path: str, prefix: str = "") -> int:
 
 
 def _shapes(path: str, prefix: str = "") -> list[list[int]]:
-    """Of the variables that a checkpoint holds, by their names: a layer that was left out of it would show here."""
+    """Returns the shapes of the variables in a checkpoint. A layer that was left out shows here."""
     return [
         shape
         for name, shape in tf.train.list_variables(path)

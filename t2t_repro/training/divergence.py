@@ -1,4 +1,4 @@
-"""Watches a training for what goes wrong silently: a loss that is not finite, that diverges, or that does not fall."""
+"""Detects what goes wrong silently: a loss that is not finite, that diverges, or that does not fall."""
 
 from __future__ import annotations
 
@@ -9,87 +9,82 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from t2t_repro.data import input_pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import write_json
 from t2t_repro.run import Run
-from t2t_repro.training.optimizer import learning_rate
+from t2t_repro.training.metrics import Step
 
-UPDATES = 100  # whose mean loss is judged: batches of one length differ from those of another by whole nats
-SKIPPED = 20  # updates in a row with a gradient that is not finite; a loss scale comes from 2^15 to 1 in fifteen
+WINDOW = 100  # steps whose mean loss is judged: batches of one length differ from those of another by whole nats
+MAX_SKIPPED = 20  # steps in a row with a gradient that is not finite; a loss scale falls from 2^15 to 1 in fifteen
 WARM_UP_SHARE = 4  # a quarter of the warm-up brings a model below the unigram entropy; it took a twelfth on newstest
-LEARNT = 0.5  # nats below the unigram entropy: from there on a loss above it is a model that has forgotten
+MARGIN = 0.5  # nats below the unigram entropy: a model that was there and is above it again has forgotten
 
 
-class Diverged(ValueError):
-    """The training cannot come to anything: the message says where it stopped, and what to try."""
+class TrainingDiverged(ValueError):
+    """Training diverged. The message reports at which step, and what to try."""
 
 
-class Guard:
-    """Called with the sums of every update, as `Updater` gives them. The loss it looks at is the plain one, in nats a
-    target token: what a model without any context at best has is the entropy of single target tokens.
+class LossMonitor:
+    """Judges the plain loss of every step, in nats per target token.
 
-    `report` is told in a line what is amiss but may mend. Raises `Diverged` for what does not.
+    A model that knows how frequent each token is, and nothing else, has at best the entropy of single target tokens.
+    `report` is called with a warning about what may still recover. Raises `TrainingDiverged` for what does not.
     """
 
     def __init__(self, run: Run, dataset: Dataset, report: Callable[[str], None]):
         self._run, self._shards, self._report = run, dataset.shards("train"), report
         self._vocabulary = Vocabulary(run.vocabulary)
-        self._losses: collections.deque[float] = collections.deque(maxlen=UPDATES)
+        self._losses: collections.deque[float] = collections.deque(maxlen=WINDOW)
         self._seen = self._skipped = 0
-        self._first: float | None = None  # mean loss of the first tenth of UPDATES
-        self._entropy: float | None = None  # of single target tokens; found when it is first asked for
-        self._learnt = self._judged = False
+        self._first: float | None = None  # mean loss of the first tenth of WINDOW
+        self._entropy: float | None = None  # of single target tokens; computed when it is first needed
+        self._learned = self._judged = False
 
-    def __call__(self, step: int, sums: np.ndarray, positions: list[tf.Tensor]) -> None:
-        """Looks at the updates up to `step`: `sums` [U, 7], and where in the data the update after each begins."""
-        for index, (row, position) in enumerate(zip(sums, positions, strict=True), start=step + 1 - len(sums)):
-            smoothed, plain, _, tokens, _, norm, skipped = row.tolist()
-            self._skipped = self._skipped + 1 if skipped else 0
-            if not (math.isfinite(smoothed) and math.isfinite(plain)):
-                self._stop(index, position, f"the loss is {smoothed}")
-            if self._skipped >= SKIPPED:
-                self._stop(index, position, f"the gradient's norm is {norm} for the {SKIPPED}th time in a row")
-            self._losses.append(plain / max(tokens, 1))
+    def __call__(self, steps: list[Step]) -> None:
+        """Looks at steps, their metrics as Python numbers, in their order."""
+        for step in steps:
+            metrics = step.metrics
+            self._skipped = self._skipped + 1 if metrics.skipped else 0
+            if not (math.isfinite(metrics.smoothed) and math.isfinite(metrics.plain)):
+                self._stop(step, f"the loss is {metrics.smoothed}")
+            if self._skipped >= MAX_SKIPPED:
+                times = f"for the {MAX_SKIPPED}th time in a row"
+                self._stop(step, f"the gradient's norm is {metrics.gradient_norm} {times}")
+            self._losses.append(metrics.plain / max(metrics.tokens, 1))
             self._seen += 1
-            if self._seen == UPDATES // 10:
+            if self._seen == WINDOW // 10:
                 self._first = float(np.mean(self._losses))
-        if self._seen >= UPDATES:
-            self._judge(step, positions[-1])
+        if self._seen >= WINDOW:
+            self._judge(steps[-1])
 
-    def _judge(self, step: int, position: tf.Tensor) -> None:
-        """Looks at the mean loss of the newest UPDATES."""
-        mean, entropy = float(np.mean(self._losses)), self.entropy()
-        highest = 2 * math.log(self._vocabulary.size)
-        self._learnt |= mean < entropy - LEARNT
-        if mean > highest:
-            self._stop(step, position, f"the loss of {UPDATES} updates is {mean:.2f} nats, twice that of guessing")
-        if self._learnt and mean > entropy:
-            self._stop(
-                step,
-                position,
-                f"the loss of {UPDATES} updates is {mean:.2f} nats again, above the {entropy:.2f} of"
-                " single tokens without any context",
-            )
+    def _judge(self, newest: Step) -> None:
+        """Looks at the mean loss of the last WINDOW steps."""
+        step, mean, entropy = newest.number, float(np.mean(self._losses)), self.entropy()
+        self._learned |= mean < entropy - MARGIN
+        if mean > 2 * math.log(self._vocabulary.size):
+            self._stop(newest, f"the loss of {WINDOW} steps is {mean:.2f} nats, twice that of guessing")
+        if self._learned and mean > entropy:
+            above = f"above the {entropy:.2f} of single tokens without any context"
+            self._stop(newest, f"the loss of {WINDOW} steps is {mean:.2f} nats again, {above}")
         if self._first is not None and step - self._seen <= 0:
-            newest = float(np.mean(list(self._losses)[-(UPDATES // 10) :]))
-            if newest >= self._first:
-                self._warn(step, f"the loss has not fallen: {self._first:.2f} nats at first, now {newest:.2f}")
+            last = float(np.mean(list(self._losses)[-(WINDOW // 10) :]))
+            if last >= self._first:
+                self._warn(step, f"the loss has not fallen: {self._first:.2f} nats at first, now {last:.2f}")
             self._first = None
-        if not self._judged and step >= max(UPDATES, self._run.hparams.warmup_steps / WARM_UP_SHARE):
+        if not self._judged and step >= max(WINDOW, self._run.hparams.warmup_steps / WARM_UP_SHARE):
             self._judged = True
             if mean > entropy:
-                self._warn(
-                    step,
-                    f"the loss is {mean:.2f} nats, and single target tokens without any context have {entropy:.2f}",
-                )
+                context = f"single target tokens without any context have {entropy:.2f}"
+                self._warn(step, f"the loss is {mean:.2f} nats, and {context}")
 
     def entropy(self) -> float:
-        """Of single target tokens of the training text, END among them, in nats: what a model has that knows how
-        frequent each is, and nothing else. Counted over the first window of an epoch, which is a random sample."""
+        """Returns the entropy of single target tokens of the training text in nats, END among them.
+
+        They are counted over the first window of an epoch, which is a random sample.
+        """
         if self._entropy is None:
             run = self._run
             window = next(input_pipeline.windows(self._shards, run.hparams.batch_tokens, run.seed, 0))
@@ -101,30 +96,30 @@ class Guard:
     def _warn(self, step: int, what: str) -> None:
         self._report(
             f"warning, step {step:,}: {what}; see that line n of the targets translates line n of the sources, "
-            f"and try a {self._other_rate()}"
+            f"and try a {self._advice()}"
         )
 
-    def _stop(self, step: int, position: tf.Tensor, what: str) -> None:
-        """Writes down the pairs of the update, and raises `Diverged`."""
-        epoch, window, after = position.numpy().tolist()
-        rate = learning_rate(step, self._run.hparams)
-        path = os.path.join(self._run.directory, f"stopped-{step}.json")
+    def _stop(self, step: Step, what: str) -> None:
+        """Writes the pairs of the step to a file, and raises `TrainingDiverged`."""
+        epoch, window, after = step.position.numpy().tolist()
+        path = os.path.join(self._run.directory, f"stopped-{step.number}.json")
         pairs = self._pairs(epoch, window, after - 1)
         place = {"epoch": epoch, "window": window, "step_of_window": after - 1}
-        write_json(path, {"step": step, "reason": what, "learning_rate": rate} | place | {"pairs": pairs})
-        raise Diverged(
-            f"stopped at step {step:,}: {what}, at learning rate {rate:.2e}, in epoch {epoch:,}; "
+        fault = {"step": step.number, "reason": what, "learning_rate": step.learning_rate}
+        write_json(path, fault | place | {"pairs": pairs})
+        raise TrainingDiverged(
+            f"stopped at step {step.number:,}: {what}, at learning rate {step.learning_rate:.2e}, in epoch {epoch:,}; "
             f"its {len(pairs):,} pairs are in {path}; nothing was saved since the last checkpoint; "
-            f"try a {self._other_rate()}"
+            f"try a {self._advice()}"
         )
 
-    def _other_rate(self) -> str:
-        """What to change, as the command line takes it. A run keeps its rate, so this is one of its own."""
+    def _advice(self) -> str:
+        """Returns what to change. A run keeps its learning rate, so it takes another run."""
         h = self._run.hparams
-        wider = "" if self._run.precision == "float32" else ", or --precision=float32"
+        wider = "" if self._run.precision == "float32" else ", or precision=float32"
         return (
-            f"lower --override=learning_rate_scale={h.learning_rate_scale / 2:g} or a longer "
-            f"--override=warmup_steps={2 * h.warmup_steps}{wider}, in another --output_dir"
+            f"lower learning_rate_scale={h.learning_rate_scale / 2:g} or a longer "
+            f"warmup_steps={2 * h.warmup_steps}{wider}, in another output_dir"
         )
 
     def _pairs(self, *place: int) -> list[dict[str, Any]]:

@@ -20,8 +20,6 @@ SECONDS = 0.05  # that one timing takes at least, so that starting it does not c
 WATCHED = 1.0  # seconds of timings, of which the fastest counts: a shared machine may lack a core for half a second
 SIZES = {"CPU": 2_048, "GPU": 8_192}  # of square matrices: what starting a product and reading them takes is little
 DECODING_ROWS, D_MODEL, D_FF = 128, 512, 2_048  # a feed-forward layer of base, on the rows of 32 sentences, beam 4
-SHAPES_KEPT = 1_024  # of each kind of product, by TensorFlow
-SHAPES_TRIED = 100  # for what one of them costs
 PRODUCTS = (  # shapes of factors, and whether the second is transposed: linear layers, one row, odd sizes, attention
     ([64, 256], [256, 96], False),
     ([1, 256], [256, 96], False),
@@ -228,32 +226,11 @@ def _seconds(step: Callable[[tf.Tensor], tf.Tensor], first: tf.Tensor, watched: 
 
 
 def peak_bytes() -> int:
-    """The most memory that the training has held at one time: of the fullest GPU, or of this process where there is
-    none."""
+    """Returns the most memory held at one time: of the fullest GPU, or of this process without one."""
     gpus = tf.config.list_logical_devices("GPU")
     if gpus:
         return max(tf.config.experimental.get_memory_info(gpu.name.partition("device:")[2])["peak"] for gpu in gpus)
     return _status("VmHWM")  # `ru_maxrss` may be that of the process it came from
-
-
-def bytes_per_shape(precision: str) -> float:
-    """What a process goes on holding of each shape of a matrix product that it has once computed: the code that oneDNN
-    made for it, which TensorFlow keeps of the last `SHAPES_KEPT` of a kind. Nothing on a GPU."""
-    if tf.config.list_logical_devices("GPU"):
-        return 0.0
-    b = tf.ones([128, 512], precision)
-
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, 128], precision)])
-    def product(a: tf.Tensor) -> tf.Tensor:
-        return tf.matmul(a, b)[0, 0]
-
-    def held(rows: range) -> int:
-        for number in rows:
-            product(tf.ones([number, 128], precision)).numpy()
-        return _status("VmRSS")
-
-    first = held(range(1_000, 1_004))
-    return max(held(range(1_004, 1_004 + SHAPES_TRIED)) - first, 0) / SHAPES_TRIED
 
 
 def _status(name: str) -> int:

@@ -5,6 +5,7 @@ Shapes: T target tokens, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -38,3 +39,8 @@ def smoothed_cross_entropy(logits_TV: tf.Tensor, targets_T: tf.Tensor, label_smo
         correct=tf.reduce_sum(tf.cast(correct_T, tf.float32)),
         tokens=tf.cast(tf.size(targets_T), tf.float32),
     )
+
+
+def total(losses: Iterable[Loss]) -> Loss:
+    """Returns the sum over several batches, as Python numbers."""
+    return Loss(*(tf.add_n(list(sums)).numpy().item() for sums in zip(*losses, strict=True)))

@@ -1,4 +1,4 @@
-"""What a training says while it runs: a line on the terminal, metrics.jsonl, and TensorBoard."""
+"""What a run reports while it trains: a line in the log, metrics.jsonl, and TensorBoard."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -15,48 +15,72 @@ import tensorflow as tf
 from t2t_repro.io import append_line
 from t2t_repro.log import DETAIL
 from t2t_repro.run import Run
+from t2t_repro.training.train_step import StepMetrics
 
 UNKNOWN = -1.0  # FLOPs as the paper counts them, of a device of which the paper gives no rate
 
 
-class Progress:
-    """Sums up updates, and reports them every `seconds`: only then is the device waited for.
+class Cost(NamedTuple):
+    """What training has cost so far, over all its starts."""
 
-    `report` takes one finished line. On a terminal the newest line replaces the one before it. `spent` [4], float64, is
-    what the training has cost up to the last line, over all its starts: real target tokens, FLOPs, seconds, and FLOPs
-    as the paper counts them, `paper_rate` a second (`UNKNOWN` if that is). `watch` is called after each report with the
-    newest step, the sums [U, 7] of the updates since the last one, and where in the data the update after each begins.
+    target_tokens: float = 0.0  # real ones
+    flops: float = 0.0
+    seconds: float = 0.0
+    paper_flops: float = 0.0  # as the paper counts them, or `UNKNOWN`
+
+
+class Step(NamedTuple):
+    """A step that was taken. `metrics` and `position` are tensors: the device may still compute them."""
+
+    number: int  # from 1
+    learning_rate: float
+    position: tf.Tensor  # in the data, of the next step
+    metrics: StepMetrics
+
+
+class MetricsLogger:
+    """Sums up steps, and reports them every `seconds`: only then is the device waited for.
+
+    On a terminal the newest line replaces the one before it.
     """
 
     def __init__(
         self,
         run: Run,
         report: Callable[[str], None],
-        spent: tuple[float, ...] = (0, 0, 0, 0),
+        cost: Cost = Cost(),  # noqa: B008 (immutable)
         seconds: float = 10.0,
         paper_rate: float = UNKNOWN,
-        watch: Callable[[int, np.ndarray, list[tf.Tensor]], None] | None = None,
+        on_report: Callable[[list[Step]], None] | None = None,
     ):
+        """Starts the clock.
+
+        Args:
+          run: whose metrics.jsonl and events are written.
+          report: called with one finished line.
+          cost: of training before.
+          seconds: between two reports.
+          paper_rate: FLOP/s of the devices by the paper, or `UNKNOWN`.
+          on_report: called after each report with the steps since the last one, their metrics as Python numbers.
+        """
         self._run, self._report, self._seconds = run, report, seconds
-        self._paper_rate, self._watch = paper_rate, watch
-        self.spent = np.array(spent, np.float64)
+        self._paper_rate, self._on_report = paper_rate, on_report
+        self.cost = cost
         self._counted = time.monotonic()
         self._events = tf.summary.create_file_writer(run.directory)
         self._started = self._last = time.monotonic()
         self._first_step: int | None = None
-        self._sums: list[tf.Tensor] = []
-        self._positions: list[tf.Tensor] = []
-        self._untimed = 1  # of those updates: the first one of all also builds the graph
+        self._steps: list[Step] = []
+        self._untimed = 1  # of those steps: the very first also builds the graph
 
-    def update(self, step: int, sums: tf.Tensor, rate: float, position: tf.Tensor) -> None:
-        """Takes the sums of one update, as `Updater` gives them, and where in the data the next one begins."""
-        self._sums.append(sums)
-        self._positions.append(position)
+    def add(self, step: Step) -> None:
+        """Takes note of a step, and reports if it is time."""
+        self._steps.append(step)
         if self._first_step is None:
-            self._first_step = step - 1
+            self._first_step = step.number - 1
             self._started = self._last = time.monotonic()
-        if time.monotonic() - self._last >= self._seconds or step == self._run.hparams.train_steps:
-            self.flush(step, rate)
+        if time.monotonic() - self._last >= self._seconds or step.number == self._run.hparams.train_steps:
+            self.flush()
 
     def write(self, step: int, values: dict[str, float], line: str) -> None:
         """Records `values` and shows `line`."""
@@ -84,50 +108,54 @@ class Progress:
                 self._report(f"{DETAIL}{name:<11}{text}")
 
     def resume(self) -> None:
-        """What passed since the last report (a checkpoint, an evaluation) is no time of updates."""
+        """Leaves out of the speed the time since the last report: of a checkpoint, or of validation."""
         self._last = time.monotonic()
 
     def close(self) -> None:
         with contextlib.suppress(tf.errors.OpError):  # on a full disk; what it would write, metrics.jsonl has too
             self._events.close()
 
-    def flush(self, step: int, rate: float) -> None:
-        """Reports the updates since the last time, `step` being the newest, where there are any."""
-        if not self._sums:
+    def flush(self) -> None:
+        """Reports the steps since the last time, if any."""
+        if not self._steps:
             return
-        sums_U7, positions = tf.stack(self._sums).numpy(), self._positions
-        timed_U7 = sums_U7[self._untimed :]
-        self._sums, self._positions, self._untimed = [], [], 0
-        now = time.monotonic()
-        if len(timed_U7):
-            elapsed, self._last = now - self._last, now
-        else:  # the first update and no other: its time is that of its graph too
-            timed_U7, elapsed, self._last = sums_U7, now - self._counted, now
-        smoothed, plain, correct, tokens, flops, _, skipped = sums_U7.astype(np.float64).sum(axis=0).tolist()
-        speeds = timed_U7.astype(np.float64).sum(axis=0) / max(elapsed, 1e-9)
-        seconds = now - self._counted
-        self.spent[:3] += (tokens, flops, seconds)
-        known = self._paper_rate > 0 and self.spent[3] >= 0  # once unknown, the sum stays unknown
-        self.spent[3] = self.spent[3] + self._paper_rate * seconds if known else UNKNOWN
-        self._counted = now
+        steps = [step._replace(metrics=step.metrics.numpy()) for step in self._steps]
+        timed, now = steps[self._untimed :], time.monotonic()
+        self._steps, self._untimed = [], 0
+        if timed:
+            elapsed = now - self._last
+        else:  # the first step and no other: its time is that of its graph too
+            timed, elapsed = steps, now - self._counted
+        self._last = now
+        sums, newest = _sums(steps), steps[-1]
+        self._add_cost(sums, now)
+        speeds = StepMetrics(*(value / max(elapsed, 1e-9) for value in _sums(timed)))
         values = {
-            "loss": smoothed / max(tokens, 1),
-            "perplexity": safe_exp(plain / max(tokens, 1)),
-            "accuracy": correct / max(tokens, 1),
-            "target_tokens_per_second": float(speeds[3]),
-            "learning_rate": rate,
-            "gradient_norm": float(sums_U7[-1, 5]),
-            "skipped_updates": skipped,
-            "seconds_per_update": elapsed / len(timed_U7),
-            "flops_per_second": float(speeds[4]),
-            "flops_spent": float(self.spent[1]),
+            "loss": sums.smoothed / max(sums.tokens, 1),
+            "perplexity": safe_exp(sums.plain / max(sums.tokens, 1)),
+            "accuracy": sums.correct / max(sums.tokens, 1),
+            "target_tokens_per_second": speeds.tokens,
+            "learning_rate": newest.learning_rate,
+            "gradient_norm": newest.metrics.gradient_norm,
+            "skipped_updates": sums.skipped,
+            "seconds_per_update": elapsed / len(timed),
+            "flops_per_second": speeds.flops,
+            "flops_spent": self.cost.flops,
         }
-        self.write(step, values, self._line(step, values, now))
-        if self._watch:
-            self._watch(step, sums_U7, positions)
+        self.write(newest.number, values, self._line(newest.number, values, now))
+        if self._on_report:
+            self._on_report(steps)
+
+    def _add_cost(self, sums: StepMetrics, now: float) -> None:
+        tokens, flops, before, paper_flops = self.cost
+        seconds = now - self._counted
+        known = self._paper_rate > 0 and paper_flops >= 0  # once unknown, the sum stays unknown
+        paper_flops = paper_flops + self._paper_rate * seconds if known else UNKNOWN
+        self.cost = Cost(tokens + sums.tokens, flops + sums.flops, before + seconds, paper_flops)
+        self._counted = now
 
     def _line(self, step: int, values: dict[str, float], now: float) -> str:
-        """The report for a person, within 80 columns up to 300,000 steps and 100 hours. Last comes the time left."""
+        """Returns the line of a report, which ends with the time left: 80 columns up to 300,000 steps and 100 hours."""
         total = self._run.hparams.train_steps
         per_step = (now - self._started) / max(step - (self._first_step or 0) - 1, 1)
         return (
@@ -135,6 +163,11 @@ class Progress:
             f"lr {values['learning_rate']:.1e} |g| {values['gradient_norm']:.2g} "
             f"{values['target_tokens_per_second'] / 1000:.3g}k tok/s -{clock((total - step) * per_step)}"
         ).replace("e-0", "e-")
+
+
+def _sums(steps: list[Step]) -> StepMetrics:
+    """Returns the sum of each metric, in float64: `skipped` counts steps."""
+    return StepMetrics(*np.array([step.metrics for step in steps], np.float64).sum(axis=0).tolist())
 
 
 def write_scores(directory: str, scores: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What matrix products are computed in.
+"""The precision that matrix products are computed in.
 
 In "bfloat16" and "float16" the activations between products have that dtype too: residual sums, biases, ReLU, dropout,
 and the attention weights that are kept for the backward pass. Weights, their gradients' sums, Adam, softmax, the sums
@@ -11,6 +11,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from t2t_repro.config import PRECISIONS
+from t2t_repro.run import Run
 from t2t_repro.training import hardware
 
 POLICIES = {  # Keras' names
@@ -48,3 +49,8 @@ def resolve(precision: str, of_run: str | None = None) -> str:
     if chosen == "bfloat16" and (fault := hardware.bfloat16_fault()):
         raise ValueError(f"precision 'bfloat16' cannot be computed here: {fault}; take 'float32', or lift that limit")
     return chosen
+
+
+def resolve_for_run(precision: str, output_dir: str) -> str:
+    """Returns what `resolve` does for the run in `output_dir`, if there is one, whichever machine it started on."""
+    return resolve(precision, Run.open(output_dir).precision if Run.exists(output_dir) else None)

@@ -1,32 +1,60 @@
-"""One update: the loss summed over all parts and replicas, divided by the real target tokens, its gradient, Adam.
+"""A training step: the gradient of all micro-batches and replicas, divided once by the real target tokens, then Adam.
 
-The update depends on its pairs alone. How they are split over replicas, and over the parts that a replica computes one
-after the other, changes the result only by rounding: there is one divisor, the real target tokens of the whole update.
+A step depends on its pairs alone. How they are split over replicas, and over the micro-batches that a replica computes
+one after the other, changes the result only by rounding: the divisor is the number of real target tokens of the step.
+
+Shapes: A micro-batches of a replica, B pairs of a micro-batch, M source length, L target length, T real target tokens,
+D d_model, V vocabulary, J words of one block of the vocabulary.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-from t2t_repro.config import HParams
+from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.data import batching
 from t2t_repro.flops import training_flops
 from t2t_repro.model.transformer import Transformer
+from t2t_repro.problem import Problem
+from t2t_repro.run import Run, TrainingRecord
 from t2t_repro.token_ids import PAD
+from t2t_repro.training import hardware
 from t2t_repro.training.fused_loss import projected_loss, vocabulary_blocks
 from t2t_repro.training.loss import Loss, smoothed_cross_entropy
 from t2t_repro.training.optimizer import Adam
-from t2t_repro.training.shape_bucketing import on_grid
 
-Element = dict[str, tf.Tensor]  # what `training_batches` gives a replica
+ReplicaInputs = dict[str, tf.Tensor]  # an element of `training_batches`: the micro-batches of one replica
+
+# With XLA: 1 to 8, then eight to an octave, so that a size grows by less than an eighth when it is rounded up.
+BUCKET_SIZES = np.array(
+    [*range(1, 8), *(eighths << octave for octave in range(20) for eighths in range(8, 16))], np.int32
+)
 
 
-class Updater:
-    """Made and called inside the scope of a `tf.distribute` strategy."""
+class StepMetrics(NamedTuple):
+    """The result of a step: sums over its micro-batches and replicas, then two facts of its gradient. Scalars."""
+
+    smoothed: tf.Tensor  # the first four are those of `Loss`
+    plain: tf.Tensor
+    correct: tf.Tensor
+    tokens: tf.Tensor  # real target tokens
+    flops: tf.Tensor
+    gradient_norm: tf.Tensor
+    skipped: tf.Tensor  # bool: whether the norm was not finite, so that the weights did not change
+
+    def numpy(self) -> StepMetrics:
+        """Returns the same as Python numbers, once the device has computed them."""
+        return StepMetrics(*(value.numpy().item() for value in self))
+
+
+class TrainStep:
+    """A step of a model and its optimizer. Made and called inside the scope of a `tf.distribute` strategy."""
 
     def __init__(
         self,
@@ -37,8 +65,17 @@ class Updater:
         microbatch_tokens: int = 0,
         jit_compile: bool = False,
     ):
-        """`microbatch_tokens` is of `batching.microbatches`. With `jit_compile`, XLA compiles the gradient of a
-        micro-batch once for each shape: micro-batches are padded to few shapes (`grid`)."""
+        """Prepares the step; `build` makes its graph.
+
+        Args:
+          model: built, in the scope.
+          optimizer: of the model's trainable weights, in their order.
+          hparams: the hyperparameters.
+          seed: of dropout, below 2^18.
+          microbatch_tokens: as of `batching.microbatches`.
+          jit_compile: whether XLA compiles the gradient of a micro-batch, once for each shape. Micro-batches are then
+            padded to `BUCKET_SIZES`.
+        """
         self.model, self.optimizer, self.hparams, self.seed = model, optimizer, hparams, seed
         self.jit_compile, self.gradients = jit_compile, self._gradients
         if jit_compile:
@@ -54,27 +91,25 @@ class Updater:
         first, *others = self.strategy.experimental_local_results(numbers)
         self.local = range(first, first + 1 + len(others))  # which of all the replicas are on this machine
 
-    def compiled(self, element_spec: Any) -> Any:
-        """`__call__` as one graph for all shapes of elements of that specification: it is traced once."""
+    def build(self, element_spec: Any) -> Any:
+        """Returns `__call__` as one graph for inputs of that specification, whatever their sizes: it is traced once."""
         scalars = (tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.float32))
         return tf.function(
             self.__call__, input_signature=([element_spec for _ in self.local], *scalars), autograph=False
         )
 
-    def take(self, elements: Iterator[Element]) -> list[Element]:
-        """The next update's, in the order that `training_batches` has them."""
+    def next_inputs(self, elements: Iterator[ReplicaInputs]) -> list[ReplicaInputs]:
+        """Takes the inputs of the next step: one element of `training_batches` for each local replica."""
         return list(islice(elements, len(self.local)))
 
-    def __call__(self, elements: list[Element], step: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
-        """Applies one update, and returns its sums [7], float32: smoothed loss, plain loss, correct predictions, real
-        target tokens and FLOPs, then the gradient's norm, and 1 where that is not finite and the update was skipped.
+    def __call__(self, inputs: list[ReplicaInputs], step: tf.Tensor, rate: tf.Tensor) -> StepMetrics:
+        """Takes one step, number `step` (int32), at the learning rate `rate` (float32).
 
-        `elements` are of `training_batches`, one for each local replica; `step` int32 and `rate` float32 are scalars.
-        They are tensors of the host. (A distributed dataset would be ahead on the devices by some 200 KB an update; but
-        TensorFlow lets go of one only after up to a minute, in which a program that was told to stop does not.)
+        All arguments are tensors of the host. (A distributed dataset would be ahead on the devices by some 200 KB a
+        step; but TensorFlow releases one only after up to a minute, in which a program that should stop does not.)
         """
         element = self.strategy.experimental_distribute_values_from_function(
-            lambda at: elements[self.local.index(at.replica_id_in_sync_group)]
+            lambda at: inputs[self.local.index(at.replica_id_in_sync_group)]
         )
         total, scaling = tf.distribute.ReduceOp.SUM, self.optimizer.loss_scale
         scale = 1.0 if scaling is None else tf.identity(scaling.factor)
@@ -85,53 +120,50 @@ class Updater:
         local = [self.strategy.experimental_local_results(gradient)[0] for gradient in gradients]
         norm = tf.linalg.global_norm(local) / scale
         finite = tf.math.is_finite(norm)
-
-        def apply() -> tf.Tensor:
-            self.optimizer.apply(gradients, self.variables, rate)
-            return tf.constant(0.0)
-
-        skipped = tf.cond(finite, apply, lambda: tf.constant(1.0))
+        tf.cond(finite, lambda: self.optimizer.apply(gradients, self.variables, rate), lambda: None)
         if scaling is not None:
             scaling.adapt(finite)
-        return tf.concat([sums, [norm, skipped]], axis=0)
+        smoothed, plain, correct, tokens, flops = tf.unstack(sums)
+        return StepMetrics(smoothed, plain, correct, tokens, flops, norm, skipped=tf.logical_not(finite))
 
     def _replica_gradients(
-        self, element: Element, step: tf.Tensor, divisor: tf.Tensor
+        self, element: ReplicaInputs, step: tf.Tensor, divisor: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """This replica's part of the gradient, and the sums over its parts of the four numbers of `Loss` and of FLOPs.
+        """Returns this replica's share of the gradient, and the first five numbers of `StepMetrics` over its
+        micro-batches, in one tensor.
 
-        `divisor`, float32, of the summed loss: how many real target tokens the whole update has, over the loss scale.
+        `divisor`, float32, of the summed loss: the real target tokens of the step, over the loss scale.
         """
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         replicas = self.strategy.num_replicas_in_sync
 
-        def part(number: tf.Tensor | int) -> tuple[list[tf.Tensor], tf.Tensor]:
-            # the seed of a dropout mask: (update, run and part); `Dropout` mixes in the place in the model
+        def microbatch(number: tf.Tensor | int) -> tuple[list[tf.Tensor], tf.Tensor]:
+            # the seed of a dropout mask: step, run and micro-batch; `Dropout` mixes in the place in the model
             seed = tf.stack([step, self.seed * 4096 + number * replicas + replica])
-            return self._part_gradients(element, number, seed, divisor)
+            return self._microbatch_gradients(element, number, seed, divisor)
 
         if self.microbatches == 1:  # even if it is empty: without the loop there is no second set of gradients
-            return part(0)
+            return microbatch(0)
         zeros = [tf.zeros(variable.shape) for variable in self.variables], tf.zeros(5)
 
-        def add_part(number: tf.Tensor, gradients: list[tf.Tensor], sums: tf.Tensor) -> tuple[Any, ...]:
-            more, numbers = part(number)
+        def accumulate(number: tf.Tensor, gradients: list[tf.Tensor], sums: tf.Tensor) -> tuple[Any, ...]:
+            more, numbers = microbatch(number)
             return number + 1, [a + b for a, b in zip(gradients, more, strict=True)], sums + numbers
 
         filled = tf.reduce_sum(tf.minimum(element["sizes"][:, 0], 1))  # `count_nonzero` would count on a GPU
         _, gradients, sums = tf.while_loop(
-            lambda number, *_: number < filled, add_part, (tf.constant(0), *zeros), parallel_iterations=1
+            lambda number, *_: number < filled, accumulate, (tf.constant(0), *zeros), parallel_iterations=1
         )
         return gradients, sums
 
-    def _part_gradients(
-        self, element: Element, number: tf.Tensor | int, seed: tf.Tensor, divisor: tf.Tensor
+    def _microbatch_gradients(
+        self, element: ReplicaInputs, number: tf.Tensor | int, seed: tf.Tensor, divisor: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         batch, source_length, target_length = tf.unstack(element["sizes"][number])
         source_BM = element["inputs"][number, :batch, :source_length]
         target_BL = element["targets"][number, :batch, :target_length]
         if self.jit_compile:
-            source_BM, target_BL = on_grid(source_BM, target_BL)
+            source_BM, target_BL = pad_to_bucket(source_BM, target_BL)
         gradients, loss = self.gradients(source_BM, target_BL, seed, divisor)
         batch, source_length, target_length = (
             tf.cast(size, tf.float32) for size in (batch, source_length, target_length)
@@ -143,41 +175,97 @@ class Updater:
         self, source_BM: tf.Tensor, target_BL: tf.Tensor, seed: tf.Tensor, divisor: tf.Tensor
     ) -> tuple[list[tf.Tensor], Loss]:
         embedding = self.model.embedding.value
-        blocks_KD = vocabulary_blocks(tf.convert_to_tensor(embedding))
+        blocks_JD = vocabulary_blocks(tf.convert_to_tensor(embedding))
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch((blocks_KD, self.variables))
+            tape.watch((blocks_JD, self.variables))
             memory_BMD = self.model.encode(source_BM, seed)
             states_BLD = self.model.decode(target_BL, memory_BMD, source_BM, seed)
-            target_N = tf.reshape(target_BL, [-1])
-            states_ND = tf.reshape(states_BLD, [-1, states_BLD.shape[-1]])
+            target_T = tf.reshape(target_BL, [-1])
+            states_TD = tf.reshape(states_BLD, [-1, states_BLD.shape[-1]])
             if not self.jit_compile:  # XLA knows no shape that the values decide
-                real_N = tf.where(target_N != PAD)[:, 0]
-                states_ND, target_N = tf.gather(states_ND, real_N), tf.gather(target_N, real_N)
-            rows_ND = tf.gather(embedding, target_N)
+                real_T = tf.where(target_T != PAD)[:, 0]
+                states_TD, target_T = tf.gather(states_TD, real_T), tf.gather(target_T, real_T)
+            rows_TD = tf.gather(embedding, target_T)
             eps = self.hparams.label_smoothing
-            mean_loss, loss = projected_loss(states_ND, blocks_KD, rows_ND, target_N, eps, 1 / divisor)
-        d_blocks_KD, gradients = tape.gradient(mean_loss, (blocks_KD, self.variables))
+            mean_loss, loss = projected_loss(states_TD, blocks_JD, rows_TD, target_T, eps, 1 / divisor)
+        d_blocks_JD, gradients = tape.gradient(mean_loss, (blocks_JD, self.variables))
         # joined at once, where the loss has left room, and not at the end, where it lies in pieces: 60 MB less for base
-        d_matrix_VD = tf.concat(d_blocks_KD, axis=0)
+        d_matrix_VD = tf.concat(d_blocks_JD, axis=0)
         looked_up = next(at for at, variable in enumerate(self.variables) if variable is embedding)
         rows = gradients[looked_up]
         gradients[looked_up] = tf.tensor_scatter_nd_add(d_matrix_VD, rows.indices[:, None], rows.values)
         return [tf.convert_to_tensor(gradient) for gradient in gradients], loss
 
 
-def _target_tokens(element: Element) -> tf.Tensor:
+def _target_tokens(element: ReplicaInputs) -> tf.Tensor:
     return tf.math.count_nonzero(element["targets"] != PAD, dtype=tf.float32)
 
 
+def pad_to_bucket(source_BM: tf.Tensor, target_BL: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns a micro-batch padded to the size that `bucket_sizes` gives it, so that XLA compiles few programs."""
+    (batch, source_length), target_length = tf.unstack(tf.shape(source_BM)), tf.shape(target_BL)[1]
+    size_BL = bucket_sizes(tf.stack([batch, source_length, target_length]))
+
+    def padded(ids: tf.Tensor) -> tf.Tensor:
+        return tf.pad(ids, tf.stack([tf.zeros_like(size_BL), size_BL - tf.shape(ids)], axis=1))
+
+    return padded(source_BM), padded(target_BL)
+
+
+def bucket_sizes(sizes: tf.Tensor) -> tf.Tensor:
+    """Returns for (B, M, L) of micro-batches [..., 3], int32, the B and the one length of both sides [..., 2], each
+    rounded up to one of `BUCKET_SIZES`.
+
+    With a length for each side there would be ten times as many shapes (`python -m benchmarks.pipeline` counts them).
+    """
+    numbers = tf.stack([sizes[..., 0], tf.reduce_max(sizes[..., 1:], axis=-1)], axis=-1)
+    above = tf.searchsorted(BUCKET_SIZES, tf.reshape(numbers, [-1]))
+    return tf.reshape(tf.gather(BUCKET_SIZES, above), tf.shape(numbers))
+
+
+def validate_settings(problem: Problem, hparams: HParams) -> None:
+    """Raises ValueError if the longest sentence does not fit in a micro-batch, or has more tokens than positions.
+
+    Learned positions have no row beyond `max_positions`, and decoding and evaluation cut what is longer.
+    """
+    if problem.max_length > hparams.max_positions:
+        raise ValueError(
+            f"max_length must be at most max_positions = {hparams.max_positions:,}. Received: max_length="
+            f"{problem.max_length:,}; raise max_positions, or prepare the data with a lower max_length"
+        )
+    parts = batching.num_parts(hparams.batch_tokens)
+    longest = hparams.batch_tokens // parts
+    if problem.max_length > longest:
+        raise ValueError(
+            f"max_length must be at most batch_tokens / {parts} = {longest:,}. Received: max_length="
+            f"{problem.max_length:,}; raise batch_tokens, or prepare the data with a lower max_length"
+        )
+
+
+def default_microbatch_tokens(hparams: HParams, replicas: int) -> int:
+    """Returns the tokens per side of a micro-batch: on a GPU, where each operation costs its start, all of a device's
+    share of a step; on a CPU, as many as its caches hold."""
+    if tf.config.list_physical_devices("GPU"):
+        return math.ceil(hparams.batch_tokens / replicas)
+    return batching.part_tokens(hparams.batch_tokens)
+
+
+def first_microbatch_tokens(run: Run, options: TrainingOptions, replicas: int, machines: int = 1) -> int:
+    """Returns the size of micro-batch to start with: on one machine, at most what its devices were found to hold."""
+    wanted = options.microbatch_tokens or default_microbatch_tokens(run.hparams, replicas)
+    known = run.training if machines == 1 and Run.exists(run.directory) else TrainingRecord()
+    held = known.held_tokens if known.device == hardware.name() else None
+    return min(wanted, held or wanted)
+
+
 def make_evaluator(model: Transformer, label_smoothing: float) -> Any:
-    """A function of source [B, M] and target [B, L] that gives the four sums of `Loss` [4], without dropout."""
+    """Returns a function of source [B, M] and target [B, L] that gives their `Loss`, without dropout."""
 
     @tf.function(autograph=False, reduce_retracing=True)
-    def evaluate(source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
+    def evaluate(source_BM: tf.Tensor, target_BL: tf.Tensor) -> Loss:
         states_BLD = model.decode(target_BL, model.encode(source_BM), source_BM)
-        real_N2 = tf.where(target_BL != PAD)
-        logits_NV = model.logits(tf.gather_nd(states_BLD, real_N2))
-        loss: Loss = smoothed_cross_entropy(logits_NV, tf.gather_nd(target_BL, real_N2), label_smoothing)
-        return tf.stack(loss)
+        real_T2 = tf.where(target_BL != PAD)
+        logits_TV = model.logits(tf.gather_nd(states_BLD, real_T2))
+        return smoothed_cross_entropy(logits_TV, tf.gather_nd(target_BL, real_T2), label_smoothing)
 
     return evaluate

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from t2t_repro.data.dataset import Dataset
     from t2t_repro.data.vocabulary import Vocabulary
     from t2t_repro.inference.translator import Translator
-    from t2t_repro.training.trainer import Sample
+    from t2t_repro.training.validation import Sample
 
 RESAMPLED = 1_000  # times, for the interval of BLEU
 
@@ -94,7 +94,7 @@ class Translation:
     def preview(self, translator: Translator, references: Sequence[Pair]) -> Sample:
         import sacrebleu
 
-        from t2t_repro.training.trainer import Sample
+        from t2t_repro.training.validation import Sample
 
         pairs = [pair for pair in references if all(pair)]
         sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))

@@ -121,5 +121,5 @@ def test_rows_are_trained_scored_and_skipped_the_second_time(texts, tmp_path):
     outcomes, _ = read_runs(str(runs))
     assert sorted(outcome.row for outcome in outcomes) == ["base", "c_n2", "d_ls0"]
     for outcome in outcomes:
-        assert outcome.training["step"] == 2 and outcome.training["flops"] > 1e9
+        assert outcome.training.step == 2 and outcome.training.flops > 1e9
         assert outcome.score("validation", 1)["step"] == 2

@@ -6,7 +6,9 @@ import logging
 
 import pytest
 
+import t2t_repro
 from t2t_repro.cli.messages import in_flags, logged_in_flags
+from t2t_repro.run import Run
 
 NAMES = ("output_dir", "data_dir", "precision", "seed", "override")
 
@@ -47,3 +49,17 @@ def test_logged_in_flags(capsys):
         logging.getLogger("t2t_repro").warning("try precision=%s", "float32")
     logging.getLogger("t2t_repro").warning("try precision=float32")
     assert capsys.readouterr().err == "try --precision=float32\ntry precision=float32\n"
+
+
+@pytest.mark.parametrize("open_run", [Run.open, t2t_repro.load])
+def test_library_names_its_argument(open_run):
+    with pytest.raises(
+        FileNotFoundError, match="^output_dir: no directory 'nope'; give the one that t2t-trainer wrote$"
+    ):
+        open_run("nope")
+
+
+@pytest.mark.parametrize("name", ["t2t-decoder", "t2t-eval"])
+def test_program_names_its_flag(program, name):
+    message = f"{name}: --output_dir: no directory 'nope'; give the one that t2t-trainer wrote\n"
+    assert program(name, "--output_dir=nope") == (1, "", message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from t2t_repro.evaluation.report_formats import as_html, as_text
 from t2t_repro.evaluation.report_runs import read_runs
 from t2t_repro.evaluation.report_tables import Table, build_tables
 from t2t_repro.problem import Problem
-from t2t_repro.run import Run
+from t2t_repro.run import Run, TrainingData, TrainingRecord
 
 WMT = Problem(name="translate_ende_wmt14", description="", target_language="de")
 FILES = Problem(name="translate_files", description="", vocab_size=6_000)
@@ -28,15 +29,15 @@ def make_run(tmp_path):
     vocabulary = tmp_path / "vocabulary"
     vocabulary.write_bytes(b"words")
 
-    def make(name, problem=FILES, step=None, pairs=29_000, scores=(), folder="runs", seed=1, **training):
+    def make(name, problem=FILES, step=None, pairs=29_000, train="train.en", scores=(), folder="runs", seed=1, **more):
         hparams = scale.scaled(name)
         directory = str(tmp_path / folder / f"{name}-{seed}")
         digest = hashlib.sha256(b"words").hexdigest()
         run = Run(directory, problem, hparams, "DATA", seed, "bfloat16", digest).start(str(vocabulary))
-        data = {"train": "train.en, train.de", "pairs": pairs, "vocab_size": 37_000}
+        data = TrainingData(pairs=pairs, vocab_size=37_000, train=train)
         step = hparams.train_steps if step is None else step
         spent = {"target_tokens": 1e6, "flops": 2e15, "seconds": 60.0, "device": "2 cores of a CPU", "replicas": 1}
-        run.note({"data": data, "step": step, "paper_flops": None} | spent | training)
+        run.note(TrainingRecord(data=data, step=step, **(spent | more)))
         for split, checkpoints, values in scores:
             names = [f"ckpt-{step - n}" for n in reversed(range(checkpoints))]
             run.keep_scores({"split": split, "checkpoints": names, "step": step, "bleu_interval": 0.5} | values)
@@ -111,9 +112,10 @@ def test_results_on_an_incomplete_treebank_are_not_the_papers(tmp_path, make_run
     """All of training, but for a section of the test set: neither "reproduced" nor a difference, and the reason."""
     problem = Problem(name="parse_wsj", description="", metric="f1")
     missing = "section 23: 8 of 2,416 trees"
-    for folder, more in (("whole", {}), ("part", {"incomplete": [missing]})):
+    for folder, more in (("whole", {}), ("part", {"incomplete": (missing,)})):
         run = make_run("parsing", problem, scores=[("test", 5, {"f1": 99.0})], folder=folder)
-        run.note(run.training | {"data": {"train": "wsj", "pairs": 39_832, "vocab_size": 16_000} | more})
+        data = TrainingData(pairs=39_832, vocab_size=16_000, train="wsj", **more)
+        run.note(replace(run.training, data=data))
         [found] = [each for each in read(tmp_path, folder)[0] if each.title.startswith("Table 4")]
         status, difference = row(found, "parsing")["status"], row(found, "parsing")["difference"]
         if more:
@@ -209,9 +211,9 @@ def test_files(tmp_path, make_run, program):
 
 
 def test_what_a_person_typed_is_escaped(tmp_path, make_run):
-    make_run("base@tiny", Problem(name="translate_files", description="", vocab_size=6_000), train="x")
+    problem = Problem(name="translate_files", description="", vocab_size=6_000)
+    make_run("base@tiny", problem, train="<script>alert(1)</script>")
     results, _ = read_runs(str(tmp_path / "runs"))
-    results[0].training["data"]["train"] = "<script>alert(1)</script>"
     assert "<script>alert" not in as_html(build_tables(results), ["<b>"])
 
 

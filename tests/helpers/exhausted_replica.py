@@ -20,13 +20,13 @@ from helpers.tiny_model import PART_TOKENS, PROBLEM, TINY  # noqa: E402
 from t2t_repro.bin import t2t_trainer  # noqa: E402
 from t2t_repro.data import batching  # noqa: E402
 from t2t_repro.registry import HPARAMS, PROBLEMS  # noqa: E402
-from t2t_repro.training.train_step import Updater  # noqa: E402
+from t2t_repro.training.train_step import TrainStep  # noqa: E402
 
 PAIRS = 40
 BYTES = 2**42
 
 
-def exhausting(self: Updater, source_BM: tf.Tensor, *arguments: Any) -> Any:
+def exhausting(self: TrainStep, source_BM: tf.Tensor, *arguments: Any) -> Any:
     gradients, loss = plain_gradients(self, source_BM, *arguments)
     on_second = tf.distribute.get_replica_context().replica_id_in_sync_group == 1
     size = tf.where(on_second & (tf.shape(source_BM)[0] > PAIRS), BYTES, 1)
@@ -43,11 +43,11 @@ def main() -> int:
     batching.PART_TOKENS = PART_TOKENS
     PROBLEMS.register(PROBLEM)
     HPARAMS.register(replace(TINY, name="smallest", train_steps=5))
-    Updater._gradients = exhausting
+    TrainStep._gradients = exhausting
     return t2t_trainer.main()
 
 
-plain_gradients = Updater._gradients
+plain_gradients = TrainStep._gradients
 
 if __name__ == "__main__":
     sys.exit(main())

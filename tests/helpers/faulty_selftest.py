@@ -64,9 +64,9 @@ def checkpoint() -> None:
 
 def replica() -> None:
     """The second replica's gradient is lost."""
-    from t2t_repro.training.train_step import Updater
+    from t2t_repro.training.train_step import TrainStep
 
-    replica_gradients = Updater._replica_gradients
+    replica_gradients = TrainStep._replica_gradients
 
     def lost(self, element, step, divisor):
         import tensorflow as tf
@@ -75,7 +75,7 @@ def replica() -> None:
         kept = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group == 0, tf.float32)
         return [gradient * kept for gradient in gradients], sums
 
-    Updater._replica_gradients = lost
+    TrainStep._replica_gradients = lost
 
 
 def export() -> None:

@@ -16,9 +16,9 @@ from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Generated, Pair, Problem
 from t2t_repro.run import Run
-from t2t_repro.training import trainer
+from t2t_repro.training import validation
 from t2t_repro.training.checkpoints import paths
-from t2t_repro.training.train_step import Updater
+from t2t_repro.training.train_step import TrainStep
 
 SMALL = HParams(
     name="small",
@@ -94,24 +94,24 @@ def values(run: Run, step: int) -> dict[str, np.ndarray]:
 
 def refuse_parts(monkeypatch: Any, more_than: int) -> None:
     """Lets TensorFlow run out of memory in every step with a micro-batch of more pairs than that."""
-    compiled = Updater.compiled
+    build = TrainStep.build
 
-    def limited(self: Updater, element_spec: Any) -> Any:
-        update = compiled(self, element_spec)
+    def limited(self: TrainStep, element_spec: Any) -> Any:
+        take_step = build(self, element_spec)
 
         def within(elements: Any, *scalars: Any) -> Any:
             if max(element["sizes"].numpy()[:, 0].max() for element in elements) > more_than:
                 raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
-            return update(elements, *scalars)
+            return take_step(elements, *scalars)
 
         return within
 
-    monkeypatch.setattr(Updater, "compiled", limited)
+    monkeypatch.setattr(TrainStep, "build", limited)
 
 
 def refuse_evaluation(monkeypatch: Any, more_than: int) -> None:
     """Lets TensorFlow run out of memory in every evaluation of a batch of more pairs than that."""
-    make = trainer.make_evaluator
+    make = validation.make_evaluator
 
     def limited(*arguments: Any) -> Any:
         evaluate = make(*arguments)
@@ -123,7 +123,7 @@ def refuse_evaluation(monkeypatch: Any, more_than: int) -> None:
 
         return within
 
-    monkeypatch.setattr(trainer, "make_evaluator", limited)
+    monkeypatch.setattr(validation, "make_evaluator", limited)
 
 
 def _pairs(start: int, stop: int) -> Iterator[Pair]:

@@ -25,7 +25,7 @@ from t2t_repro.model.transformer import Transformer
 from t2t_repro.parsing.constrained_decoding import ParseConstraint
 from t2t_repro.training.optimizer import Adam
 from t2t_repro.training.precision import POLICIES
-from t2t_repro.training.train_step import Updater, make_evaluator
+from t2t_repro.training.train_step import TrainStep, make_evaluator
 
 IDS = tf.TensorSpec([None, None], tf.int32)
 LAYERS = 1  # more are more of the same
@@ -54,7 +54,7 @@ TO_HOST_OF_A_STEP = {  # per micro-batch, step or replica
 FLOATS_TO_DEVICE_OF_A_STEP = {
     Copy("Placeholder", "If", "input", "float32"): "the learning rate",
     Copy("Identity", "RealDiv", "x", "float32"): "the number of target tokens, summed over replicas",
-    Copy("Identity", "ConcatV2", "values", "float32"): "metrics, summed over replicas",
+    Copy("Identity", "Unpack", "value", "float32"): "metrics, summed over replicas",
 }
 FLOATS_TO_HOST_OF_DECODING = {
     Copy("Const", "PadV2", "constant_values", "float32"): "a constant: what the vocabulary is padded with",
@@ -124,14 +124,14 @@ def traced_step(precision: str, replicas: int, positions: str, micro_batches: in
     with strategy.scope():
         model = Transformer(50, hparams, dtype=POLICIES[precision])
         variables = [weight.value for weight in model.trainable_weights]
-        updater = Updater(
+        train_step = TrainStep(
             model, Adam(variables, hparams, precision == "float16"), hparams, seed=1, jit_compile=jit_compile
         )
-    assert updater.microbatches == micro_batches
+    assert train_step.microbatches == micro_batches
     ids = tf.TensorSpec([micro_batches, None, None], tf.int32)
     element = {"inputs": ids, "targets": ids, "sizes": tf.TensorSpec([micro_batches, 3], tf.int32)}
     element |= {"position": tf.TensorSpec([3], tf.int64)}
-    return audit(updater.compiled(element).get_concrete_function())
+    return audit(train_step.build(element).get_concrete_function())
 
 
 step = functools.cache(traced_step)

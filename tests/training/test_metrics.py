@@ -18,7 +18,8 @@ from t2t_repro import log
 from t2t_repro.evaluation.validation_preview import Sampler
 from t2t_repro.run import Run
 from t2t_repro.training import metrics
-from t2t_repro.training.metrics import UNKNOWN, Progress, clock, short, write_scores
+from t2t_repro.training.metrics import UNKNOWN, Cost, MetricsLogger, Step, clock, short, write_scores
+from t2t_repro.training.train_step import StepMetrics
 
 
 def events(folder: str) -> dict[str, list[tuple[int, object]]]:
@@ -52,29 +53,27 @@ def run(tmp_path) -> Run:
     return Run(str(tmp_path), None, hparams, "", 1, "float32", "")  # type: ignore[arg-type]
 
 
-def sums(tokens: float = 1_000.0, flops: float = 1e9) -> tf.Tensor:
-    return tf.constant([4.2 * tokens, 4.0 * tokens, 0.5 * tokens, tokens, flops, 0.52, 0.0])
+def step(number: int, tokens: float = 1_000.0, flops: float = 1e9) -> Step:
+    sums = (4.2 * tokens, 4.0 * tokens, 0.5 * tokens, tokens, flops, 0.52)
+    metrics = StepMetrics(*map(tf.constant, sums), skipped=tf.constant(False))
+    return Step(number, 1e-4, tf.constant([0, 0, number]), metrics)
 
 
 def test_speed_is_that_of_the_updates_in_their_time(run, clocked):
     """The first update, which also builds the graph, counts for the loss and not for the speed; nor does the time of
     a checkpoint."""
     lines: list[str] = []
-    looked: list[tuple[int, int, int]] = []
-
-    def watch(step, sums_U7, positions):
-        looked.append((step, len(sums_U7), len(positions)))
-
-    shown = Progress(run, lines.append, watch=watch)
+    seen: list[list[Step]] = []
+    shown = MetricsLogger(run, lines.append, on_report=seen.append)
     clocked.now += 50  # of the graph
-    shown.update(1, sums(), 1e-4, tf.constant([0, 1]))
-    for step, seconds in ((2, 4), (3, 6)):
+    shown.add(step(1))
+    for number, seconds in ((2, 4), (3, 6)):
         clocked.now += seconds
-        shown.update(step, sums(), 1e-4, tf.constant([0, step]))
+        shown.add(step(number))
     clocked.now += 1_000  # of a checkpoint
     shown.resume()
     clocked.now += 10
-    shown.update(4, sums(), 1e-4, tf.constant([0, 4]))
+    shown.add(step(4))
     shown.close()
     first, second = (json.loads(line) for line in Path(run.metrics).read_text().splitlines())
     assert (first["step"], second["step"]) == (3, 4)
@@ -82,16 +81,17 @@ def test_speed_is_that_of_the_updates_in_their_time(run, clocked):
     assert first["flops_per_second"] == pytest.approx(2e9 / 10)
     assert second["target_tokens_per_second"] == pytest.approx(100)
     assert first["loss"] == pytest.approx(4.2) and first["flops_spent"] == pytest.approx(3e9)
-    assert looked == [(3, 3, 3), (4, 1, 1)]
+    assert [[each.number for each in steps] for steps in seen] == [[1, 2, 3], [4]]
+    assert seen[0][0].metrics.tokens == 1_000 and seen[0][0].metrics.skipped is False
     assert lines[0].startswith("step 3/300k loss 4.20 ppl 54.6 lr 1.0e-4 |g| 0.52 0.2k tok/s -")
     assert events(run.directory)["flops_per_second"] == [(3, pytest.approx(2e8)), (4, pytest.approx(1e8))]
 
 
 def test_the_first_update_alone_is_told_with_the_time_of_its_graph(run, clocked):
-    shown = Progress(run, silent)
+    shown = MetricsLogger(run, silent)
     clocked.now += 50
-    shown.update(1, sums(), 1e-4, tf.constant([0, 1]))
-    shown.flush(1, 1e-4)
+    shown.add(step(1))
+    shown.flush()
     shown.close()
     (line,) = (json.loads(line) for line in Path(run.metrics).read_text().splitlines())
     assert line["target_tokens_per_second"] == pytest.approx(20) and line["flops_per_second"] == pytest.approx(2e7)
@@ -99,20 +99,20 @@ def test_the_first_update_alone_is_told_with_the_time_of_its_graph(run, clocked)
 
 def test_the_papers_cost_is_of_the_devices_of_each_start(run, clocked):
     """Ten seconds on two devices, then five on one; of a device without a rate the sum stays unknown."""
-    spent: tuple[float, ...] = (0, 0, 0, 0)
+    cost = Cost()
     for seconds, rate, paper_flops in ((10, 2e12, 2e13), (5, 1e12, 2.5e13), (1, UNKNOWN, UNKNOWN), (5, 1e12, UNKNOWN)):
-        shown = Progress(run, silent, spent, paper_rate=rate)
-        shown.update(1, sums(), 1e-4, tf.constant([0, 1]))
+        shown = MetricsLogger(run, silent, cost, paper_rate=rate)
+        shown.add(step(1))
         clocked.now += seconds
-        shown.flush(1, 1e-4)
+        shown.flush()
         shown.close()
-        spent = tuple(shown.spent.tolist())
-        assert spent[3] == pytest.approx(paper_flops)
-    assert spent[2] == pytest.approx(21)
+        cost = shown.cost
+        assert cost.paper_flops == pytest.approx(paper_flops)
+    assert cost.seconds == pytest.approx(21)
 
 
 def test_the_longest_report_fits_80_columns(run):
-    shown = Progress(run, silent)
+    shown = MetricsLogger(run, silent)
     shown._first_step, shown._started = 0, 0.0
     values = {"loss": 4.123, "perplexity": 12.3456, "learning_rate": 1.23e-4, "gradient_norm": 0.5234}
     values["target_tokens_per_second"] = 12_345.6
@@ -189,7 +189,7 @@ def test_samples(trained, data, monkeypatch):
 
 def test_samples_are_shown_and_kept(run):
     lines: list[str] = []
-    shown = Progress(run, lines.append)
+    shown = MetricsLogger(run, lines.append)
     shown.show(7, [("a|b", "ein\nHund", "Hund")])
     shown.close()
     assert lines == ["  source     a|b", "  reference  ein Hund", "  ours       Hund"]

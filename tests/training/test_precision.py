@@ -23,7 +23,7 @@ from t2t_repro.config import TrainingOptions
 from t2t_repro.evaluation.evaluator import evaluate
 from t2t_repro.exporting.exporter import export
 from t2t_repro.serving.model import ServedModel
-from t2t_repro.training import hardware, precision, trainer
+from t2t_repro.training import hardware, precision
 from t2t_repro.training.trainer import train
 
 PAIRS = [("3 red cats and 4 old dogs", "3 rote Katzen und 4 alte Hunde"), ("12 big cows", "12")]
@@ -64,8 +64,8 @@ def test_auto_continues_a_run_in_its_own_precision(trained, data, tmp_path, monk
     run = shutil.copytree(trained.directory, str(tmp_path / "RUN"))
     for other in ("bfloat16", "float16"):
         monkeypatch.setattr(hardware, "native_precision", lambda other=other: (other, ""))
-        assert trainer.chosen_precision("auto", run) == trained.precision == "float32"
-        assert trainer.chosen_precision("auto", str(tmp_path / "NEW")) == other
+        assert precision.resolve_for_run("auto", run) == trained.precision == "float32"
+        assert precision.resolve_for_run("auto", str(tmp_path / "NEW")) == other
     with pytest.raises(ValueError, match="its precision is 'float32', not 'float16'"):
         train(PROBLEM, TINY, data, run, TrainingOptions(precision="float16"))
 

@@ -1,4 +1,4 @@
-"""One update: the same whether one device computes its parts, or two, or a plain gradient tape the whole batch."""
+"""A step: the same whether one device computes its micro-batches, or two, or a plain gradient tape the whole batch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from t2t_repro.model.transformer import Transformer
 from t2t_repro.training import optimizer
 from t2t_repro.training.loss import smoothed_cross_entropy
 from t2t_repro.training.optimizer import FIRST_LOSS_SCALE, Adam, learning_rate
-from t2t_repro.training.shape_bucketing import on_grid
-from t2t_repro.training.train_step import Updater, make_evaluator
+from t2t_repro.training.train_step import StepMetrics, TrainStep, make_evaluator, pad_to_bucket
 
 VOCAB = 20
 UPDATES = 5
@@ -32,7 +31,7 @@ class Outcome(NamedTuple):
 
     before: list[np.ndarray]
     weights: list[np.ndarray]
-    sums: list[np.ndarray]
+    metrics: list[StepMetrics]
     traces: int
 
 
@@ -72,18 +71,18 @@ class Trainer:
             self.model = Transformer(VOCAB, hparams, dtype=dtype)
             self.variables = [weight.value for weight in self.model.trainable_weights]
             self.optimizer = Adam(self.variables, hparams, scaled=dtype == "mixed_float16")
-            self.updater = Updater(self.model, self.optimizer, hparams, 1, microbatch_tokens, jit_compile)
+            self.train_step = TrainStep(self.model, self.optimizer, hparams, 1, microbatch_tokens, jit_compile)
         shares = {"replicas": replicas, "microbatch_tokens": microbatch_tokens}
         self.data = input_pipeline.training_batches(shards, hparams.batch_tokens, 1, 0, **shares)
-        self.update = self.updater.compiled(self.data.element_spec)
+        self.take_step = self.train_step.build(self.data.element_spec)
 
     def run(self) -> Outcome:
-        before, sums, data = self.weights(), [], iter(self.data)
+        before, metrics, data = self.weights(), [], iter(self.data)
         for step in range(1, UPDATES + 1):
-            elements = self.updater.take(data)
+            inputs = self.train_step.next_inputs(data)
             rate = tf.constant(learning_rate(step, HPARAMS), tf.float32)
-            sums.append(self.update(elements, tf.constant(step, tf.int32), rate).numpy())
-        return Outcome(before, self.weights(), sums, self.update.experimental_get_tracing_count())
+            metrics.append(self.take_step(inputs, tf.constant(step, tf.int32), rate).numpy())
+        return Outcome(before, self.weights(), metrics, self.take_step.experimental_get_tracing_count())
 
     def weights(self) -> list[np.ndarray]:
         """The weights, the same to the bit on every device."""
@@ -109,7 +108,7 @@ def trained(shards):
 def plainly(shards: list[str], before: list[np.ndarray]) -> Outcome:
     """The same updates, each as one big padded batch, one gradient tape, one mean, and Adam in float64."""
     model = Transformer(VOCAB, HPARAMS)
-    steps, sums = [], []
+    steps, metrics = [], []
     data = input_pipeline.training_batches(shards, HPARAMS.batch_tokens, 1, 0)
     weights = before
     for element in data.take(UPDATES).as_numpy_iterator():
@@ -125,10 +124,10 @@ def plainly(shards: list[str], before: list[np.ndarray]) -> Outcome:
         gradients = tape.gradient(mean, [weight.value for weight in model.trainable_weights])
         steps.append([tf.convert_to_tensor(gradient).numpy() for gradient in gradients])
         norm = np.sqrt(sum((gradient**2).sum() for gradient in steps[-1]))
-        sums.append(np.array([*loss, flops_of(element), norm, 0]))
+        metrics.append(StepMetrics(*loss, flops_of(element), norm, False))
         rates = [learning_rate(step, HPARAMS) for step in range(1, len(steps) + 1)]
         weights = [algorithm_1(w, [s[i] for s in steps], rates, early_epsilon=True) for i, w in enumerate(before)]
-    return Outcome(before, weights, sums, 0)
+    return Outcome(before, weights, metrics, 0)
 
 
 def flops_of(element: dict[str, np.ndarray]) -> float:
@@ -145,7 +144,7 @@ def must_be_equal(one: Outcome, other: Outcome) -> None:
     """Equal but for rounding. Sums in another order differ by 1e-7 of a gradient; Adam divides by its size, so where
     a gradient is a millionth of its neighbours a weight may differ by more: of all it moved, less than a thousandth.
     """
-    np.testing.assert_allclose(one.sums, other.sums, rtol=2e-5, atol=1e-4)
+    np.testing.assert_allclose(one.metrics, other.metrics, rtol=2e-5, atol=1e-4)
     for start, a, b in zip(one.before, one.weights, other.weights, strict=True):
         assert np.linalg.norm(b - start) > 0.01 * np.sqrt(start.size)
         assert np.linalg.norm(a - b) < 1e-3 * np.linalg.norm(b - start)
@@ -164,12 +163,12 @@ def test_any_number_of_micro_batches_makes_the_same_step(trained, shards, replic
     """In place of eight: with less padding if they are smaller, and so fewer FLOPs; with more if they are larger."""
     _, whole = trained(1, 0.0)
     other = Trainer(shards, replicas, microbatch_tokens=128 // count, dropout=0.0, attention_dropout=0.0)
-    assert other.updater.microbatches == count // replicas
+    assert other.train_step.microbatches == count // replicas
     found = other.run()
-    for ours, theirs in zip(found.sums, whole.sums, strict=True):
-        assert ours[4] <= theirs[4] if count > 8 else ours[4] >= theirs[4]
-        ours[4] = theirs[4]
-    must_be_equal(found, whole)
+    for ours, theirs in zip(found.metrics, whole.metrics, strict=True):
+        assert ours.flops <= theirs.flops if count > 8 else ours.flops >= theirs.flops
+    same = [ours._replace(flops=theirs.flops) for ours, theirs in zip(found.metrics, whole.metrics, strict=True)]
+    must_be_equal(found._replace(metrics=same), whole)
 
 
 @pytest.mark.numeric
@@ -185,16 +184,17 @@ def test_a_replica_without_pairs_adds_nothing(shards):
     alone, computed without a second set of gradients to add to."""
     one = Trainer(shards, 1, batch_tokens=16, dropout=0.3, attention_dropout=0.3)
     two = Trainer(shards, 2, batch_tokens=32, dropout=0.3, attention_dropout=0.3)
-    assert one.updater.microbatches == two.updater.microbatches == 1
-    (element,) = one.updater.take(iter(one.data))
+    assert one.train_step.microbatches == two.train_step.microbatches == 1
+    (element,) = one.train_step.next_inputs(iter(one.data))
     for step, size in ((1, 0), (2, 3)):
         empty = {side: tf.zeros([1, size, size], tf.int32) for side in ("inputs", "targets")}
         empty |= {"sizes": tf.zeros([1, 3], tf.int32), "position": element["position"]}
         scalars = tf.constant(step), tf.constant(1e-3)
-        np.testing.assert_allclose(two.update([element, empty], *scalars), one.update([element], *scalars), rtol=1e-5)
+        ours, theirs = two.take_step([element, empty], *scalars), one.take_step([element], *scalars)
+        np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-5)
     for ours, theirs in zip(two.weights(), one.weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    loops = [each for each in two.update.get_concrete_function().graph.get_operations() if "While" in each.type]
+    loops = [each for each in two.take_step.get_concrete_function().graph.get_operations() if "While" in each.type]
     assert loops and all(len(loop.inputs) < len(two.variables) for loop in loops)  # the losses' own
 
 
@@ -204,7 +204,7 @@ def test_xla_makes_the_same_update(trained, shards, replicas):
     """From parts with more padding."""
     compiled = Trainer(shards, replicas, jit_compile=True, dropout=0.0, attention_dropout=0.0)
     must_be_equal(compiled.run(), trained(1, 0.0)[1])
-    assert compiled.updater.gradients.experimental_get_tracing_count() == replicas
+    assert compiled.train_step.gradients.experimental_get_tracing_count() == replicas
 
 
 @pytest.mark.numeric
@@ -217,10 +217,10 @@ def test_xla_computes_the_same_gradient(shards, dtype):
     """
     rng = np.random.default_rng(1)
     case = [tf.constant(rng.integers(2, VOCAB, (4, 6)) * (np.arange(6) < [[6], [5], [2], [6]]), tf.int32)] * 2
-    assert [ids.shape for ids in on_grid(*case)] == [(4, 6)] * 2
+    assert [ids.shape for ids in pad_to_bucket(*case)] == [(4, 6)] * 2
     case += [tf.constant([3, 7]), tf.constant(19.0)]
     (ours, sums), (theirs, their_sums) = (
-        tf.function(Trainer(shards, 1, dtype, jit_compile=jit, dropout=0.3).updater.gradients)(*case)
+        tf.function(Trainer(shards, 1, dtype, jit_compile=jit, dropout=0.3).train_step.gradients)(*case)
         for jit in (True, False)
     )
     precise = 1e-5 if dtype == "float32" else 0.05
@@ -241,7 +241,7 @@ def test_float16_with_a_scaled_loss(trained, shards, replicas):
     found = half.run()
     assert half.optimizer.loss_scale.factor.numpy() == FIRST_LOSS_SCALE
     assert half.optimizer.loss_scale.finite_updates.numpy() == UPDATES
-    np.testing.assert_allclose(found.sums, exact.sums, rtol=0.01, atol=2)
+    np.testing.assert_allclose(found.metrics, exact.metrics, rtol=0.01, atol=2)
     a, b = (np.concatenate([(x - y).ravel() for x, y in zip(o.weights, o.before, strict=True)]) for o in (found, exact))
     assert np.vdot(a, b) > 0.95 * np.linalg.norm(a) * np.linalg.norm(b)
 
@@ -250,10 +250,10 @@ def test_an_overflow_halves_the_scale(shards):
     """A factor at which float16 overflows: updates are skipped, nothing moves, until it fits; then they are as ever."""
     half = Trainer(shards, 1, dtype="mixed_float16")
     half.optimizer.loss_scale.factor.assign(2.0**30)
-    before, elements = half.weights(), half.updater.take(iter(half.data))
+    before, inputs = half.weights(), half.train_step.next_inputs(iter(half.data))
     scalars = tf.constant(1, tf.int32), tf.constant(1e-3, tf.float32)
-    skipped = [half.update(elements, *scalars).numpy()[6] for _ in range(20)]
-    assert skipped[0] == 1 and skipped[-1] == 0 and skipped == sorted(skipped, reverse=True)
+    skipped = [half.take_step(inputs, *scalars).numpy().skipped for _ in range(20)]
+    assert skipped[0] and not skipped[-1] and skipped == sorted(skipped, reverse=True)
     assert half.optimizer.loss_scale.factor.numpy() == 2.0 ** (30 - sum(skipped))
     assert half.optimizer.updates.numpy() == 20 - sum(skipped)
     assert np.abs(half.weights()[0] - before[0]).max() > 1e-5
@@ -275,24 +275,38 @@ def test_one_graph_for_all_shapes(trained):
     assert trained(1, 0.0)[1].traces == trained(2, 0.3)[1].traces == 1
 
 
+def operations(trainer: Trainer) -> int:
+    """Those of the graph of a step and of its functions: loops, branches and gradients."""
+    definition = trainer.take_step.get_concrete_function().graph.as_graph_def()
+    return len(definition.node) + sum(len(function.node_def) for function in definition.library.function)
+
+
+@pytest.mark.parametrize(("dtype", "batch_tokens", "most"), [("float32", 128, 1_921), ("mixed_float16", 16, 2_036)])
+def test_graph_of_a_step_has_no_more_operations(shards, dtype, batch_tokens, most):
+    """Each operation costs its start, and its share of the time until the first step: a change that adds some must be
+    worth it. With gradient accumulation, and with a loss scale."""
+    trainer = Trainer(shards, 1, dtype, batch_tokens=batch_tokens, dropout=0.1, attention_dropout=0.1)
+    assert operations(trainer) <= most
+
+
 @pytest.mark.parametrize("poison", [np.nan, 1e38])
 def test_a_gradient_that_is_not_finite_is_skipped(trained, poison):
-    """One weight is not a number, or so large that a product overflows: nothing moves, and the sums say so."""
+    """One weight is not a number, or so large that a product overflows: nothing moves, and the metrics report it."""
     trainer, _ = trained(2, 0.3)
-    elements = trainer.updater.take(iter(trainer.data))
+    inputs = trainer.train_step.next_inputs(iter(trainer.data))
     healthy = trainer.variables[0].numpy()
     broken = healthy.copy()
     broken[0, 0] = poison  # the embedding of padding, which every decoder starts with
     trainer.variables[0].assign(broken)
     before, state = trainer.weights(), [v.numpy() for v in trainer.optimizer.variables]
     scalars = tf.constant(1, tf.int32), tf.constant(1e-3, tf.float32)
-    assert trainer.update(elements, *scalars).numpy()[6] == 1
+    assert trainer.take_step(inputs, *scalars).numpy().skipped
     for one, other in zip(before, trainer.weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     for one, variable in zip(state, trainer.optimizer.variables, strict=True):
         np.testing.assert_array_equal(one, variable.numpy())
     trainer.variables[0].assign(healthy)
-    assert trainer.update(elements, *scalars).numpy()[6] == 0
+    assert not trainer.take_step(inputs, *scalars).numpy().skipped
     assert np.abs(trainer.weights()[0] - healthy).max() > 1e-5
 
 
@@ -301,9 +315,9 @@ def test_no_dropout_in_evaluation(shards):
     source = tf.constant([[3, 4, 1], [5, 1, 0]])
     target = tf.constant([[7, 1, 0, 0], [8, 9, 10, 1]])
     evaluate = make_evaluator(model, 0.1)
-    first = evaluate(source, target).numpy()
+    first = evaluate(source, target)
     np.testing.assert_array_equal(first, evaluate(source, target))
     real = target.numpy() > 0
     logits = model({"inputs": source, "targets": target})[real]
     np.testing.assert_allclose(first, smoothed_cross_entropy(logits, target[real], 0.1), rtol=1e-5)
-    assert first[3] == 6
+    assert first.tokens == 6

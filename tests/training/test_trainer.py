@@ -29,10 +29,11 @@ from t2t_repro.data import batching, input_pipeline
 from t2t_repro.flops import training_flops
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.problem import SPLITS, Generated
-from t2t_repro.run import Run
-from t2t_repro.training import trainer
+from t2t_repro.run import Run, TrainingData
+from t2t_repro.training import trainer, validation
 from t2t_repro.training.checkpoints import paths
 from t2t_repro.training.metrics import UNKNOWN
+from t2t_repro.training.train_step import validate_settings
 from t2t_repro.training.trainer import Interrupted, train
 
 SPENT = "spent/.ATTRIBUTES/VARIABLE_VALUE"
@@ -69,16 +70,17 @@ def test_run_json_says_what_was_trained_on_and_spent(trained, data):
     """Tokens and operations are counted anew here, over the same updates."""
     training = trained.training
     sizes = {"pairs": 300, "vocab_size": PROBLEM.vocab_size}
-    assert training["data"] == {split: f"helpers.tiny_model.{split}_pairs" for split in SPLITS} | sizes
-    assert training["step"] == 8 and training["replicas"] == 1 and training["paper_flops"] is None
+    texts = {split: f"helpers.tiny_model.{split}_pairs" for split in SPLITS}
+    assert training.data == TrainingData(**sizes, **texts)
+    assert training.step == 8 and training.replicas == 1 and training.paper_flops is None
     shards = [os.path.join(data, PROBLEM.name, "train-00000-of-00001.tfrecord")]
     tokens = flops = 0.0
     for element in input_pipeline.training_batches(shards, TINY.batch_tokens, 1, 0, epochs=None).take(8):
         for target, size in zip(element["targets"].numpy(), element["sizes"].numpy().tolist(), strict=True):
             tokens += np.count_nonzero(target)
             flops += training_flops(TINY, PROBLEM.vocab_size, *size, np.count_nonzero(target))
-    assert training["target_tokens"] == tokens and training["flops"] == pytest.approx(flops)
-    assert training["seconds"] > 0 and " of " in training["device"]
+    assert training.target_tokens == tokens and training.flops == pytest.approx(flops)
+    assert training.seconds > 0 and " of " in training.device
 
 
 def test_metrics(trained):
@@ -105,13 +107,13 @@ def test_perplexity_is_of_the_loss_that_is_not_smoothed(trained):
 def test_a_validation_line_of_any_length_ends_no_training(tmp_path, monkeypatch, one_replica):
     """One line of 20,000 words: weights over it alone would take 4 TB."""
     widths, said = [], []
-    make = trainer.make_evaluator
+    make = validation.make_evaluator
 
     def recorded(*arguments):
         evaluate = make(*arguments)
         return lambda *sides: (widths.extend(side.shape[1] for side in sides), evaluate(*sides))[1]
 
-    monkeypatch.setattr(trainer, "make_evaluator", recorded)
+    monkeypatch.setattr(validation, "make_evaluator", recorded)
     problem = replace(PROBLEM, validation=(Generated(one_line_is_long),))
     hparams = replace(TINY, max_positions=64, train_steps=1)
     run = train(problem, hparams, str(tmp_path), str(tmp_path / "RUN"), FLOAT32, prepare=prepare, report=said.append)
@@ -164,7 +166,7 @@ def test_train_halves_micro_batches_if_memory_runs_out(data, tmp_path, monkeypat
     assert "2,000 tokens per side and step = 1 replica x 2 micro-batches" in " ".join(said)
     (line,) = [line for line in said if line.startswith("out of memory")]
     assert line == "out of memory in step 1; from here on 2,000 tokens per side and step = 1 replica x 4 micro-batches"
-    assert run.training["held_tokens"] == 500
+    assert run.training.held_tokens == 500
 
     said.clear()  # a run that continues knows what fits
     train(PROBLEM, replace(hparams, train_steps=6), data, str(tmp_path / "CUT"), FLOAT32, report=said.append)
@@ -188,7 +190,7 @@ def test_training_compiled_by_xla(data, tmp_path, one_replica):
     for name in theirs:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-3, err_msg=name)
     continued = train(PROBLEM, replace(hparams, train_steps=3), data, str(tmp_path / "XLA"), FLOAT32, report=silent)
-    assert continued.training["step"] == 3
+    assert continued.training.step == 3
 
 
 def test_train_reports_what_no_micro_batch_holds(data, tmp_path, monkeypatch, one_replica):
@@ -261,7 +263,7 @@ def copy(trained, tmp_path) -> str:
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({}, {"seed": 2}, "RUN' holds another run: its seed is 1, not 2; give another --output_dir"),
+        ({}, {"seed": 2}, "RUN' holds another run: its seed is 1, not 2; give another output_dir"),
         ({"d_ff": 25}, {}, "RUN' holds another run: its d_ff is 24, not 25"),
         ({}, {"precision": "bfloat16"}, "RUN' holds another run: its precision is 'float32', not 'bfloat16'"),
         ({}, {"precision": "tf32"}, "'tf32' expects GPUs of compute capability 8.0 or later. Received: no GPU"),
@@ -291,8 +293,8 @@ def test_a_sentence_that_fits_in_a_batch_and_in_no_part_of_it_is_refused():
     """1,600 tokens are two parts of 800."""
     problem, hparams = replace(PROBLEM, max_length=900), replace(TINY, batch_tokens=1_600)
     with pytest.raises(ValueError, match="max_length must be at most batch_tokens / 2 = 800. Received: max_length=900"):
-        trainer.must_fit(problem, hparams)
-    trainer.must_fit(replace(problem, max_length=800), hparams)
+        validate_settings(problem, hparams)
+    validate_settings(replace(problem, max_length=800), hparams)
 
 
 def test_without_its_list_of_checkpoints_a_run_does_not_start_anew(copy, data, one_replica):

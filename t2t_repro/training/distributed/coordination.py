@@ -1,4 +1,4 @@
-"""Several machines in one training, by TensorFlow's `MultiWorkerMirroredStrategy`."""
+"""Training on several machines by TensorFlow's `MultiWorkerMirroredStrategy`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from t2t_repro.config import TrainingOptions
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run, versions
-from t2t_repro.training.distributed.rendezvous import Cluster, ended_after
+from t2t_repro.training.distributed.rendezvous import Cluster, watchdog
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 JOIN_SECONDS = 120  # for TensorFlow to connect machines that have just met
@@ -32,14 +32,14 @@ _LOST = (  # what a collective ends with when a machine is gone, or was started 
 
 
 def strategy(cluster: Cluster) -> tf.distribute.Strategy:
-    """All devices of all machines, or of this one where it is alone. To be made before any other TensorFlow operation.
+    """Returns all devices of all machines as one strategy. Call it before any other TensorFlow operation.
 
-    Where the machines do not connect within `JOIN_SECONDS` the process ends with a line that says so.
+    If the machines do not connect within `JOIN_SECONDS`, the process ends with a line that says so.
     """
     if cluster.size == 1:
         return tf.distribute.MirroredStrategy()
     late = f"TensorFlow did not connect the {cluster.size} machines within {JOIN_SECONDS} s; start all again"
-    with ended_after(JOIN_SECONDS, late):
+    with watchdog(JOIN_SECONDS, late):
         joined = tf.distribute.MultiWorkerMirroredStrategy()
     if threading.current_thread() is threading.main_thread():
         for number in _SIGNALS:  # TensorFlow has put its own in the place of SIGTERM's
@@ -47,8 +47,8 @@ def strategy(cluster: Cluster) -> tf.distribute.Strategy:
     return joined
 
 
-def prepared(problem: Problem, data_dir: str) -> Dataset:
-    """Opens the data that the chief has prepared; the text is compared with the chief's by `facts`.
+def open_prepared(problem: Problem, data_dir: str) -> Dataset:
+    """Opens the data that the chief has prepared; the text is compared with the chief's by `run_config`.
 
     Raises FileNotFoundError if it is not there, and ValueError if it is damaged.
     """
@@ -56,13 +56,13 @@ def prepared(problem: Problem, data_dir: str) -> Dataset:
     if not Dataset.exists(directory):
         raise FileNotFoundError(
             f"no prepared data in {directory!r}, and the chief alone prepares; "
-            "give a --data_dir that all machines share, or run t2t-datagen on this one too"
+            "give a data_dir that all machines share, or run t2t-datagen on this one too"
         )
     return Dataset.open(directory)
 
 
-def facts(run: Run, dataset: Dataset, options: TrainingOptions) -> dict[str, Any]:
-    """What must be the same on all machines, by the name that an error gives it."""
+def run_config(run: Run, dataset: Dataset, options: TrainingOptions) -> dict[str, Any]:
+    """Returns what must be the same on all machines, by the name that an error gives it."""
     shards = "".join(shard.sha256 for shard in dataset.record.splits["train"].shards)
     found = {"problem": run.problem.name, "seed": run.seed, "precision": run.precision}
     found |= {name: getattr(options, name) for name in ("microbatch_tokens", "jit_compile", "deterministic")}
@@ -73,8 +73,8 @@ def facts(run: Run, dataset: Dataset, options: TrainingOptions) -> dict[str, Any
     return found | {f"version of {package}": versions()[package] for package in ("t2t_repro", "tensorflow", "keras")}
 
 
-def share(cluster: Cluster, strategy: tf.distribute.Strategy, variables: Sequence[tf.Variable]) -> None:
-    """Gives every replica on every machine the chief's values of `variables`. To be called on all of them."""
+def broadcast(cluster: Cluster, strategy: tf.distribute.Strategy, variables: Sequence[tf.Variable]) -> None:
+    """Gives every replica on every machine the chief's values of `variables`. All machines call it."""
     if cluster.size == 1:
         return
 
@@ -91,11 +91,11 @@ def share(cluster: Cluster, strategy: tf.distribute.Strategy, variables: Sequenc
     assign()
 
 
-class StopTogether:
-    """Whether a signal was `caught` on any machine: to be called before each update, on all, which all give the same.
+class CoordinatedStop:
+    """Whether a signal was `caught` on any machine. All machines call it before each step, and get the same answer.
 
-    What was caught is summed over the machines beside the update, and read before the next one, so that no device
-    waits: a signal ends the training after one update more. One machine alone knows at once.
+    The signals are summed over the machines beside the step, and read before the next one, so that no device waits:
+    training stops one step later. One machine alone knows immediately.
     """
 
     def __init__(self, cluster: Cluster, strategy: tf.distribute.Strategy, caught: Sequence[int]):
@@ -115,7 +115,7 @@ class StopTogether:
 
     @property
     def signal(self) -> int:
-        """The signal to stop for, or 0: the agreed one, or, after the last update, one that was caught here."""
+        """The signal to stop for, or 0: the agreed one, or, after the last step, one that was caught here."""
         return self._agreed or next(iter(self._caught), 0)
 
     @tf.function(autograph=False)
@@ -124,22 +124,23 @@ class StopTogether:
 
 
 @contextlib.contextmanager
-def noticed(cluster: Cluster) -> Iterator[None]:
-    """Turns what TensorFlow raises where a machine is gone into a ConnectionError that names it. That takes TensorFlow
-    about 10 seconds.
+def worker_failures_named(cluster: Cluster) -> Iterator[None]:
+    """Turns the error that TensorFlow raises if a machine is gone into a ConnectionError that names it.
+
+    TensorFlow notices after about 10 seconds.
     """
     try:
         yield
     except _LOST as error:
         if cluster.size == 1:
             raise
-        raise ConnectionError(
-            f"{_gone(cluster, error)} is gone; what was saved last is whole: start all again by the same command"
-        ) from None
+        lost = _lost_machine(cluster, error)
+        again = "start all again by the same command"
+        raise ConnectionError(f"{lost} is gone; the last checkpoint is intact: {again}") from None
 
 
-def _gone(cluster: Cluster, error: tf.errors.OpError) -> str:
-    """The machine that an error of TensorFlow's names, by its task."""
+def _lost_machine(cluster: Cluster, error: tf.errors.OpError) -> str:
+    """Returns the machine that an error of TensorFlow names by its task."""
     for job, number in re.findall(r"/job:(\w+)/(?:replica:0/)?task:(\d+)", str(error)):
         task = (job, int(number))
         if task in cluster.tasks and cluster.tasks.index(task) != cluster.index:

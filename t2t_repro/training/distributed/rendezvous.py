@@ -1,7 +1,7 @@
-"""Which machines train together, and their meeting before TensorFlow connects them.
+"""The machines of a run, and their rendezvous before TensorFlow connects them.
 
-TensorFlow's own connecting waits for a missing machine without end, deaf to Ctrl-C, and would train machines together
-that were started with different commands. So they meet first, at the chief's address, and settle what must be the same.
+TensorFlow itself waits for a missing machine for ever, ignores Ctrl-C meanwhile, and would connect machines that were
+started with different commands. So they first connect to the chief's address, and compare what must be the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ START_SECONDS = 300.0  # for all to come; T2T_REPRO_START_SECONDS in the environ
 GREETING_SECONDS = 10.0  # for what is sent at once: after it, a connection is not one of ours
 LINE_BYTES = 1 << 20
 
-_GUARD = """
+_WATCHDOG = """
 import os, select, sys
 if not select.select([0], [], [], float(sys.argv[1]))[0]:
     os.write(2, sys.argv[2].encode() + b"\\n")
@@ -36,7 +36,7 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class Cluster:
-    """The machines of one training, the chief first, and which of them this is. One alone has no addresses.
+    """The machines of one run, the chief first, and which of them this is. One alone has no addresses.
 
     `tasks` are TensorFlow's names for them: ("chief", 0), ("worker", 0).
     """
@@ -47,7 +47,7 @@ class Cluster:
 
     @classmethod
     def from_environment(cls) -> Cluster:
-        """As TF_CONFIG says; one machine alone where it says nothing. Raises ValueError for what it cannot mean."""
+        """Returns the cluster of TF_CONFIG, or one machine alone without it. Raises ValueError if it is not valid."""
         text = os.environ.get("TF_CONFIG", "")
         if not text.strip():
             return cls()
@@ -88,15 +88,15 @@ class Cluster:
         return self.index == 0
 
     def name(self, index: int) -> str:
-        """How a line speaks of a machine: `the chief (host1:2222)`, `worker 1 (host2:2222)`."""
+        """Returns the name of a machine for a message: `the chief (host1:2222)`, `worker 1 (host2:2222)`."""
         return f"{f'worker {self.tasks[index][1]}' if index else 'the chief'} ({self.addresses[index]})"
 
 
-class Meeting:
-    """To be entered before anything is written. The chief waits there for all others, and they for it; whatever ends
-    one of them before `agree` has returned, ends all, each with that one's reason. A cluster of one meets nobody.
+class Rendezvous:
+    """A context that all machines enter before they write anything: the chief waits for all others, and they for it.
 
-    Raises ConnectionError where somebody does not come in time, or is gone, or has failed.
+    Whatever ends one of them before `check_consistent` returns, ends all, with that reason. One machine alone waits for
+    nobody. Raises ConnectionError if a machine does not come in time, is gone, or has failed.
     """
 
     def __init__(self, cluster: Cluster, report: Callable[[str], None], seconds: float | None = None):
@@ -104,11 +104,11 @@ class Meeting:
         self._seconds = _start_seconds() if seconds is None else seconds
         self._others: dict[int, _Connection] = {}
 
-    def __enter__(self) -> Meeting:
+    def __enter__(self) -> Rendezvous:
         if self.cluster.size > 1:
             self._deadline = time.monotonic() + self._seconds
             try:
-                self._gather() if self.cluster.is_chief else self._come()
+                self._accept_workers() if self.cluster.is_chief else self._connect()
             except BaseException as error:
                 self.__exit__(type(error), error, None)
                 raise
@@ -117,39 +117,40 @@ class Meeting:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
         if kind is not None:
             reason = str(error) if isinstance(error, ValueError | OSError) else kind.__name__
-            self._tell({"error": reason or kind.__name__})
+            self._send({"error": reason or kind.__name__})
         self._close()
 
-    def after_chief(self) -> None:
-        """Returns when the chief has come to this call too: at once on the chief itself. It may take its time."""
+    def wait_for_chief(self) -> None:
+        """Waits, without a limit, until the chief has called this too."""
         if self.cluster.is_chief:
-            self._tell({"ready": True})
+            self._send({"ready": True})
         else:
-            self._hear("ready", None)
+            self._receive("ready", None)
 
-    def agree(self, facts: Mapping[str, Any]) -> None:
-        """Raises ValueError, naming the first difference, unless `facts`, JSON, are the same everywhere. It is the end
-        of the meeting: all return at about the same time, and the chief's port is free for TensorFlow.
+    def check_consistent(self, config: Mapping[str, Any]) -> None:
+        """Raises ValueError, naming the first difference, unless `config`, JSON, is the same everywhere.
+
+        It ends the rendezvous: all return at about the same time, and the chief's port is free for TensorFlow.
         """
         if self.cluster.is_chief:
-            self._tell({"facts": facts})
+            self._send({"facts": config})
             for index in sorted(self._others):
-                self._hear("same", self._seconds, index)
-            self._tell({"go": True})
+                self._receive("same", self._seconds, index)
+            self._send({"go": True})
         else:
-            theirs = self._hear("facts", None)
-            mine = json.loads(json.dumps(facts))
+            theirs = self._receive("facts", None)
+            mine = json.loads(json.dumps(config))
             for name in sorted(mine.keys() | theirs.keys()):
                 if mine.get(name) != theirs.get(name):
                     raise ValueError(
                         f"{name} is {mine.get(name)!r} on {self.cluster.name(self.cluster.index)} and "
                         f"{theirs.get(name)!r} on the chief; start all by one command, on the same data"
                     )
-            self._tell({"same": True})
-            self._hear("go", None)
+            self._send({"same": True})
+            self._receive("go", None)
         self._close()
 
-    def _gather(self) -> None:
+    def _accept_workers(self) -> None:
         port = int(self.cluster.addresses[0].rpartition(":")[2])
         both = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
@@ -174,13 +175,13 @@ class Meeting:
                 self._greet(connection)
 
     def _missing(self) -> set[int]:
-        """Who is still to come; one that came and was killed is to come again."""
+        """Returns the workers that are not connected; one that was killed must connect again."""
         for index in [index for index, peer in self._others.items() if peer.is_closed()]:
             self._others.pop(index).close()
         return set(range(1, self.cluster.size)) - self._others.keys()
 
     def _greet(self, connection: socket.socket) -> None:
-        """Takes in a worker. A stranger is let go; a worker that comes again was started again."""
+        """Accepts a worker; closes any other connection. A worker that connects again was started again."""
         peer = _Connection(connection)
         try:
             hello = peer.read(min(GREETING_SECONDS, max(self._deadline - time.monotonic(), 0.01)))
@@ -200,13 +201,13 @@ class Meeting:
             self._others.pop(index).close()
         self._others[index] = peer
 
-    def _come(self) -> None:
+    def _connect(self) -> None:
         host, _, port = self.cluster.addresses[0].rpartition(":")
         self._report(f"waiting for {self.cluster.name(0)}, {self._seconds:.0f} s at most")
         while (left := self._deadline - time.monotonic()) > 0:
             try:
-                peer, answer = self._knock(host.strip("[]"), int(port), min(left, GREETING_SECONDS))
-            except (OSError, ValueError):  # nobody there yet, or a training of before that is still to end
+                peer, answer = self._greet_chief(host.strip("[]"), int(port), min(left, GREETING_SECONDS))
+            except (OSError, ValueError):  # nobody there yet, or an earlier run that has not ended
                 time.sleep(min(left, 0.5))
                 continue
             self._others[0] = peer
@@ -218,7 +219,7 @@ class Meeting:
             "start the same command there, or correct TF_CONFIG"
         )
 
-    def _knock(self, host: str, port: int, seconds: float) -> tuple[_Connection, dict[str, Any]]:
+    def _greet_chief(self, host: str, port: int, seconds: float) -> tuple[_Connection, dict[str, Any]]:
         peer = _Connection(socket.create_connection((host, port), seconds))
         try:
             peer.write({"worker": self.cluster.index, "cluster": self.cluster.addresses})
@@ -227,14 +228,14 @@ class Meeting:
             peer.close()
             raise
 
-    def _tell(self, message: Mapping[str, Any]) -> None:
-        """To all; one that is gone shows when it is listened to."""
+    def _send(self, message: Mapping[str, Any]) -> None:
+        """Sends to all; `_receive` notices one that is gone."""
         for peer in self._others.values():
             with contextlib.suppress(OSError):
                 peer.write(message)
 
-    def _hear(self, key: str, seconds: float | None, index: int = 0) -> Any:
-        """What the other says under `key`; waits for `seconds`, or as long as it lives."""
+    def _receive(self, key: str, seconds: float | None, index: int = 0) -> Any:
+        """Returns the other's message under `key`; waits for `seconds`, or as long as it lives."""
         name = self.cluster.name(index)
         try:
             message = self._others[index].read(seconds)
@@ -257,17 +258,17 @@ class Meeting:
 
 
 @contextlib.contextmanager
-def ended_after(seconds: float, line: str) -> Iterator[None]:
-    """What takes longer than `seconds` ends the process by SIGKILL, with `line` on stderr.
+def watchdog(seconds: float, line: str) -> Iterator[None]:
+    """Ends this process by SIGKILL, with `line` on stderr, if the block takes longer than `seconds`.
 
-    It is a process of its own that waits, for what holds Python's lock lets no thread of this one speak.
+    Another process waits, because a call that holds Python's lock lets no thread of this one run.
     """
-    command = [sys.executable, "-S", "-c", _GUARD, str(seconds), f"t2t-trainer: {line}", str(os.getpid())]
-    guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    command = [sys.executable, "-S", "-c", _WATCHDOG, str(seconds), f"t2t-trainer: {line}", str(os.getpid())]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     try:
         yield
     finally:
-        guard.communicate()  # the end of its input ends it
+        process.communicate()  # the end of its input ends it
 
 
 def _start_seconds() -> float:
@@ -282,7 +283,7 @@ def _start_seconds() -> float:
 
 
 class _Connection:
-    """Messages over a socket: JSON objects, one a line."""
+    """Messages over a socket: JSON objects, one per line."""
 
     def __init__(self, connected: socket.socket):
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a machine that vanishes is noticed in 45 s
@@ -296,7 +297,7 @@ class _Connection:
         self._socket.sendall(json.dumps(message).encode("utf-8") + b"\n")
 
     def read(self, seconds: float | None) -> dict[str, Any]:
-        """Raises OSError where nothing comes, and ValueError where something else does."""
+        """Raises OSError if nothing comes, and ValueError if it is not a message."""
         self._socket.settimeout(seconds)
         line = self._lines.readline(LINE_BYTES)
         if not line:
@@ -307,7 +308,7 @@ class _Connection:
         return message
 
     def is_closed(self) -> bool:
-        """By the other side, which has not been asked for anything yet."""
+        """Returns whether the other side closed it, without reading a message."""
         self._socket.settimeout(0)
         try:
             return not self._socket.recv(1, socket.MSG_PEEK)

@@ -1,8 +1,7 @@
-"""`dry_run`: what a training will be and take, before it is begun. It trains nothing and writes nothing."""
+"""`dry_run`: estimates what training will take before it starts. It trains nothing and writes nothing."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import shutil
@@ -23,40 +22,37 @@ from t2t_repro.registry import HPARAMS, RECORDS
 from t2t_repro.run import Run
 from t2t_repro.training import hardware, memory
 from t2t_repro.training import precision as precisions
+from t2t_repro.training.checkpoints import exclusive_lock
 from t2t_repro.training.dry_run.assumed_data import MEAN_LENGTH, assumed
-from t2t_repro.training.dry_run.profiler import Flight
+from t2t_repro.training.dry_run.profiler import Profiler
 from t2t_repro.training.metrics import clock
-from t2t_repro.training.trainer import (
-    MakeSampler,
-    checkpoints_kept,
-    chosen_precision,
-    must_fit,
-    only_trainer,
-)
+from t2t_repro.training.train_step import validate_settings
+from t2t_repro.training.trainer import checkpoints_kept
+from t2t_repro.training.validation import MakeSampler
 
 GIB = 2**30
 BUSY = 0.2  # by how much the rate of products changes at the least if other work slows the machine
 
 
 @dataclass(frozen=True)
-class Forecast:
-    """What `dry_run` has found."""
+class Estimate:
+    """The result of `dry_run`."""
 
-    steps: int  # still to do
+    steps: int  # that are left
     steps_per_epoch: float  # NaN if the data is not prepared
     tokens_per_second: float  # real target tokens
-    seconds_per_update: float
+    seconds_per_step: float
     startup_seconds: float  # of the graph
     sampling_seconds: float  # of the graph that decodes samples
     evaluation_seconds: float  # of one, its samples included
     seconds: float  # all of these, to the end
-    peak_bytes: int  # of the fullest GPU, or of the process
-    disk_bytes: int  # of the checkpoints that are kept, the newest besides, and one more while it is written
+    peak_bytes: int  # of the fullest GPU, or of the process, in what was computed here
+    disk_bytes: int  # of the checkpoints that are kept, also the newest, and one more while it is written
     flops: float  # of all steps, from the first
 
 
 def say(line: str) -> None:
-    """Prints a line at once: what follows it may take long, or the process with it."""
+    """Prints a line immediately: the next one may take long."""
     print(line, flush=True)
 
 
@@ -70,7 +66,7 @@ def dry_run(
     show: Callable[[str], None] = say,
     report: Callable[[str], None] = log,
     sampler: MakeSampler | None = None,
-) -> Forecast:
+) -> Estimate:
     """Estimates what `train` with the same arguments would do, and shows it in lines of at most 80 columns.
 
     `data_dir` holds data of `problem` (`preparation.provenance` compares it), or none. Preparing it may take hours and
@@ -80,8 +76,8 @@ def dry_run(
     Raises ValueError if `train` would, or if memory or disk do not suffice; `OutOfMemory` if another process may find
     that they do; FileNotFoundError if there is a run to continue without its data.
     """
-    must_fit(problem, hparams)
-    precision = chosen_precision(options.precision, output_dir)
+    validate_settings(problem, hparams)
+    precision = precisions.resolve_for_run(options.precision, output_dir)
     precisions.allow_tf32(precision == "tf32")
     directory = os.path.join(data_dir, problem.name)
     if not Dataset.exists(directory) and not Run.exists(output_dir):
@@ -89,143 +85,141 @@ def dry_run(
         run.can_start()
         report("dry run: the data is not prepared; pairs of random tokens take its place")
         with assumed(problem) as dataset:
-            return _estimate(Flight(run, dataset, problem.vocab_size, None, options, report, known=False), show)
+            return _estimate(Profiler(run, dataset, problem.vocab_size, None, options, report, prepared=False), show)
     dataset = Dataset.open(directory)
     vocabulary = Vocabulary(dataset.vocabulary)
     run = Run(output_dir, problem, hparams, data_dir, options.seed, precision, vocabulary.sha256)
     run.can_start()
     _must_be_free(run)
-    return _estimate(Flight(run, dataset, vocabulary.size, sampler, options, report), show)
+    return _estimate(Profiler(run, dataset, vocabulary.size, sampler, options, report), show)
 
 
-def _estimate(flight: Flight, show: Callable[[str], None]) -> Forecast:
-    output_dir, options = flight.run.directory, flight.options
-    for line in _plan(flight):
+def _estimate(profiler: Profiler, show: Callable[[str], None]) -> Estimate:
+    output_dir, options = profiler.run.directory, profiler.options
+    for line in _plan(profiler):
         show(line)
-    flight = _measured(flight, show)
-    forecast = _forecast(flight, options)
-    for line in _outcome(flight, forecast):
+    profiler = _measured(profiler, show)
+    found = _total(profiler, options)
+    for line in _outcome(profiler, found):
         show(line)
     free = shutil.disk_usage(nearest_folder(output_dir)).free
-    if forecast.disk_bytes > free:
+    if found.disk_bytes > free:
         raise ValueError(
-            f"does not fit: checkpoints take {_size(forecast.disk_bytes)} and {_size(free)} are free in "
-            f"{nearest_folder(output_dir)!r}; give another --output_dir, "
-            "or keep fewer (--override=average_checkpoints=5)"
+            f"does not fit: checkpoints take {_size(found.disk_bytes)} and {_size(free)} are free in "
+            f"{nearest_folder(output_dir)!r}; give another output_dir, "
+            "or keep fewer (average_checkpoints=5)"
         )
-    return forecast
+    return found
 
 
-def _measured(flight: Flight, show: Callable[[str], None]) -> Flight:
-    """Returns `flight` when it is done, or one in smaller micro-batches, as `train` would continue."""
+def _measured(profiler: Profiler, show: Callable[[str], None]) -> Profiler:
+    """Returns `profiler` when it is done, or one in smaller micro-batches, as `train` would continue."""
     while True:
         try:
-            flight.measure()
-            return flight
+            profiler.measure()
+            return profiler
         except tf.errors.OpError as error:
-            if not memory.ran_out(error):
+            if not memory.is_out_of_memory(error):
                 raise
-            fails, h = f"out of memory {flight.at}", flight.run.hparams
-            if flight.trained or not batching.may_halve(h.batch_tokens, flight.count, flight.run.problem.max_length):
-                raise ValueError(f"does not fit: {fails}; {memory.SMALLER} ({error.message:.100})") from None
-        smaller = math.ceil(h.batch_tokens / (2 * flight.count))
+            fails, run = f"out of memory {profiler.stage}", profiler.run
+            smaller_fits = batching.may_halve(run.hparams.batch_tokens, profiler.count, run.problem.max_length)
+            if profiler.trained or not smaller_fits:
+                raise ValueError(f"does not fit: {fails}; {memory.REMEDY} ({error.message:.100})") from None
+        smaller = math.ceil(run.hparams.batch_tokens / (2 * profiler.count))
         for line in _wrapped("", f"{fails}; once more with micro-batches of {smaller:,} tokens"):
             show(line)
-        if flight.replicas > 1:
+        if profiler.replicas > 1:
             raise memory.OutOfMemory(f"does not fit: {fails}; set microbatch_tokens to {smaller:,}", smaller)
-        options = dataclasses.replace(flight.options, microbatch_tokens=smaller)
-        flight = Flight(
-            flight.run, flight.dataset, flight.vocab_size, flight.sampler, options, flight.report, flight.known
-        )
+        profiler = profiler.with_microbatches(smaller)
 
 
-def _plan(flight: Flight) -> Iterator[str]:
-    """The lines that need no measuring."""
-    run, h = flight.run, flight.run.hparams
-    pairs = f"{flight.dataset.record.splits['train'].pairs:,} training pairs"
-    if not flight.known:
+def _plan(profiler: Profiler) -> Iterator[str]:
+    """Yields the lines that need no measurement."""
+    run, h = profiler.run, profiler.run.hparams
+    pairs = f"{profiler.dataset.record.splits['train'].pairs:,} training pairs"
+    if not profiler.prepared:
         longest = f"at most {run.problem.max_length:,}"
         pairs = f"not prepared: lengths are assumed ({MEAN_LENGTH} tokens per side on average, {longest})"
     yield from _wrapped("problem     ", f"{run.problem.name}, {pairs}")
     yield from _wrapped("set         ", f"{h.name}: {h.description}")
-    parameters = h.num_parameters(flight.vocab_size)
-    yield f"parameters  {parameters:,} with {flight.vocab_size:,} subwords{_papers(h, 'millions')}"
-    each = flight.sizes.shape[1]
+    parameters = h.num_parameters(profiler.vocab_size)
+    yield f"parameters  {parameters:,} with {profiler.vocab_size:,} subwords{_papers(h, 'millions')}"
+    each = profiler.sizes.shape[1]
     step = f"{each} micro-batch{'es' * (each > 1)} per device and step"
     yield from _wrapped(
         "devices     ",
-        f"{flight.replicas} x {hardware.name()}, {run.precision}{', XLA' * flight.jit_compile}; {step}",
+        f"{profiler.replicas} x {hardware.name()}, {run.precision}{', XLA' if profiler.jit_compile else ''}; {step}",
     )
     statistics = padding_statistics.empty_statistics()
-    padding_statistics.add_parts(statistics, flight.sizes, flight.tokens)
+    padding_statistics.add_parts(statistics, profiler.sizes, profiler.tokens)
     yield ""
-    if flight.known and flight.share < 1:
-        yield f"of {len(flight.window.rows):,} pairs, a random sample:"
-    yield from padding_statistics.format_table(statistics, h.batch_tokens, flight.count).splitlines()
+    if profiler.prepared and profiler.share < 1:
+        yield f"of {len(profiler.window.rows):,} pairs, a random sample:"
+    yield from padding_statistics.format_table(statistics, h.batch_tokens, profiler.count).splitlines()
     yield ""
 
 
-def _forecast(flight: Flight, options: TrainingOptions) -> Forecast:
-    h, steps = flight.run.hparams, flight.steps()
-    per_update = flight.seconds_per_update()
-    updating = flight.startup + steps * per_update
+def _total(profiler: Profiler, options: TrainingOptions) -> Estimate:
+    h, steps = profiler.run.hparams, profiler.steps()
+    per_step = profiler.seconds_per_step()
+    updating = profiler.startup + steps * per_step
     evaluations = math.ceil(steps / (options.checkpoint_steps or h.checkpoint_steps))
     if options.checkpoint_minutes:
         evaluations = max(evaluations, 1 + int(updating / 60 / options.checkpoint_minutes))
     # weights and the two moments of Adam, float32
-    checkpoint = 3 * 4 * h.num_parameters(flight.vocab_size)
-    return Forecast(
+    checkpoint = 3 * 4 * h.num_parameters(profiler.vocab_size)
+    return Estimate(
         steps=steps,
-        steps_per_epoch=flight.updates / flight.share if flight.known else math.nan,
-        tokens_per_second=float(flight.tokens[..., 1].sum()) / flight.updates / per_update,
-        seconds_per_update=per_update,
-        startup_seconds=flight.startup,
-        sampling_seconds=flight.sampling,
-        evaluation_seconds=flight.evaluation,
-        seconds=(updating + flight.sampling + evaluations * flight.evaluation) if steps else 0.0,
-        peak_bytes=flight.peak,
-        disk_bytes=max((checkpoints_kept(h) + 2) * checkpoint - bytes_in(flight.run.checkpoints), 0),
-        flops=flight.flops_per_update() * h.train_steps,
+        steps_per_epoch=profiler.window_steps / profiler.share if profiler.prepared else math.nan,
+        tokens_per_second=float(profiler.tokens[..., 1].sum()) / profiler.window_steps / per_step,
+        seconds_per_step=per_step,
+        startup_seconds=profiler.startup,
+        sampling_seconds=profiler.sampling,
+        evaluation_seconds=profiler.evaluation,
+        seconds=(updating + profiler.sampling + evaluations * profiler.evaluation) if steps else 0.0,
+        peak_bytes=profiler.peak,
+        disk_bytes=max((checkpoints_kept(h) + 2) * checkpoint - bytes_in(profiler.run.checkpoints), 0),
+        flops=profiler.flops_per_step() * h.train_steps,
     )
 
 
-def _outcome(flight: Flight, forecast: Forecast) -> Iterator[str]:
-    h, total = flight.run.hparams, hardware.total_bytes()
-    some = "" if flight.share >= 1 else " (from a sample)"
-    shape = " x ".join(f"{n:,}" for n in flight.worst)
-    files = [file for split in flight.dataset.record.splits.values() for file in split.shards]
-    epoch, data = f"{forecast.steps_per_epoch:,.0f} updates{some}", _size(sum(file.bytes for file in files))
-    evaluation = f"evaluation with {forecast.evaluation_seconds:.2g} s each time"
-    if not flight.known:
+def _outcome(profiler: Profiler, found: Estimate) -> Iterator[str]:
+    h, total = profiler.run.hparams, hardware.total_bytes()
+    some = "" if profiler.share >= 1 else " (from a sample)"
+    shape = " x ".join(f"{n:,}" for n in profiler.worst)
+    files = [file for split in profiler.dataset.record.splits.values() for file in split.shards]
+    epoch, data = f"{found.steps_per_epoch:,.0f} steps{some}", _size(sum(file.bytes for file in files))
+    evaluation = f"evaluation with {found.evaluation_seconds:.2g} s each time"
+    if not profiler.prepared:
         epoch, data, evaluation = "unknown", "unknown size", "without evaluation"
-    busy = f"; that rate changed by {flight.slowed:.0%} meanwhile: other work slows it" * (flight.slowed > BUSY)
+    busy = f"; that rate changed by {profiler.slowed:.0%} meanwhile: other work slows it" * (profiler.slowed > BUSY)
     lines = {
-        "epoch": f"{epoch}; {forecast.steps:,} to do",
-        "speed": f"{forecast.tokens_per_second:,.0f} target tokens/s, {forecast.seconds_per_update:.3g} s an update, "
-        f"{flight.rate / flight.matrix_rate:.0%} of products' rate{busy}",
-        "time": f"{clock(forecast.seconds)} to the end, {evaluation}",
-        "worst": f"a part of {shape} (pairs, source, target): {flight.worst_seconds:.2g} s, and it fits",
-        "memory": f"{_size(forecast.peak_bytes)} at most{f' of {_size(total)}' if total else ''}",
-        "disk": f"{_size(forecast.disk_bytes)} more for {checkpoints_kept(h)} checkpoints, the newest and the next; "
+        "epoch": f"{epoch}; {found.steps:,} to do",
+        "speed": f"{found.tokens_per_second:,.0f} target tokens/s, {found.seconds_per_step:.3g} s per step, "
+        f"{profiler.rate / profiler.matrix_rate:.0%} of the rate of products{busy}",
+        "time": f"{clock(found.seconds)} to the end, {evaluation}",
+        "worst": f"a micro-batch of {shape} (pairs, source, target): {profiler.worst_seconds:.2g} s, and it fits",
+        "memory": f"at least {_size(found.peak_bytes)}{f' of {_size(total)}' if total else ''}",
+        "disk": f"{_size(found.disk_bytes)} more for {checkpoints_kept(h)} checkpoints, the newest and the next; "
         f"data: {data}",
-        "cost": f"{forecast.flops:.2g} FLOPs in {h.train_steps:,} updates{_papers(h, 'flops')}",
+        "cost": f"{found.flops:.2g} FLOPs in {h.train_steps:,} steps{_papers(h, 'flops')}",
     }
-    if flight.jit_compile:
-        each = f"{flight.compiling:.2g} s each to compile; what they hold comes on top of the memory"
-        lines["XLA"] = f"{flight.programs()} programs for as many shapes, {each}"
+    if profiler.jit_compile:
+        each = f"{profiler.compiling:.2g} s each to compile; what they hold comes on top of the memory"
+        lines["XLA"] = f"{profiler.programs()} programs for as many shapes, {each}"
     for name, text in lines.items():
         yield from _wrapped(f"{name:<12}", text)
 
 
 def _must_be_free(run: Run) -> None:
-    """Raises ValueError where a trainer is at work in the run's directory; its lock is held for that moment alone."""
+    """Raises ValueError if a trainer is at work in the run's directory; holds its lock for that moment alone."""
     if os.path.exists(os.path.join(run.directory, ".lock")):
-        with only_trainer(run):
+        with exclusive_lock(run):
             pass
 
 
 def _papers(hparams: HParams, figure: str) -> str:
-    """What the paper prints for the set, where it is one of the paper's and altered in nothing but its length."""
+    """Returns what the paper prints for the set, if it is one of the paper's with nothing changed but `train_steps`."""
     registered, record = HPARAMS.get(hparams.name), RECORDS.get(hparams.name)
     if registered is None or record is None or hparams.changes(registered).keys() - {"train_steps"}:
         return ""

@@ -107,12 +107,12 @@ def test_two_machines_of_two_devices_train_as_one_of_one(data, tmp_path):
     assert "4 replicas" in chief.err and "BLEU" in chief.out and not worker.out
     (one,) = end(start(data, alone, 5, free_ports(1), PART="500"))
     assert one.code == 0, one.err
-    assert Run.open(together).training["replicas"] == 4 and Run.open(alone).training["replicas"] == 1
+    assert Run.open(together).training.replicas == 4 and Run.open(alone).training.replicas == 1
     for name, expected in weights(alone, 5).items():
         found = weights(together, 5)[name]
         assert np.linalg.norm(found - expected) <= 1e-3 * np.linalg.norm(expected), name
     spent = [Run.open(directory).training for directory in (alone, together)]
-    assert spent[0]["target_tokens"] == spent[1]["target_tokens"]
+    assert spent[0].target_tokens == spent[1].target_tokens
     assert len(list(Path(together).glob("events.out.*.v2"))) == 1  # the scores have a file of their own
 
 
@@ -140,7 +140,7 @@ def test_stopped_and_killed_and_continued_is_uninterrupted(data, tmp_path, undis
     assert [machine.code for machine in stopped] == [128 + number] * 2, stopped
     line = f"t2t-trainer: stopped by {number.name}; the same command continues"
     assert [last_line(machine) for machine in stopped] == [line, line]
-    reached = Run.open(output_dir).training["step"]
+    reached = Run.open(output_dir).training.step
     assert 20 < reached < STEPS and paths(Run.open(output_dir))[-1].endswith(f"ckpt-{reached}")
 
     machines = two(data, output_dir, STEPS)
@@ -151,7 +151,7 @@ def test_stopped_and_killed_and_continued_is_uninterrupted(data, tmp_path, undis
     assert ended[left].code == 1 and time.monotonic() - killed < 60, ended[left].err
     assert f"continuing {output_dir} at step {reached}" in ended[0].err
     assert re.fullmatch(
-        rf"t2t-trainer: ({name} \(localhost:\d+\)|another machine) is gone; what was saved last is whole: "
+        rf"t2t-trainer: ({name} \(localhost:\d+\)|another machine) is gone; the last checkpoint is intact: "
         "start all again by the same command",
         last_line(ended[left]),
     )
@@ -198,42 +198,42 @@ def test_a_lost_machine_is_named():
         ("Error reported from /job:worker/task:0: /job:chief/task:0", "the chief (a:1)"),
         ("Socket closed", "another machine"),
     ]:
-        with pytest.raises(ConnectionError, match=f"^{re.escape(name)} is gone; what was saved last is whole"):
-            with coordination.noticed(cluster):
+        with pytest.raises(ConnectionError, match=f"^{re.escape(name)} is gone; the last checkpoint is intact"):
+            with coordination.worker_failures_named(cluster):
                 raise tf.errors.UnavailableError(None, None, text)
 
 
 def test_other_errors_are_no_lost_machine():
     two = Cluster(("a:1", "b:2"), (("worker", 0), ("worker", 1)))
     for cluster, error in [(two, tf.errors.InvalidArgumentError), (Cluster(), tf.errors.UnavailableError)]:
-        with pytest.raises(error, match="shapes differ"), coordination.noticed(cluster):
+        with pytest.raises(error, match="shapes differ"), coordination.worker_failures_named(cluster):
             raise error(None, None, "shapes differ")
 
 
 def test_another_machine_only_reads_the_data(data, tmp_path):
-    assert coordination.prepared(PROBLEM, data).shards("train")
+    assert coordination.open_prepared(PROBLEM, data).shards("train")
     with pytest.raises(FileNotFoundError, match="no prepared data in '.*/animals', and the chief alone prepares; give"):
-        coordination.prepared(PROBLEM, str(tmp_path))
+        coordination.open_prepared(PROBLEM, str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_must_be_the_same(trained, data):
     """The set and the text; not the length of a file's path, nor how the run is stored."""
-    prepared = coordination.prepared(PROBLEM, data)
-    facts = coordination.facts(trained, prepared, OPTIONS)
+    prepared = coordination.open_prepared(PROBLEM, data)
+    facts = coordination.run_config(trained, prepared, OPTIONS)
     assert (facts["problem"], facts["d_model"], facts["seed"], facts["precision"]) == ("animals", 16, 1, "float32")
     assert facts["SHA-256 of the vocabulary"] == trained.vocabulary_sha256
     elsewhere = replace(trained, directory="elsewhere", data_dir="there")
-    assert coordination.facts(elsewhere, prepared, OPTIONS) == facts
-    assert coordination.facts(elsewhere, prepared, replace(OPTIONS, microbatch_tokens=16)) != facts
-    assert coordination.facts(elsewhere, prepared, replace(OPTIONS, jit_compile=True)) != facts
+    assert coordination.run_config(elsewhere, prepared, OPTIONS) == facts
+    assert coordination.run_config(elsewhere, prepared, replace(OPTIONS, microbatch_tokens=16)) != facts
+    assert coordination.run_config(elsewhere, prepared, replace(OPTIONS, jit_compile=True)) != facts
     longer = replace(trained, hparams=replace(trained.hparams, train_steps=9))
-    assert coordination.facts(longer, prepared, OPTIONS) != facts
+    assert coordination.run_config(longer, prepared, OPTIONS) != facts
 
 
 def test_one_machine_alone_stops_at_once():
     caught: list[int] = []
-    stop = coordination.StopTogether(Cluster(), tf.distribute.get_strategy(), caught)
+    stop = coordination.CoordinatedStop(Cluster(), tf.distribute.get_strategy(), caught)
     assert not stop() and stop.signal == 0
     caught.append(signal.SIGTERM)
     assert stop() and stop.signal == signal.SIGTERM

@@ -16,7 +16,7 @@ import pytest
 from conftest import CHECKOUT
 from helpers.subprocesses import free_ports
 
-from t2t_repro.training.distributed.rendezvous import Cluster, Meeting
+from t2t_repro.training.distributed.rendezvous import Cluster, Rendezvous
 
 FACTS = {"seed": 1, "d_model": 16, "learning": (1, 2)}
 
@@ -55,13 +55,13 @@ def part(cluster: Cluster, facts=None, prepare=lambda: None, seconds: float = 20
     """A machine's part in a meeting, as the trainer plays it."""
 
     def play() -> None:
-        with Meeting(cluster, silent, seconds) as meeting:
+        with Rendezvous(cluster, silent, seconds) as rendezvous:
             if cluster.is_chief:
                 prepare()
-            meeting.after_chief()
+            rendezvous.wait_for_chief()
             if not cluster.is_chief:
                 prepare()
-            meeting.agree(FACTS if facts is None else facts)
+            rendezvous.check_consistent(FACTS if facts is None else facts)
 
     return play
 
@@ -80,9 +80,9 @@ def test_one_machine_alone(monkeypatch, text):
         monkeypatch.setenv("TF_CONFIG", text)
     alone = Cluster.from_environment()
     assert (alone.size, alone.is_chief) == (1, True)
-    with Meeting(alone, silent) as meeting:
-        meeting.after_chief()
-        meeting.agree(FACTS)
+    with Rendezvous(alone, silent) as rendezvous:
+        rendezvous.wait_for_chief()
+        rendezvous.check_consistent(FACTS)
 
 
 def test_workers_in_their_order(monkeypatch):
@@ -126,10 +126,10 @@ def test_what_tf_config_cannot_mean(monkeypatch, config, message):
 def test_a_time_to_start_that_is_none(monkeypatch, text):
     monkeypatch.setenv("T2T_REPRO_START_SECONDS", text)
     with pytest.raises(ValueError, match=f"T2T_REPRO_START_SECONDS: '{text}' is no number of seconds above 0"):
-        Meeting(Cluster(), silent)
+        Rendezvous(Cluster(), silent)
 
 
-# Meeting.
+# Rendezvous.
 
 
 def test_all_come_and_agree_and_leave_the_port_free():
@@ -190,9 +190,9 @@ def test_a_machine_that_vanishes():
     machines = cluster_of(2)
 
     def vanish() -> None:
-        with Meeting(machines[1], silent, 20) as meeting:
-            meeting.after_chief()  # before, it might be started again
-            meeting._close()
+        with Rendezvous(machines[1], silent, 20) as rendezvous:
+            rendezvous.wait_for_chief()  # before, it might be started again
+            rendezvous._close()
 
     chief, _ = at_once(part(machines[0]), vanish)
     assert chief == f"{machines[0].name(1)} is gone; see what it said, and start all again"
@@ -245,9 +245,9 @@ def test_a_port_that_is_taken():
 def test_what_takes_too_long_is_ended():
     """Even what lets no other thread run, as TensorFlow's connecting: a lock of the interpreter held in C."""
     program = (
-        "import ctypes; from t2t_repro.training.distributed.rendezvous import ended_after\n"
-        "with ended_after(60, 'not said'): pass\n"
-        "with ended_after(0.2, 'it took too long'): ctypes.PyDLL(None).sleep(60)\n"
+        "import ctypes; from t2t_repro.training.distributed.rendezvous import watchdog\n"
+        "with watchdog(60, 'not said'): pass\n"
+        "with watchdog(0.2, 'it took too long'): ctypes.PyDLL(None).sleep(60)\n"
     )
     started, environment = time.monotonic(), {**os.environ, "PYTHONPATH": str(CHECKOUT)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)

@@ -25,10 +25,9 @@ from t2t_repro.data.dataset import Dataset
 from t2t_repro.flops import training_flops
 from t2t_repro.registry import HPARAMS
 from t2t_repro.run import Run
-from t2t_repro.training import precision
 from t2t_repro.training.dry_run import assumed_data, estimate, profiler
 from t2t_repro.training.dry_run.estimate import dry_run
-from t2t_repro.training.dry_run.profiler import Flight
+from t2t_repro.training.dry_run.profiler import Profiler
 
 
 def files(folder: str) -> dict[str, tuple[int, int]]:
@@ -49,15 +48,15 @@ def sampler(model, run, dataset):
     return lambda: time.sleep(next(pauses))
 
 
-reports: list[str] = []  # of the dry run `flown`
+reports: list[str] = []  # of the dry run `estimated`
 
 
 @pytest.fixture(scope="module")
-def flown(data, tmp_path_factory):
-    """A dry run: its forecast, its lines, and the data before and after."""
+def estimated(data, tmp_path_factory):
+    """A dry run: its estimate, its lines, and the data before and after."""
     lines: list[str] = []
     reports.clear()
-    before, folder = files(data), str(tmp_path_factory.mktemp("flown") / "RUN")
+    before, folder = files(data), str(tmp_path_factory.mktemp("estimated") / "RUN")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batching, "PART_TOKENS", PART_TOKENS)
         one_cpu = functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"])
@@ -65,18 +64,16 @@ def flown(data, tmp_path_factory):
         patch.setattr(profiler, "TIMED_SECONDS", 0.2)
         patch.setattr(profiler.hardware, "matrix_rate", lambda precision, devices: 1e12)
         options = TrainingOptions(precision="float32", checkpoint_steps=4)
-        forecast = dry_run(
-            PROBLEM, TINY, data, folder, options, show=lines.append, report=reports.append, sampler=sampler
-        )
-    return forecast, lines, folder, before
+        found = dry_run(PROBLEM, TINY, data, folder, options, show=lines.append, report=reports.append, sampler=sampler)
+    return found, lines, folder, before
 
 
-def test_it_writes_nothing(flown, data):
-    _, _, folder, before = flown
+def test_it_writes_nothing(estimated, data):
+    _, _, folder, before = estimated
     assert not os.path.exists(folder) and files(data) == before
 
 
-def test_each_measurement_is_reported_before_it_is_made(flown):
+def test_each_measurement_is_reported_before_it_is_made(estimated):
     number = r"[\d,]+"
     shapes = rf"{number} x {number} x {number} \(pairs, source, target\)"
     whats = (
@@ -90,32 +87,32 @@ def test_each_measurement_is_reported_before_it_is_made(flown):
 
 
 @pytest.mark.slow
-def test_what_xla_will_take(flown, data, tmp_path, monkeypatch):
+def test_what_xla_will_take(estimated, data, tmp_path, monkeypatch):
     """Each shape that is to come is compiled once."""
     made, lines = [], []
     options = replace(FLOAT32, checkpoint_steps=4, jit_compile=True)
-    monkeypatch.setattr(estimate, "Flight", lambda *arguments: made.append(Flight(*arguments)) or made[-1])
-    forecast = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), options, show=lines.append)
+    monkeypatch.setattr(estimate, "Profiler", lambda *arguments: made.append(Profiler(*arguments)) or made[-1])
+    found = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), options, show=lines.append)
     (there,) = made
     assert 0 < there.programs() <= len(np.unique(there.sizes.reshape(-1, 3), axis=0))
-    assert forecast.startup_seconds > there.compiling * there.programs() > 0
+    assert found.startup_seconds > there.compiling * there.programs() > 0
     assert f"XLA         {there.programs()} programs for as many shapes, " in "\n".join(lines)
-    assert forecast.flops == flown[0].flops and forecast.seconds_per_update < there.compiling
+    assert found.flops == estimated[0].flops and found.seconds_per_step < there.compiling
 
 
-def test_counts_are_those_of_the_training(flown, trained):
+def test_counts_are_those_of_the_training(estimated, trained):
     """Updates an epoch, FLOPs of them all, and the checkpoints' disk, beside what the real one left."""
-    forecast, _, _, _ = flown
+    found, _, _, _ = estimated
     epoch = list(trained_elements(trained))
-    assert (forecast.steps, forecast.steps_per_epoch) == (8, len(epoch))
+    assert (found.steps, found.steps_per_epoch) == (8, len(epoch))
     flops = sum(
         training_flops(TINY, PROBLEM.vocab_size, *size, np.count_nonzero(target))
         for element in epoch
         for target, size in zip(element["targets"], element["sizes"].tolist(), strict=True)
     )
-    assert forecast.flops == pytest.approx(8 * flops / len(epoch))
+    assert found.flops == pytest.approx(8 * flops / len(epoch))
     weights = 12 * TINY.num_parameters(PROBLEM.vocab_size)  # and two moments
-    assert forecast.disk_bytes == 7 * weights  # five that may be averaged, the newest, and the next one
+    assert found.disk_bytes == 7 * weights  # five that may be averaged, the newest, and the next one
     (file,) = Path(trained.checkpoints).glob("ckpt-8.data-*")
     assert weights < file.stat().st_size < weights + 200_000  # the names of the variables, however small they are
 
@@ -125,49 +122,32 @@ def trained_elements(trained: Run):
     return input_pipeline.training_batches(shards, TINY.batch_tokens, 1, 0).as_numpy_iterator()
 
 
-def test_time_is_put_together_from_its_parts(flown):
-    forecast, _, _, _ = flown
-    updating = forecast.startup_seconds + 8 * forecast.seconds_per_update
-    samples = forecast.sampling_seconds + 2 * forecast.evaluation_seconds
-    assert forecast.seconds == pytest.approx(updating + samples)
-    assert 0 < forecast.seconds_per_update < forecast.startup_seconds and forecast.evaluation_seconds > 0.1
-    assert forecast.sampling_seconds > 0
-    assert forecast.tokens_per_second > 0 and 10**8 < forecast.peak_bytes < 10**11
+def test_time_is_put_together_from_its_parts(estimated):
+    found, _, _, _ = estimated
+    updating = found.startup_seconds + 8 * found.seconds_per_step
+    samples = found.sampling_seconds + 2 * found.evaluation_seconds
+    assert found.seconds == pytest.approx(updating + samples)
+    assert 0 < found.seconds_per_step < found.startup_seconds and found.evaluation_seconds > 0.1
+    assert found.sampling_seconds > 0
+    assert found.tokens_per_second > 0 and 10**8 < found.peak_bytes < 10**11
 
 
-def test_long_updates_are_foretold_without_samples(data, tmp_path, monkeypatch):
+def test_long_steps_are_estimated_without_samples(data, tmp_path, monkeypatch):
     monkeypatch.setattr(profiler, "TIMED_SECONDS", 0.0)
     monkeypatch.setattr(profiler, "LONG", 0.0)
     folder = str(tmp_path / "RUN")
-    forecast = dry_run(PROBLEM, TINY, data, folder, FLOAT32, show=lambda line: None, sampler=lambda *_: pytest.fail)
-    assert forecast.sampling_seconds == 0 < forecast.evaluation_seconds
+    found = dry_run(PROBLEM, TINY, data, folder, FLOAT32, show=lambda line: None, sampler=lambda *_: pytest.fail)
+    assert found.sampling_seconds == 0 < found.evaluation_seconds
 
 
-def test_memory_grows_with_shapes_that_are_still_to_come():
-    """Counted by hand: products of B M rows and of B L rows, and those of attention; parts without pairs count for
-    nothing, what was there before does not again, and no more is kept than TensorFlow keeps."""
-    sizes = np.array([[4, 6, 5], [4, 6, 5], [8, 3, 5], [0, 0, 0]])  # 24 and 24 rows; 20 and 40 rows
-    assert profiler._shapes_kept(sizes) == 1 * 11 + 2 * 17 + 6 * (2 + 2 + 2)
-    many = np.stack([np.full(500, 1), *np.mgrid[1:501, 1:2].reshape(2, -1)], axis=1)
-    assert profiler._shapes_kept(many) == 1_024 + 1_024
-
-
-@pytest.mark.skipif(precision.resolve("auto") != "bfloat16", reason="needs a processor with bfloat16")
-def test_a_shape_of_a_product_costs_memory_on_a_cpu():
-    """oneDNN's code for it, once."""
-    tried = "from t2t_repro.training import hardware; print(*(hardware.bytes_per_shape('bfloat16') for _ in 'ab'))"
-    first, again = map(float, in_a_process("-c", tried).stdout.split())
-    assert 2**14 < first < 2**21 and again < first / 4
-
-
-def test_what_it_shows(flown):
-    _, lines, _, _ = flown
+def test_what_it_shows(estimated):
+    _, lines, _, _ = estimated
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     assert "problem     animals, 300 training pairs\nset         tiny: \n" in text.replace("tiny:\n", "tiny: \n")
     assert f"parameters  {TINY.num_parameters(PROBLEM.vocab_size):,} with 330 subwords" in text and "paper" not in text
     assert "2,000 tokens per side, in parts of 1,000; the longer side of each part:" in lines
-    assert "epoch       3 updates; 8 to do" in lines
+    assert "epoch       3 steps; 8 to do" in lines
     named = [line.split()[0] for line in lines if line[:1].strip()]  # a line that is wrapped goes on indented
     assert named[-7:] == "epoch speed time worst memory disk cost".split()
 
@@ -176,16 +156,16 @@ def test_a_run_that_is_there_is_left_as_it_is(trained, data, tmp_path, monkeypat
     """And it is told what that has still to do: nothing; the time of it is not measured here."""
     folder = shutil.copytree(trained.directory, str(tmp_path / "RUN"))
     before = files(folder)
-    flights = []
+    profilers = []
 
     def stop(self):
-        flights.append(self)
+        profilers.append(self)
         raise Stop
 
-    monkeypatch.setattr(Flight, "measure", stop)
+    monkeypatch.setattr(Profiler, "measure", stop)
     with pytest.raises(Stop):
         dry_run(PROBLEM, TINY, data, folder, FLOAT32, show=lambda line: None)
-    assert files(folder) == before and flights[0].steps() == 0
+    assert files(folder) == before and profilers[0].steps() == 0
     with pytest.raises(ValueError, match="RUN' holds another run: its seed is 1, not 2"):
         dry_run(PROBLEM, TINY, data, folder, replace(FLOAT32, seed=2))
 
@@ -198,11 +178,11 @@ def test_the_worst_is_the_longest_that_may_come(data, monkeypatch):
     """Where the window is a part of the data, a part full of its longest pairs; else the longest that is there."""
     dataset = Dataset.open(os.path.join(data, PROBLEM.name))
     run = Run("", PROBLEM, replace(TINY, train_steps=100), data, 1, "float32", "")
-    whole = Flight(run, dataset, PROBLEM.vocab_size)
+    whole = Profiler(run, dataset, PROBLEM.vocab_size)
     batch, source, target = whole._worst()
     assert whole.share == 1 and [batch, source, target] in whole.sizes.reshape(-1, 3).tolist()
     monkeypatch.setattr(input_pipeline, "WINDOW", 100)
-    sampled = Flight(run, dataset, PROBLEM.vocab_size)
+    sampled = Profiler(run, dataset, PROBLEM.vocab_size)
     longest = dataset.record.splits["train"].max_lengths
     assert sampled.share == pytest.approx(1 / 3)
     assert sampled._worst() == (1_000 // max(longest), *longest)
@@ -224,22 +204,22 @@ def test_the_papers_figures_stand_beside_its_own_sets_alone():
 # What does not fit.
 
 
-def test_data_that_is_not_prepared_is_replaced_by_assumed_lengths(tmp_path, monkeypatch, flown):
+def test_data_that_is_not_prepared_is_replaced_by_assumed_lengths(tmp_path, monkeypatch, estimated):
     """All that follows from the set is as with the data; nothing is written."""
     monkeypatch.setattr(profiler, "TIMED_SECONDS", 0.2)
     monkeypatch.setattr(assumed_data, "PAIRS", 2_000)
     lines: list[str] = []
     where = str(tmp_path / "data"), str(tmp_path / "RUN")
-    forecast = dry_run(PROBLEM, TINY, *where, replace(FLOAT32, checkpoint_steps=4), show=lines.append, sampler=sampler)
+    found = dry_run(PROBLEM, TINY, *where, replace(FLOAT32, checkpoint_steps=4), show=lines.append, sampler=sampler)
     assert os.listdir(tmp_path) == []
     shown = " ".join(" ".join(lines).split())
     assert "animals, not prepared: lengths are assumed (27 tokens per side on average, at most 60)" in shown
     assert "epoch unknown; 8 to do" in shown and "to the end, without evaluation" in shown
-    (parameters,) = (line for line in flown[1] if line.startswith("parameters"))
-    assert parameters in lines and forecast.disk_bytes == flown[0].disk_bytes
-    assert forecast.steps == 8 and math.isnan(forecast.steps_per_epoch)
-    assert forecast.tokens_per_second > 0 and forecast.flops > 0 and forecast.peak_bytes > 10**8
-    assert forecast.evaluation_seconds == forecast.sampling_seconds == 0
+    (parameters,) = (line for line in estimated[1] if line.startswith("parameters"))
+    assert parameters in lines and found.disk_bytes == estimated[0].disk_bytes
+    assert found.steps == 8 and math.isnan(found.steps_per_epoch)
+    assert found.tokens_per_second > 0 and found.flops > 0 and found.peak_bytes > 10**8
+    assert found.evaluation_seconds == found.sampling_seconds == 0
 
 
 def test_assumed_lengths_are_those_of_the_page(monkeypatch):
@@ -278,31 +258,33 @@ def test_a_run_that_another_trainer_is_at(trained, data, tmp_path):
 
 def test_out_of_memory(data, tmp_path, monkeypatch):
     def full(self):
-        self.at = "in the evaluation"
+        self.stage = "in the evaluation"
         self.trained = True  # so it was the evaluation
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 
-    monkeypatch.setattr(Flight, "measure", full)
+    monkeypatch.setattr(Profiler, "measure", full)
     with pytest.raises(ValueError, match="does not fit: out of memory in the evaluation; take a smaller set"):
         dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), show=lambda line: None)
 
 
-def test_dry_run_continues_with_smaller_microbatches(data, tmp_path, monkeypatch, flown):
+def test_dry_run_continues_with_smaller_microbatches(data, tmp_path, monkeypatch, estimated):
     """A step is two micro-batches of some forty pairs, unless memory runs out."""
     refuse_parts(monkeypatch, more_than=40)
     lines: list[str] = []
-    forecast = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), FLOAT32, show=lines.append)
+    found = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), FLOAT32, show=lines.append)
     shown = " ".join(lines)
-    assert re.search(r"out of memory on a part of \d+ x 13 x 16 .* once more with\s+micro-batches of 500 tokens", shown)
-    assert forecast.flops == pytest.approx(flown[0].flops, rel=0.05)
+    assert re.search(
+        r"out of memory on a micro-batch of \d+ x 13 x 16 .* once more with\s+micro-batches of 500 tokens", shown
+    )
+    assert found.flops == pytest.approx(estimated[0].flops, rel=0.05)
 
 
-def test_too_little_disk(data, flown, tmp_path, monkeypatch):
-    forecast, _, _, _ = flown
+def test_too_little_disk(data, estimated, tmp_path, monkeypatch):
+    found, _, _, _ = estimated
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(estimate.shutil, "disk_usage", lambda path: usage(10**9, 0, forecast.disk_bytes - 1))
-    monkeypatch.setattr(Flight, "measure", lambda self: None)
-    monkeypatch.setattr(estimate, "_forecast", lambda *_: forecast)
+    monkeypatch.setattr(estimate.shutil, "disk_usage", lambda path: usage(10**9, 0, found.disk_bytes - 1))
+    monkeypatch.setattr(Profiler, "measure", lambda self: None)
+    monkeypatch.setattr(estimate, "_total", lambda *_: found)
     monkeypatch.setattr(estimate, "_outcome", lambda *_: iter(()))
     with pytest.raises(ValueError, match=f"does not fit: checkpoints take .* MiB are free in {str(tmp_path)!r}; give "):
         dry_run(PROBLEM, TINY, data, str(tmp_path / "not" / "there"), show=lambda line: None)
@@ -330,13 +312,13 @@ def test_what_the_kernel_does_without_a_word_is_told(child, code, error):
 
 
 @pytest.mark.slow
-def test_on_two_replicas(flown, data, tmp_path, monkeypatch):
+def test_on_two_replicas(estimated, data, tmp_path, monkeypatch):
     """Both CPUs of these tests, one part each: the same updates of the same cost."""
     monkeypatch.undo()
     monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)
     lines: list[str] = []
-    forecast = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), FLOAT32, show=lines.append)
-    assert (forecast.steps_per_epoch, forecast.flops) == (flown[0].steps_per_epoch, pytest.approx(flown[0].flops))
+    found = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), FLOAT32, show=lines.append)
+    assert (found.steps_per_epoch, found.flops) == (estimated[0].steps_per_epoch, pytest.approx(estimated[0].flops))
     assert any(
         line.startswith("devices     2 x ") and line.endswith("1 micro-batch per device and step") for line in lines
     )

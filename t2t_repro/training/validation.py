@@ -1,0 +1,67 @@
+"""Validation of a model in training: loss, perplexity and accuracy, and its translations of a few sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from t2t_repro.data import input_pipeline
+from t2t_repro.data.dataset import Dataset
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.run import Run
+from t2t_repro.training import memory
+from t2t_repro.training.loss import Loss, total
+from t2t_repro.training.metrics import MetricsLogger, safe_exp
+from t2t_repro.training.train_step import make_evaluator
+
+
+class Sample(NamedTuple):
+    """The translations of a few sentences by a model in training."""
+
+    scores: dict[str, float]  # by name, as "sample_BLEU"
+    translations: list[tuple[str, str, str]]  # source, reference, ours
+
+
+MakeSampler = Callable[[Transformer, Run, Dataset], Callable[[], Sample]]
+
+
+class Validation:
+    """Scores the model on the validation split, with the weights that it has when this is called."""
+
+    def __init__(self, model: Transformer, run: Run, dataset: Dataset, sampler: MakeSampler | None = None):
+        self._shards, self._max_tokens = dataset.shards("validation"), run.hparams.max_positions
+        self._evaluate = make_evaluator(model, run.hparams.label_smoothing)
+        self._sample = sampler(model, run, dataset) if sampler else lambda: Sample({}, [])
+
+    def __call__(self, step: int, logger: MetricsLogger) -> None:
+        """Reports the scores at a checkpoint. Raises `tf.errors.OpError` if memory does not suffice."""
+        loss, sample = self._loss(), self._sample()
+        perplexity, accuracy = safe_exp(loss.plain / loss.tokens), loss.correct / loss.tokens
+        values = {"validation_loss": loss.smoothed / loss.tokens, "validation_perplexity": perplexity}
+        scores = "".join(f", {name.replace('_', ' ')} {score:.1f}" for name, score in sample.scores.items())
+        logger.write(
+            step,
+            values | {"validation_accuracy": accuracy} | sample.scores,
+            f"checkpoint at step {step:,}: validation ppl {perplexity:.2f}, acc {accuracy:.1%}{scores}",
+        )
+        logger.show(step, sample.translations)
+
+    def _loss(self) -> Loss:
+        """Returns the sums as Python numbers. Batches are halved each time that memory runs out, down to single
+        pairs."""
+        batch_tokens = input_pipeline.EVALUATION_TOKENS
+        while True:
+            try:
+                batches = input_pipeline.evaluation_batches(self._shards, batch_tokens, self._max_tokens)
+                return total(self._evaluate(batch["inputs"], batch["targets"]) for batch in batches)
+            except tf.errors.OpError as error:
+                if not memory.is_out_of_memory(error) or batch_tokens == 1:
+                    raise
+                batch_tokens //= 2
+
+    def truncation(self) -> str:
+        """Returns a line about pairs that are longer than the model's positions, if any."""
+        longer, limit = input_pipeline.longer_pairs(self._shards, self._max_tokens), self._max_tokens
+        return f"{longer:,} validation pairs have more than {limit:,} tokens per side and are cut" if longer else ""
