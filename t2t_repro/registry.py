@@ -1,8 +1,8 @@
-"""PROBLEMS and HPARAMS: what `--problem` and `--hparams` name; RECORDS of the latter. A dict with two good errors.
+"""PROBLEMS and HPARAMS: the known problems and hyperparameter sets; RECORDS of the latter. A dict with two good errors.
 
 A name comes to be known in one of three ways: a module of `t2t_repro.problems` or `t2t_repro.hparams` registers it;
 an installed package has an entry point in the group of the same name; or a user's directory is imported with
-`import_user_directory` (`--t2t_usr_dir`).
+`import_user_directory`.
 """
 
 from __future__ import annotations

@@ -47,12 +47,12 @@ def newest_version(export_dir: str) -> int:
     Raises FileNotFoundError if there is none, saying what is there.
     """
     if not os.path.isdir(export_dir):
-        raise FileNotFoundError(f"--export_dir: no directory {export_dir!r}; give the one that t2t-exporter wrote to")
+        raise FileNotFoundError(f"export_dir: no directory {export_dir!r}; give the one that t2t-exporter wrote to")
     numbers = [int(name) for name in os.listdir(export_dir) if re.fullmatch(r"\d+", name)]
     versions = [number for number in numbers if holds_graph(os.path.join(export_dir, str(number)))]
     if not versions:
         what = "its versions are in another format" if numbers else "it has no numbered folder"
-        raise FileNotFoundError(f"--export_dir: {export_dir!r} holds no SavedModel, {what}; write one by t2t-exporter")
+        raise FileNotFoundError(f"export_dir: {export_dir!r} holds no SavedModel, {what}; write one by t2t-exporter")
     return max(versions)
 
 

@@ -89,7 +89,7 @@ def export(
 def _next_version(export_dir: str) -> Iterator[tuple[str, str]]:
     """A temporary folder to write to, and the numbered name it gets at the end; on an error nothing is left."""
     if os.path.exists(export_dir) and not os.path.isdir(export_dir):
-        raise ValueError(f"--export_dir: {export_dir!r} is a file; give a directory")
+        raise ValueError(f"export_dir: {export_dir!r} is a file; give a directory")
     os.makedirs(export_dir, exist_ok=True)
     temporary = tempfile.mkdtemp(prefix=".writing-", dir=export_dir)
     try:

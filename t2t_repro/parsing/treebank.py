@@ -149,9 +149,7 @@ def paths(corpus: Trees) -> list[str]:
     if not corpus.sections:
         return [corpus.path]
     if not os.path.isdir(corpus.path):
-        raise FileNotFoundError(
-            f"--raw_dir: no directory {corpus.path!r}; give the one that holds the treebank's files"
-        )
+        raise FileNotFoundError(f"raw_dir: no directory {corpus.path!r}; give the one that holds the treebank's files")
     found: dict[str, str] = {}
     for folder, _, names in os.walk(corpus.path):
         for name in names:
@@ -159,13 +157,13 @@ def paths(corpus: Trees) -> list[str]:
             if match and int(match[1]) in corpus.sections:
                 article, path = name.lower().removesuffix(".gz"), os.path.join(folder, name)
                 if article in found:
-                    raise ValueError(f"{found[article]} and {path} are the same article; give --raw_dir one of them")
+                    raise ValueError(f"{found[article]} and {path} are the same article; give raw_dir one of them")
                 found[article] = path
     missing = sorted({*corpus.sections} - {int(article[4:6]) for article in found})
     if missing:
         numbers = ", ".join(f"{section:02d}" for section in missing)
         raise FileNotFoundError(
-            f"--raw_dir: {corpus.path!r} holds no wsj_{missing[0]:02d}*.mrg (missing sections: {numbers}); "
+            f"raw_dir: {corpus.path!r} holds no wsj_{missing[0]:02d}*.mrg (missing sections: {numbers}); "
             "give the folder of the Penn Treebank's Wall Street Journal, sections 02 to 23"
         )
     return [found[article] for article in sorted(found)]

@@ -47,7 +47,7 @@ def serve(
     """
     name = model_name or os.path.basename(os.path.abspath(export_dir))
     if not _NAME.fullmatch(name):
-        raise ValueError(f"--model_name: {name!r} cannot stand in an address; use letters, digits, . _ and -")
+        raise ValueError(f"model_name: {name!r} cannot stand in an address; use letters, digits, . _ and -")
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(each) for each in bound(host, port)]
         report(f"loading version {newest_version(export_dir)} of {name}")

@@ -139,7 +139,7 @@ def test_articles_of_a_section(treebank, tmp_path):
 
 
 def test_a_folder_that_is_no_treebank(treebank, tmp_path):
-    with pytest.raises(FileNotFoundError, match="--raw_dir: no directory '.*none'; give the one that holds the tree"):
+    with pytest.raises(FileNotFoundError, match="^raw_dir: no directory '.*none'; give the one that holds the tree"):
         paths(Trees(str(tmp_path / "none"), (2,)))
     with pytest.raises(
         FileNotFoundError, match=r"holds no wsj_25\*\.mrg \(missing sections: 25, 30\); give the folder"
