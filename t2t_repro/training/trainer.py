@@ -100,7 +100,7 @@ def train(
             run.note(dataclasses.replace(run.training, data=data))
         with exclusive_lock(run) if cluster.is_chief else nullcontext():
             rendezvous.check_consistent(coordination.run_config(run, dataset, options))
-            with _caught_signals() as caught, coordination.worker_failures_named(cluster):
+            with caught_signals() as caught, coordination.worker_failures_named(cluster):
                 Trainer(run, cluster, dataset, vocabulary.size, options, report, sampler).train(caught)
     return run
 
@@ -338,7 +338,7 @@ def _equation(step: TrainStep) -> str:
 
 
 @contextmanager
-def _caught_signals() -> Iterator[list[int]]:
+def caught_signals() -> Iterator[list[int]]:
     """Yields a list that the first SIGINT or SIGTERM is put into; the second one acts as usual."""
     caught: list[int] = []
     on_main_thread = threading.current_thread() is threading.main_thread()

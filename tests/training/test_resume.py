@@ -55,7 +55,7 @@ def test_the_second_signal_stops_at_once():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what it runs behind
     terminates = signal.getsignal(signal.SIGTERM)
     try:
-        with pytest.raises(KeyboardInterrupt), trainer._signals() as caught:
+        with pytest.raises(KeyboardInterrupt), trainer.caught_signals() as caught:
             signal.raise_signal(signal.SIGTERM)
             assert caught == [signal.SIGTERM]
             signal.raise_signal(signal.SIGINT)
