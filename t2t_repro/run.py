@@ -75,7 +75,9 @@ class TrainingRecord:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> TrainingRecord:
-        """Raises AttributeError, KeyError or TypeError if `to_json` did not write it."""
+        """Raises KeyError or TypeError if `to_json` did not write it."""
+        if not isinstance(record, dict):
+            raise TypeError(f"training must be an object, got {record!r}")
         if "device" in record and "replicas" not in record:
             raise KeyError("replicas")
         names = ("step", "target_tokens", "flops", "seconds", "replicas", "held_tokens")

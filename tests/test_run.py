@@ -190,7 +190,7 @@ def test_note_keeps_what_this_version_does_not_know(run, vocabulary):
 @pytest.mark.parametrize(
     ("training", "message"),
     [
-        ([1], "run.json is damaged"),
+        ([1], r"run.json is damaged: training must be an object, got \[1\]"),
         ({"step": "2"}, "run.json is damaged: step must be a number, got '2'"),
         ({"device": "a GPU"}, "run.json is damaged: no 'replicas'"),
         ({"device": 1, "replicas": 1}, "run.json is damaged: device must be text, got 1"),
