@@ -53,7 +53,7 @@ def test_commands(program, texts, tmp_path, monkeypatch):
     options = ["--train_steps=3", "--override=dropout=0.2", "--override=d_k=8"]
     arguments = [*texts, data, f"--output_dir={runs}", "--rows=c_n2,big", "--scale=tiny", "--jobs=2", *options]
     result = program("t2t-ablate", *arguments)
-    assert result.code == 0 and result.err == "2 rows, 0 of them done before\n"
+    assert result.code == 0 and result.err == "2 rows, 0 of them already done\n"
     assert prepared == [("t2t_datagen", sorted([*texts, data], key=prepared[0][1].index))]
     [(commands, jobs, directory)] = ran
     assert list(commands) == ["big@tiny", "c_n2@tiny"]  # the costlier first
@@ -117,7 +117,7 @@ def test_rows_are_trained_scored_and_skipped_the_second_time(texts, tmp_path):
 
     ablate("--rows=c_n2,d_ls0", "--jobs=2")
     again = ablate("--rows=c_n2,d_ls0,base")
-    assert "3 rows, 2 of them done before" in again.stderr
+    assert "3 rows, 2 of them already done" in again.stderr
     outcomes, _ = read_runs(str(runs))
     assert sorted(outcome.row for outcome in outcomes) == ["base", "c_n2", "d_ls0"]
     for outcome in outcomes:

@@ -117,9 +117,9 @@ def test_version(program, name):
         ("t2t-trainer", ["--train_steps=0"], "flag --train_steps=0: 0 is not a positive integer"),
         ("t2t-trainer", ["--problem"], "Missing value for flag --problem"),
         ("t2t-exporter", ["--output_dir=R"], "missing --export_dir"),
-        ("t2t-registry", ["--diff=base"], "--diff takes two sets, as --diff=base,big, and stands alone"),
+        ("t2t-registry", ["--diff=base"], "--diff takes two sets, such as --diff=base,big, and no other selection"),
         ("t2t-registry", ["--new_problem=mine"], "--new_problem needs a directory: --new_problem=NAME DIR"),
-        ("t2t-registry", ["--override=d_k=3"], "--override needs --hparams: it replaces fields of that set"),
+        ("t2t-registry", ["--override=d_k=3"], "--override needs --hparams: it changes fields of that set"),
     ],
 )
 def test_wrong_command_line(program, name, arguments, message):
@@ -333,7 +333,7 @@ def test_registry_describes_a_set(program):
     }
     text = " ".join(out.split())
     assert "d_k 64 3.2.2 width of a query and a key" in text
-    assert "63,045,632 parameters with a vocabulary of 37,000. The paper prints 65 million. Solved for" in text
+    assert "63,045,632 parameters with a vocabulary of 37,000. The paper prints 65 million. The sizes" in text
 
 
 def test_registry_prints_no_figure_of_the_paper_for_an_altered_set(program):
@@ -542,7 +542,7 @@ def test_dry_run_trains_nothing(program, training, stand_in, monkeypatch):
     """In a process of its own, with what the training would be given."""
     calls = []
     stand_in("training.dry_run.estimate", dry_run=lambda *positional, **named: calls.append((positional, named)))
-    monkeypatch.setattr(launcher, "go_on_in_a_child", lambda value: (value, calls.append("a child")))
+    monkeypatch.setattr(launcher, "continue_in_child", lambda value: (value, calls.append("a child")))
     options = ["--dry_run", "--train_steps=7", "--seed=3", "--checkpoint_steps=5", "--jit_compile"]
     options += ["--microbatch_tokens=16", "--deterministic"]
     assert program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, *options) == (0, "", "")
@@ -556,7 +556,7 @@ def test_dry_run_trains_nothing(program, training, stand_in, monkeypatch):
 def test_dry_run_needs_no_text(program, training, stand_in, monkeypatch):
     calls = []
     stand_in("training.dry_run.estimate", dry_run=lambda *positional, **named: calls.append(positional))
-    monkeypatch.setattr(launcher, "go_on_in_a_child", lambda value: (value, None))
+    monkeypatch.setattr(launcher, "continue_in_child", lambda value: (value, None))
     assert program("t2t-trainer", "--problem=translate_files", *TRAIN, "--dry_run", "--vocab_size=900").code == 0
     assert calls[0][0].takes_files and calls[0][0].vocab_size == 900
 
@@ -708,7 +708,7 @@ def test_decoder_keeps_a_newline_of_the_model_inside_its_line(program, translato
 def test_decoder_interactive(program, translator):
     code, out, err = program("t2t-decoder", "--output_dir=RUN", "--decode_interactive", stdin=b"ja\n\xff\nnein")
     assert (code, out) == (0, "-0.5000\tJA\n-0.5000\tNEIN\n")
-    assert err == "that was not UTF-8; type it again\n"
+    assert err == "the line is not valid UTF-8; type it again\n"
 
 
 @pytest.mark.parametrize(
@@ -716,41 +716,41 @@ def test_decoder_interactive(program, translator):
     [
         ([], 1, "standard input, line 2: not UTF-8 (byte 0xe9 at position 3); convert the file to UTF-8"),
         (["--decode_from_file=none"], 1, "none: No such file or directory"),
-        (["--decode_to_file=no/out"], 1, "--decode_to_file: no directory 'no'; make it first"),
+        (["--decode_to_file=no/out"], 1, "--decode_to_file: no directory 'no'; create it first"),
         (["--decode_to_file=RUN"], 1, "--decode_to_file: 'RUN' is a directory; give a file"),
         (["--alpha=-1"], 1, "alpha must be at least 0 and finite, got -1.0"),
         (["--alpha=nan"], 1, "alpha must be at least 0 and finite, got nan"),
         (
             ["--n_best=5", "--beam_size=4"],
             2,
-            "--n_best=5 is more than --beam_size=4; raise that (see t2t-decoder --help)",
+            "--n_best=5 is more than --beam_size=4; raise --beam_size (see t2t-decoder --help)",
         ),
         (
             ["--decode_interactive", "--decode_to_file=out"],
             2,
-            "--decode_interactive reads the keyboard: leave out --decode_to_file (see t2t-decoder --help)",
+            "--decode_interactive reads from the keyboard; remove --decode_to_file (see t2t-decoder --help)",
         ),
         (
             ["--sampling_temperature=1", "--beam_size=2"],
             2,
-            "--sampling_temperature searches for nothing: leave out --beam_size (see t2t-decoder --help)",
+            "--sampling_temperature replaces beam search; remove --beam_size (see t2t-decoder --help)",
         ),
         (["--sampling_temperature=0"], 1, "--sampling_temperature must be above 0 and finite, got 0.0"),
         (
             ["--sampling_top_k=5"],
             2,
-            "--sampling_top_k is for sampling; give --sampling_temperature too (see t2t-decoder --help)",
+            "--sampling_top_k is only for sampling; give --sampling_temperature too (see t2t-decoder --help)",
         ),
         (
             ["--score_file=three.tsv", "--n_best=2"],
             2,
-            "--score_file scores what is given: leave out --n_best (see t2t-decoder --help)",
+            "--score_file scores given translations; remove --n_best (see t2t-decoder --help)",
         ),
         (["--score_file=three.tsv"], 1, "three.tsv, line 2: expected a source, a tab and a target, got 2 tabs"),
         (
             ["--decode_from_file=three.tsv", "--prefix_file=one"],
             1,
-            "one has 1 lines beside 3 to translate; give one for each",
+            "one has 1 lines for 3 lines to translate; give one for each",
         ),
     ],
 )
@@ -793,7 +793,9 @@ def _wait_for(text, descriptor):
 
 
 def test_well_formed_is_for_parsing(program, run):
-    message = "t2t-decoder: --well_formed is for parsing, and 'RUN' is a run of translation (see t2t-decoder --help)\n"
+    message = (
+        "t2t-decoder: --well_formed is only for parsing, and 'RUN' is a translation run (see t2t-decoder --help)\n"
+    )
     assert program("t2t-decoder", "--output_dir=RUN", "--well_formed") == (2, "", message)
 
 
@@ -803,7 +805,7 @@ def test_well_formed_is_for_parsing(program, run):
 def test_what_is_for_translation(program, run, flag):
     problem = Problem(name="parse_files", description="", vocab_size=100, metric="f1")
     dataclasses.replace(run, directory="PARSE", problem=problem).start(run.vocabulary)
-    message = f"--{flag.partition('=')[0]} is for translation, and 'PARSE' is a run of parsing"
+    message = f"--{flag.partition('=')[0]} is only for translation, and 'PARSE' is a parsing run"
     found = program("t2t-decoder", "--output_dir=PARSE", f"--{flag}")
     assert found == (2, "", f"t2t-decoder: {message} (see t2t-decoder --help)\n")
 

@@ -42,7 +42,7 @@ def test_new_problem_is_listed(program, tmp_path):
     [
         ("Mine", "a problem's name must be lower-case letters, digits and _, got 'Mine'"),
         ("../mine", "a problem's name must be lower-case letters, digits and _, got '../mine'"),
-        ("translate_files", "there is a problem 'translate_files' already; choose another name"),
+        ("translate_files", "problem 'translate_files' already exists; choose another name"),
     ],
 )
 def test_new_problem_with_an_impossible_name(program, tmp_path, name, message):
@@ -57,7 +57,7 @@ def test_new_problem_overwrites_nothing(program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for there in ("mine", "file"):
         result = program("t2t-registry", "--new_problem=translate_mine", there)
-        message = f"{there!r} is there already and is not an empty directory; give a new one"
+        message = f"{there!r} already exists and is not an empty directory; give a new one"
         assert result == (1, "", f"t2t-registry: {message}\n")
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == [
         "file",

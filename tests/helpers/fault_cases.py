@@ -252,7 +252,7 @@ INPUT_FAULTS = Area(
         of_run("a directory to read", lambda: None, "Is a directory", (*DECODE, "--decode_from_file=data")),
         of_run("a directory to write", lambda: None, "is a directory", (*DECODE, "--decode_to_file=data")),
         of_run("a folder that is not there", lambda: None, "no directory", (*DECODE, "--decode_to_file=no/out")),
-        of_run("a folder that may not be written to", lambda: os.mkdir("shut", 0o555), "may not write",
+        of_run("a folder that may not be written to", lambda: os.mkdir("shut", 0o555), "no permission to write",
                (*DECODE, "--decode_to_file=shut/out"), around=unprivileged),
         of_run("an export into a file", text("E", ""), "is a file", EXPORT),
         of_run("an export where nothing may be written", lambda: os.mkdir("shut", 0o555), "denied",
