@@ -1,4 +1,4 @@
-"""Problem: a declaration of what to train on. `t2t_repro.preparation` reads and encodes its text."""
+"""Problem: the declaration of a data set and a task. `t2t_repro.preparation` reads and encodes its text."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ class Problem:
     validation: tuple[Corpus, ...] = ()
     test: tuple[Corpus, ...] = ()
     vocab_kind: str = "bpe"  # or "word_piece"; either is shared by source and target (section 5.1)
-    vocab_size: int = 37_000  # exact, padding and end of sentence included
-    max_length: int = 256  # tokens of a training sentence, its end included; longer pairs are dropped and counted
-    metric: str = "bleu"  # names the task: "bleu" is of translation, and "f1", of brackets, is of parsing
-    min_character_count: int = 0  # rarer characters of the vocabulary's sample become bytes; 0: one in 2,000,000
-    sample: int = 0  # if above 0, the number of training pairs that are taken, evenly spaced over the text
+    vocab_size: int = 37_000  # exact, with the padding and end-of-sentence tokens
+    max_length: int = 256  # maximum tokens of a training sentence, EOS included; longer pairs are dropped and counted
+    metric: str = "bleu"  # selects the task: "bleu" for translation, bracket "f1" for parsing
+    min_character_count: int = 0  # rarer characters in the vocabulary's sample become bytes; 0: one in 2,000,000
+    sample: int = 0  # if above 0, train on this many pairs, evenly spaced over the text
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
@@ -123,7 +123,7 @@ class Problem:
         if self.vocab_size < 1:
             raise ValueError(f"vocab_size must be at least 1, got {self.vocab_size}")
         if self.max_length < 2:
-            raise ValueError(f"max_length must be at least 2 (one token and the end), got {self.max_length}")
+            raise ValueError(f"max_length must be at least 2 (one token and EOS), got {self.max_length}")
         if self.metric not in TASKS:
             raise ValueError(f"metric must be {' or '.join(map(repr, TASKS))}, got {self.metric!r}")
         if self.min_character_count < 0:
@@ -132,16 +132,16 @@ class Problem:
             raise ValueError(f"sample must be at least 0, got {self.sample}")
         for corpus in (corpus for split in SPLITS for corpus in self.corpora(split)):
             if isinstance(corpus, Trees) != self.task.takes_trees:
-                raise ValueError(f"metric 'f1' is for Trees, and Trees for no other; got {self.metric!r} with {corpus}")
+                raise ValueError(f"metric 'f1' and Trees belong together; got {self.metric!r} with {corpus}")
 
     @property
     def task(self) -> Task:
-        """Returns what it shares with other problems of its kind. Imports no TensorFlow."""
+        """Returns the task, shared by all problems of its kind. Does not import TensorFlow."""
         return task_of(self.metric)
 
     @property
     def takes_files(self) -> bool:
-        """Whether the user still has to give text: `train_source`, `train_target`, `train_trees` or `raw_dir`."""
+        """True if the user must still give text: `train_source`, `train_target`, `train_trees` or `raw_dir`."""
         return not self.train or any(
             isinstance(corpus, Trees) and not corpus.path for split in SPLITS for corpus in self.corpora(split)
         )
@@ -165,7 +165,7 @@ class Problem:
         return problem
 
     def must_have_text(self) -> None:
-        """Raises ValueError, naming the arguments, if the user still has to give some of it."""
+        """Raises ValueError, naming the arguments, if the user must still give text."""
         if self.takes_files:
             raise ValueError(f"problem {self.name!r} needs your text: {self._wanted()}")
 
@@ -198,7 +198,7 @@ class Problem:
 
     @property
     def takes_raw_dir(self) -> bool:
-        """Whether some of its text is in a folder of downloaded archives of WMT, or of a treebank."""
+        """True if some text comes from a folder of WMT archives or of a treebank."""
         return any(_is_in_raw_dir(corpus) for split in SPLITS for corpus in self.corpora(split))
 
     def with_raw_dir(self, raw_dir: str) -> Problem:
@@ -221,7 +221,7 @@ class Problem:
         return getattr(self, split)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns every field but the corpora, as JSON can hold it."""
+        """Returns every field except the corpora, ready for JSON."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name not in SPLITS}
 
 
@@ -242,6 +242,8 @@ def _found_in(raw_dir: str, corpus: Corpus) -> Corpus:
 
 def _beside(folder: str, corpus: Corpus) -> Corpus:
     paths = {name: getattr(corpus, name, None) for name in ("source", "target", "path", "raw_dir")}
-    joined = {name: os.path.join(folder, path) for name, path in paths.items() if path}  # an absolute path stays itself
+    joined = {
+        name: os.path.join(folder, path) for name, path in paths.items() if path
+    }  # an absolute path stays unchanged
     found: dict[str, Any] = {name: path for name, path in joined.items() if os.path.exists(path)}
     return dataclasses.replace(corpus, **found)

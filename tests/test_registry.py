@@ -152,5 +152,5 @@ def test_user_directory_without_code(tmp_path):
         FileNotFoundError, match="--t2t_usr_dir: '.*none' is not a directory; give the folder with your"
     ):
         import_user_directory(str(tmp_path / "none"))
-    with pytest.raises(FileNotFoundError, match="--t2t_usr_dir: '.*' holds no .py file; put the module"):
+    with pytest.raises(FileNotFoundError, match="--t2t_usr_dir: '.*' contains no .py file; put the module"):
         import_user_directory(str(tmp_path))

@@ -140,7 +140,7 @@ def _read_files(corpus: TextFiles) -> Iterator[Pair]:
         yield source, target
     else:
         if not number:
-            raise ValueError(f"{corpus.source} and {corpus.target} are empty; expected one sentence a line")
+            raise ValueError(f"{corpus.source} and {corpus.target} are empty; expected one sentence per line")
         return
     longer = number + 1 + sum(1 for _ in pairs)
     counts = (number, longer) if source is None else (longer, number)

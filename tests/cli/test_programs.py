@@ -332,7 +332,7 @@ def test_registry_describes_a_set(program):
         "description",
     }
     text = " ".join(out.split())
-    assert "d_k 64 3.2.2 width of a query and a key" in text
+    assert "d_k 64 3.2.2 width of queries and keys" in text
     assert "63,045,632 parameters with a vocabulary of 37,000. The paper prints 65 million. The sizes" in text
 
 
@@ -646,7 +646,7 @@ def test_decoder_reads_what_is_typed_on_windows(program, translator):
 
 def test_decoder_refuses_an_empty_gzip_file(program, translator):
     Path("in.gz").touch()
-    message = "t2t-decoder: in.gz is named .gz and is empty, which no gzip stream is; fetch it again\n"
+    message = "t2t-decoder: in.gz is an empty file named .gz, not a gzip stream; download it again\n"
     assert program("t2t-decoder", "--output_dir=RUN", "--decode_from_file=in.gz") == (1, "", message)
 
 

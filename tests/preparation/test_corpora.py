@@ -68,7 +68,7 @@ def test_a_long_line_is_an_error_or_cut_and_still_too_long(character: str, end: 
         if len(content) <= 100:
             assert list(decode_lines(io.BytesIO(stream), "x")) == ["before", line]
         else:
-            with pytest.raises(ValueError, match="x, line 2: longer than 100 bytes; expected one sentence a line"):
+            with pytest.raises(ValueError, match="x, line 2: longer than 100 bytes; expected one sentence per line"):
                 list(decode_lines(io.BytesIO(stream), "x"))
         after = [line, "after"] if end else [line]
         found = list(decode_lines(io.BytesIO(stream + b"after\n" * bool(end)), "x", cut=True))
@@ -102,7 +102,7 @@ def test_a_pipe(files, tmp_path: Path):
 
 
 def test_empty_files(files):
-    with pytest.raises(ValueError, match=r"text\.de is empty; expected one sentence a line"):
+    with pytest.raises(ValueError, match=r"text\.de is empty; expected one sentence per line"):
         list(read_pairs(files(b"a\n", b"")))
     with pytest.raises(ValueError, match=r"text\.en\.gz and .*text\.de\.gz are empty"):
         list(read_pairs(files(b"", b"", gz=True)))
@@ -129,7 +129,7 @@ def test_a_gzip_stream_cut_off(files):
     corpus = files(os.urandom(5000).hex().encode() + b"\n", b"x\n", gz=True)
     whole = Path(corpus.source).read_bytes()
     Path(corpus.source).write_bytes(whole[:-1000])
-    with pytest.raises(ValueError, match=r"text\.en\.gz is cut off in the middle of its gzip stream"):
+    with pytest.raises(ValueError, match=r"text\.en\.gz is a truncated gzip file"):
         list(read_pairs(corpus))
 
 
@@ -138,7 +138,7 @@ def test_gzip_damaged_and_not_gzip_at_all(files):
     whole = Path(corpus.source).read_bytes()
     for content in (b"plain text\n", whole[:20] + b"\xff\xff\xff" + whole[23:], whole[:-6] + b"\0" * 6):
         Path(corpus.source).write_bytes(content)
-        with pytest.raises(ValueError, match=r"text\.en\.gz is named \.gz, but gzip cannot read it"):
+        with pytest.raises(ValueError, match=r"text\.en\.gz is not a valid gzip file"):
             list(read_pairs(corpus))
 
 
@@ -158,7 +158,7 @@ def test_gigantic_lines_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
             return len(buffer)
 
     endless = Endless()
-    with pytest.raises(ValueError, match="here, line 1: longer than 10 bytes; expected one sentence a line"):
+    with pytest.raises(ValueError, match="here, line 1: longer than 10 bytes; expected one sentence per line"):
         list(decode_lines(io.BufferedReader(endless, 64), "here"))
     assert endless.read_so_far < 1000
 
