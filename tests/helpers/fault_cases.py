@@ -84,7 +84,7 @@ TEXT_FAULTS = Area(
         of_text("gzip cut off", zipped("train.en.gz", LINES, cut=-30), "is cut off", GZIP),
         of_text("gzip with a bit flipped", zipped("train.en.gz", LINES, flipped=-6), "is not a valid gzip file", GZIP),
         of_text("nothing but empty lines", both(text("train.en", "\n" * 60), text("train.de", "\n" * 60)),
-                "nothing to hold"),
+                "too small for a validation split"),
         of_text("one side not given", lambda: None, "give both", (*PREPARE, "--train_source=train.en")),
         of_text("more subwords than the text can give", lambda: None, "more than the text can give",
                 (*PREPARE, *TEXT, "--vocab_size=9000")),

@@ -208,7 +208,7 @@ def test_held_out_validation(text: Problem, data: str, tmp_path: Path):
     assert not {source for source, _ in train} & {source for source, _ in validation}
     assert dataset.record.splits["validation"].held_out_of == "train"
     assert dataset.record.vocabulary.sentences == 2 * len(train)
-    assert said[3].endswith("held out of the training text")
+    assert said[3].endswith("taken from the training text")
 
 
 def test_held_out_whatever_the_order(monkeypatch: pytest.MonkeyPatch):
@@ -233,7 +233,7 @@ def test_held_out_of_few_sources():
     lone = ValidationSplit()
     lone.add("a")
     lone.add("a")
-    with pytest.raises(ValueError, match="nothing to hold out for validation: .* 2 pairs with 1 different source"):
+    with pytest.raises(ValueError, match=r"too small for a validation split \(pairs: 2, different sources: 1\)"):
         lone.hashes()
 
 

@@ -127,7 +127,7 @@ def test_an_archive_of_another_sum(raw: Path, tmp_path: Path):
     with open(raw / "dev.tgz", "ab") as file:
         file.write(b"more")
     address = r"Artifact http://data\.statmt\.org/wmt19/translation-task/dev\.tgz, .*raw/dev\.tgz, has wrong checksum"
-    with pytest.raises(ValueError, match=f"{address}: WMT has other archives of the same name; remove that file, or"):
+    with pytest.raises(ValueError, match=f"{address}: WMT has other archives of the same name; remove the file, or"):
         WmtDownloader(str(tmp_path / "downloads"), silent).fetch(problem("de", raw).test[0])
 
 
@@ -157,7 +157,7 @@ def test_unpacked_files_are_read_again_and_made_anew(archives, raw: Path, tmp_pa
 def test_an_archive_without_its_files(archives, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shutil.copy(raw / "training-parallel-un.tgz", raw / "dev.tgz")
     monkeypatch.setattr(downloads, "_sums", sums(raw))
-    with pytest.raises(ValueError, match=r"dev\.tgz holds no dev/newstest2013\.de, .*; fetch it again"):
+    with pytest.raises(ValueError, match=r"dev\.tgz does not contain dev/newstest2013\.de, .*; download it again"):
         WmtDownloader(str(tmp_path / "downloads"), silent).fetch(problem("de", raw).test[0])
 
 
@@ -167,7 +167,7 @@ def test_an_archive_without_its_files(archives, raw: Path, tmp_path: Path, monke
         ({"dataset": "wmt14_translate/en-de"}, "tensorflow-datasets has no WMT data set 'wmt14_translate/en-de'"),
         ({"dataset": "mnist"}, "tensorflow-datasets has no WMT data set 'mnist'"),
         ({"dataset": "no_such_thing"}, "tensorflow-datasets has no WMT data set 'no_such_thing'"),
-        ({"target_language": "fr"}, "wmt14_translate/de-en is of the languages de and en, not of en and fr"),
+        ({"target_language": "fr"}, "wmt14_translate/de-en has the languages de and en, not en and fr"),
         ({"split": "dev"}, "wmt14_translate/de-en has no split 'dev'; it has train, validation, test"),
         (
             {"dataset": "wmt14_translate/cs-en", "target_language": "cs"},
