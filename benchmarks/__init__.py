@@ -1,4 +1,4 @@
-"""This package side by side with its peers. Each command prints ratios, medians of runs in turn: A B C A B C ...
+"""Benchmarks against other toolkits. Each command prints ratios: medians of alternating runs (A B C A B C ...).
 
     python -m benchmarks.environments     # once: a virtual environment for each peer
     python -m benchmarks.train            # tokens/s, memory, share of the machine's matrix-product rate

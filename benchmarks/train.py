@@ -1,12 +1,13 @@
-"""Training side by side with peers: real tokens a second, memory, share of the machine's matrix-product rate.
+"""Training speed (real tokens per second), memory, and share of the machine's matrix-product rate, against peers.
 
     python -m benchmarks.environments     # once
     python -m benchmarks.train
 
 Every contestant is a process of its own, in its own environment, and all train the same model on the same padded
-batches (`benchmarks.batches`): warmed up, then in turn, one at a time while the others wait. Dropout, label smoothing
-and Adam are on; nobody keeps statistics or checkpoints. A ratio is the median over rounds, with the extremes after it.
-A peer runs in the fastest of its modes that trains. The docstrings of `benchmarks.workers` name them; --add tries more.
+batches (`benchmarks.batches`): warmed up, then alternating, one at a time while the others wait. Dropout, label
+smoothing and Adam are on; nobody keeps statistics or checkpoints. A ratio is the median over rounds, with the extremes
+after it. A peer runs in the fastest of its modes that trains. The docstrings of `benchmarks.workers` name them; --add
+tries more.
 
     python -m benchmarks.train --models=base_25000 --only='ours bf|OpenNMT' --updates=1    # the paper's, in parts
     python -m benchmarks.train --only=ours --add=ours:bfloat16+xla --add=ours:float32+xla
@@ -155,7 +156,7 @@ def table(shape: Shape, updates: list[list[batches.Part]], results: dict[str, di
         "",
         f"| contestant | tokens/s over {reference} | memory over it "
         + "".join(f"| of the {each.mode} product rate " for each in PRODUCTS[: len(ceilings)])
-        + "| s an update | loss |",
+        + "| s per step | loss |",
         "|---" * (5 + len(ceilings)) + "|",
     ]
     for name, result in rows.items():
@@ -168,7 +169,7 @@ def table(shape: Shape, updates: list[list[batches.Part]], results: dict[str, di
 
 
 def spread(numerators: Sequence[float], denominators: Sequence[float], factor: float = 1.0) -> str:
-    """Median, least and greatest ratio of the seconds of the same rounds."""
+    """Returns median, minimum and maximum of the ratios of seconds in the same rounds."""
     ratios = [factor * a / b for a, b in zip(numerators, denominators, strict=True)]
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
@@ -191,8 +192,8 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=6, help="in a round; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="of the batches")
-    parser.add_argument("--cache", help="where the environments are")
-    parser.add_argument("--json", help="a file for all that was measured")
+    parser.add_argument("--cache", help="folder of the environments")
+    parser.add_argument("--json", help="file for all measurements")
     arguments = parser.parse_args()
     models = arguments.models.split(",")
     if unknown := set(models) - set(SHAPES):

@@ -29,7 +29,7 @@ def skips():
 def test_verdict_refuses_a_skip_without_a_confirmed_reason(skips):
     code, lines = skips.verdict(skips.cases(FIRST), ["torch"])
     assert code == 1 and lines == [
-        "SKIPPED, and nothing is known to be absent that it needs: tests.test_on_beam.test_the_same: no 'beam'",
+        "SKIPPED, although nothing that it needs is known to be missing: tests.test_on_beam.test_the_same: no 'beam'",
         "skipped: tests.test_torch_parity: could not import 'torch': No module named 'torch'",
         "2 tests were executed, 2 were skipped",
     ]

@@ -81,7 +81,7 @@ TEXT_FAULTS = Area(
         of_text("64 MB without a newline, packed into 64 kB", zipped("train.en.gz", b"a" * (1 << 26)), "longer than",
                 GZIP),
         of_text("no gzip under the name .gz", text("train.en.gz", LINES), "is not a valid gzip file", GZIP),
-        of_text("gzip cut off", zipped("train.en.gz", LINES, cut=-30), "is cut off", GZIP),
+        of_text("gzip cut off", zipped("train.en.gz", LINES, cut=-30), "is a truncated", GZIP),
         of_text("gzip with a bit flipped", zipped("train.en.gz", LINES, flipped=-6), "is not a valid gzip file", GZIP),
         of_text("nothing but empty lines", both(text("train.en", "\n" * 60), text("train.de", "\n" * 60)),
                 "too small for a validation split"),
