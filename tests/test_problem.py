@@ -1,4 +1,4 @@
-"""Problem: a declaration, and what an impossible one is answered with."""
+"""Problem: declarations, and the errors for impossible ones."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_with_files():
         ),
     ],
 )
-def test_with_files_says_what_is_missing(files, message):
+def test_with_files_names_the_missing_argument(files, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         FILES.with_files(**files)
 

@@ -1,4 +1,4 @@
-""".ci/skips.py: a test that no run executed is named, and must have a reason that this machine confirms."""
+""".ci/skips.py: a test that no run executed is listed and must have a reason that applies to this machine."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ def test_verdict_accepts_what_another_run_executed(skips):
     assert skips.verdict(found, []) == (0, ["4 tests were executed, 0 were skipped"])
 
 
-def test_without_reports_nothing_is_accepted(skips, tmp_path, monkeypatch, capsys):
+def test_missing_reports_are_an_error(skips, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["skips.py", str(tmp_path)])
     assert skips.main() == 1 and "Received an empty folder" in capsys.readouterr().out

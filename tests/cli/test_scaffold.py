@@ -121,7 +121,7 @@ def test_completion_by_the_tab_key(completion):
             os.write(keyboard, b"t2t-datagen --prob\ttranslate_ende_c\t --veri\t \n")
             seen, end = b"", time.monotonic() + 60
             while b"--problem=translate_ende_cldr --verify" not in seen and time.monotonic() < end:
-                if select.select([keyboard], [], [], 1)[0]:  # a read would wait for ever where nothing is said
+                if select.select([keyboard], [], [], 1)[0]:  # a read would block forever if nothing is printed
                     seen += os.read(keyboard, 1024)
             assert b"t2t-datagen --problem=translate_ende_cldr --verify" in seen, seen
         finally:
