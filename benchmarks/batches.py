@@ -32,7 +32,7 @@ def random_lengths(pairs: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def make(shape: Shape, updates: int, seed: int = 1) -> list[list[Part]]:
-    """That many updates for `shape`, each a list of parts. Raises ValueError where 100,000 pairs make fewer."""
+    """Returns `updates` steps for `shape`, each a list of parts. Raises ValueError if 100,000 pairs give fewer."""
     from t2t_repro.data import batching
 
     rng = np.random.default_rng(seed)

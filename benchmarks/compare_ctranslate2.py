@@ -70,7 +70,7 @@ def _by_ctranslate2(
 
 
 def in_float32(output_dir: str, average_checkpoints: int = 1) -> Any:
-    """A run's `Translator` in float32, whatever it was trained in."""
+    """Returns a run's `Translator` in float32, whatever its training precision."""
     from t2t_repro.data.vocabulary import Vocabulary
     from t2t_repro.inference.translator import Translator
     from t2t_repro.model.transformer import Transformer

@@ -65,7 +65,7 @@ def in_a_process(kind: str, given: list[str]) -> dict[str, float]:
 
 
 def row(forecast: dict[str, float], training: dict[str, float]) -> str:
-    """`| 1.03 | 0.98 | 61.0 s | 1.21 GiB |`: estimated over measured time and memory, and the measured values."""
+    """Returns `| 1.03 | 0.98 | 61.0 s | 1.21 GiB |`: estimated over measured, and measured values."""
     ratios = [forecast[name] / training[name] for name in ("seconds", "peak_bytes")]
     taken = f"{training['seconds']:.1f} s | {training['peak_bytes'] / 2**30:.2f} GiB"
     return f"| {ratios[0]:.2f} | {ratios[1]:.2f} | {taken} |"

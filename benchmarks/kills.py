@@ -77,7 +77,7 @@ def files(folder: str) -> dict[str, str]:
 
 
 def variables(run) -> dict[str, str]:  # type: ignore[no-untyped-def]
-    """The SHA-256 of each variable of the newest checkpoint, but for the time that was spent; and the checkpoints."""
+    """Returns the checkpoints, and the SHA-256 of each variable of the newest one except the elapsed time."""
     import tensorflow as tf
 
     from t2t_repro.training.checkpoints import paths

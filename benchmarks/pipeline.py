@@ -58,7 +58,7 @@ def alone(shards: Sequence[str], batch_tokens: int) -> tuple[float, int, np.ndar
 
 
 def padding(real: int, sizes_N3: np.ndarray) -> str:
-    """Real tokens over positions, and how many shapes the parts have: as they are, and on the grid of XLA."""
+    """Returns padding efficiency and number of shapes of the parts, without and with XLA's shape buckets."""
     from t2t_repro.training.shape_bucketing import sizes_on_grid
 
     batch_N, length_N = sizes_on_grid(sizes_N3).numpy().T

@@ -58,13 +58,13 @@ class Point:
         )
 
 
-CENTRE = Point()
-IN_PARTS = replace(CENTRE, batch_tokens=16_384)  # a step of four parts
+CENTER = Point()
+IN_PARTS = replace(CENTER, batch_tokens=16_384)  # a step of four parts
 AXES = {
-    "length": [replace(CENTRE, length=length) for length in (8, 32, 128, 512)],
-    "d_model": [replace(CENTRE, d_model=d_model) for d_model in (128, 256, 512, 1024)],
-    "num_layers": [replace(CENTRE, num_layers=layers) for layers in (1, 2, 4, 8)],
-    "vocab_size": [replace(CENTRE, vocab_size=size) for size in (2_000, 8_000, 32_000, 128_000)],
+    "length": [replace(CENTER, length=length) for length in (8, 32, 128, 512)],
+    "d_model": [replace(CENTER, d_model=d_model) for d_model in (128, 256, 512, 1024)],
+    "num_layers": [replace(CENTER, num_layers=layers) for layers in (1, 2, 4, 8)],
+    "vocab_size": [replace(CENTER, vocab_size=size) for size in (2_000, 8_000, 32_000, 128_000)],
     "replicas": [replace(IN_PARTS, replicas=replicas) for replicas in (1, 2, 4)],
 }
 
@@ -92,7 +92,7 @@ def measure(points: Sequence[Point], precision: str, updates: int, rounds: int) 
 
 def rows(axis: str, measured: Measured) -> list[str]:
     """Returns tokens per second and memory of each point, relative to the central one."""
-    reference = next(point for point in measured if getattr(point, axis) == getattr(CENTRE, axis))
+    reference = next(point for point in measured if getattr(point, axis) == getattr(CENTER, axis))
     seconds, memory = measured[reference]
     return [
         f"| {axis} {getattr(point, axis):,} | {spread(seconds, taken)} | {held / memory:.2f} |"
@@ -151,7 +151,7 @@ def main() -> None:
     if unknown := set(axes) - set(AXES):
         parser.error(f"unknown axis {', '.join(sorted(unknown))}; known: {', '.join(AXES)}")
     measured = {}
-    print(f"### Updates in {arguments.precision}: {CENTRE}\n")
+    print(f"### Updates in {arguments.precision}: {CENTER}\n")
     print("| but for | tokens/s over the line of 1.00 | memory over it |\n|---|---|---|")
     for axis in axes:
         measured[axis] = measure(AXES[axis], arguments.precision, arguments.updates, arguments.rounds)

@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @contextlib.contextmanager
 def server(export_dir: str, flags: list[str]) -> Iterator[tuple[str, int]]:
-    """The address and process number of a t2t-serve that answers requests."""
+    """Starts t2t-serve. Yields its address and process id once it answers requests."""
     command = [sys.executable, "-m", "t2t_repro.bin.t2t_serve", f"--export_dir={export_dir}", "--port=0", *flags]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True)
     said = []

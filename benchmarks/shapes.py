@@ -48,7 +48,7 @@ SHAPES = {
 
 
 def weight_products(shape: Shape) -> list[tuple[str, int, int, int]]:
-    """The matrix products with weights: side of the tokens that go in, rows and columns of the weight, how often."""
+    """Returns the matrix products with weights: side of the input tokens, rows, columns, and number of products."""
     n, d, f = shape.num_layers, shape.d_model, shape.d_ff
     return [
         ("source", d, d, 4 * n),  # Q, K and V of the encoder, and its output projection

@@ -44,7 +44,7 @@ class Hostile:
         self.host, self.port, self.path, self.rng = host, port, path, random.Random(seed)
 
     async def attack(self) -> str:
-        """One attack: its name."""
+        """Runs one attack and returns its name."""
         attacks: list[Callable[[], Awaitable[None]]] = [
             self.leave_early,
             self.wait_long,
@@ -90,7 +90,7 @@ class Hostile:
         await self.raw(self.rng.randbytes(2_000) + b"\r\n\r\n", seconds=5)
 
     def largest(self) -> dict[str, Any]:
-        """A request as large as is allowed: few rows with wide beams, or many with narrow ones."""
+        """Returns a request of the maximum size: few rows with wide beams, or many with narrow ones."""
         rows, beam = self.rng.choice([(63, 64), (1_000, 4)])
         options = {"beam_size": beam, "extra_length": 1_024, "alpha": 3.0}
         return {"signature_name": "translate", "inputs": {"inputs": ["a"] * rows, **options}}

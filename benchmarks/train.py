@@ -73,7 +73,7 @@ class Worker:
     """A contestant's process, warm when made. See `benchmarks.workers.protocol`."""
 
     def __init__(self, contestant: Any, python: Path, arguments: Sequence[str]):
-        """`contestant` has the name of a module of `benchmarks.workers`, a mode, and a title, its `str`."""
+        """Starts `contestant`, which has a module of `benchmarks.workers`, a mode, and a title, its `str`."""
         self.contestant, self.log = contestant, tempfile.TemporaryFile("w+")  # noqa: SIM115
         quiet = {"PYTHONWARNINGS": "ignore", "TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
         self.process = subprocess.Popen(
@@ -114,7 +114,7 @@ class Worker:
 
 
 def measure(contestants: Sequence[Contestant], pythons: dict[str, Path], shape: Shape, file: str, rounds: int) -> Any:
-    """For each contestant that runs: seconds of each round, the last loss, and the peak of its memory."""
+    """Returns, for each contestant that runs, seconds per round, last loss and peak memory."""
     indices = range(len(batches.load(file)))
     results: dict[str, dict[str, Any]] = {}
     with contextlib.ExitStack() as stack:
@@ -175,7 +175,7 @@ def spread(numerators: Sequence[float], denominators: Sequence[float], factor: f
 
 
 def chosen(only: str, added: Sequence[str], pythons: dict[str, Path]) -> list[Contestant]:
-    """The contestants whose name matches, and those that are added as WORKER:MODE, where their environment is there."""
+    """Returns the contestants whose name matches and those added as WORKER:MODE, if their environment is installed."""
     found = [each for each in CONTESTANTS if re.search(only, str(each))]
     found += [Contestant(*text.split(":", 1)) for text in added]
     for each in found:

@@ -122,7 +122,7 @@ def test_point_survives_str_and_differs_in_one_size() -> None:
     for axis, points in scaling.AXES.items():
         for point in points:
             assert scaling.Point.read(point.mode) == point
-            changed = {name for name, value in vars(point).items() if value != getattr(scaling.CENTRE, name)}
+            changed = {name for name, value in vars(point).items() if value != getattr(scaling.CENTER, name)}
             assert changed <= {axis} | ({"batch_tokens"} if axis == "replicas" else set())
             assert point.shape.d_k == 64 and point.shape.batch_tokens % point.length == 0
 

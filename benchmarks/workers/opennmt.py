@@ -65,7 +65,7 @@ def specification() -> tuple[dict[str, tf.TensorSpec], dict[str, tf.TensorSpec]]
 
 
 def with_trainer(model: Any, optimizer: Any, updates: list[list[Any]]) -> Callable[[int], float]:
-    """One iteration of the loop in `Trainer._steps` per step, without its statistics, which read words."""
+    """Runs one iteration of the loop in `Trainer._steps` per step, without its statistics, which read words."""
     trainer = training.Trainer(model, optimizer)
     trainer._training_stats = types.SimpleNamespace(update_on_example=lambda *_: None)
     accumulate = tf.function(trainer._accumulate_gradients, input_signature=(specification(),))

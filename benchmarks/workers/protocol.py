@@ -22,7 +22,7 @@ from benchmarks.shapes import SHAPES, Shape
 
 
 def arguments() -> tuple[Shape, str, str]:
-    """The worker's command line: shape of the model, file of the batches, and the contestant's mode."""
+    """Parses the worker's command line: shape of the model, file of the batches, and mode."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=SHAPES, required=True)
     parser.add_argument("--batches", required=True)
@@ -32,7 +32,7 @@ def arguments() -> tuple[Shape, str, str]:
 
 
 def decoding_arguments() -> tuple[Shape, str, str]:
-    """The same for `benchmarks.decode`: shape, folder of the weights, mode."""
+    """Parses the command line for `benchmarks.decode`: shape, folder of the weights, mode."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=SHAPES, required=True)
     parser.add_argument("--weights", required=True)

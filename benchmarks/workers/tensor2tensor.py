@@ -66,7 +66,7 @@ from benchmarks import batches, shapes  # noqa: E402
 
 
 def make_hparams() -> Any:
-    """`transformer_base_v1`, the paper's model, in the sizes of the shape."""
+    """Returns `transformer_base_v1`, the paper's model, in the sizes of the shape."""
     hparams = transformer.transformer_base_v1()
     hparams.num_hidden_layers, hparams.num_heads = shape.num_layers, shape.num_heads
     hparams.hidden_size, hparams.filter_size = shape.d_model, shape.d_ff

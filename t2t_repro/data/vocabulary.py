@@ -113,11 +113,11 @@ class Vocabulary:
             return tensorflow_text.SentencepieceTokenizer(self._bytes, add_eos=True)
 
     def encode_tensor(self, strings: tf.Tensor) -> tf.RaggedTensor:
-        """`encode` in the graph: [B] string to [B, (length)] int32, END last. Invalid UTF-8 becomes U+FFFD."""
+        """Runs `encode` in the graph: [B] string to [B, (length)] int32, END last. Invalid UTF-8 becomes U+FFFD."""
         return self.tokenizer.tokenize(strings)
 
     def decode_tensor(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
-        """`decode` in the graph: [B, L] or [B, (length)] integers to [B] string. Ids must be below `size`."""
+        """Runs `decode` in the graph: [B, L] or [B, (length)] integers to [B] string. Ids must be below `size`."""
         import tensorflow as tf
 
         if isinstance(ids, tf.RaggedTensor):

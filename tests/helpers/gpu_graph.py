@@ -1,4 +1,4 @@
-"""Where TensorFlow would compute and keep every value of a traced graph on a machine with GPUs.
+"""Predicts where TensorFlow computes and keeps each value of a traced graph on a machine with GPUs.
 
 TensorFlow's kernel registry holds the CUDA kernels on every machine, and which of their inputs and outputs lie in host
 memory. From that follows, without a GPU, which operation runs on which device and which edge of the graph is a copy.

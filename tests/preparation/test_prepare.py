@@ -32,9 +32,7 @@ from t2t_repro.problem import Generated, Pair, Problem, TextFiles
 from t2t_repro.registry import PROBLEMS
 
 PAIRS = [
-    (f"the {colour} house number {n}", f"das {colour}e Haus Nummer {n}")
-    for n in range(200)
-    for colour in ("red", "old")
+    (f"the {color} house number {n}", f"das {color}e Haus Nummer {n}") for n in range(200) for color in ("red", "old")
 ]
 
 
