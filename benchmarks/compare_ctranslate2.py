@@ -3,8 +3,8 @@
     t2t-exporter --output_dir=RUN --export_dir=E --format=ctranslate2
     python -m benchmarks.compare_ctranslate2 --output_dir=RUN --exported=E/1 --source=test_2016_flickr.en
 
-Ours are computed in float32, the length penalty is off (alpha 0, as the two are defined differently), and every line
-that differs is scored by our model in both versions, which tells why it differs:
+Ours are computed in float32 without length penalty (alpha 0, because the two penalties are defined differently). Our
+model scores both versions of every line that differs, which shows the reason:
 
 - "cut off": one of the two has the maximum length, where ours takes the likeliest translation that ends there, and
   CTranslate2 the likeliest of any kind. Only a model that does not know when to stop has these

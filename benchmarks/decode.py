@@ -4,7 +4,7 @@
     python -m benchmarks.environments opennmt     # once
     python -m benchmarks.decode
 
-Every contestant is a process of its own, and all decode the same sources to translations of the same length
+Every contestant runs in a separate process, and all decode the same sources to translations of the same length
 (`benchmarks.decode_workload`): warmed up, then alternating, one at a time while the others wait. CTranslate2 has our
 weights. It and we share the sentences among the cores, a batch for each; "on all cores", one batch has them all. A
 ratio is the median over rounds, with the extremes after it. Memory is the peak over all cases beyond the imports.

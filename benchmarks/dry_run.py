@@ -2,10 +2,10 @@
 
     python -m benchmarks.dry_run --problem=translate_ende_cldr --hparams=tiny --data_dir=DATA --steps=200
 
-The data is prepared (t2t-datagen). Both run in processes of their own, one after the other, as often as --rounds says;
-nothing else may run meanwhile. The time is that of the updates and of their graph, without the closing evaluation; the
-memory is the most that the process, or the fullest GPU, has held from its start to the end of the training, its
-checkpoint, evaluation and samples included.
+The data must be prepared (t2t-datagen). The dry run and training run in separate processes, one after the other,
+--rounds times; nothing else may run at the same time. The time is that of the steps and of building their graph,
+without the final evaluation. The memory is the peak of the process, or of the fullest GPU, from its start to the end of
+training, including checkpoint, evaluation and samples.
 """
 
 from __future__ import annotations

@@ -2,15 +2,15 @@
 
     python -m benchmarks.kills --kills=50 --seed=1706
 
-A small translator is prepared and trained by `t2t_repro.training.trainer.train`, with a checkpoint every third update
-and two kept, so that it writes and removes files most of the time. Once it runs in peace; then it is started and killed
-with SIGKILL, started and killed, in another folder. A kill comes after a random number of changes to the folder, and a
-random few thousandths of a second later, so that preparation, training and the writing of checkpoints are all met;
-whenever a start comes to its end, another folder is started. At the end vocabulary, shards, dataset.json and all that
-the last checkpoint holds (weights, moments, step, position) must equal those of the run in peace, to the bit.
+`t2t_repro.training.trainer.train` prepares and trains a small translator. It saves a checkpoint every third step and
+keeps two, so it writes and removes files most of the time. First it runs undisturbed. Then, in another folder, it is
+started and killed with SIGKILL again and again. A kill comes after a random number of changes to the folder and up to
+three more milliseconds, so that it hits preparation, training and the writing of checkpoints. When a start completes,
+the next one uses a new folder. In the end the vocabulary, shards, dataset.json and last checkpoint (weights, moments,
+step, position) must equal those of the undisturbed run, bit for bit.
 
-TensorFlow is imported once: each start is a fork of this process, which never runs an operation itself. Exit code 1,
-and what differs, where anything does.
+TensorFlow is imported once: each start is a fork of this process, which never runs an operation itself. If a result
+differs, the differences are printed and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def compare(expected: dict[str, str], folder: str) -> None:
 
 
 def loop(top: str, kills: int, rng: random.Random) -> collections.Counter[str]:
-    """Kills so often; gives what was going on at each. Exits where a start fails, or ends otherwise than in peace."""
+    """Kills `kills` times and returns counts by activity. Exits if a start fails or has another result."""
     whole = os.path.join(top, "whole")
     changes, code = watch(start(top, whole), whole, float("inf"))
     if code:

@@ -4,7 +4,7 @@
 
 Trains, on shards of random pairs (`benchmarks.batches`: lognormal lengths of mean 27), as `t2t-trainer` does, and takes
 alternately the time of waiting for the next batch and of the step on it. The pipeline works in the background on the
-same cores, and what that costs a step is not waiting: it is in the ratio of pairs/s, alone over needed.
+same cores. Its cost to a step is not waiting time; it shows in the ratio of pairs/s, alone over while training.
 """
 
 from __future__ import annotations

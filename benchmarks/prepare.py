@@ -2,16 +2,15 @@
 
     python -m benchmarks.prepare
 
-Prepares text of its own making, or that of two files (`--source`, `--target`), repeated to the size that is asked for,
-each size in a process of its own, and sums the memory of that process and of those that encode for it. Learning a
-vocabulary takes time and memory for each different word, and repeated text has no new ones: so some words of a line
-that is repeated are replaced by new ones, in the share (`--new_words`) in which they are new in real text. The
-vocabulary's sample, of `LEARN_PAIRS` pairs, is what grows with texts that are smaller than it: a smaller sample
-(`--learn_pairs`) shows what grows beside it.
+Prepares generated text, or the text of two files (`--source`, `--target`), repeated to the requested size. Each size
+runs in a separate process; memory is the sum of that process and its workers. Learning a vocabulary takes time and
+memory for each distinct word, but repeated text has no new words. So some words of repeated lines are replaced by new
+ones, at the rate (`--new_words`) of real text. Memory grows with the vocabulary's sample of `LEARN_PAIRS` pairs until
+the text is larger than it. A smaller sample (`--learn_pairs`) shows what else grows.
 
-The projections to WMT14 are straight lines through the times of each phase. The vocabulary is learned from no more
-pairs than `prepare` takes, though all are read for it, twice. With other numbers of cores the encoding alone is
-divided, and never takes less than the reading, which is one process' work.
+The projections to WMT14 extrapolate the time of each phase linearly. The vocabulary is learned from at most as many
+pairs as in `prepare`, but all pairs are read for it, twice. For other numbers of cores only encoding is divided, and it
+never takes less time than reading, which one process does.
 """
 
 from __future__ import annotations

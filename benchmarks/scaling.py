@@ -2,13 +2,13 @@
 
     python -m benchmarks.scaling
 
-The first table: tokens per second and memory of `t2t-trainer`'s update against sentence length, width, depth,
-vocabulary and replicas, one of them changed at a time. Each model is a process of its own; those of one size are warmed
-up, then alternate, and compared with the line of 1.00 among them. Replicas on one processor share its cores: what more
-of them cost is the overhead. Memory is the peak beyond the imports.
+The first table has tokens per second and memory of `t2t-trainer`'s step against sentence length, width, depth,
+vocabulary and replicas, one of them changed at a time. Each model runs in a separate process. The models of one axis
+are warmed up, then alternate, and are compared with the line of 1.00 among them. Replicas on one processor share its
+cores, so their additional cost is overhead. Memory is the peak beyond the imports.
 
-The second, by `benchmarks.table1`: self-attention, a recurrent and a convolutional layer against length and width,
-beside the growth that Table 1 gives. --plot=FILE draws both.
+The second table, by `benchmarks.table1`, compares self-attention, recurrent and convolutional layers against length and
+width with the growth given in Table 1. --plot=FILE draws both tables.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     t2t-exporter --output_dir=RUN --export_dir=E
     python -m benchmarks.serve --export_dir=E --source=test_2016_flickr.en
 
-The server is a process of its own, as are the clients together; each client sends one sentence, waits for its answer
-and sends the next. Every answer is compared with what the server gave when it was asked for the same sentence alone: a
-wrong one ends the benchmark. Other words with the same score, to 1 in 100, are not wrong: in bfloat16 a product is
-rounded otherwise in another batch, and of two translations as likely the other may come out first. They are counted.
-Then --requests more are sent by 8 clients, and the server's memory is read on the way.
+The server runs in one process and all clients in another. Each client sends one sentence, waits for the answer and
+sends the next. Every answer is compared with the server's answer to the same sentence alone; a wrong one ends the
+benchmark. Other words with the same score, within 1%, are counted but not wrong: in bfloat16 a product is rounded
+differently in another batch, so the other of two equally probable translations may win. Then 8 clients send --requests
+more, and the server's memory is sampled meanwhile.
 """
 
 from __future__ import annotations

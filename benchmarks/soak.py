@@ -3,13 +3,13 @@
     t2t-exporter --output_dir=RUN --export_dir=E
     python -m benchmarks.soak --export_dir=E --source=test_2016_flickr.en
 
-The server is a process of its own. Three quarters of the --clients are ordinary: each sends a sentence, waits for its
-answer, compares it with what the server gave for the sentence alone, and sends the next. Of the others each does, in
-random order: the largest requests that are allowed, and leaves before or after their answer; requests beyond every
-limit; answers that it does not read; bodies and heads that come slowly; resets in the middle of a body; bytes that are
-not HTTP. Memory is printed every minute. At the end the server gets SIGTERM while all clients continue. Exit code 1 if
-an ordinary request was lost or wrong, if memory grew by more than 5% after the first sixth of the time, or if the
-server took longer to end than it promises.
+The server runs in a separate process. Three quarters of the --clients are ordinary: each sends a sentence, waits for
+the answer, compares it with the server's answer to the sentence alone, and sends the next. The others attack, in random
+order: they send requests of the maximum size and disconnect before or after the answer, exceed every limit, do not read
+answers, send bodies and headers slowly, reset connections in the middle of a body, or send bytes that are not HTTP.
+Memory is printed every minute. At the end the server gets SIGTERM while all clients continue. The exit code is 1 if an
+ordinary request was lost or wrong, if memory grew by more than 5% after the first sixth of the time, or if the server
+took longer to stop than it promises.
 """
 
 from __future__ import annotations

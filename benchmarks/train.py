@@ -3,7 +3,7 @@
     python -m benchmarks.environments     # once
     python -m benchmarks.train
 
-Every contestant is a process of its own, in its own environment, and all train the same model on the same padded
+Every contestant runs in a separate process and environment, and all train the same model on the same padded
 batches (`benchmarks.batches`): warmed up, then alternating, one at a time while the others wait. Dropout, label
 smoothing and Adam are on; nobody keeps statistics or checkpoints. A ratio is the median over rounds, with the extremes
 after it. A peer runs in the fastest of its modes that trains. The docstrings of `benchmarks.workers` name them; --add
@@ -141,7 +141,7 @@ def measure(contestants: Sequence[Contestant], pythons: dict[str, Path], shape: 
 
 
 def table(shape: Shape, updates: list[list[batches.Part]], results: dict[str, dict[str, Any]]) -> str:
-    """Ratios of each contestant's rounds to the same rounds of the reference, and of the products alone."""
+    """Returns the table of ratios of each contestant's rounds to the reference's, and to the products alone."""
     lengths = [batches.pair_lengths(update) for update in updates]
     flops = sum(update_flops(shape, rows.tolist()) for rows in lengths)
     product_flops = len(updates) * sum(matmul_rate.flops(product) for product in matmul_rate.update_products(shape))
