@@ -54,31 +54,31 @@ setup(
         ],
     },
     python_requires=">=3.11",
-    install_requires=[  # the lower bounds were installed and tested all at once, on Python 3.11
+    install_requires=[  # all lower bounds were installed together and tested, on Python 3.11
         "absl-py>=2.1",
-        "babel>=2.18",  # its CLDR is the text of the built-in problems
+        "babel>=2.18",  # its CLDR data is the text of the built-in problems
         "filelock>=3.16",
-        "importlib_resources>=6.4",  # tensorflow-datasets imports it and does not say so
-        "keras>=3.13.2",  # earlier ones have published vulnerabilities
-        "matplotlib>=3.11",  # the curves of t2t-report, the figures of t2t-attention
+        "importlib_resources>=6.4",  # an undeclared dependency of tensorflow-datasets
+        "keras>=3.13.2",  # earlier versions have published vulnerabilities
+        "matplotlib>=3.11",  # curves of t2t-report, figures of t2t-attention
         "numpy>=2.0",
         "protobuf>=6.31.1",
-        "regex>=2024.11.6",  # Unicode's properties, by which Moses tokenizes
+        "regex>=2024.11.6",  # Unicode properties, for Moses tokenization
         "sacrebleu>=2.6",
-        "sacremoses>=0.2",  # the abbreviations by which Moses tokenizes: the lists alone
+        "sacremoses>=0.2",  # only for its lists of abbreviations, for Moses tokenization
         "sentencepiece>=0.2.1",  # as keras
-        "tensorboard~=2.21.0",  # TensorFlow 2.21 no longer brings it, and tf.summary needs it
+        "tensorboard~=2.21.0",  # tf.summary needs it; TensorFlow 2.21 no longer depends on it
         "tensorflow>=2.21,<2.22",
-        "tensorflow-datasets>=4.9.10,<4.10",  # used by names that are not public: tests/test_tensorflow_datasets.py
+        "tensorflow-datasets>=4.9.10,<4.10",  # private names: tests/preparation/test_tensorflow_datasets.py
         "tensorflow-text>=2.21.1,<2.22",  # 2.21.0 cannot be imported
     ],
     extras_require={
-        # Beam wants protobuf below 7, and the messages that sentencepiece 0.2.3 carries refuse it
+        # Beam needs protobuf < 7, with which the messages of sentencepiece 0.2.3 do not load
         "beam": ["apache-beam>=2.77", "sentencepiece<0.2.3"],
-        "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],  # CUDA's libraries, which plain tensorflow leaves out
-        "ctranslate2": ["ctranslate2>=4.8"],  # a second engine, whose translations must be ours
+        "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],  # CUDA libraries, which plain tensorflow does not install
+        "ctranslate2": ["ctranslate2>=4.8"],  # a second engine, whose translations must equal ours
         "serve": [
-            "aiohttp>=3.14.5",  # 3.14.0 lets a connection be silent for ever before its first request
+            "aiohttp>=3.14.5",  # 3.14.0 never closes a connection that sends no request
             "prometheus-client>=0.22",
         ],
         "test": [
@@ -88,10 +88,10 @@ setup(
             "mypy>=2.4",
             "pytest>=8.2",
             "ruff>=0.17.5",
-            "selenium>=4.51",  # drives the chromium of the system, where there is one
+            "selenium>=4.51",  # drives the system's chromium, if installed
         ],
         "benchmark": ["torch>=2.13"],
-        "docs": [  # the site of mkdocs.yml, which .ci/run builds
+        "docs": [  # for the documentation site, which .ci/run builds
             "mkdocs>=1.6.1",
             "mkdocs-material>=9.8",
             "mkdocstrings[python]>=1.0.8",

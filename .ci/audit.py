@@ -1,7 +1,7 @@
-"""What pip-audit has found out about the installed packages: `audit.py REPORT.json`, the report of `--format=json`.
+"""Summarizes pip-audit's findings for the installed packages: `audit.py REPORT.json`, a report of `--format=json`.
 
-A package that the advisory service could not be asked about is "skipped" there, and pip-audit then says that no
-vulnerability is known. So what was not checked is said here, in so many words. Exit code 1 where one is vulnerable.
+If the advisory service does not answer for a package, pip-audit marks it as "skipped" and reports no vulnerability. So
+the packages that were not checked are printed here. Exit code 1 if a package is vulnerable.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def verdict(report: dict[str, Any] | None) -> tuple[int, list[str]]:
-    """The exit code and what to say. `report` is None where there is none: the service did not answer at all."""
+    """Returns the exit code and the lines to print. `report` is None if the service did not answer at all."""
     if report is None:
         return 0, ["NOT CHECKED for known vulnerabilities: the advisory service did not answer"]
     packages = report["dependencies"]

@@ -48,7 +48,7 @@ def verdict(found: Iterable[Case], absent: Iterable[str]) -> tuple[int, list[str
             lines.append(f"skipped: {name}: {reason}")
         else:
             code = 1
-            lines.append(f"SKIPPED, and nothing is known to be absent that it needs: {name}: {reason}")
+            lines.append(f"SKIPPED, although nothing that it needs is known to be missing: {name}: {reason}")
     return code, [*lines, f"{len(executed)} tests were executed, {len(skipped)} were skipped"]
 
 

@@ -1,4 +1,4 @@
-"""The batches that every contestant trains on, made once, from a seed.
+"""The batches that every contestant trains on, generated once from a seed.
 
     python -m benchmarks.batches --model=base --updates=4 FILE.npz
 
@@ -18,13 +18,13 @@ from benchmarks.shapes import SHAPES, Shape
 PAIRS = 100_000
 MEAN_LENGTH, SIGMA, CORRELATION = 27, 0.6, 0.9
 LONGEST = 256
-FIRST_ID = 4  # below: padding, and what a contestant may want for begin, end and unknown
+FIRST_ID = 4  # smaller ids: padding, and begin, end and unknown of some contestants
 
 Part = tuple[np.ndarray, np.ndarray]  # ids [B, M] of the source and [B, L] of the target, int32, 0 is padding
 
 
 def random_lengths(pairs: int, rng: np.random.Generator) -> np.ndarray:
-    """Lengths [pairs, 2] of source and target."""
+    """Draws the lengths [pairs, 2] of source and target."""
     source = rng.normal(size=pairs)
     target = CORRELATION * source + np.sqrt(1 - CORRELATION**2) * rng.normal(size=pairs)
     lengths = np.exp(np.log(MEAN_LENGTH) - SIGMA**2 / 2 + SIGMA * np.stack([source, target], axis=1))
@@ -32,7 +32,7 @@ def random_lengths(pairs: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def make(shape: Shape, updates: int, seed: int = 1) -> list[list[Part]]:
-    """That many updates for `shape`, each a list of parts. Raises ValueError where 100,000 pairs make fewer."""
+    """Returns `updates` steps for `shape`, each a list of parts. Raises ValueError if 100,000 pairs give fewer."""
     from t2t_repro.data import batching
 
     rng = np.random.default_rng(seed)
@@ -67,7 +67,7 @@ def save(path: str, updates: list[list[Part]]) -> None:
 
 
 def load(path: str) -> list[list[Part]]:
-    """What `make` made."""
+    """Returns the batches that `make` wrote."""
     with np.load(path) as file:
         parts = range(int(file["parts"]))
         return [
@@ -76,12 +76,12 @@ def load(path: str) -> list[list[Part]]:
 
 
 def pair_lengths(update: list[Part]) -> np.ndarray:
-    """Real tokens [pairs, 2] of source and target."""
+    """Returns the real tokens [pairs, 2] of source and target."""
     return np.concatenate([np.stack([np.count_nonzero(ids, axis=1) for ids in part], axis=1) for part in update])
 
 
 def fill(updates: list[list[Part]]) -> float:
-    """Real tokens over padded positions, both sides."""
+    """Returns the padding efficiency: real tokens over positions, both sides."""
     sides = [ids for parts in updates for part in parts for ids in part]
     return sum(np.count_nonzero(ids) for ids in sides) / sum(ids.size for ids in sides)
 

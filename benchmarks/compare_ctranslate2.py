@@ -1,12 +1,12 @@
-"""Whether an independent engine agrees: the translations of CTranslate2 beside ours, greedy and by a beam.
+"""Compares our translations with those of an independent engine, CTranslate2, greedy and by beam search.
 
     t2t-exporter --output_dir=RUN --export_dir=E --format=ctranslate2
     python -m benchmarks.compare_ctranslate2 --output_dir=RUN --exported=E/1 --source=test_2016_flickr.en
 
-Ours are computed in float32, the length penalty is off (alpha 0, as the two are defined differently), and every line
-that differs is scored by our model in both versions, which tells why it differs:
+Ours are computed in float32 without length penalty (alpha 0, because the two penalties are defined differently). Our
+model scores both versions of every line that differs, which shows the reason:
 
-- "cut off": one of the two has the greatest length, where ours takes the likeliest translation that ends there, and
+- "cut off": one of the two has the maximum length, where ours takes the likeliest translation that ends there, and
   CTranslate2 the likeliest of any kind. Only a model that does not know when to stop has these
 - "alike": the two log-probabilities are within 0.001 of each other, so rounding decided
 - "ours": ours has the higher one. CTranslate2's beam ends at the first of its translations that comes out on top, and
@@ -29,7 +29,7 @@ ALIKE = 1e-3  # nats; float32 in another order of summation differs by less, in 
 
 
 def compare(translator: Any, exported: str, sources: Sequence[str], beam_size: int) -> dict[str, Any]:
-    """How many of `sources`, none empty, both translate alike, and why the others are different, with their texts.
+    """Compares both translations of `sources`, none of them empty. Returns counts by reason, and the texts that differ.
 
     `translator` is a `Translator` in float32; `exported` a folder that `t2t_repro.exporting.ctranslate2` wrote.
     """
@@ -51,7 +51,7 @@ def compare(translator: Any, exported: str, sources: Sequence[str], beam_size: i
 def _by_ctranslate2(
     exported: str, sources: Sequence[str], beam_size: int, extra_length: int
 ) -> tuple[list[str], Callable[[int, str], bool]]:
-    """Its translations, and whether a translation of the source at a place has the greatest length it may have."""
+    """Returns CTranslate2's translations, and a function that tells if a translation has the maximum length."""
     import ctranslate2
     import sentencepiece
 
@@ -70,7 +70,7 @@ def _by_ctranslate2(
 
 
 def in_float32(output_dir: str, average_checkpoints: int = 1) -> Any:
-    """A run's `Translator` in float32, whatever it was trained in."""
+    """Returns a run's `Translator` in float32, whatever its training precision."""
     from t2t_repro.data.vocabulary import Vocabulary
     from t2t_repro.inference.translator import Translator
     from t2t_repro.model.transformer import Transformer

@@ -1,11 +1,11 @@
-"""Decoding side by side with peers: tokens a second over CTranslate2's and OpenNMT-tf's, and memory.
+"""Decoding speed (tokens per second) and memory, relative to CTranslate2 and OpenNMT-tf.
 
     pip install ctranslate2
     python -m benchmarks.environments opennmt     # once
     python -m benchmarks.decode
 
-Every contestant is a process of its own, and all decode the same sources to translations of the same length
-(`benchmarks.decode_workload`): warmed up, then in turn, one at a time while the others wait. CTranslate2 has our
+Every contestant runs in a separate process, and all decode the same sources to translations of the same length
+(`benchmarks.decode_workload`): warmed up, then alternating, one at a time while the others wait. CTranslate2 has our
 weights. It and we share the sentences among the cores, a batch for each; "on all cores", one batch has them all. A
 ratio is the median over rounds, with the extremes after it. Memory is the peak over all cases beyond the imports.
 
@@ -64,7 +64,7 @@ def measure(
     cases: Sequence[int],
     rounds: int,
 ) -> Results:
-    """Of each contestant that runs."""
+    """Measures each contestant that runs."""
     results: Results = {}
     with contextlib.ExitStack() as stack:
         workers = []
@@ -90,7 +90,7 @@ def measure(
 
 
 def table(results: Results) -> str:
-    """Our tokens a second over each peer's, case by case, and our memory over theirs."""
+    """Returns our tokens per second and memory relative to each peer's, by case."""
     ours = [str(each) for each in OURS if str(each) in results]
     peers = [str(each) for each in PEERS if str(each) in results]
     lines = [
@@ -109,7 +109,7 @@ def table(results: Results) -> str:
 
 
 def runnable(only: str, pythons: dict[str, Path]) -> list[Contestant]:
-    """The contestants whose name matches, where their environment is there."""
+    """Returns the contestants whose name matches and whose environment is installed."""
     found = [each for each in OURS + PEERS if re.search(only, str(each))]
     for each in found:
         if each.environment not in pythons:
@@ -123,8 +123,8 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="REGEX", help="contestants, as the table names them")
     parser.add_argument("--cases", default="", metavar="REGEX", help="as the table names them")
     parser.add_argument("--rounds", type=int, default=7, help="default: %(default)s")
-    parser.add_argument("--cache", help="where the environments are")
-    parser.add_argument("--json", help="a file for all that was measured")
+    parser.add_argument("--cache", help="folder of the environments")
+    parser.add_argument("--json", help="file for all measurements")
     arguments = parser.parse_args()
     cases = [number for number, case in enumerate(CASES) if re.search(arguments.cases, case.name)]
     if not cases:

@@ -1,4 +1,4 @@
-"""What is decoded by `benchmarks.decode`. Standard library only: every contestant imports this module.
+"""The workload of `benchmarks.decode`. Standard library only: every contestant imports this module.
 
 Sources are random words. Their translations are made to have a given length, the same for every contestant, so that all
 do the same work whatever the weights, and none is done sooner by ending sooner.
@@ -22,7 +22,7 @@ class Case:
     repeats: int  # of one measurement, so that it is not too short
 
     def sources(self, vocab_size: int) -> list[list[int]]:
-        """Ids of each source, END last."""
+        """Returns the ids of each source, END last."""
         rng = random.Random(self.sentences)
         words = range(SOURCE_TOKENS - 1)
         return [[*(rng.randrange(FIRST_WORD, vocab_size) for _ in words), END] for _ in range(self.sentences)]
@@ -37,5 +37,5 @@ CASES = (
 
 
 def pieces(vocab_size: int) -> list[str]:
-    """How each id is spelled, for contestants that take words."""
+    """Returns the word of each id, for contestants that take words."""
     return ["<pad>", "</s>", "<unk>", *(f"w{id}" for id in range(3, vocab_size))]

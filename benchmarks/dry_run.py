@@ -1,11 +1,11 @@
-"""What `t2t-trainer --dry_run` estimates, over what the training then takes: time and memory.
+"""Accuracy of `t2t-trainer --dry_run`: estimated time and memory over measured time and memory.
 
     python -m benchmarks.dry_run --problem=translate_ende_cldr --hparams=tiny --data_dir=DATA --steps=200
 
-The data is prepared (t2t-datagen). Both run in processes of their own, one after the other, as often as --rounds says;
-nothing else may run meanwhile. The time is that of the updates and of their graph, without the closing evaluation; the
-memory is the most that the process, or the fullest GPU, has held from its start to the end of the training, its
-checkpoint, evaluation and samples included.
+The data must be prepared (t2t-datagen). The dry run and training run in separate processes, one after the other,
+--rounds times; nothing else may run at the same time. The time is that of the steps and of building their graph,
+without the final evaluation. The memory is the peak of the process, or of the fullest GPU, from its start to the end of
+training, including checkpoint, evaluation and samples.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KINDS = ("estimate", "training")
 
 
 def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
-    """Does one of KINDS in this process: seconds of the updates, and bytes."""
+    """Runs one of KINDS in this process. Returns the seconds of the steps, and bytes."""
     from t2t_repro.training.memory import one_heap
 
     one_heap()
@@ -46,7 +46,7 @@ def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
         estimate = dry_run(*where, options, sampler=Sampler, show=_say)
         updating = estimate.startup_seconds + estimate.steps * estimate.seconds_per_step
         return {"seconds": updating, "peak_bytes": estimate.peak_bytes}
-    # no checkpoint but the last: what comes between two is no time of updates
+    # only the last checkpoint: time between checkpoints would not be training time
     options = dataclasses.replace(options, checkpoint_minutes=1e6)
     run = train(*where, options, prepare=prepare, sampler=Sampler, report=_say)
     return {"seconds": run.training.seconds, "peak_bytes": hardware.peak_bytes()}
@@ -57,7 +57,7 @@ def _say(line: str) -> None:
 
 
 def in_a_process(kind: str, given: list[str]) -> dict[str, float]:
-    """`measure` in a process of its own, with an empty folder for its run."""
+    """Runs `measure` in a separate process, with an empty folder for its run."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.dry_run", *given, f"--kind={kind}", f"--output_dir={folder}/run"]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -65,7 +65,7 @@ def in_a_process(kind: str, given: list[str]) -> dict[str, float]:
 
 
 def row(estimate: dict[str, float], training: dict[str, float]) -> str:
-    """`| 1.03 | 0.98 | 61.0 s | 1.21 GiB |`: estimated over taken, of time and of memory, and what was taken."""
+    """Returns `| 1.03 | 0.98 | 61.0 s | 1.21 GiB |`: estimated over measured, and measured values."""
     ratios = [estimate[name] / training[name] for name in ("seconds", "peak_bytes")]
     taken = f"{training['seconds']:.1f} s | {training['peak_bytes'] / 2**30:.2f} GiB"
     return f"| {ratios[0]:.2f} | {ratios[1]:.2f} | {taken} |"
@@ -90,7 +90,7 @@ def main() -> None:
     if arguments.kind:
         print(json.dumps(measure(arguments, arguments.output_dir)))
         return
-    print("| time: estimated over taken | memory: the same | time | memory |\n|---|---|---|---|")
+    print("| time: estimated over measured | memory: the same | time | memory |\n|---|---|---|---|")
     for _ in range(arguments.rounds):
         found: dict[str, Any] = {kind: in_a_process(kind, sys.argv[1:]) for kind in KINDS}
         print(row(found["estimate"], found["training"]), flush=True)

@@ -1,4 +1,4 @@
-"""Makes a virtual environment for each peer, with the versions that are compared.
+"""Creates a virtual environment for each peer, with the compared versions.
 
     python -m benchmarks.environments                    # all of them, 4 GB
     python -m benchmarks.environments opennmt torch      # these
@@ -22,7 +22,7 @@ TENSORFLOW = ("tensorflow==2.13.1", "numpy<1.25")
 
 @dataclass(frozen=True)
 class Environment:
-    """Requirements of each call of pip, one after the other, and what must be importable in the end."""
+    """Requirements of each call of pip, in order, and the modules that must then be importable."""
 
     steps: tuple[tuple[str, ...], ...]
     modules: str
@@ -43,20 +43,20 @@ ENVIRONMENTS = {
 
 
 def cache_folder(flag: str | None = None) -> Path:
-    """`flag`, or what T2T_REPRO_BENCHMARKS says, or the folder in the user's cache."""
+    """Returns `flag`, or T2T_REPRO_BENCHMARKS, or the folder in the user's cache."""
     return Path(
         flag or os.environ.get("T2T_REPRO_BENCHMARKS") or Path.home() / ".cache" / "t2t_repro_benchmarks"
     ).expanduser()
 
 
 def interpreter(cache: Path, name: str) -> Path | None:
-    """The Python of that environment, or None where it is not there or not whole."""
+    """Returns the Python of an environment, or None if it is missing or incomplete."""
     python = cache / name / "bin" / "python"
     return python if python.exists() and (cache / name / "whole").exists() else None
 
 
 def make(cache: Path, name: str) -> None:
-    """Raises subprocess.CalledProcessError where pip fails."""
+    """Raises subprocess.CalledProcessError if pip fails."""
     folder, environment = cache / name, ENVIRONMENTS[name]
     print(f"{name}: making {folder}", flush=True)
     venv.create(folder, with_pip=True)

@@ -1,16 +1,16 @@
-"""Kills a training again and again, and shows that nothing is lost.
+"""Kills training runs at random moments and checks that nothing is lost.
 
     python -m benchmarks.kills --kills=50 --seed=1706
 
-A small translator is prepared and trained by `t2t_repro.training.trainer.train`, with a checkpoint every third update
-and two kept, so that it writes and removes files most of the time. Once it runs in peace; then it is started and killed
-with SIGKILL, started and killed, in another folder. A kill comes after a random number of changes to the folder, and a
-random few thousandths of a second later, so that preparation, training and the writing of checkpoints are all met;
-whenever a start comes to its end, another folder is begun. At the end vocabulary, shards, dataset.json and all that the
-last checkpoint holds (weights, moments, step, position) must equal those of the run in peace, to the bit.
+`t2t_repro.training.trainer.train` prepares and trains a small translator. It saves a checkpoint every third step and
+keeps two, so it writes and removes files most of the time. First it runs undisturbed. Then, in another folder, it is
+started and killed with SIGKILL again and again. A kill comes after a random number of changes to the folder and up to
+three more milliseconds, so that it hits preparation, training and the writing of checkpoints. When a start completes,
+the next one uses a new folder. In the end the vocabulary, shards, dataset.json and last checkpoint (weights, moments,
+step, position) must equal those of the undisturbed run, bit for bit.
 
-TensorFlow is imported once: each start is a fork of this process, which never runs an operation itself. Exit code 1,
-and what differs, where anything does.
+TensorFlow is imported once: each start is a fork of this process, which never runs an operation itself. If a result
+differs, the differences are printed and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ import time
 
 STEPS, EVERY, PAIRS = 30, 3, 1_500
 TEXT = ("train.en", "train.de")
-RESULT = "result.json"  # what a start that came to its end leaves: SHA-256 of each file and each variable
+RESULT = "result.json"  # written by a completed start: SHA-256 of each file and each variable
 POLL = 0.001  # seconds
-LATE = 0.003  # seconds, at most, between a change and its kill: the writing of a checkpoint takes not much longer
+LATE = 0.003  # maximum seconds between a change and its kill; writing a checkpoint takes little longer
 
 
 def write_text(folder: str, seed: int) -> None:
-    """Two files of made-up sentences, line n of one spelling line n of the other backwards."""
+    """Writes two files of generated sentences; line n of one is line n of the other, spelled backwards."""
     rng = random.Random(seed)
     words = ["".join(rng.choices("abcdefghijklmnop", k=rng.randint(2, 7))) for _ in range(300)]
     lines = [" ".join(rng.choices(words, k=rng.randint(2, 12))) for _ in range(PAIRS)]
@@ -45,7 +45,7 @@ def write_text(folder: str, seed: int) -> None:
 
 
 def train_to_the_end(top: str, folder: str) -> None:
-    """What is killed: the preparation and the whole training, then the account of both."""
+    """Prepares, trains to the end and writes the hashes of the results. This is the process that is killed."""
     from t2t_repro import get_hparams
     from t2t_repro.config import TrainingOptions
     from t2t_repro.preparation import pipeline
@@ -70,14 +70,14 @@ def train_to_the_end(top: str, folder: str) -> None:
 
 
 def files(folder: str) -> dict[str, str]:
-    """The SHA-256 of what is prepared."""
+    """Returns the SHA-256 of each prepared file."""
     from t2t_repro.io import sha256
 
     return {name: sha256(os.path.join(folder, name)) for name in sorted(os.listdir(folder)) if name != ".lock"}
 
 
 def variables(run) -> dict[str, str]:  # type: ignore[no-untyped-def]
-    """The SHA-256 of each variable of the newest checkpoint, but for the time that was spent; and the checkpoints."""
+    """Returns the checkpoints, and the SHA-256 of each variable of the newest one except the elapsed time."""
     import tensorflow as tf
 
     from t2t_repro.training.checkpoints import paths
@@ -89,7 +89,7 @@ def variables(run) -> dict[str, str]:  # type: ignore[no-untyped-def]
 
 
 def start(top: str, folder: str) -> int:
-    """The number of a new process that prepares and trains in `folder`."""
+    """Starts a process that prepares and trains in `folder`. Returns its process id."""
     os.makedirs(folder, exist_ok=True)
     child = os.fork()
     if not child:
@@ -103,7 +103,7 @@ def start(top: str, folder: str) -> int:
 
 
 def look(folder: str) -> tuple[tuple[str, int], ...]:
-    """The names and sizes of all files below `folder`."""
+    """Returns the names and sizes of all files below `folder`."""
     found = []
     for place, _, names in os.walk(folder):
         for name in names:
@@ -115,7 +115,7 @@ def look(folder: str) -> tuple[tuple[str, int], ...]:
 
 
 def watch(child: int, folder: str, changes: float) -> tuple[int, int | None]:
-    """Waits for so many changes to `folder`: how many there were, and the exit code where the process has ended."""
+    """Waits for `number` changes to `folder`. Returns their number, and the exit code if the process ended."""
     seen, before = 0, look(folder)
     while seen < changes:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -128,7 +128,7 @@ def watch(child: int, folder: str, changes: float) -> tuple[int, int | None]:
 
 
 def moment(folder: str) -> str:
-    """What was going on in `folder` when its process was killed."""
+    """Returns the activity in `folder` when its process was killed."""
     if not os.path.exists(os.path.join(folder, "data/translate_files/dataset.json")):
         return "preparation"
     names = [name for place, folders, names in os.walk(os.path.join(folder, "run")) for name in (*folders, *names)]
@@ -149,7 +149,7 @@ def result(folder: str) -> dict[str, str]:
 
 
 def compare(expected: dict[str, str], folder: str) -> None:
-    """Exits where the run in `folder` did not come to the same."""
+    """Exits if the run in `folder` has another result."""
     found = result(folder)
     different = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     if different:
@@ -157,13 +157,13 @@ def compare(expected: dict[str, str], folder: str) -> None:
 
 
 def loop(top: str, kills: int, rng: random.Random) -> collections.Counter[str]:
-    """Kills so often; gives what was going on at each. Exits where a start fails, or ends otherwise than in peace."""
+    """Kills `kills` times and returns counts by activity. Exits if a start fails or has another result."""
     whole = os.path.join(top, "whole")
     changes, code = watch(start(top, whole), whole, float("inf"))
     if code:
-        sys.exit(f"the run in peace ended with exit code {code}")
+        sys.exit(f"the undisturbed run failed with exit code {code}")
     expected, moments, folders = result(whole), collections.Counter[str](), 0
-    print(f"in peace: {changes} changes seen, {len(expected)} files and variables", flush=True)
+    print(f"undisturbed: {changes} changes seen, {len(expected)} files and variables", flush=True)
     while moments.total() < kills:
         folder = os.path.join(top, f"killed{folders}")
         child = start(top, folder)
@@ -184,7 +184,7 @@ def loop(top: str, kills: int, rng: random.Random) -> collections.Counter[str]:
     if watch(start(top, last), last, float("inf"))[1]:
         sys.exit(f"{last}: the last start failed")
     compare(expected, last)
-    print(f"{folders + 1} trainings came to the end, each as the one in peace", flush=True)
+    print(f"{folders + 1} training runs were completed, each identical to the undisturbed one", flush=True)
     return moments
 
 
@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1706, help="of the text and of the moments")
     arguments = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a GPU is not forked
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a process with a GPU cannot be forked
     import tensorflow  # noqa: F401  (once, for every start)
 
     with tempfile.TemporaryDirectory() as top:

@@ -1,9 +1,9 @@
-"""The rate of matrix products, the ceiling of a training step: those of one update, and nothing else, in TensorFlow.
+"""The rate of matrix products, the upper bound of training speed: only the products of one step, in TensorFlow.
 
     python -m benchmarks.matmul_rate --model=base
 
-prints the rate of every shape as a share of the fastest one, bfloat16 and float32 in turn. As a contestant of
-`benchmarks.train` it runs all products of an update as one, so that its rate is measured in the same run as theirs.
+prints the rate of every shape as a share of the fastest one, alternating bfloat16 and float32. As a contestant of
+`benchmarks.train` it runs all products of a step together, so that its rate is measured in the same run as theirs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Product = tuple[int, int, int, int]  # rows, inner, columns, how often
 
 
 def update_products(shape: Shape) -> list[Product]:
-    """The products with weights of one update (one part of it, where it has more than one), of the forward pass.
+    """Returns the products with weights in the forward pass of one step, or of one part if the step has several.
 
     The vocabulary's are cut into slices of columns.
     """
@@ -36,7 +36,7 @@ def update_products(shape: Shape) -> list[Product]:
 
 
 def flops(product: Product) -> float:
-    """Of the product and of its two gradients, as often as they are done."""
+    """Returns the operations of a product and its two gradients, times their number per step."""
     rows, inner, columns, times = product
     return 6.0 * rows * inner * columns * times
 
@@ -91,7 +91,7 @@ def main() -> None:
         print(f"| {product[0]:,} x {product[1]:,} x {product[2]:,} | {shares} |")
     total = sum(flops(p) for p in products)
     mixed = [total / sum(flops(p) / rate[p, dtype] for p in products) / best for dtype in dtypes]
-    print(f"| all of one update | {mixed[0]:.2f} | {mixed[1]:.2f} |")
+    print(f"| one complete step | {mixed[0]:.2f} | {mixed[1]:.2f} |")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The input pipeline: how much of a step is spent waiting for it, and how much of a batch is padding.
+"""The input pipeline: the share of a step spent waiting for data, and the padding of batches.
 
     python -m benchmarks.pipeline
 
 Trains, on shards of random pairs (`benchmarks.batches`: lognormal lengths of mean 27), as `t2t-trainer` does, and takes
-the time of asking for the next batch and of the step on it in turn. The pipeline works in the background on the same
-cores, and what that costs a step is not waiting: it is in the ratio of pairs/s, alone over needed.
+alternately the time of waiting for the next batch and of the step on it. The pipeline works in the background on the
+same cores. Its cost to a step is not waiting time; it shows in the ratio of pairs/s, alone over while training.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from benchmarks.batches import FIRST_ID, PAIRS, random_lengths
 from benchmarks.shapes import SHAPES, Shape
 
 SHARDS = 4
-WARM_UP = 5  # updates
+WARM_UP = 5  # steps
 FILL_TOKENS = (2_048, 25_000)
 
 
 def write_shards(folder: str, pairs: int, vocab_size: int, seed: int = 1) -> list[str]:
-    """So many random pairs, as `t2t-datagen` would leave them."""
+    """Writes `pairs` random pairs in the format of `t2t-datagen`."""
     from t2t_repro.data.shards import example, write_shard
 
     rng = np.random.default_rng(seed)
@@ -44,7 +44,8 @@ def write_shards(folder: str, pairs: int, vocab_size: int, seed: int = 1) -> lis
 
 
 def alone(shards: Sequence[str], batch_tokens: int) -> tuple[float, int, np.ndarray]:
-    """Over one epoch with nothing else to do: pairs a second; the real tokens of both sides, and (B, M, L) of all parts
+    """Returns, for one epoch without training: pairs per second; the real tokens of both sides, and (B, M, L) of all
+    parts
     [N, 3]."""
     from t2t_repro.data.input_pipeline import training_batches
 
@@ -57,7 +58,7 @@ def alone(shards: Sequence[str], batch_tokens: int) -> tuple[float, int, np.ndar
 
 
 def padding(real: int, sizes_N3: np.ndarray) -> str:
-    """Real tokens over positions, and how many shapes the parts have: as they are, and as XLA pads them."""
+    """Returns padding efficiency and number of shapes of the micro-batches, without and with XLA's shape buckets."""
     from t2t_repro.training.train_step import bucket_sizes
 
     batch_N, length_N = bucket_sizes(sizes_N3).numpy().T
@@ -70,7 +71,7 @@ def padding(real: int, sizes_N3: np.ndarray) -> str:
 
 
 def while_training(shards: Sequence[str], shape: Shape, precision: str, updates: int) -> tuple[float, float]:
-    """The share of the time spent waiting for the next batch, and pairs a second, over that many warm updates."""
+    """Returns the share of time spent waiting for data, and pairs per second, over `updates` warm steps."""
     from benchmarks.updater import compiled_update
     from t2t_repro.data.input_pipeline import training_batches
 
@@ -103,7 +104,7 @@ def main() -> None:
         shards = write_shards(folder, arguments.pairs, min(shape.vocab_size for shape in shapes))
         rates = {}
         print(
-            "| positions a side | real tokens over positions | shapes | with `--jit_compile` | shapes |\n"
+            "| positions per side | real tokens over positions | shapes | with `--jit_compile` | shapes |\n"
             + "|---" * 5
             + "|"
         )

@@ -1,17 +1,16 @@
-"""Preparation: pairs a second and peak memory at growing sizes, and what that makes of WMT14.
+"""Preparation: pairs per second and peak memory at growing sizes, with a projection to WMT14.
 
     python -m benchmarks.prepare
 
-Prepares text of its own making, or that of two files (`--source`, `--target`), repeated to the size that is asked for,
-each size in a process of its own, and sums the memory of that process and of those that encode for it. Learning a
-vocabulary takes time and memory for each different word, and repeated text has no new ones: so some words of a line
-that is repeated are replaced by new ones, in the share (`--new_words`) in which they are new in real text. The
-vocabulary's sample, of `LEARN_PAIRS` pairs, is what grows with texts that are smaller than it: a smaller sample
-(`--learn_pairs`) shows what grows beside it.
+Prepares generated text, or the text of two files (`--source`, `--target`), repeated to the requested size. Each size
+runs in a separate process; memory is the sum of that process and its workers. Learning a vocabulary takes time and
+memory for each distinct word, but repeated text has no new words. So some words of repeated lines are replaced by new
+ones, at the rate (`--new_words`) of real text. Memory grows with the vocabulary's sample of `LEARN_PAIRS` pairs until
+the text is larger than it. A smaller sample (`--learn_pairs`) shows what else grows.
 
-The projections to WMT14 are straight lines through the times of each phase. The vocabulary is learnt from no more pairs
-than `prepare` takes, though all are read for it, twice. With other numbers of cores the encoding alone is divided, and
-never takes less than the reading, which is one process' work.
+The projections to WMT14 extrapolate the time of each phase linearly. The vocabulary is learned from at most as many
+pairs as in `prepare`, but all pairs are read for it, twice. For other numbers of cores only encoding is divided, and it
+never takes less time than reading, which one process does.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ PARTS = ("text", "vocabulary", "encoding", "writing")  # the phases
 
 
 def made_up(number: int, seed: int = 1) -> Iterator[tuple[str, str]]:
-    """Pairs of words of random letters, frequent and rare ones as in a language (Zipf)."""
+    """Generates pairs of random words with the frequencies of a language (Zipf)."""
     rng = np.random.default_rng(seed)
     letters = np.array(list("abcdefghijklmnopqrstuvwxyzäöüé"))
     words = np.array(["".join(rng.choice(letters, rng.integers(1, 12))) for _ in range(WORDS)])
@@ -88,7 +87,7 @@ def write_text(
 
 
 def prepare_once(source: str, target: str, vocab_size: int, processes: int, learn_pairs: int) -> None:
-    """In a process of its own: prepares, and prints the seconds of each phase as JSON."""
+    """Prepares in this process, and prints the seconds of each phase as JSON."""
     from t2t_repro.cli import launcher
 
     launcher.load_tensorflow()  # its import is not what is measured
@@ -103,7 +102,7 @@ def prepare_once(source: str, target: str, vocab_size: int, processes: int, lear
         marks.append(("encoding", time.perf_counter()))
 
     module.Preparation._encode_train = timed  # type: ignore[method-assign]
-    one = Generated(lambda: iter([("one", "pair")]))  # so that none is held out of the text, as WMT14 has its own
+    one = Generated(lambda: iter([("one", "pair")]))  # WMT14 has its own validation text
     text = TextFiles(source, target)
     problem = Problem(name="measured", description="", train=(text,), validation=(one,), vocab_size=vocab_size)
 
@@ -139,7 +138,7 @@ def measured(arguments: list[str]) -> dict[str, Any]:
 
 
 def memory(pid: int) -> int:
-    """The bytes that a process and its descendants hold, shared ones by their share."""
+    """Returns the proportional set size of a process and its descendants."""
     total = 0
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -153,7 +152,7 @@ def memory(pid: int) -> int:
 
 
 def projection(rows: list[dict[str, Any]], pairs: int, processes: int, cores: int, learn_pairs: int) -> float:
-    """Seconds for so many pairs on so many cores."""
+    """Returns the projected seconds for `pairs` pairs on `cores` cores."""
     sizes = [row["pairs"] for row in rows]
 
     def seconds(phase: str, number: int) -> float:
@@ -170,12 +169,12 @@ def projection(rows: list[dict[str, Any]], pairs: int, processes: int, cores: in
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default=SIZES, help="pairs; default: %(default)s")
-    parser.add_argument("--source", help="text to repeat, in place of made-up text")
-    parser.add_argument("--target", help="its other side")
+    parser.add_argument("--source", help="text to repeat, instead of generated text")
+    parser.add_argument("--target", help="target side of that text")
     meaning = "share of new words in a line that is repeated; default: %(default)s"
     parser.add_argument("--new_words", type=float, default=NEW_WORDS, help=meaning)
     parser.add_argument("--vocab_size", type=int, default=VOCAB_SIZE, help="default: %(default)s")
-    parser.add_argument("--processes", type=int, default=usable_cores(), help="that encode; default: %(default)s")
+    parser.add_argument("--processes", type=int, default=usable_cores(), help="worker processes; default: %(default)s")
     parser.add_argument("--learn_pairs", type=int, help="the vocabulary's sample; default: what t2t-datagen takes")
     parser.add_argument("--once", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -1,14 +1,14 @@
-"""What an update costs as one size grows, and what the layers of the paper's Table 1 cost.
+"""The cost of a step as one size grows, and the cost of the layers in the paper's Table 1.
 
     python -m benchmarks.scaling
 
-The first table: tokens a second and memory of `t2t-trainer`'s update against sentence length, width, depth, vocabulary
-and replicas, one of them changed at a time. Each model is a process of its own; those of one size are warmed up, then
-run in turn, and compared with the line of 1.00 among them. Replicas on one processor share its cores: what more of them
-cost is the overhead. Memory is the peak beyond the imports.
+The first table has tokens per second and memory of `t2t-trainer`'s step against sentence length, width, depth,
+vocabulary and replicas, one of them changed at a time. Each model runs in a separate process. The models of one axis
+are warmed up, then alternate, and are compared with the line of 1.00 among them. Replicas on one processor share its
+cores, so their additional cost is overhead. Memory is the peak beyond the imports.
 
-The second, by `benchmarks.table1`: self-attention, a recurrent and a convolutional layer against length and width,
-beside the growth that Table 1 gives. --plot=FILE draws both.
+The second table, by `benchmarks.table1`, compares self-attention, recurrent and convolutional layers against length and
+width with the growth given in Table 1. --plot=FILE draws both tables.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.train import Worker, spread
 
 @dataclass(frozen=True)
 class Point:
-    """One model and its batch, of which every pair has `length` tokens a side."""
+    """One model and its batch, of which every pair has `length` tokens per side."""
 
     length: int = 32
     d_model: int = 256
@@ -54,17 +54,17 @@ class Point:
 
     def __str__(self) -> str:
         return f"length {self.length}, d_model {self.d_model}, N {self.num_layers}, V {self.vocab_size:,}, " + (
-            f"{self.batch_tokens:,} tokens a side, {self.replicas} replica{'s' * (self.replicas > 1)}"
+            f"{self.batch_tokens:,} tokens per side, {self.replicas} replica{'s' * (self.replicas > 1)}"
         )
 
 
-CENTRE = Point()
-IN_PARTS = replace(CENTRE, batch_tokens=16_384)  # an update of four parts
+CENTER = Point()
+IN_PARTS = replace(CENTER, batch_tokens=16_384)  # a step of four parts
 AXES = {
-    "length": [replace(CENTRE, length=length) for length in (8, 32, 128, 512)],
-    "d_model": [replace(CENTRE, d_model=d_model) for d_model in (128, 256, 512, 1024)],
-    "num_layers": [replace(CENTRE, num_layers=layers) for layers in (1, 2, 4, 8)],
-    "vocab_size": [replace(CENTRE, vocab_size=size) for size in (2_000, 8_000, 32_000, 128_000)],
+    "length": [replace(CENTER, length=length) for length in (8, 32, 128, 512)],
+    "d_model": [replace(CENTER, d_model=d_model) for d_model in (128, 256, 512, 1024)],
+    "num_layers": [replace(CENTER, num_layers=layers) for layers in (1, 2, 4, 8)],
+    "vocab_size": [replace(CENTER, vocab_size=size) for size in (2_000, 8_000, 32_000, 128_000)],
     "replicas": [replace(IN_PARTS, replicas=replicas) for replicas in (1, 2, 4)],
 }
 
@@ -72,7 +72,7 @@ Measured = dict[Point, tuple[list[float], int]]  # seconds of each round, and by
 
 
 def measure(points: Sequence[Point], precision: str, updates: int, rounds: int) -> Measured:
-    """All of one axis, in turn."""
+    """Measures all points of one axis, alternating between them."""
     with contextlib.ExitStack() as stack:
         workers = []
         for point in points:
@@ -91,8 +91,8 @@ def measure(points: Sequence[Point], precision: str, updates: int, rounds: int) 
 
 
 def rows(axis: str, measured: Measured) -> list[str]:
-    """Of each point its tokens a second and memory over those of the one that is like the centre."""
-    reference = next(point for point in measured if getattr(point, axis) == getattr(CENTRE, axis))
+    """Returns tokens per second and memory of each point, relative to the central one."""
+    reference = next(point for point in measured if getattr(point, axis) == getattr(CENTER, axis))
     seconds, memory = measured[reference]
     return [
         f"| {axis} {getattr(point, axis):,} | {spread(seconds, taken)} | {held / memory:.2f} |"
@@ -101,7 +101,7 @@ def rows(axis: str, measured: Measured) -> list[str]:
 
 
 def plot(path: str, axes: dict[str, Measured], layers: table1.Times) -> None:
-    """The curves of both tables."""
+    """Plots the curves of both tables."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -110,11 +110,11 @@ def plot(path: str, axes: dict[str, Measured], layers: table1.Times) -> None:
     panels: list[tuple[str, str, dict[str, dict[int, float]]]] = []  # title, axis, and values by size of each curve
     for axis, measured in axes.items():
         (seconds, memory), *_ = measured.values()
-        curves: dict[str, dict[int, float]] = {"tokens a second": {}, "memory": {}}
+        curves: dict[str, dict[int, float]] = {"tokens per second": {}, "memory": {}}
         for point, (taken, held) in measured.items():
-            curves["tokens a second"][getattr(point, axis)] = statistics.median(seconds) / statistics.median(taken)
+            curves["tokens per second"][getattr(point, axis)] = statistics.median(seconds) / statistics.median(taken)
             curves["memory"][getattr(point, axis)] = held / memory
-        panels.append(("an update, over its first point", axis, curves))
+        panels.append(("a step, over its first point", axis, curves))
     for axis, times in layers.items():
         first = next(iter(next(iter(times.values())).values()))
         relative = {name: {size: time / first for size, time in taken.items()} for name, taken in times.items()}
@@ -151,7 +151,7 @@ def main() -> None:
     if unknown := set(axes) - set(AXES):
         parser.error(f"unknown axis {', '.join(sorted(unknown))}; known: {', '.join(AXES)}")
     measured = {}
-    print(f"### Updates in {arguments.precision}: {CENTRE}\n")
+    print(f"### Updates in {arguments.precision}: {CENTER}\n")
     print("| but for | tokens/s over the line of 1.00 | memory over it |\n|---|---|---|")
     for axis in axes:
         measured[axis] = measure(AXES[axis], arguments.precision, arguments.updates, arguments.rounds)

@@ -1,13 +1,13 @@
-"""t2t-serve under load: requests a second and the slowest of a hundred at several numbers of clients, and its memory.
+"""t2t-serve under load: requests per second and 99th percentile latency by number of clients, and memory.
 
     t2t-exporter --output_dir=RUN --export_dir=E
     python -m benchmarks.serve --export_dir=E --source=test_2016_flickr.en
 
-The server is a process of its own, as are the clients together; each client sends one sentence, waits for its answer
-and sends the next. Every answer is compared with what the server gave when it was asked for the same sentence alone: a
-wrong one ends the benchmark. Other words with the same score, to 1 in 100, are not wrong: in bfloat16 a product is
-rounded otherwise in another batch, and of two translations as likely the other may come out first. They are counted.
-Then --requests more are sent by 8 clients, and the server's memory is read on the way.
+The server runs in one process and all clients in another. Each client sends one sentence, waits for the answer and
+sends the next. Every answer is compared with the server's answer to the same sentence alone; a wrong one ends the
+benchmark. Other words with the same score, within 1%, are counted but not wrong: in bfloat16 a product is rounded
+differently in another batch, so the other of two equally probable translations may win. Then 8 clients send --requests
+more, and the server's memory is sampled meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @contextlib.contextmanager
 def server(export_dir: str, flags: list[str]) -> Iterator[tuple[str, int]]:
-    """The address and process number of a t2t-serve that has begun to answer."""
+    """Starts t2t-serve. Yields its address and process id once it answers requests."""
     command = [sys.executable, "-m", "t2t_repro.bin.t2t_serve", f"--export_dir={export_dir}", "--port=0", *flags]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True)
     said = []
@@ -44,20 +44,20 @@ def server(export_dir: str, flags: list[str]) -> Iterator[tuple[str, int]]:
                 yield line.split()[1], process.pid
                 return
             said.append(line)
-        sys.exit("".join(said) or "t2t-serve said nothing")
+        sys.exit("".join(said) or "t2t-serve printed nothing")
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate()
 
 
 def resident(process: int) -> float:
-    """MB of memory that a process holds."""
+    """Returns the resident memory of a process in MB."""
     status = Path(f"/proc/{process}/status").read_text("ascii")
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
 async def ask(session: Any, url: str, sentence: str) -> tuple[str, float]:
-    """The translation and its score."""
+    """Returns the translation and its score."""
     async with session.post(url, json={"instances": [sentence]}) as response:
         found = await response.json()
         if response.status != 200:
@@ -129,14 +129,14 @@ async def measure(address: str, process: int, sentences: list[str], arguments: a
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--export_dir", required=True, help="what t2t-exporter wrote")
+    parser.add_argument("--export_dir", required=True, help="export directory of t2t-exporter")
     parser.add_argument("--source", required=True, help="UTF-8 text, .gz read too; empty lines are left out")
-    parser.add_argument("--sentences", type=int, default=200, help="its first so many; default: %(default)s")
+    parser.add_argument("--sentences", type=int, default=200, help="use its first N lines; default: %(default)s")
     parser.add_argument("--clients", default="1,8,64", help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=30, help="for each number of clients; default: %(default)s")
     parser.add_argument("--requests", type=int, default=10_000, help="for the memory; default: %(default)s")
     parser.add_argument("--serve", action="append", default=[], metavar="FLAG", help="of t2t-serve; repeatable")
-    parser.add_argument("--json", help="a file for all that was measured")
+    parser.add_argument("--json", help="file for all measurements")
     arguments = parser.parse_args()
     data = Path(arguments.source).read_bytes()
     text = (gzip.decompress(data) if arguments.source.endswith(".gz") else data).decode("utf-8")

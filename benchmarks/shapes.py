@@ -1,4 +1,4 @@
-"""The sizes of the models that are compared, and the arithmetic of one update. Standard library only: every contestant
+"""The sizes of the compared models, and the operations of one step. Standard library only: every contestant
 imports this module, each in its own environment.
 """
 
@@ -23,7 +23,7 @@ class Shape:
     num_heads: int
     d_ff: int
     vocab_size: int
-    batch_tokens: int  # positions of each side in one update, padding included
+    batch_tokens: int  # positions per side in one step, padding included
 
     @property
     def d_k(self) -> int:
@@ -32,7 +32,7 @@ class Shape:
     def __str__(self) -> str:
         return (
             f"{self.name}: N {self.num_layers}, d_model {self.d_model}, h {self.num_heads}, d_ff {self.d_ff}, "
-            f"V {self.vocab_size:,}, {self.batch_tokens:,} tokens a side"
+            f"V {self.vocab_size:,}, {self.batch_tokens:,} tokens per side"
         )
 
 
@@ -41,17 +41,17 @@ SHAPES = {
     for shape in (
         Shape("base", 6, 512, 8, 2048, 32_000, 2_048),
         Shape("small", 4, 128, 4, 256, 10_000, 4_096),
-        Shape("base_25000", 6, 512, 8, 2048, 32_000, 25_000),  # the paper's update, in eight parts
+        Shape("base_25000", 6, 512, 8, 2048, 32_000, 25_000),  # the paper's batch, in 8 parts
         Shape("smoke", 1, 16, 2, 32, 64, 128),  # seconds: does everything run
     )
 }
 
 
 def weight_products(shape: Shape) -> list[tuple[str, int, int, int]]:
-    """The matrix products with weights: side of the tokens that go in, rows and columns of the weight, how often."""
+    """Returns the matrix products with weights: side of the input tokens, rows, columns, and number of products."""
     n, d, f = shape.num_layers, shape.d_model, shape.d_ff
     return [
-        ("source", d, d, 4 * n),  # the encoder's Q, K and V, and its output projection
+        ("source", d, d, 4 * n),  # Q, K and V of the encoder, and its output projection
         ("source", d, f, n),
         ("source", f, d, n),
         ("target", d, d, 6 * n),  # of the decoder's self-attention, and Q and the output of that to the encoder's
@@ -63,14 +63,14 @@ def weight_products(shape: Shape) -> list[tuple[str, int, int, int]]:
 
 
 def update_flops(shape: Shape, lengths: Iterable[tuple[int, int]]) -> float:
-    """Floating-point operations of one update over pairs of those real lengths (m of the source, l of the target).
+    """Returns the operations of one step over pairs of real lengths m (source) and l (target).
 
     A product with a weight of P elements costs 2 P a token forward, and as much again for each of its two gradients:
     6 P. The two products of attention cost 4 d_model a pair of positions forward and 12 d_model in all:
 
         sum over pairs of  6 (P_source m + P_target l) + 12 N d_model (m^2 + l^2 + l m)
 
-    Padding, softmax, normalisation and the like count nothing, and neither does the causal mask, which saves nobody
+    Padding, softmax, normalization and the like count nothing, and neither does the causal mask, which saves nobody
     here anything: so the share of the product rate is what reached the model.
     """
     elements = {"source": 0, "target": 0}

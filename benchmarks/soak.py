@@ -1,15 +1,15 @@
-"""t2t-serve for half an hour under clients of which a quarter are hostile.
+"""Runs t2t-serve for half an hour with clients, a quarter of them hostile.
 
     t2t-exporter --output_dir=RUN --export_dir=E
     python -m benchmarks.soak --export_dir=E --source=test_2016_flickr.en
 
-The server is a process of its own. Three quarters of the --clients are ordinary: each sends a sentence, waits for its
-answer, compares it with what the server gave for the sentence alone, and sends the next. Of the others each does, in
-random order: the largest requests that are allowed, and leaves before or after their answer; requests beyond every
-limit; answers that it does not read; bodies and heads that come slowly; resets in the middle of a body; bytes that are
-not HTTP. Memory is printed every minute. At the end the server gets SIGTERM while all of them go on. Exit code 1 if an
+The server runs in a separate process. Three quarters of the --clients are ordinary: each sends a sentence, waits for
+the answer, compares it with the server's answer to the sentence alone, and sends the next. The others attack, in random
+order: they send requests of the maximum size and disconnect before or after the answer, exceed every limit, do not read
+answers, send bodies and headers slowly, reset connections in the middle of a body, or send bytes that are not HTTP.
+Memory is printed every minute. At the end the server gets SIGTERM while all clients continue. The exit code is 1 if an
 ordinary request was lost or wrong, if memory grew by more than 5% after the first sixth of the time, or if the server
-took longer to end than it promises.
+took longer to stop than it promises.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from typing import Any
 
 from benchmarks.serve import ROOT, ask, is_same, resident
 
-DRAIN, STOP, CLOSING = 5, 20, 5  # seconds: the defaults of t2t-serve, and what it may take beyond them
+DRAIN, STOP, CLOSING = 5, 20, 5  # seconds: the defaults of t2t-serve, and the tolerated excess
 
 
 class Hostile:
-    """A client that does harm on connections of its own."""
+    """A hostile client with its own connections."""
 
     def __init__(self, host: str, port: int, path: str, seed: int):
         self.host, self.port, self.path, self.rng = host, port, path, random.Random(seed)
 
     async def attack(self) -> str:
-        """One attack: its name."""
+        """Runs one attack and returns its name."""
         attacks: list[Callable[[], Awaitable[None]]] = [
             self.leave_early,
             self.wait_long,
@@ -90,7 +90,7 @@ class Hostile:
         await self.raw(self.rng.randbytes(2_000) + b"\r\n\r\n", seconds=5)
 
     def largest(self) -> dict[str, Any]:
-        """A request as large as is allowed: few rows with wide beams, or many with narrow ones."""
+        """Returns a request of the maximum size: few rows with wide beams, or many with narrow ones."""
         rows, beam = self.rng.choice([(63, 64), (1_000, 4)])
         options = {"beam_size": beam, "extra_length": 1_024, "alpha": 3.0}
         return {"signature_name": "translate", "inputs": {"inputs": ["a"] * rows, **options}}
@@ -124,7 +124,7 @@ class Hostile:
 
 
 class Soak:
-    """The clients, and what came of them."""
+    """Runs the clients and records their results."""
 
     def __init__(self, address: str, name: str, process: subprocess.Popen[str], sentences: list[str]):
         self.url, self.process, self.sentences = f"{address}v1/models/{name}:predict", process, sentences
@@ -190,7 +190,7 @@ class Soak:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--export_dir", required=True, help="what t2t-exporter wrote")
+    parser.add_argument("--export_dir", required=True, help="export directory of t2t-exporter")
     parser.add_argument("--source", required=True, help="UTF-8 text; empty lines are left out")
     parser.add_argument("--sentences", type=int, default=200, help="of its first lines; default: %(default)s")
     parser.add_argument("--clients", type=int, default=64, help="default: %(default)s")

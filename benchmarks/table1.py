@@ -2,7 +2,7 @@
 
     python -m benchmarks.table1
 
-Each sees 4,096 positions of random vectors, in float32, in turn with the others; what is compared is the time of a
+Each sees 4,096 positions of random vectors, in float32, alternating with the others. Compared is the time of a
 position. Table 1 gives the operations of a layer of n positions of width d; of one position that is n d for
 self-attention, d^2 for a recurrent and k d^2 for a convolutional layer (k = 3 here). Self-attention is measured without
 its four products with weights, as Table 1 counts it, and with them, as the model has it (n d + d^2). The slope is that
@@ -29,11 +29,11 @@ SLOPES = {  # of a position's operations, against n and d
     "convolutional": (0, 2),
 }
 
-Times = dict[str, dict[str, dict[int, float]]]  # axis, layer, size: seconds a position
+Times = dict[str, dict[str, dict[int, float]]]  # axis, layer, size: seconds per position
 
 
 def layers(length: int, width: int) -> dict[str, Callable[[], Any]]:
-    """Of each layer its forward and backward pass over random vectors, compiled."""
+    """Returns the compiled forward and backward pass of each layer over random vectors."""
     import keras
     import tensorflow as tf
 
@@ -59,7 +59,7 @@ def layers(length: int, width: int) -> dict[str, Callable[[], Any]]:
     }
 
     def both_passes(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[], Any]:
-        function(x_BLD)  # makes its weights
+        function(x_BLD)  # creates its weights
 
         @tf.function(autograph=False)
         def run() -> list[tf.Tensor]:
@@ -74,7 +74,7 @@ def layers(length: int, width: int) -> dict[str, Callable[[], Any]]:
 
 
 def measure(rounds: int) -> Times:
-    """Medians; all layers at all sizes in turn."""
+    """Returns the median times; all layers at all sizes alternate."""
     points = [(axis, size) for axis, sizes in SIZES.items() for size in sizes]
     runs = {
         (axis, name, size): run

@@ -1,12 +1,13 @@
-"""Training side by side with peers: real tokens a second, memory, share of the machine's matrix-product rate.
+"""Training speed (real tokens per second), memory, and share of the machine's matrix-product rate, against peers.
 
     python -m benchmarks.environments     # once
     python -m benchmarks.train
 
-Every contestant is a process of its own, in its own environment, and all train the same model on the same padded
-batches (`benchmarks.batches`): warmed up, then in turn, one at a time while the others wait. Dropout, label smoothing
-and Adam are on; nobody keeps statistics or checkpoints. A ratio is the median over rounds, with the extremes after it.
-A peer runs in the fastest of its modes that trains. The docstrings of `benchmarks.workers` name them; --add tries more.
+Every contestant runs in a separate process and environment, and all train the same model on the same padded
+batches (`benchmarks.batches`): warmed up, then alternating, one at a time while the others wait. Dropout, label
+smoothing and Adam are on; nobody keeps statistics or checkpoints. A ratio is the median over rounds, with the extremes
+after it. A peer runs in the fastest of its modes that trains. The docstrings of `benchmarks.workers` name them; --add
+tries more.
 
     python -m benchmarks.train --models=base_25000 --only='ours bf|OpenNMT' --updates=1    # the paper's, in parts
     python -m benchmarks.train --only=ours --add=ours:bfloat16+xla --add=ours:float32+xla
@@ -72,7 +73,7 @@ class Worker:
     """A contestant's process, warm when made. See `benchmarks.workers.protocol`."""
 
     def __init__(self, contestant: Any, python: Path, arguments: Sequence[str]):
-        """`contestant` has the name of a module of `benchmarks.workers`, a mode, and a title, its `str`."""
+        """Starts `contestant`, which has a module of `benchmarks.workers`, a mode, and a title, its `str`."""
         self.contestant, self.log = contestant, tempfile.TemporaryFile("w+")  # noqa: SIM115
         quiet = {"PYTHONWARNINGS": "ignore", "TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
         self.process = subprocess.Popen(
@@ -113,7 +114,7 @@ class Worker:
 
 
 def measure(contestants: Sequence[Contestant], pythons: dict[str, Path], shape: Shape, file: str, rounds: int) -> Any:
-    """For each contestant that runs: seconds of each round, the last loss, and the peak of its memory."""
+    """Returns, for each contestant that runs, seconds per round, last loss and peak memory."""
     indices = range(len(batches.load(file)))
     results: dict[str, dict[str, Any]] = {}
     with contextlib.ExitStack() as stack:
@@ -140,7 +141,7 @@ def measure(contestants: Sequence[Contestant], pythons: dict[str, Path], shape: 
 
 
 def table(shape: Shape, updates: list[list[batches.Part]], results: dict[str, dict[str, Any]]) -> str:
-    """Ratios of each contestant's rounds to the same rounds of the reference, and of the products alone."""
+    """Returns the table of ratios of each contestant's rounds to the reference's, and to the products alone."""
     lengths = [batches.pair_lengths(update) for update in updates]
     flops = sum(update_flops(shape, rows.tolist()) for rows in lengths)
     product_flops = len(updates) * sum(matmul_rate.flops(product) for product in matmul_rate.update_products(shape))
@@ -155,7 +156,7 @@ def table(shape: Shape, updates: list[list[batches.Part]], results: dict[str, di
         "",
         f"| contestant | tokens/s over {reference} | memory over it "
         + "".join(f"| of the {each.mode} product rate " for each in PRODUCTS[: len(ceilings)])
-        + "| s an update | loss |",
+        + "| s per step | loss |",
         "|---" * (5 + len(ceilings)) + "|",
     ]
     for name, result in rows.items():
@@ -168,13 +169,13 @@ def table(shape: Shape, updates: list[list[batches.Part]], results: dict[str, di
 
 
 def spread(numerators: Sequence[float], denominators: Sequence[float], factor: float = 1.0) -> str:
-    """Median, least and greatest ratio of the seconds of the same rounds."""
+    """Returns median, minimum and maximum of the ratios of seconds in the same rounds."""
     ratios = [factor * a / b for a, b in zip(numerators, denominators, strict=True)]
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def chosen(only: str, added: Sequence[str], pythons: dict[str, Path]) -> list[Contestant]:
-    """The contestants whose name matches, and those that are added as WORKER:MODE, where their environment is there."""
+    """Returns the contestants whose name matches and those added as WORKER:MODE, if their environment is installed."""
     found = [each for each in CONTESTANTS if re.search(only, str(each))]
     found += [Contestant(*text.split(":", 1)) for text in added]
     for each in found:
@@ -191,8 +192,8 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=6, help="in a round; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="of the batches")
-    parser.add_argument("--cache", help="where the environments are")
-    parser.add_argument("--json", help="a file for all that was measured")
+    parser.add_argument("--cache", help="folder of the environments")
+    parser.add_argument("--json", help="file for all measurements")
     arguments = parser.parse_args()
     models = arguments.models.split(",")
     if unknown := set(models) - set(SHAPES):

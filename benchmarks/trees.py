@@ -36,7 +36,7 @@ def repeated(path: str, number: int, to: str) -> None:
 
 
 def ways(path: str, folder: str, processes: int) -> Iterator[tuple[str, Callable[[], object]]]:
-    """The timed functions, by name."""
+    """Returns the timed functions, by name."""
     from t2t_repro.parsing.linearization import pair
     from t2t_repro.parsing.linearized_trees import Linearized
     from t2t_repro.parsing.treebank import linearize, read

@@ -1,4 +1,4 @@
-"""This package's update for a shape, as `t2t-trainer` makes it."""
+"""This package's training step for a shape, as `t2t-trainer` builds it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from t2t_repro.training.train_step import TrainStep
 
 
 def compiled_update(shape: shapes.Shape, mode: str, element_spec: Any, replicas: int = 1) -> Callable[..., float]:
-    """A function of one element of `training_batches` for each replica, which trains the last so many devices on them
-    and gives the loss a target token. `mode` is a precision; with "+xla" after it, XLA compiles the update."""
+    """Returns a function that trains on one element of `training_batches` per replica and returns the loss per token.
+
+    The replicas are the last devices. `mode` is a precision; "+xla" after it compiles the step with XLA.
+    """
     precision, _, compiler = mode.partition("+")
     hparams = replace(
         t2t_repro.get_hparams("base"),
@@ -33,7 +35,7 @@ def compiled_update(shape: shapes.Shape, mode: str, element_spec: Any, replicas:
         dropout=shapes.DROPOUT,
         label_smoothing=shapes.LABEL_SMOOTHING,
     )
-    devices = [device.name for device in tf.config.list_logical_devices()[-replicas:]]  # GPUs, where there are some
+    devices = [device.name for device in tf.config.list_logical_devices()[-replicas:]]  # GPUs, if there are any
     with tf.distribute.MirroredStrategy(devices).scope():
         model = Transformer(shape.vocab_size, hparams, dtype=POLICIES[precision])
         adam = Adam([weight.value for weight in model.trainable_variables], hparams)

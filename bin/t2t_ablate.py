@@ -3,10 +3,10 @@
   t2t-ablate --problem=P --data_dir=DATA --output_dir=DIR                  all
   t2t-ablate ... --rows=A,E,big --scale=tiny --train_steps=1000 --jobs=2   some
 
-A row is a letter of the table, or a set by its name; at --scale=tiny widths
-and depths are divided alike in all of them. Each is trained by t2t-trainer and
-scored on the validation set. The same command again skips what is done and
-continues what is not.
+--rows takes letters of the table and names of hyperparameter sets. --scale=tiny
+divides all widths and depths by the same numbers in every row. t2t-trainer
+trains each row and scores it on the validation split. Run the same command
+again to continue: finished rows are skipped.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ FLAGS = flags.FlagValues()
 common_flags.problem_flags(FLAGS)
 common_flags.override_flag(FLAGS)
 common_flags.training_flags(FLAGS)
-OWN = ("rows", "scale", "jobs", "output_dir", "help")  # all others are handed to t2t-trainer
-flags.DEFINE_list("rows", ["all"], "letters of Table 3, or sets by name", flag_values=FLAGS)
-flags.DEFINE_enum("scale", "full", ["full", *SCALES], "size of all of them", flag_values=FLAGS)
-flags.DEFINE_integer("jobs", 1, "rows at a time, each on its share of the cores", lower_bound=1, flag_values=FLAGS)
+OWN = ("rows", "scale", "jobs", "output_dir", "help")  # all others are passed to t2t-trainer
+flags.DEFINE_list("rows", ["all"], "letters of Table 3, or names of hyperparameter sets", flag_values=FLAGS)
+flags.DEFINE_enum("scale", "full", ["full", *SCALES], "model size of all rows", flag_values=FLAGS)
+flags.DEFINE_integer(
+    "jobs", 1, "rows to train in parallel, each on its share of the cores", lower_bound=1, flag_values=FLAGS
+)
 
 
 def rows(asked: list[str]) -> list[str]:
-    """The sets that `asked` names, in the order of Table 3. KeyError for an unknown one."""
+    """Returns the hyperparameter sets that `asked` selects, in the order of Table 3. Raises KeyError if unknown."""
     places = {record.name: record.place for record in RECORDS.in_order() if record.bleu_dev is not None}
     letters = {place.removeprefix("Table 3 (")[0] for place in places.values() if place.startswith("Table 3 (")}
     chosen = set()
@@ -52,32 +54,32 @@ def ablate() -> None:
     problem = common_flags.chosen_problem(FLAGS)
     cores = usable_cores()
     if FLAGS.jobs > cores:
-        raise launcher.UsageError(f"--jobs={FLAGS.jobs} is more than the {cores} cores there are")
+        raise launcher.UsageError(f"--jobs={FLAGS.jobs} is more than the {cores} available cores")
     common_flags.must_be_directory("data_dir", FLAGS.data_dir)
     common_flags.must_be_directory("output_dir", FLAGS.output_dir)
-    handed_on = [FLAGS[flag].serialize() for flag in FLAGS if FLAGS[flag].present and flag not in OWN]
-    handed_on = [argument for text in handed_on for argument in text.split("\n")]
-    of_data = [argument for argument in handed_on if argument[2:].partition("=")[0] in common_flags.DATA_FLAGS]
+    passed_on = [FLAGS[flag].serialize() for flag in FLAGS if FLAGS[flag].present and flag not in OWN]
+    passed_on = [argument for text in passed_on for argument in text.split("\n")]
+    of_data = [argument for argument in passed_on if argument[2:].partition("=")[0] in common_flags.DATA_FLAGS]
 
-    # once, before several trainers would
+    # prepare the data once, before several trainers start
     jobs.program("t2t_datagen", of_data)
-    # the costliest first, so that none of them is left alone at the end
+    # longest jobs first, so that no single one runs alone at the end
     sets.sort(key=lambda hparams: -training_flops(hparams, problem.vocab_size, 1, 25, 25, 25))
-    commands = {hparams.name: _command(hparams, handed_on) for hparams in sets if not _done(hparams)}
-    launcher.report(f"{len(sets)} rows, {len(sets) - len(commands)} of them done before")
+    commands = {hparams.name: _command(hparams, passed_on) for hparams in sets if not _done(hparams)}
+    launcher.report(f"{len(sets)} rows, {len(sets) - len(commands)} of them already done")
     failed = jobs.run(commands, FLAGS.jobs, FLAGS.output_dir)
     _report()
     if failed:
-        raise ValueError(f"{len(failed)} of {len(sets)} rows failed: {', '.join(failed)}; their logs say why")
+        raise ValueError(f"{len(failed)} of {len(sets)} rows failed: {', '.join(failed)}; see their logs")
 
 
-def _command(hparams: HParams, handed_on: list[str]) -> list[str]:
+def _command(hparams: HParams, passed_on: list[str]) -> list[str]:
     directory = os.path.join(FLAGS.output_dir, hparams.name)
-    return ["t2t_trainer", *handed_on, f"--hparams={hparams.name}", f"--output_dir={directory}", "--split=validation"]
+    return ["t2t_trainer", *passed_on, f"--hparams={hparams.name}", f"--output_dir={directory}", "--split=validation"]
 
 
 def _done(hparams: HParams) -> bool:
-    """Whether the row is trained to the end and scored."""
+    """Returns whether the row is fully trained and scored."""
     from t2t_repro.evaluation.report_runs import read_run
     from t2t_repro.run import Run
 

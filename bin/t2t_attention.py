@@ -1,12 +1,13 @@
-"""t2t-attention: shows what a trained run looks at while it translates a sentence.
+"""t2t-attention: visualizes the attention weights of a run for one sentence.
 
   t2t-attention --output_dir=RUN "The Law will never be perfect ."
   t2t-attention --output_dir=RUN --preset=3 --png=figure3.png
 
-Writes one HTML file that needs no network: encoder, encoder-decoder and decoder
-attention, every layer and head. --png=FILE draws the form of the paper's
-Figures 3 to 5; with --html=FILE it writes both. --view, --layer, --heads and
---word say what is seen first; layers and heads count from 1.
+Writes one HTML file that works offline, with every layer and head of encoder,
+decoder and encoder-decoder attention. --png=FILE draws a figure in the style of
+the paper's Figures 3 to 5 instead; give --html=FILE too for both. --view,
+--layer, --heads and --word select the first view. Layers and heads are numbered
+from 1.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Preset(NamedTuple):
     word: str
 
 
-PRESETS = {  # the sentences of Figure 3, and of Figures 4 and 5, with what these show alone
+PRESETS = {  # the sentences of Figure 3 and of Figures 4 and 5, with the heads and the word that these show
     "3": Preset(
         "It is in this spirit that a majority of American governments have passed new laws since 2009 making the "
         "registration or voting process more difficult .",
@@ -45,16 +46,24 @@ PRESETS = {  # the sentences of Figure 3, and of Figures 4 and 5, with what thes
 }
 
 FLAGS = flags.FlagValues()
-flags.DEFINE_string("output_dir", None, "the run that t2t-trainer wrote", flag_values=FLAGS)
-flags.DEFINE_string("target", None, "the translation to look at, in place of the run's own", flag_values=FLAGS)
-flags.DEFINE_enum("preset", None, list(PRESETS), "the sentence and words of the paper's figure", flag_values=FLAGS)
-flags.DEFINE_string("html", None, f"the page (default without --png: {PAGE})", flag_values=FLAGS)
-flags.DEFINE_string("png", None, "a figure in the form of the paper's", flag_values=FLAGS)
-flags.DEFINE_enum("view", "encoder", ["encoder", "memory", "decoder"], "memory: encoder-decoder", flag_values=FLAGS)
-flags.DEFINE_integer("layer", None, "if not the last but one", lower_bound=1, flag_values=FLAGS)
-flags.DEFINE_list("heads", [], "if not all, as 5,6", flag_values=FLAGS)
-flags.DEFINE_string("word", "", "a word on the left, to be seen alone", flag_values=FLAGS)
-flags.DEFINE_integer("average_checkpoints", 1, "the last so many, averaged", lower_bound=1, flag_values=FLAGS)
+flags.DEFINE_string("output_dir", None, "run directory of t2t-trainer", flag_values=FLAGS)
+flags.DEFINE_string("target", None, "the translation to show, instead of the model's own", flag_values=FLAGS)
+flags.DEFINE_enum(
+    "preset", None, list(PRESETS), "sentence, heads and word of the paper's Figure 3 or 4", flag_values=FLAGS
+)
+flags.DEFINE_string("html", None, f"HTML file to write (without --png, default: {PAGE})", flag_values=FLAGS)
+flags.DEFINE_string("png", None, "PNG file to write, in the style of the paper's figures", flag_values=FLAGS)
+flags.DEFINE_enum(
+    "view",
+    "encoder",
+    ["encoder", "memory", "decoder"],
+    "attention of the first view; memory: encoder-decoder attention",
+    flag_values=FLAGS,
+)
+flags.DEFINE_integer("layer", None, "layer (default: the last but one)", lower_bound=1, flag_values=FLAGS)
+flags.DEFINE_list("heads", [], "heads, such as 5,6 (default: all)", flag_values=FLAGS)
+flags.DEFINE_string("word", "", "show only the attention of this word (left column)", flag_values=FLAGS)
+flags.DEFINE_integer("average_checkpoints", 1, "average the last N checkpoints", lower_bound=1, flag_values=FLAGS)
 common_flags.precision_flag(FLAGS)
 
 
@@ -68,7 +77,7 @@ def show(sentence: str | None = None) -> None:
         if path:
             common_flags.must_be_writable(flag, path)
     if page and not FLAGS.html and os.path.exists(page):
-        raise FileExistsError(f"there is an {PAGE} already; name the new page with --html=FILE")
+        raise FileExistsError(f"{PAGE} already exists; choose another file with --html=FILE")
     launcher.load_tensorflow()
     from t2t_repro.evaluation import attention_view
     from t2t_repro.inference.translator import Translator
@@ -77,7 +86,7 @@ def show(sentence: str | None = None) -> None:
     launcher.report_average([run], FLAGS.average_checkpoints)
     translator = Translator.from_run(FLAGS.output_dir, FLAGS.average_checkpoints, precision=FLAGS.precision)
     shown = attention_view.attend(translator, preset.sentence, FLAGS.target)
-    own = tuple(head for head in preset.heads if head <= run.hparams.num_heads)  # a smaller model has not all of them
+    own = tuple(head for head in preset.heads if head <= run.hparams.num_heads)  # a smaller model has fewer heads
     word = FLAGS.word or (preset.word if FLAGS.view == "encoder" else "")
     focus = attention_view.Focus(FLAGS.view, FLAGS.layer, heads or own, word)
     if page:
@@ -92,7 +101,9 @@ def _heads() -> tuple[int, ...]:
     try:
         return tuple(int(head) for head in FLAGS.heads)
     except ValueError:
-        raise launcher.UsageError(f"--heads takes numbers, as --heads=5,6, got {','.join(FLAGS.heads)!r}") from None
+        raise launcher.UsageError(
+            f"--heads takes numbers, such as --heads=5,6, got {','.join(FLAGS.heads)!r}"
+        ) from None
 
 
 def main() -> int:

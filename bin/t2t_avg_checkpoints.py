@@ -1,8 +1,8 @@
-"""t2t-avg-checkpoints: averages a run's last checkpoints into a run of its own.
+"""t2t-avg-checkpoints: averages the last checkpoints of a run into a new run.
 
   t2t-avg-checkpoints --output_dir=RUN --average_checkpoints=5 --average_dir=NEW
 
-NEW is decoded, scored and exported like any run, and cannot be trained on.
+NEW can be decoded, scored and exported like any run, but not trained further.
 """
 
 from __future__ import annotations
@@ -16,9 +16,15 @@ from t2t_repro.cli import common_flags, launcher
 from t2t_repro.run import Run
 
 FLAGS = flags.FlagValues()
-flags.DEFINE_string("output_dir", None, "the run that t2t-trainer wrote", flag_values=FLAGS)
-flags.DEFINE_string("average_dir", None, "where the new run goes", flag_values=FLAGS)
-flags.DEFINE_integer("average_checkpoints", None, "in place of the set's", lower_bound=1, flag_values=FLAGS)
+flags.DEFINE_string("output_dir", None, "run directory of t2t-trainer", flag_values=FLAGS)
+flags.DEFINE_string("average_dir", None, "directory of the new run", flag_values=FLAGS)
+flags.DEFINE_integer(
+    "average_checkpoints",
+    None,
+    "number of checkpoints, instead of the hyperparameter set's",
+    lower_bound=1,
+    flag_values=FLAGS,
+)
 
 
 def write() -> None:

@@ -1,9 +1,9 @@
-"""t2t-bleu: BLEU of two files in every form in use, and what each compares with.
+"""t2t-bleu: BLEU in every common variant, and what each may be compared with.
 
   t2t-bleu HYPOTHESIS REFERENCE
 
-Line n of one file is the translation that line n of the other should be: plain
-text in UTF-8, neither tokenized nor split into subwords; .gz is read too.
+Line n of HYPOTHESIS is compared with line n of REFERENCE. Both files are plain
+UTF-8 text, neither tokenized nor split into subwords. Both may be .gz files.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from absl import flags
 from t2t_repro.cli import launcher
 
 FLAGS = flags.FlagValues()
-flags.DEFINE_enum("language", "de", ["de", "en", "fr"], "of the text, for the paper's recipe", flag_values=FLAGS)
-flags.DEFINE_boolean("json", False, "prints JSON rather than text", flag_values=FLAGS)
+flags.DEFINE_enum(
+    "language", "de", ["de", "en", "fr"], "language of the text, for the paper's tokenization", flag_values=FLAGS
+)
+flags.DEFINE_boolean("json", False, "print JSON instead of text", flag_values=FLAGS)
 
 
 def score(hypothesis: str, reference: str) -> None:

@@ -1,12 +1,12 @@
-"""t2t-datagen: learns a problem's vocabulary and writes its encoded pairs.
+"""t2t-datagen: learns the vocabulary of a problem and encodes its text.
 
-  t2t-datagen --problem=P --data_dir=DATA                prepares, or continues
-  t2t-datagen --problem=P --data_dir=DATA --verify       checks what is there
-  t2t-datagen --problem=P --data_dir=DATA --fill=25000   how full batches are
+  t2t-datagen --problem=P --data_dir=DATA                prepare, or continue
+  t2t-datagen --problem=P --data_dir=DATA --verify       check existing data
+  t2t-datagen --problem=P --data_dir=DATA --fill=25000   padding efficiency
 
-What a problem downloads goes to DATA/downloads, and may be removed afterwards.
+Downloaded archives go to DATA/downloads and may be removed afterwards.
 
-t2t-trainer does this by itself where the data is missing.
+t2t-trainer prepares missing data itself.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from t2t_repro.cli import common_flags, launcher
 
 FLAGS = flags.FlagValues()
 common_flags.problem_flags(FLAGS)
-flags.DEFINE_string("data_dir", None, "where the prepared data goes", flag_values=FLAGS)
-flags.DEFINE_boolean("verify", False, "reads all that is prepared and compares its hashes", flag_values=FLAGS)
-flags.DEFINE_string("beam", None, "flags of Apache Beam, whose pipeline then encodes and shuffles", flag_values=FLAGS)
+flags.DEFINE_string("data_dir", None, "directory of the prepared data", flag_values=FLAGS)
+flags.DEFINE_boolean("verify", False, "read all prepared files and compare their hashes", flag_values=FLAGS)
+flags.DEFINE_string("beam", None, "encode and shuffle with Apache Beam, with these Beam flags", flag_values=FLAGS)
 flags.DEFINE_integer(
-    "fill", None, "prints how full batches of so many tokens a side are", lower_bound=1, flag_values=FLAGS
+    "fill", None, "print the padding efficiency of batches of N tokens per side", lower_bound=1, flag_values=FLAGS
 )
 
 

@@ -4,32 +4,34 @@
   t2t-decoder --output_dir=RUN --decode_interactive
   t2t-decoder --output_dir=RUN --score_file=pairs.tsv > scores.tsv
 
-Lines are decoded in windows of up to 10,000, each written when it is done, and
-from a pipe as they come. --decode_to_file=FILE collects them in FILE.partial,
-and the same command continues it after a stop.
+Line n of the output translates line n of the input. An empty line stays empty.
+The input is UTF-8; .gz and .sgm files are read too. A byte order mark and
+Windows line ends are removed, as in training.
 
-Line n of the output translates line n of the input; an empty line stays empty.
-Lines are read as training reads them: UTF-8, .gz and .sgm too, without a byte
-order mark and without the carriage returns of Windows.
-With --n_best=N each line becomes N lines, the best first: score, tab, text (a
-score of -inf if the beam held fewer that differ). The beam holds at least N.
---decode_interactive writes these too.
+Lines are decoded in windows of up to 10,000, or as they arrive from a pipe, and
+each window is written when it is done. --decode_to_file=FILE writes to
+FILE.partial first. Run the same command again to continue after a stop.
 
---output_dir may be repeated: such runs decode together, by the mean of their
-probabilities; they must share their vocabulary.
+--n_best=N writes N lines per input line, the best first: score, tab, text. The
+score is -inf if the beam has fewer different translations. The beam width is at
+least N. --decode_interactive writes this format too.
 
---sampling_temperature=1 draws translations instead of searching for the best,
---n_best=N of them for each line; what a line is given depends on it and on
---seed alone. --sampling_top_k=K draws among the K likeliest tokens.
+Repeat --output_dir to decode with an ensemble, which averages probabilities.
+All its runs must share one vocabulary.
 
---score_file holds a source, a tab and a target in each line, of which it writes
-the log-probability, a tab, and those of the target's tokens, the last that of
-its end, a space between them. A pair that is too long for the run has -inf.
+--sampling_temperature=1 samples translations instead of searching for the best
+one: --n_best=N of them per line. A sample depends only on the line and --seed.
+--sampling_top_k=K samples from the K most probable tokens.
 
-A parsing run takes tokens, a space between them, and writes a bracketed tree
-over exactly these; how many trees needed repairs is said at the end. It tags
-punctuation that its sign tells, and all other words XX: t2t-evalb deletes
-punctuation by gold's tags, so the score of a run is t2t-eval's.
+--score_file=FILE scores given translations. Each line of FILE is a source, a
+tab and a target. Each output line is the log-probability of the target, a tab,
+and the log-probabilities of its tokens, the last one of the end-of-sentence
+token, separated by spaces. A pair that is too long for the run has -inf.
+
+A parsing run takes tokens separated by spaces and writes a bracketed tree over
+exactly these tokens. At the end it prints how many trees needed a repair.
+Punctuation is tagged by its character and every other word as XX. t2t-evalb
+deletes punctuation by the gold tags, so use t2t-eval to score a parsing run.
 """
 
 from __future__ import annotations
@@ -48,32 +50,38 @@ from t2t_repro.io import sha256
 from t2t_repro.run import Run
 
 FLAGS = flags.FlagValues()
-flags.DEFINE_multi_string("output_dir", [], "the run that t2t-trainer wrote; repeated, an ensemble", flag_values=FLAGS)
-flags.DEFINE_string("decode_from_file", None, "what to translate, if not standard input", flag_values=FLAGS)
-flags.DEFINE_string("decode_to_file", None, "where the result goes, if not standard output", flag_values=FLAGS)
-flags.DEFINE_boolean("decode_interactive", False, "translates each line as it is typed", flag_values=FLAGS)
-flags.DEFINE_integer("n_best", 1, "translations of each line, with scores if above 1", lower_bound=1, flag_values=FLAGS)
+flags.DEFINE_multi_string(
+    "output_dir", [], "run directory of t2t-trainer; repeat it for an ensemble", flag_values=FLAGS
+)
+flags.DEFINE_string("decode_from_file", None, "file to translate (default: standard input)", flag_values=FLAGS)
+flags.DEFINE_string("decode_to_file", None, "output file (default: standard output)", flag_values=FLAGS)
+flags.DEFINE_boolean("decode_interactive", False, "translate each line as you type it", flag_values=FLAGS)
+flags.DEFINE_integer("n_best", 1, "translations per line; with scores if above 1", lower_bound=1, flag_values=FLAGS)
 flags.DEFINE_boolean(
-    "well_formed", False, "parsing: the best of the beam that needs no repair, if any", flag_values=FLAGS
+    "well_formed", False, "parsing: write the best tree of the beam that needs no repair, if any", flag_values=FLAGS
 )
 common_flags.decoding_flags(FLAGS)
-flags.DEFINE_string("prefix_file", None, "what each line's translation begins with, a line each", flag_values=FLAGS)
-flags.DEFINE_integer("min_length", 0, "tokens before the end, at least", lower_bound=0, flag_values=FLAGS)
-flags.DEFINE_float("sampling_temperature", None, "samples by p^(1/X), in place of beam search", flag_values=FLAGS)
+flags.DEFINE_string("prefix_file", None, "file of prefixes: line n starts the translation of line n", flag_values=FLAGS)
 flags.DEFINE_integer(
-    "sampling_top_k", 0, "samples among the N likeliest tokens; 0: all", lower_bound=0, flag_values=FLAGS
+    "min_length", 0, "minimum number of tokens before the end-of-sentence token", lower_bound=0, flag_values=FLAGS
 )
-flags.DEFINE_integer("seed", 1, "of the samples", lower_bound=0, flag_values=FLAGS)
-flags.DEFINE_string("score_file", None, "pairs to score in place of translating", flag_values=FLAGS)
+flags.DEFINE_float(
+    "sampling_temperature", None, "sample with this temperature (p^(1/X)) instead of beam search", flag_values=FLAGS
+)
+flags.DEFINE_integer(
+    "sampling_top_k", 0, "sample from the N most probable tokens; 0: from all", lower_bound=0, flag_values=FLAGS
+)
+flags.DEFINE_integer("seed", 1, "random seed of sampling", lower_bound=0, flag_values=FLAGS)
+flags.DEFINE_string("score_file", None, "file of pairs to score instead of translating", flag_values=FLAGS)
 
-NOT_WITH = {  # flags that mean nothing beside one, and why
+NOT_WITH = {  # flags without effect beside another one, and why
     "score_file": (
         ("decode_from_file", "decode_interactive", "n_best", "beam_size", "alpha", "prefix_file", "min_length")
         + ("sampling_temperature", "sampling_top_k", "seed", "well_formed", "int8"),
-        "scores what is given",
+        "scores given translations",
     ),
-    "sampling_temperature": (("beam_size", "alpha"), "searches for nothing"),
-    "decode_interactive": (("decode_from_file", "decode_to_file", "prefix_file"), "reads the keyboard"),
+    "sampling_temperature": (("beam_size", "alpha"), "replaces beam search"),
+    "decode_interactive": (("decode_from_file", "decode_to_file", "prefix_file"), "reads from the keyboard"),
 }
 ONLY_FOR = {  # flags that other tasks do not have
     "translation": ("prefix_file", "min_length", "sampling_temperature", "score_file"),
@@ -114,7 +122,7 @@ def decode() -> None:
 
 
 def _input() -> tuple[Iterator[tuple[str, ...]], int | None]:
-    """Returns what to decode, and how much it is. A wrong file, or first line of a pipe, is refused here."""
+    """Returns the items to decode and their number. Errors in files, or in the first line of a pipe, raise here."""
     path = FLAGS.score_file or FLAGS.decode_from_file
 
     def items() -> Iterator[tuple[str, ...]]:
@@ -129,7 +137,7 @@ def _input() -> tuple[Iterator[tuple[str, ...]], int | None]:
 
 
 def _made_by(runs: Sequence[Run]) -> dict[str, Any]:
-    """Returns what the lines depend on apart from those they are made from."""
+    """Returns everything that the output depends on, except the input lines."""
     from t2t_repro.training.checkpoints import to_average
 
     values = {flag: FLAGS[flag].value for flag in FLAGS if flag not in ("output_dir", "decode_to_file")}
@@ -139,7 +147,7 @@ def _made_by(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _window(translator: Any) -> Callable[..., list[str]]:
-    """Returns what makes lines of a window's items; `report` and `advance` are of `inference.line_windows`."""
+    """Returns the function from the items of a window to output lines, for `inference.line_windows`."""
     if FLAGS.score_file:
         return lambda pairs, report, advance: text_lines.token_scores(translator.score_tokens(pairs, report, advance))
     answer = _answer(translator)
@@ -154,7 +162,7 @@ def _window(translator: Any) -> Callable[..., list[str]]:
 
 
 def _answer(translator: Any) -> Answer:
-    """Returns what to ask of `translator`, a Translator or a Parser, for texts."""
+    """Returns the method of `translator`, a Translator or a Parser, with the options of the command line."""
     options: dict[str, Any] = {"n": FLAGS.n_best}
     if FLAGS.min_length:
         options["min_length"] = FLAGS.min_length
@@ -169,25 +177,27 @@ def _report(number: int, what: str) -> None:
 
 
 def _check(run: Run) -> None:
-    """Raises UsageError where flags do not go together, and ValueError for an impossible beam."""
+    """Raises UsageError for flags that exclude each other, and ValueError for an impossible beam width."""
     for flag, (others, why) in NOT_WITH.items():
         given = [other for other in others if FLAGS[other].present]
         if FLAGS[flag].value not in (None, False) and given:
-            raise launcher.UsageError(f"--{flag} {why}: leave out --{given[0]}")
+            raise launcher.UsageError(f"--{flag} {why}; remove --{given[0]}")
     if FLAGS.sampling_temperature is None:
         common_flags.check_decoding(run.hparams, FLAGS)
         if FLAGS.beam_size and FLAGS.n_best > FLAGS.beam_size:
-            raise launcher.UsageError(f"--n_best={FLAGS.n_best} is more than --beam_size={FLAGS.beam_size}; raise that")
+            raise launcher.UsageError(
+                f"--n_best={FLAGS.n_best} is more than --beam_size={FLAGS.beam_size}; raise --beam_size"
+            )
         for flag in ("sampling_top_k", "seed"):
             if FLAGS[flag].present:
-                raise launcher.UsageError(f"--{flag} is for sampling; give --sampling_temperature too")
+                raise launcher.UsageError(f"--{flag} is only for sampling; give --sampling_temperature too")
     elif not 0 < FLAGS.sampling_temperature < float("inf"):
         raise ValueError(f"--sampling_temperature must be above 0 and finite, got {FLAGS.sampling_temperature}")
     for task, only_its_own in ONLY_FOR.items():
         given = [flag for flag in only_its_own if FLAGS[flag].present]
         if given and task != run.problem.task.name:
-            what = f"{run.directory!r} is a run of {run.problem.task.name}"
-            raise launcher.UsageError(f"--{given[0]} is for {task}, and {what}")
+            what = f"{run.directory!r} is a {run.problem.task.name} run"
+            raise launcher.UsageError(f"--{given[0]} is only for {task}, and {what}")
 
 
 def main() -> int:

@@ -1,9 +1,9 @@
-"""t2t-eval: scores a trained run: BLEU with its signature and chrF, or bracket F1
-of a parsing run; loss, perplexity.
+"""t2t-eval: scores a run: BLEU with its signature, chrF, loss and perplexity.
 
   t2t-eval --output_dir=RUN --split=test
 
-The run keeps all that is needed; only its prepared data must still be there.
+A parsing run is scored by bracket F1 instead of BLEU and chrF. The run holds
+everything but the prepared data, which must still exist.
 """
 
 from __future__ import annotations
@@ -19,12 +19,22 @@ from t2t_repro.problem import SPLITS
 from t2t_repro.run import Run
 
 FLAGS = flags.FlagValues()
-flags.DEFINE_string("output_dir", None, "the run that t2t-trainer wrote", flag_values=FLAGS)
-flags.DEFINE_enum("split", "test", SPLITS, "what to score on", flag_values=FLAGS)
-flags.DEFINE_string("data_dir", None, "the prepared data, if it has moved since", flag_values=FLAGS)
+flags.DEFINE_string("output_dir", None, "run directory of t2t-trainer", flag_values=FLAGS)
+flags.DEFINE_enum("split", "test", SPLITS, "split to score on", flag_values=FLAGS)
+flags.DEFINE_string(
+    "data_dir", None, "directory of the prepared data, if it has moved since training", flag_values=FLAGS
+)
 common_flags.decoding_flags(FLAGS)
-flags.DEFINE_boolean("json", False, "prints JSON rather than a table", flag_values=FLAGS)
-OPTIONS = ("split", "average_checkpoints", "beam_size", "alpha", "int8", "precision", "data_dir")  # of evaluate()
+flags.DEFINE_boolean("json", False, "print JSON instead of a table", flag_values=FLAGS)
+OPTIONS = (
+    "split",
+    "average_checkpoints",
+    "beam_size",
+    "alpha",
+    "int8",
+    "precision",
+    "data_dir",
+)  # arguments of evaluate()
 
 
 def score() -> None:

@@ -1,10 +1,11 @@
-"""t2t-evalb: labelled bracket recall, precision and F1, as EVALB counts them.
+"""t2t-evalb: labeled bracket recall, precision and F1, computed as in EVALB.
 
   t2t-evalb GOLD TEST                         with the parameters of COLLINS.prm
-  t2t-evalb GOLD TEST --parameters=NEW.prm    with those of a file of EVALB's
+  t2t-evalb GOLD TEST --parameters=NEW.prm    with another EVALB parameter file
 
-One tree in Penn Treebank bracketing on each line, in the same order; .gz is
-read too. Sentences of other words than gold's are errors: counted, not scored.
+Each line is a tree in Penn Treebank bracketing. Line n of TEST is scored
+against line n of GOLD. Both may be .gz files. A sentence whose words differ
+from the gold sentence is counted as an error and not scored.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from absl import flags
 from t2t_repro.cli import launcher
 
 FLAGS = flags.FlagValues()
-flags.DEFINE_string("parameters", None, "parameter file of EVALB: what not to count", flag_values=FLAGS)
-flags.DEFINE_boolean("json", False, "prints the summaries as JSON rather than a table", flag_values=FLAGS)
+flags.DEFINE_string("parameters", None, "EVALB parameter file: labels and words to ignore", flag_values=FLAGS)
+flags.DEFINE_boolean("json", False, "print the summaries as JSON instead of a table", flag_values=FLAGS)
 
 
 def score(gold: str, test: str) -> None:
@@ -32,7 +33,7 @@ def score(gold: str, test: str) -> None:
         if row.message:
             launcher.report(f"sentence {row.number}: {row.message}")
     if unlike_outside(gold, test):
-        launcher.report("one file has an unlabelled bracket around its sentences, ( (S ...)), and EVALB counts it")
+        launcher.report("one file has an unlabeled bracket around its sentences, ( (S ...)), which EVALB counts")
     print(json.dumps(scores.to_dict(), indent=2) if FLAGS.json else table(scores))
 
 

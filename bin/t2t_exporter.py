@@ -1,16 +1,16 @@
-"""t2t-exporter: writes a trained run as a SavedModel: strings in, strings out.
+"""t2t-exporter: exports a run as a SavedModel that maps strings to strings.
 
   t2t-exporter --output_dir=RUN --export_dir=E
   t2t-exporter --output_dir=RUN --export_dir=E2 --format=ctranslate2
 
-It goes to the next numbered folder of E, as TF Serving reads them, with a
-model_card.json that says what it is. To load it: import tensorflow and
-tensorflow_text, then tf.saved_model.load; or t2t-serve --export_dir=E. The
-second line writes the same weights for CTranslate2, with a README.txt that
-says how to use them. With --quantization=int8 either decodes by products of
-8-bit integers: large models faster on a CPU, CTranslate2's in a quarter of
-the space. --precision is what all else of a SavedModel computes in, wherever
-it is served.
+Each export goes to the next version folder of E (E/1, E/2, ...), the layout of
+TF Serving, with a model_card.json that describes it. To load a SavedModel,
+import tensorflow and tensorflow_text and call tf.saved_model.load, or run
+t2t-serve --export_dir=E. A CTranslate2 export has a README.txt on its use.
+
+--quantization=int8 makes large models faster on a CPU, and a CTranslate2 export
+four times smaller. --precision applies to everything else in a SavedModel, on
+every machine that serves it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from t2t_repro.cli import common_flags, launcher
 from t2t_repro.run import Run
 
 FLAGS = flags.FlagValues()
-flags.DEFINE_string("output_dir", None, "the run that t2t-trainer wrote", flag_values=FLAGS)
-flags.DEFINE_string("export_dir", None, "where the numbered folders go", flag_values=FLAGS)
-flags.DEFINE_integer("average_checkpoints", 1, "the last so many, averaged", lower_bound=1, flag_values=FLAGS)
-flags.DEFINE_enum("format", "saved_model", ["saved_model", "ctranslate2"], "what to write", flag_values=FLAGS)
-flags.DEFINE_enum("quantization", "none", ["none", "int8"], "of the decoder's matrices", flag_values=FLAGS)
+flags.DEFINE_string("output_dir", None, "run directory of t2t-trainer", flag_values=FLAGS)
+flags.DEFINE_string("export_dir", None, "directory of the version folders", flag_values=FLAGS)
+flags.DEFINE_integer("average_checkpoints", 1, "average the last N checkpoints", lower_bound=1, flag_values=FLAGS)
+flags.DEFINE_enum("format", "saved_model", ["saved_model", "ctranslate2"], "format to write", flag_values=FLAGS)
+flags.DEFINE_enum(
+    "quantization", "none", ["none", "int8"], "quantization of the decoder's weight matrices", flag_values=FLAGS
+)
 common_flags.precision_flag(FLAGS)
 
 
@@ -44,7 +46,7 @@ def write() -> None:
 
     launcher.report_average([run], FLAGS.average_checkpoints)
     if FLAGS.format == "ctranslate2" and run.problem.task.ctranslate2_note:
-        launcher.report("CTranslate2 does not have the constraint of the run's own decoding: see README.txt there")
+        launcher.report("CTranslate2 has no constrained decoding, which this run uses: see README.txt in the export")
     options: dict[str, Any] = {
         name: FLAGS[name].value for name in ("average_checkpoints", "format", "quantization", "precision")
     }

@@ -1,15 +1,16 @@
-"""t2t-registry: lists problems and sets of hyperparameters, or describes one.
+"""t2t-registry: lists or describes problems and hyperparameter sets.
 
-  t2t-registry                 every name
-  t2t-registry --problem=P     one problem: its fields, its text
-  t2t-registry --hparams=H     one set: its fields, their source, its exact size
-  t2t-registry --diff=H1,H2    the fields in which two sets differ
+  t2t-registry                 list all names
+  t2t-registry --problem=P     fields and text of a problem
+  t2t-registry --hparams=H     fields of a set, and its number of parameters
+  t2t-registry --diff=H1,H2    fields in which two hyperparameter sets differ
   t2t-registry --new_problem=NAME DIR
-                               makes DIR with a problem to start yours from
+                               create DIR with a template for your own problem
   eval "$(t2t-registry --completion=bash)"
-                               lets Tab complete flags and names in bash
+                               enable Tab completion of flags and names in bash
 
-The exact size is for --vocab_size, else the problem's, else the paper's 37,000.
+The number of parameters depends on the vocabulary size: --vocab_size, else the
+problem's, else the paper's 37,000.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from t2t_repro.registry import HPARAMS, PROBLEMS, get_hparams
 FLAGS = flags.FlagValues()
 common_flags.problem_flags(FLAGS, files=False)
 common_flags.hparams_flags(FLAGS)
-flags.DEFINE_list("diff", None, "two sets, as H1,H2: shows the fields in which they differ", flag_values=FLAGS)
-flags.DEFINE_string("new_problem", None, "name of a new problem, to be made in DIR", flag_values=FLAGS)
-flags.DEFINE_enum("completion", None, ["bash"], "prints the completion of this shell", flag_values=FLAGS)
+flags.DEFINE_list("diff", None, "H1,H2: show the fields in which two hyperparameter sets differ", flag_values=FLAGS)
+flags.DEFINE_string("new_problem", None, "name of a new problem; its template is written to DIR", flag_values=FLAGS)
+flags.DEFINE_enum("completion", None, ["bash"], "print the completion script for this shell", flag_values=FLAGS)
 
 PAPER_VOCAB_SIZE = 37_000  # English-German, section 5.1
 
@@ -42,9 +43,9 @@ def show(directory: str | None = None) -> None:
     if FLAGS.new_problem and directory is None:
         raise launcher.UsageError("--new_problem needs a directory: --new_problem=NAME DIR")
     if FLAGS.override and not FLAGS.hparams:
-        raise launcher.UsageError("--override needs --hparams: it replaces fields of that set")
+        raise launcher.UsageError("--override needs --hparams: it changes fields of that set")
     if FLAGS.diff is not None and (len(FLAGS.diff) != 2 or FLAGS.problem or FLAGS.hparams):
-        raise launcher.UsageError("--diff takes two sets, as --diff=base,big, and stands alone")
+        raise launcher.UsageError("--diff takes two sets, such as --diff=base,big, and no other selection")
     common_flags.import_users_code(FLAGS)
     if directory is not None:
         print("\n".join(new_problem(FLAGS.new_problem, directory)))

@@ -1,10 +1,11 @@
-"""t2t-report: sets trained runs beside the paper's Tables 2, 3 and 4.
+"""t2t-report: compares runs with the paper's Tables 2, 3 and 4.
 
-  t2t-report DIRECTORY           every run in it or below, on the terminal
+  t2t-report DIRECTORY           print a table of all runs in DIRECTORY
   t2t-report DIRECTORY --html=F  the same with every column, in a file
 
---markdown and --json write files too. A figure stands under the data that it
-was measured on; what was not run or not scored says so.
+DIRECTORY is searched recursively. --markdown and --json write files too. Scores
+are grouped by the data they were measured on. Rows of the paper without a run
+or a score are marked as such.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from t2t_repro.cli import common_flags, launcher
 from t2t_repro.io import atomic_write
 
 FLAGS = flags.FlagValues()
-FORMS = ("markdown", "json", "html")
+_FORMATS = {"markdown": "Markdown", "json": "JSON", "html": "HTML"}
+FORMS = tuple(_FORMATS)
 for _name in FORMS:
-    flags.DEFINE_string(_name, None, f"file to write as {_name}, with every column", flag_values=FLAGS)
+    flags.DEFINE_string(_name, None, f"{_FORMATS[_name]} file to write, with every column", flag_values=FLAGS)
 
 
 def write(directory: str) -> None:

@@ -1,11 +1,11 @@
-"""t2t-selftest: what to run first on a new machine, about a minute on two cores.
+"""t2t-selftest: checks a new machine, in about a minute on two cores.
 
   t2t-selftest
 
-Prints what the machine has, checks that it computes right (products against
-float64, replicas, repeatability, a killed run, an export), times training, and
-recommends options. Exit code 0 if everything is right, 1 if a check failed.
-Start a bug report with its output.
+Prints the hardware and software, checks the results of computations (matrix
+products against float64, replicas, reproducibility, a killed run, an export),
+measures training speed and recommends options. The exit code is 0 if all checks
+pass, 1 otherwise. Please include the output in a bug report.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from t2t_repro.cli import launcher
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_float(
-    "seconds", 40.0, "for the speed of training, about; 0: checks alone", lower_bound=0, flag_values=FLAGS
+    "seconds", 40.0, "approximate time for measuring training speed; 0: checks only", lower_bound=0, flag_values=FLAGS
 )
-flags.DEFINE_boolean("json", False, "prints JSON rather than a table", flag_values=FLAGS)
+flags.DEFINE_boolean("json", False, "print JSON instead of a table", flag_values=FLAGS)
 
 
 def stop(number: int, _: Any) -> None:

@@ -1,13 +1,13 @@
-"""t2t-serve: answers over HTTP with an exported model, in TF Serving's form.
+"""t2t-serve: serves an exported model over HTTP, with TF Serving's REST API.
 
   t2t-serve --export_dir=E --port=8501
   curl -d '{"instances": ["12 cats"]}' localhost:8501/v1/models/E:predict
 
-Serves the newest SavedModel that t2t-exporter wrote to E; the run itself is not
-needed. http://localhost:8501/ is a page to type into; /healthz and /metrics
-(for Prometheus) are for operators. Requests of several clients run together. A
-newer version in E is served as soon as it is loaded. SIGTERM and Ctrl-C stop it
-after what is under way; a second one ends it immediately.
+Serves the newest SavedModel that t2t-exporter wrote to E; the run directory is
+not needed. http://localhost:8501/ is a page to try it. /healthz and /metrics
+(Prometheus) are for monitoring. Requests of several clients are batched. A new
+version in E replaces the old one as soon as it is loaded. SIGTERM or Ctrl-C
+finishes the requests in progress and stops; a second one stops immediately.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from absl import flags
 from t2t_repro.cli import common_flags, launcher
 
 FLAGS = flags.FlagValues()
-flags.DEFINE_string("export_dir", None, "where t2t-exporter wrote", flag_values=FLAGS)
-flags.DEFINE_integer("port", 8501, "0: any that is free", lower_bound=0, upper_bound=65535, flag_values=FLAGS)
-flags.DEFINE_string("host", "127.0.0.1", "to listen on; 0.0.0.0: for all who can reach it", flag_values=FLAGS)
-flags.DEFINE_string("model_name", None, "in the address, if not the folder's own", flag_values=FLAGS)
+flags.DEFINE_string("export_dir", None, "directory that t2t-exporter wrote to", flag_values=FLAGS)
+flags.DEFINE_integer("port", 8501, "TCP port; 0: any free port", lower_bound=0, upper_bound=65535, flag_values=FLAGS)
+flags.DEFINE_string("host", "127.0.0.1", "address to listen on; 0.0.0.0: all network interfaces", flag_values=FLAGS)
+flags.DEFINE_string("model_name", None, "model name in URLs (default: the directory's name)", flag_values=FLAGS)
 for _name, _default, _lowest, _meaning in (
-    ("max_batch", 64, 1, "sentences that are run together"),
-    ("batch_ms", 5, 0, "milliseconds that a request waits for others"),
-    ("max_body", 1 << 20, 1, "bytes of a request"),
-    ("max_requests", 256, 1, "requests at once; beyond, 503"),
-    ("max_connections", 512, 1, "connections at once; beyond, 503"),
-    ("body_seconds", 10, 1, "in which a request must have come; beyond, 408"),
-    ("answer_seconds", 60, 1, "in which it must be answered; beyond, 504"),
-    ("write_seconds", 30, 1, "in which a client must read its answer"),
-    ("drain_seconds", 5, 0, "after SIGTERM, in which it answers and /healthz fails"),
-    ("stop_seconds", 20, 0, "after that, for requests under way"),
-    ("poll_seconds", 10, 0, "between looks for a newer version; 0: never"),
+    ("max_batch", 64, 1, "maximum sentences per batch"),
+    ("batch_ms", 5, 0, "milliseconds that a request waits for others to fill the batch"),
+    ("max_body", 1 << 20, 1, "maximum bytes of a request"),
+    ("max_requests", 256, 1, "maximum concurrent requests; others receive 503"),
+    ("max_connections", 512, 1, "maximum concurrent connections; others receive 503"),
+    ("body_seconds", 10, 1, "timeout for receiving a request, then 408"),
+    ("answer_seconds", 60, 1, "timeout for answering a request, then 504"),
+    ("write_seconds", 30, 1, "timeout for a client to read its answer"),
+    ("drain_seconds", 5, 0, "seconds after SIGTERM in which requests are still accepted while /healthz fails"),
+    ("stop_seconds", 20, 0, "seconds after that for requests in progress"),
+    ("poll_seconds", 10, 0, "seconds between checks for a new version; 0: never"),
 ):
     flags.DEFINE_integer(_name, _default, _meaning, lower_bound=_lowest, flag_values=FLAGS)
-flags.DEFINE_list("labels", [], "other names of the version, in /labels/NAME", flag_values=FLAGS)
-flags.DEFINE_boolean("attention", False, "serve the signature attention as well", flag_values=FLAGS)
-flags.DEFINE_boolean("access_log", False, "print a line for each request", flag_values=FLAGS)
+flags.DEFINE_list("labels", [], "version labels, for URLs with /labels/NAME", flag_values=FLAGS)
+flags.DEFINE_boolean("attention", False, "serve the attention signature too", flag_values=FLAGS)
+flags.DEFINE_boolean("access_log", False, "log a line per request", flag_values=FLAGS)
 common_flags.threads_flag(FLAGS)
 
 
@@ -54,7 +54,7 @@ def _report(line: str) -> None:
 
 
 def _log_to_stderr() -> None:
-    """The server's log, each line with its time as in `_report`."""
+    """Writes the server's log to stderr, with the time format of `_report`."""
     formatter = logging.Formatter("%(asctime)s %(message)s", _TIME)
     formatter.converter = time.gmtime
     handler = logging.StreamHandler()
@@ -76,7 +76,7 @@ def serve() -> None:
     from t2t_repro.serving.server import serve as answer
 
     set_threads(FLAGS.threads_per_batch)
-    set_batches(batches_at_once() + 1)  # one is for short requests alone
+    set_batches(batches_at_once() + 1)  # one more, only for short requests
     _log_to_stderr()
     settings = Settings(
         max_batch=FLAGS.max_batch,

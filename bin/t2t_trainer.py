@@ -1,10 +1,11 @@
-"""t2t-trainer: prepares the data where it is missing, trains, scores the result.
+"""t2t-trainer: prepares the data if needed, trains a model and scores it.
 
   t2t-trainer --problem=P --hparams=H --data_dir=DATA --output_dir=RUN
 
-The same command again continues where the last one stopped. With --dry_run it
-estimates in a minute what that will be and take, with or without prepared data,
-and trains and writes nothing: exit code 0 if it fits this machine, 1 if not.
+Run the same command again to continue after a stop. --dry_run estimates time,
+memory and cost of training in about a minute, with or without prepared data. It
+neither trains nor writes. Its exit code is 0 if training fits this machine and
+1 if not.
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ flags.DEFINE_enum(
     "split",
     "test",
     SPLITS[1:],
-    "what the closing score is of: test with averaged weights, or validation with the last ones",
+    "split of the final score: test (averaged checkpoints) or validation (last checkpoint)",
     flag_values=FLAGS,
 )
-flags.DEFINE_boolean("dry_run", False, "tells size, speed, time, memory, disk and cost, and ends", flag_values=FLAGS)
+flags.DEFINE_boolean(
+    "dry_run", False, "estimate size, speed, time, memory, disk and cost; do not train", flag_values=FLAGS
+)
 
 
 def chosen() -> tuple[Problem, HParams]:
-    """What the command line asks for. Whatever is wrong with it is said here, before TensorFlow is loaded."""
+    """Returns the problem and hyperparameters of the command line. Errors in it raise here, before TensorFlow loads."""
     common_flags.import_users_code(FLAGS)
     hparams = common_flags.chosen_hparams(FLAGS)
     problem = common_flags.chosen_problem(FLAGS, needs_text=not FLAGS.dry_run)
@@ -52,8 +55,8 @@ def chosen() -> tuple[Problem, HParams]:
 def estimate(problem: Problem, hparams: HParams, options: TrainingOptions) -> None:
     from t2t_repro.training.memory import OutOfMemory, one_heap
 
-    # TensorFlow's communication between devices survives no lack of memory, so each attempt has a process of its own
-    microbatch_tokens, again = launcher.go_on_in_a_child(options.microbatch_tokens)
+    # TensorFlow's communication between devices does not survive an out-of-memory error: one process per attempt
+    microbatch_tokens, again = launcher.continue_in_child(options.microbatch_tokens)
     options = dataclasses.replace(options, microbatch_tokens=microbatch_tokens)
     one_heap()
     launcher.load_tensorflow()
@@ -93,14 +96,14 @@ def train_and_score() -> None:
         train(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, options, prepare=prepare, sampler=Sampler)
     except OutOfMemory as error:
         launcher.report(f"t2t-trainer: {error}")
-        launcher.start_again()
+        launcher.restart()
     except Interrupted as stopped:
         raise launcher.Stopped(str(stopped), stopped.signal) from None
     if not cluster.is_chief:
-        launcher.report("done; the chief has the run, and scores it")
+        launcher.report("done; the chief holds the run and scores it")
         return
     dataset = Dataset.open(os.path.join(FLAGS.data_dir, problem.name))
-    # the test set with averaged checkpoints as Table 2, the validation set with the last one as Table 3
+    # as in the paper: test set with averaged checkpoints (Table 2), validation set with the last one (Table 3)
     split = FLAGS.split if dataset.has("test") else "validation"
     average = hparams.average_checkpoints if split == "test" else 1
     scores = evaluate(FLAGS.output_dir, split=split, average_checkpoints=average)

@@ -1,1 +1,1 @@
-"""Hyperparameter sets: each module here registers some."""
+"""Registered hyperparameter sets, one or more per module."""

@@ -1,4 +1,4 @@
-"""The paper's two models for English-German (Table 3, first and last line), and the big one for English-French."""
+"""The paper's base and big models for English-German (Table 3, first and last line), and big for English-French."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ BIG = HPARAMS.register(
         dropout=0.3,
         train_steps=300_000,
         average_checkpoints=20,
-        checkpoint_steps=600,  # ten minutes at 1.0 s a step
+        checkpoint_steps=600,  # ten minutes at 1.0 s per step
     )
 )
 RECORDS.register(

@@ -1,4 +1,4 @@
-"""Sets for two CPU cores."""
+"""Hyperparameter sets for two CPU cores."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ TINY = HPARAMS.register(
     replace(
         BASE,
         name="tiny",
-        description="for the built-in problems: minutes on two cores",
+        description="for the built-in problems; trains in minutes on two cores",
         num_layers=2,
         d_model=128,
         d_ff=512,
@@ -26,13 +26,13 @@ TINY = HPARAMS.register(
     )
 )
 
-# Against the small Transformer of Wu et al. (ACL 2021: N 4, d_model 128, d_ff 256), which one update of this costs 1.9
-# times: validation perplexity on Multi30k was 10.8 after 1,350 updates, theirs 24.5.
+# Compared with the small Transformer of Wu et al. (ACL 2021: N 4, d_model 128, d_ff 256): a step costs 1.9 times as
+# much, and validation perplexity on Multi30k after 1,350 steps is 10.8 instead of 24.5.
 MULTI30K = HPARAMS.register(
     replace(
         BASE,
         name="multi30k",
-        description="for some ten thousand pairs: an hour on two cores",
+        description="for tens of thousands of pairs; trains in an hour on two cores",
         num_layers=3,
         d_model=256,
         d_ff=1024,
@@ -41,19 +41,19 @@ MULTI30K = HPARAMS.register(
         batch_tokens=4_096,
         train_steps=8_500,
         warmup_steps=1_500,
-        learning_rate_scale=1.5,  # a highest rate of 0.0024
+        learning_rate_scale=1.5,  # peak learning rate 0.0024
         average_checkpoints=10,
         checkpoint_steps=150,
     )
 )
 
-# README has what it reached. Copying the words is learnt first, and suddenly: after 1,500 updates with the 3,401 trees
-# of the WSJ sample, after 2,000 with the 23,657 of CRAFT.
+# Results are in README. The model first learns, abruptly, to copy the words: after 1,500 steps on the 3,401 trees of
+# the WSJ sample, after 2,000 on the 23,657 of CRAFT.
 TREEBANK = HPARAMS.register(
     replace(
         PARSING,
         name="treebank",
-        description="for a treebank of some thousand or ten thousand trees: parsing, with far fewer weights",
+        description="parsing with far fewer weights, for treebanks of thousands to tens of thousands of trees",
         num_layers=3,
         d_model=256,
         d_ff=512,
@@ -63,8 +63,8 @@ TREEBANK = HPARAMS.register(
         batch_tokens=2_048,
         train_steps=8_000,
         warmup_steps=1_000,
-        learning_rate_scale=0.75,  # a highest rate of 0.0015
-        beam_size=4,  # a fifth of the paper's, and of its time
+        learning_rate_scale=0.75,  # peak learning rate 0.0015
+        beam_size=4,  # a fifth of the paper's width and time
         average_checkpoints=10,
         checkpoint_steps=250,
     )

@@ -1,5 +1,7 @@
-"""The rows of Table 3 as the paper prints them: only what differs from the base model, then perplexity and BLEU on
-newstest2013 (one checkpoint, not averaged), then millions of parameters."""
+"""The rows of Table 3 as printed: differences from the base model, perplexity, BLEU, millions of parameters.
+
+Perplexity and BLEU are on newstest2013, with one checkpoint, not averaged.
+"""
 
 from dataclasses import replace
 from typing import Any

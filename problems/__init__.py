@@ -1,1 +1,1 @@
-"""Problems: each module here registers some."""
+"""Registered problems, one or more per module."""

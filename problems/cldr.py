@@ -1,4 +1,4 @@
-"""translate_ende_cldr, translate_enfr_cldr: real text to train on, without a download.
+"""translate_ende_cldr and translate_enfr_cldr: real text to train on, without a download.
 
 The Unicode CLDR, which the Babel library carries, knows how dates, times, quantities, money and names are written in
 English, German and French. A seeded generator draws contents (a date, a number with its unit, a list of countries),
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from t2t_repro.problem import SPLITS, Generated, Pair, Problem
 from t2t_repro.registry import PROBLEMS
 
-if TYPE_CHECKING:  # Babel itself is imported by `endless` alone, so that listing the problems does not wait for it
+if TYPE_CHECKING:  # only `endless` imports Babel, so that listing the problems stays fast
     from babel import Locale
 
 SIZES = (64_000, 1_000, 1_000)  # pairs of train, validation, test
@@ -67,12 +67,12 @@ CURRENCIES = tuple("AUD BRL CAD CHF CNY CZK DKK EUR GBP HKD ILS INR JPY KRW MXN 
 NOT_COUNTRIES = ("EU", "EZ", "QO", "UN", "XA", "XB", "ZZ")  # two letters as well, but unions and placeholders
 NOT_LANGUAGES = ("na",)  # Nauru: in English the country has the same name, in German ("Nauruisch") it has not
 
-# What a kind draws: the content that decides the split (None: for training only), and how a language writes it.
+# A kind draws a content, which decides the split (None: training only), and a function that writes it in a language.
 Drawn = tuple[str | None, Callable[["Locale"], str]]
 
 
 class Example(NamedTuple):
-    """One pair, and where it comes from: `Example("time", "17:30:00", "5:30 PM", "17:30")`."""
+    """A pair and its origin: `Example("time", "17:30:00", "5:30 PM", "17:30")`."""
 
     kind: str
     content: str | None
@@ -81,24 +81,24 @@ class Example(NamedTuple):
 
 
 def _day(rng: random.Random) -> date:
-    """From 1950 to 2049: a hundred years, so that a year of two digits ("11/20/26") can mean only one."""
+    """Draws a day from 1950 to 2049: a hundred years, so that a two-digit year ("11/20/26") is unambiguous."""
     return date(1950, 1, 1) + timedelta(rng.randrange(36_525))
 
 
 def _time(minute: int) -> time:
-    """Minutes since midnight as a time of day: 1050 is 17:30."""
+    """Returns the time of day at a number of minutes since midnight: 1050 is 17:30."""
     return time(*divmod(minute, 60))
 
 
 def _number(rng: random.Random, digits: int = 4) -> Decimal:
-    """Up to `digits` digits and two decimals, the last one never 0: 7, 21.5, 1250.75."""
+    """Draws a number of up to `digits` digits and two decimals, the last one never 0: 7, 21.5, 1250.75."""
     whole = rng.randrange(10 ** rng.randint(1, digits))
     tenths, hundredths = f".{rng.randint(1, 9)}", f".{rng.randint(0, 9)}{rng.randint(1, 9)}"
     return Decimal(f"{whole}{rng.choice(('', '', tenths, hundredths))}")
 
 
 def _clock(locale: Locale) -> str:
-    """The skeleton of a time of day: 12 hours in English, 24 in German and French."""
+    """Returns the skeleton of a time of day: 12 hours in English, 24 in German and French."""
     return "hm" if locale.language == "en" else "Hm"
 
 
@@ -154,7 +154,7 @@ def draw_hours(rng: random.Random, babel: ModuleType) -> Drawn:
 def draw_period(rng: random.Random, babel: ModuleType) -> Drawn:
     """A month or a quarter: "March 2026" / "März 2026"; "1st quarter 2026" / "1. Quartal 2026".
 
-    No weeks: week 10 of 2026 is another one in English, where a week begins on Sunday.
+    No weeks: week 10 of 2026 is another one in English, where a week starts on Sunday.
     """
     skeleton = rng.choice(("yMMMM", "yMMM", "GyMMM", "yQQQQ", "yQQQ"))
     month = rng.randrange(1, 13, 3) if "Q" in skeleton else rng.randint(1, 12)
@@ -246,7 +246,7 @@ def draw_languages(rng: random.Random, babel: ModuleType) -> Drawn:
 
 
 def _names(rng: random.Random, babel: ModuleType, field: str, without: tuple[str, ...]) -> Drawn:
-    """One to four names. One alone is for training only: a name that is tested must have been seen."""
+    """Draws one to four names. A single name is for training only: a name in the test set must occur in training."""
     codes = rng.sample(_codes(babel, field, without), rng.choice((1, 2, 3, 4)))
     style = rng.choice(("standard", "or"))
     content = "+".join(sorted(codes)) if len(codes) > 1 else None
@@ -257,7 +257,7 @@ def _names(rng: random.Random, babel: ModuleType, field: str, without: tuple[str
 
 @functools.cache
 def _codes(babel: ModuleType, field: str, without: tuple[str, ...]) -> list[str]:
-    """The two-letter codes which all three languages name: territories, or the languages of ISO 639-1."""
+    """Returns the two-letter codes that all three languages name: territories, or the languages of ISO 639-1."""
     english, german, french = (getattr(babel.Locale(language), field) for language in ("en", "de", "fr"))
     known = (code for code in english if code in german and code in french and code not in without)
     return sorted(code for code in known if len(code) == 2)
@@ -285,15 +285,15 @@ KINDS: dict[str, Callable[[random.Random, ModuleType], Drawn]] = {
 
 
 def split_of(content: str | None) -> str:
-    """The split of a content: 2% of all contents test, 2% validate, the others train, and so does None."""
+    """Returns the split of a content: 2% for test, 2% for validation, the rest and None for training."""
     bucket = zlib.crc32(content.encode()) % 50 if content else -1
     return {0: "test", 1: "validation"}.get(bucket, "train")
 
 
 def endless(language: str, seed: int) -> Iterator[Example]:
-    """Examples of all kinds in turn, until a caller has enough.
+    """Yields examples without end, alternating between the kinds.
 
-    No text occurs in two examples, neither as source nor as target. A kind whose contents are used up misses its turns.
+    No text occurs in two examples, neither as source nor as target. A kind without new contents is skipped.
     """
     import babel.dates
     import babel.lists
@@ -303,7 +303,7 @@ def endless(language: str, seed: int) -> Iterator[Example]:
     rng, locales = random.Random(seed), (babel.Locale("en"), babel.Locale(language))
     seen: set[str] = set()
     for kind in itertools.cycle(KINDS):
-        for _ in range(8):  # draws to find a new text of this kind
+        for _ in range(8):  # attempts to draw a new text of this kind
             content, write = KINDS[kind](rng, babel)
             source, target = (write(locale).translate(TYPED) for locale in locales)
             if seen.isdisjoint((source, target)):
@@ -314,7 +314,7 @@ def endless(language: str, seed: int) -> Iterator[Example]:
 
 @functools.cache
 def examples(language: str, sizes: tuple[int, int, int] = SIZES, seed: int = 2017) -> dict[str, list[Example]]:
-    """The three splits, English to `language` ("de" or "fr"). Six seconds, once a process."""
+    """Returns the three splits, English to `language` ("de" or "fr"). Takes six seconds, once per process."""
     missing = dict(zip(SPLITS, sizes, strict=True))
     found: dict[str, list[Example]] = {split: [] for split in SPLITS}
     stream = endless(language, seed)
@@ -328,7 +328,7 @@ def examples(language: str, sizes: tuple[int, int, int] = SIZES, seed: int = 201
 
 
 def pairs(language: str, split: str) -> Iterator[Pair]:
-    """The pairs of `split`: "train", "validation" or "test"."""
+    """Yields the pairs of `split`: "train", "validation" or "test"."""
     return ((example.source, example.target) for example in examples(language)[split])
 
 

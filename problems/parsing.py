@@ -1,15 +1,15 @@
-"""English constituency parsing (section 6.3): the words of a sentence in, its tree out, scored by labelled brackets.
+"""English constituency parsing (section 6.3): words in, tree out, scored by labeled brackets.
 
     We agree .                                   the source: tokens as the treebank has them, -LRB- for a bracket
-    ǀS ǀNP We ǁNP ǀVP agree ǁVP . ǁS             the target: (S (NP (PRP We)) (VP (VBP agree)) (. .)), linearised
-    (S (NP (XX We)) (VP (XX agree)) (. .))       what t2t-decoder makes of it
+    ǀS ǀNP We ǁNP ǀVP agree ǁVP . ǁS             the target: (S (NP (PRP We)) (VP (VBP agree)) (. .)), linearized
+    (S (NP (XX We)) (VP (XX agree)) (. .))       the output of t2t-decoder
 
-The parser neither sees parts of speech nor writes any: bracket F1 does not count them, and Vinyals et al. 2015 gained
-a point by leaving them out. EVALB deletes punctuation by its tag, though, so that F1 is computed with the gold tags set
-under the parser's brackets; without gold, a tree has the tags that signs tell by themselves, and XX for words.
+The parser neither reads nor writes parts of speech: bracket F1 does not count them, and Vinyals et al. 2015 gained a
+point by leaving them out. EVALB, however, deletes punctuation by its tag. So F1 is computed with the gold tags under
+the parser's brackets. Without gold, punctuation is tagged by its character and every word as XX.
 
-Trees are cleaned of traces, function tags and indices, in training and in what they are scored against (`trees.clean`).
-The targets of 30,805 trees at hand have 73 pieces on average; hence `max_length`, which one of them exceeds.
+Traces, function tags and indices are removed from trees, both in training and in the gold trees (`trees.clean`). In
+30,805 available trees, the targets have 73 subwords on average, and one of them exceeds `max_length`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from t2t_repro.registry import PROBLEMS
 
 MAX_LENGTH = 1_024
 
-# The usual sections, and the number of trees that they have in the complete treebank.
+# The usual sections, and their number of trees in the complete treebank.
 TRAIN = Trees(sections=tuple(range(2, 22)), number=39_832)
 VALIDATION = Trees(sections=(22,), number=1_700)
 TEST = Trees(sections=(23,), number=2_416)
@@ -41,7 +41,7 @@ PARSE_WSJ = PROBLEMS.register(
 PARSE_WSJ_SEMISUPERVISED = PROBLEMS.register(
     Problem(
         name="parse_wsj_semisupervised",
-        description="the same, and trees that another parser made to train on besides: --raw_dir, --train_trees",
+        description="parse_wsj, and training trees from another parser: --raw_dir, --train_trees",
         source_language="en",
         train=(TRAIN, Trees(by_parser=True)),
         validation=(VALIDATION,),

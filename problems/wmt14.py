@@ -1,11 +1,10 @@
-"""translate_ende_wmt14, translate_enfr_wmt14: what the paper translates (section 5.1).
+"""translate_ende_wmt14 and translate_enfr_wmt14: the paper's translation data (section 5.1).
 
-tensorflow-datasets knows the archives (`wmt14_translate`, which has `de-en` and `fr-en`, to be read either way round)
-and their SHA-256. The numbers of lines are those that the files are known to have; the pairs with an empty side among
-them are dropped, and counted, by the preparation.
+tensorflow-datasets knows the archives and their SHA-256: `wmt14_translate` has `de-en` and `fr-en`, read here in the
+other direction. The numbers of lines are the known ones of the files. Preparation drops and counts pairs with an empty
+side.
 
-The paper speaks of 36M sentences in English-French. These are 40,842,333 lines, all that WMT14 gave: how the paper came
-to fewer it does not say.
+The paper gives 36M sentences for English-French. WMT14 has 40,842,333 lines; the paper does not explain the difference.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
     t2t.evaluate("run")["bleu"]
     t2t.load("run")(["12 years"])
 
-Importing this module imports no TensorFlow: every name is imported when it is first used.
+Importing this module does not import TensorFlow: each name is imported on first use.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
 
-# In a checkout, `problems/`, `hparams/` and `bin/` lie beside this package and are found there; setup.py installs
-# them inside it.
+# In a checkout, `problems/`, `hparams/` and `bin/` are next to this package. setup.py installs them inside it.
 _checkout = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if os.path.isfile(os.path.join(_checkout, "setup.py")):
     __path__.append(_checkout)

@@ -21,15 +21,15 @@ Report = Callable[[str], None]
 
 
 def prepare(problem: Problem, data_dir: str, *, report: Report = log, verify: bool = False) -> Dataset:
-    """Prepares the data of a problem in `data_dir`, or opens it if it is already there.
+    """Prepares the data of a problem in `data_dir`, or opens it if it already exists.
 
     Args:
       problem: from `get_problem`, or your own.
-      data_dir: a folder for the data of any number of problems.
+      data_dir: a folder for the data of one or more problems.
       report: called with each line of progress.
       verify: whether to compare the SHA-256 of every file.
 
-    Raises ValueError, FileNotFoundError or OSError for text that cannot be read, and for a folder with other data.
+    Raises ValueError, FileNotFoundError or OSError for unreadable text and for a folder with other data.
     """
     from t2t_repro.preparation import pipeline
 
@@ -45,7 +45,7 @@ def train(
     *,
     report: Report = log,
 ) -> Run:
-    """Prepares the data if it is not there, and trains on all devices; the same call continues a stopped run.
+    """Prepares the data if needed and trains on all devices. The same call continues a stopped run.
 
     Args:
       problem: from `get_problem`, or your own.
@@ -55,7 +55,7 @@ def train(
       options: seed, precision, checkpoints, micro-batches and XLA.
       report: called with each line of progress.
 
-    Raises ValueError if `output_dir` holds another run, if the loss diverges, or if memory does not suffice.
+    Raises ValueError if `output_dir` holds another run, if training diverges, or if memory runs out.
     """
     from t2t_repro.evaluation.validation_preview import Sampler
     from t2t_repro.preparation import pipeline
@@ -73,7 +73,7 @@ def evaluate(output_dir: str, split: str = "test", **options: Any) -> dict[str, 
       split: "train", "validation" or "test".
       options: see `t2t_repro.evaluation.evaluator.evaluate`: average_checkpoints, beam_size, alpha, precision and int8.
 
-    Raises FileNotFoundError if the run or its data is not there, and ValueError if the problem has no such split.
+    Raises FileNotFoundError if the run or its data is missing, and ValueError if the problem has no such split.
     """
     from t2t_repro.evaluation import evaluator
 
@@ -81,11 +81,11 @@ def evaluate(output_dir: str, split: str = "test", **options: Any) -> dict[str, 
 
 
 def export(output_dir: str, export_dir: str, **options: Any) -> str:
-    """Writes a run as a SavedModel, or for CTranslate2, to the next numbered folder of `export_dir`: its path.
+    """Exports a run as a SavedModel or for CTranslate2, to the next version folder of `export_dir`. Returns its path.
 
     Args:
       output_dir: the run directory.
-      export_dir: a folder for any number of exports.
+      export_dir: a folder for one or more exports.
       options: see `t2t_repro.exporting.exporter.export`: average_checkpoints, format, quantization and precision.
 
     Raises FileNotFoundError or ValueError if the run cannot be read, or for an unknown option.
@@ -98,25 +98,25 @@ def export(output_dir: str, export_dir: str, **options: Any) -> str:
 def load(
     path: str | Sequence[str], average_checkpoints: int = 1, int8: bool = False, precision: str = "auto"
 ) -> Decoder:
-    """Loads what has been trained: a `Translator` or a `Parser` from a run, an `ExportedModel` from an export.
+    """Loads a trained model: a `Translator` or a `Parser` from a run, an `ExportedModel` from an export.
 
     Args:
-      path: of the run or of the export; a list of runs is an ensemble.
-      average_checkpoints: the newest checkpoints of a run, whose mean is taken.
-      int8: whether a run's decoder multiplies 8-bit integers, large models faster on a CPU.
-      precision: what all else is computed in, such as "float32" or "bfloat16"; "auto" is that of the run.
+      path: a run directory or an export; a list of runs is an ensemble.
+      average_checkpoints: number of last checkpoints of a run to average.
+      int8: whether a run's decoder uses int8 matrix products (faster for large models on a CPU).
+      precision: of all other matrix products, such as "float32" or "bfloat16"; "auto" is the run's.
 
-    Raises FileNotFoundError if there is neither a run nor a SavedModel, and ValueError if one is damaged, several runs
-    do not share their vocabulary, or `precision` cannot be computed here.
+    Raises FileNotFoundError if there is neither a run nor a SavedModel. Raises ValueError if it is damaged, if several
+    runs do not share a vocabulary, or if this machine does not support `precision`.
     """
     from t2t_repro.exporting.exported_model import ExportedModel, holds_export
     from t2t_repro.inference.translator import Translator
 
     if isinstance(path, str) and holds_export(path):
         if average_checkpoints != 1:
-            raise ValueError(f"{path!r} is an export, which has no checkpoints to average; load the run itself")
+            raise ValueError(f"{path!r} is an export, which has no checkpoints to average; load the run instead")
         if int8 or precision != "auto":
-            raise ValueError(f"{path!r} is an export, which decodes as it was written; load the run itself")
+            raise ValueError(f"{path!r} is an export, whose precision is fixed; load the run instead")
         model = ExportedModel(path)
         return model.task.decoder(model)
     paths = [path] if isinstance(path, str) else path

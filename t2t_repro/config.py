@@ -1,4 +1,4 @@
-"""HParams: everything that the paper varies, under the paper's symbols, checked when made; Record: what came of it."""
+"""HParams: the paper's hyperparameters under its symbols, with validation. Record: their published results."""
 
 from __future__ import annotations
 
@@ -9,53 +9,57 @@ from typing import Any
 
 
 def _paper(default: Any, section: str, meaning: str, symbol: str = "") -> Any:
-    """A field: its default, the section of the paper that gives it, what it means, and the paper's name for it where
-    that is another. t2t-registry prints them all."""
+    """Returns a field with its default, its section of the paper, its meaning, and the paper's symbol if it differs.
+
+    t2t-registry prints them.
+    """
     meaning = f"{symbol}: {meaning}" if symbol else meaning
     return field(default=default, metadata={"section": section, "meaning": meaning, "symbol": symbol})
 
 
 @dataclass(frozen=True)
 class HParams:
-    """A set of hyperparameters. The defaults are the paper's base model for English-German.
+    """A hyperparameter set. The defaults are the paper's base model for English-German.
 
-    Make a variation with `dataclasses.replace(BASE, name="b_dk16", d_k=16)`; a misspelt field raises. Raises ValueError
-    for an impossible value and TypeError for one of the wrong type.
+    Make a variation with `dataclasses.replace(BASE, name="b_dk16", d_k=16)`; a misspelled field raises. Raises
+    ValueError for an impossible value and TypeError for a value of the wrong type.
     """
 
     name: str
     description: str
 
     # Model
-    num_layers: int = _paper(6, "3.1", "identical layers in the encoder, and again in the decoder", "N")
+    num_layers: int = _paper(6, "3.1", "number of layers in the encoder, and in the decoder", "N")
     d_model: int = _paper(512, "3.1", "width of every sub-layer's output")
     d_ff: int = _paper(2048, "3.3", "inner width of the feed-forward network")
     num_heads: int = _paper(8, "3.2.2", "parallel attention heads", "h")
-    d_k: int = _paper(64, "3.2.2", "width of a query and a key, free of d_model / h (Table 3, rows B)")
-    d_v: int = _paper(64, "3.2.2", "width of a value")
+    d_k: int = _paper(64, "3.2.2", "width of queries and keys, independent of d_model / h (Table 3, rows B)")
+    d_v: int = _paper(64, "3.2.2", "width of values")
     positions: str = _paper("sinusoid", "3.5", "position encoding: sinusoid, or learned (Table 3, row E)")
-    max_positions: int = _paper(1024, "3.5", "most tokens of a text: rows of each learned position table")
+    max_positions: int = _paper(1024, "3.5", "maximum tokens per sequence; rows of each learned position table")
 
     # Regularization
-    dropout: float = _paper(0.1, "5.4", "on sub-layer outputs, and on embeddings plus positions", "P_drop")
-    attention_dropout: float = _paper(0.0, "6.3", "on attention weights: parsing only")
-    label_smoothing: float = _paper(0.1, "5.4", "share of the target that is spread over the vocabulary", "eps_ls")
+    dropout: float = _paper(0.1, "5.4", "dropout on sub-layer outputs, and on embeddings plus positions", "P_drop")
+    attention_dropout: float = _paper(0.0, "6.3", "dropout on attention weights: parsing only")
+    label_smoothing: float = _paper(0.1, "5.4", "probability mass of the target spread over the vocabulary", "eps_ls")
 
     # Training
-    batch_tokens: int = _paper(25_000, "5.1", "positions of each side in one update, padding included")
-    train_steps: int = _paper(100_000, "5.2", "updates")
-    warmup_steps: int = _paper(4_000, "5.3", "updates in which the learning rate rises (eq. 3)")
-    learning_rate_scale: float = _paper(1.0, "6.3", "times eq. 3; only parsing chose its own rate")
-    adam_beta1: float = _paper(0.9, "5.3", "Adam: decay of the mean of gradients")
-    adam_beta2: float = _paper(0.98, "5.3", "Adam: decay of the mean of squared gradients")
-    adam_epsilon: float = _paper(1e-9, "5.3", "Adam: added to the root of the latter")
+    batch_tokens: int = _paper(25_000, "5.1", "batch size: positions per side and step, padding included")
+    train_steps: int = _paper(100_000, "5.2", "training steps")
+    warmup_steps: int = _paper(4_000, "5.3", "steps in which the learning rate rises (eq. 3)")
+    learning_rate_scale: float = _paper(1.0, "6.3", "factor of eq. 3; only parsing tuned its learning rate")
+    adam_beta1: float = _paper(0.9, "5.3", "Adam: decay rate of the mean gradient")
+    adam_beta2: float = _paper(0.98, "5.3", "Adam: decay rate of the mean squared gradient")
+    adam_epsilon: float = _paper(1e-9, "5.3", "Adam: added to the root of the mean squared gradient")
 
     # Inference
-    beam_size: int = _paper(4, "6.1", "open translations that beam search keeps")
+    beam_size: int = _paper(4, "6.1", "beam width")
     alpha: float = _paper(0.6, "6.1", "length penalty of Wu et al. (2016), eq. 14")
-    extra_length: int = _paper(50, "6.1", "longest output: input length plus this many tokens")
-    average_checkpoints: int = _paper(5, "6.1", "the last so many, for the test set (Table 2)")
-    checkpoint_steps: int = _paper(1500, "6.1", "steps between them: the paper's ten minutes at 0.4 s a step")
+    extra_length: int = _paper(50, "6.1", "maximum output length minus the input length, in tokens")
+    average_checkpoints: int = _paper(5, "6.1", "number of last checkpoints to average for the test set (Table 2)")
+    checkpoint_steps: int = _paper(
+        1500, "6.1", "steps between these checkpoints: the paper's ten minutes at 0.4 s per step"
+    )
 
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
@@ -82,10 +86,10 @@ class HParams:
             raise ValueError(f"extra_length must be at least 0, got {self.extra_length}")
 
     def num_parameters(self, vocab_size: int) -> int:
-        """The exact number of trainable parameters for a vocabulary of that size.
+        """Returns the exact number of trainable parameters for a vocabulary of `vocab_size`.
 
-        Attention has no biases, the feed-forward networks have two, a layer normalisation has 2 d_model, and one matrix
-        serves both embeddings and the projection before the softmax (sections 3.2 to 3.4).
+        Attention has no biases. A feed-forward network has two. A layer normalization has 2 d_model parameters. Both
+        embeddings and the projection before the softmax share one matrix (sections 3.2 to 3.4).
         """
         attention = self.num_heads * 2 * self.d_model * (self.d_k + self.d_v)
         feed_forward = 2 * self.d_model * self.d_ff + self.d_ff + self.d_model
@@ -96,15 +100,15 @@ class HParams:
         return vocab_size * self.d_model + self.num_layers * (encoder_layer + decoder_layer) + learned_positions
 
     def changes(self, base: HParams) -> dict[str, Any]:
-        """What differs from `base`, under the paper's symbols where it has some: `{"h": 1, "d_k": 512, "d_v": 512}`."""
+        """Returns the fields that differ from `base`, under the paper's symbols: `{"h": 1, "d_k": 512, "d_v": 512}`."""
         fields = [each for each in dataclasses.fields(self) if each.metadata]
         changed = [each for each in fields if getattr(self, each.name) != getattr(base, each.name)]
         return {each.metadata["symbol"] or each.name: getattr(self, each.name) for each in changed}
 
     def override(self, assignments: list[str]) -> HParams:
-        """Returns a copy with fields replaced by texts such as "d_k=16".
+        """Returns a copy with fields replaced by `name=value` strings.
 
-        Raises KeyError for an unknown field, and ValueError for another form, or a value of the wrong type.
+        Raises KeyError for an unknown field, and ValueError for another form or a value of the wrong type.
         """
         fields = {each.name: each for each in dataclasses.fields(self) if each.name not in ("name", "description")}
         changes: dict[str, Any] = {}
@@ -120,7 +124,7 @@ class HParams:
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field, as JSON can hold it."""
+        """Returns every field, ready for JSON."""
         return dataclasses.asdict(self)
 
 
@@ -129,19 +133,19 @@ PRECISIONS = ("auto", "float32", "tf32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """The options of a run that belong to neither the problem nor the hyperparameter set.
+    """The options of a training run that belong to neither the problem nor the hyperparameter set.
 
-    Only `seed` and `precision` are part of what a run is; the others may differ each time it continues. Raises
+    `seed` and `precision` are fixed for a run; the others may change each time it continues. Raises
     ValueError for an impossible value.
     """
 
-    seed: int = 1  # of weights, order of the data and dropout; below 2^18
-    precision: str = "auto"  # of matrix products: see `t2t_repro.training.precision`
-    checkpoint_minutes: float = 10.0  # between two checkpoints at most, so that little is lost; 0: without limit
-    checkpoint_steps: int = 0  # between two checkpoints that may be averaged; 0: as the hyperparameter set has it
-    microbatch_tokens: int = 0  # tokens per side that a device computes at a time, at most; 0: as memory allows
-    jit_compile: bool = False  # XLA compiles the gradient of a micro-batch, one program for each shape
-    deterministic: bool = False  # the same bits from the same run on a GPU too; slower there
+    seed: int = 1  # random seed of weights, data order and dropout; below 2^18
+    precision: str = "auto"  # precision of matrix products: see `t2t_repro.training.precision`
+    checkpoint_minutes: float = 10.0  # maximum minutes between two checkpoints, against loss of work; 0: no limit
+    checkpoint_steps: int = 0  # steps between checkpoints for averaging; 0: the hyperparameter set's
+    microbatch_tokens: int = 0  # maximum tokens per side in a micro-batch; 0: automatic (smaller if memory runs out)
+    jit_compile: bool = False  # compile the gradient of a micro-batch with XLA, one program per shape
+    deterministic: bool = False  # bit-for-bit reproducible on a GPU too; slower there
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**18:
@@ -155,25 +159,25 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class Record:
-    """A set in the lab's book: where the paper reports it, what the paper prints, what was measured here.
+    """Published and measured results of a hyperparameter set. None stands for a number that the paper does not print.
 
-    None is what the paper does not print. Perplexity and `bleu_dev` are of one checkpoint on newstest2013 (Table 3),
-    `bleu_ende` and `bleu_enfr` of averaged ones on newstest2014 (Table 2), `f1` is on section 23 of the WSJ (Table 4).
+    `perplexity` and `bleu_dev` are of a single checkpoint on newstest2013 (Table 3). `bleu_ende` and `bleu_enfr` are of
+    averaged checkpoints on newstest2014 (Table 2). `f1` is on section 23 of the WSJ (Table 4).
     """
 
-    name: str  # the set's
+    name: str  # name of the hyperparameter set
     place: str  # "Table 3 (A)"
     perplexity: float | None = None  # per word-piece
     bleu_dev: float | None = None
     bleu_ende: float | None = None
     bleu_enfr: float | None = None
     f1: float | None = None
-    millions: int | None = None  # of parameters
-    flops: float | None = None  # of the whole training
-    measured: tuple[str, ...] = ()  # each: score, data, command, hardware; never an estimate
+    millions: int | None = None  # millions of parameters
+    flops: float | None = None  # of the complete training
+    measured: tuple[str, ...] = ()  # each: score, data, command and hardware; never an estimate
 
     def printed(self) -> str:
-        """What the paper prints: `Table 3 (A): PPL 5.29, BLEU 24.9 on newstest2013`."""
+        """Returns the paper's results as text: `Table 3 (A): PPL 5.29, BLEU 24.9 on newstest2013`."""
         forms = {
             "perplexity": "PPL {:.2f}",
             "bleu_dev": "BLEU {:.1f} on newstest2013",

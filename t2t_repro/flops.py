@@ -1,4 +1,4 @@
-"""What a training costs: its floating-point operations, counted from the model, and estimated the paper's way."""
+"""Training cost: floating-point operations counted from the model, and the paper's own estimate."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from typing import Any
 
 from t2t_repro.config import HParams
 
-# Sustained single-precision rates that the paper takes for its estimates, in FLOPS (section 6.1, footnote 5).
+# Sustained single-precision rates that the paper uses for its estimates, in FLOPS (section 6.1, footnote 5).
 SUSTAINED = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 
 
 def paper_flops(seconds: float, devices: int, device: str) -> float | None:
-    """Training time x devices x sustained rate (section 6.1): the paper's own estimate of its cost, an upper bound.
+    """Returns the paper's estimate of training cost, an upper bound: time x devices x sustained rate (section 6.1).
 
-    `device` is a name such as "Tesla P100-SXM2-16GB"; None for one of which the paper gives no rate, "Quadro P1000".
+    `device` is a name such as "Tesla P100-SXM2-16GB". Returns None for a device without a rate in the paper, such as
+    "Quadro P1000".
     """
     rates = [rate for name, rate in SUSTAINED.items() if re.search(rf"\b{name}\b", device)]
     return seconds * devices * rates[0] if rates else None
 
 
 def training_flops(hparams: HParams, vocab_size: int, batch: Any, source: Any, target: Any, tokens: Any) -> Any:
-    """Floating-point operations of all matrix products, forward and backward, for `batch` pairs padded to the lengths
-    `source` and `target`, of which `tokens` target positions are real: only those are projected on the vocabulary.
+    """Returns the floating-point operations of all matrix products of a batch, forward and backward.
 
-    A product of [m, k] and [k, n] is 2 m k n operations, and its gradient two more products of that size. Everything
-    else (softmax, normalisation, dropout, Adam) is left out, as is custom. The four counts are numbers, or tensors of
-    any framework's floats.
+    The batch has `batch` pairs, padded to the lengths `source` and `target`, with `tokens` real target positions. Only
+    real positions are projected to the vocabulary. A product of [m, k] and [k, n] counts as 2 m k n operations, and its
+    gradient as two more products of that size. Everything else (softmax, normalization, dropout, Adam) is left out, as
+    is common. The four counts are numbers or float tensors of any framework.
     """
     h = hparams
     keys, values = h.d_model * h.num_heads * h.d_k, h.d_model * h.num_heads * h.d_v
@@ -35,7 +36,7 @@ def training_flops(hparams: HParams, vocab_size: int, batch: Any, source: Any, t
     encoder_layer = source * (2 * keys + 2 * values + feed_forward) + source * source * scores
     decoder_layer = (
         target * (2 * keys + 2 * values + feed_forward)
-        + target * target * scores  # future positions are masked, not left out
+        + target * target * scores  # future positions are masked, but computed
         + (source + target) * (keys + values)
         + source * target * scores
     )

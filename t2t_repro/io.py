@@ -1,4 +1,4 @@
-"""Files that appear under their name only when whole, and hashes of them."""
+"""Atomic writes, JSON files and file hashes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any
 
 @contextlib.contextmanager
 def atomic_write(path: str) -> Iterator[str]:
-    """Gives a temporary path to write to; what was written is named `path` at the end, or vanishes on an error.
+    """Yields a temporary path. The file written there is renamed to `path` on success and removed on an error.
 
-    Raises OSError that names `path`, which Python's own for a full disk does not.
+    Raises OSError that names `path`, unlike Python's own error for a full disk.
     """
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
         yield temporary
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
-        if os.path.isdir(path):  # which `replace` would tell of the temporary name
+        if os.path.isdir(path):  # the error of `replace` would name the temporary file
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         os.replace(temporary, path)
     except BaseException as error:
-        with contextlib.suppress(OSError):  # not there, or not to be removed
+        with contextlib.suppress(OSError):  # missing, or cannot be removed
             os.remove(temporary)
         if isinstance(error, OSError) and error.errno and error.filename in (None, temporary):
             raise OSError(error.errno, error.strerror, path) from None
@@ -34,7 +34,7 @@ def atomic_write(path: str) -> Iterator[str]:
 
 
 def nearest_folder(path: str) -> str:
-    """`path`, or the nearest folder above it that is there."""
+    """Returns `path`, or the nearest folder above it that exists."""
     path = os.path.abspath(path)
     while not os.path.exists(path):
         path = os.path.dirname(path)
@@ -42,7 +42,7 @@ def nearest_folder(path: str) -> str:
 
 
 def bytes_in(directory: str) -> int:
-    """The bytes of the files in a directory, without those below it; 0 if it is not there."""
+    """Returns the total bytes of the files in a directory, without subdirectories; 0 if it does not exist."""
     if not os.path.isdir(directory):
         return 0
     with os.scandir(directory) as entries:
@@ -50,7 +50,7 @@ def bytes_in(directory: str) -> int:
 
 
 def sync(path: str) -> None:
-    """Waits until a file's bytes, or a folder's names, are on the disk."""
+    """Waits until the content of a file, or the file names of a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -59,7 +59,7 @@ def sync(path: str) -> None:
 
 
 def write_json(path: str, value: Any) -> None:
-    """Writes `value` as indented JSON, whole or not at all. A file name that is no Unicode is escaped, as JSON can."""
+    """Writes `value` as indented JSON, atomically. File names that are not Unicode are escaped."""
     with (
         atomic_write(path) as temporary,
         open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file,
@@ -69,7 +69,7 @@ def write_json(path: str, value: Any) -> None:
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """The JSON object in `path`. Raises ValueError, naming the file, where it holds none."""
+    """Reads the JSON object in `path`. Raises ValueError, naming the file, if it does not contain one."""
     try:
         with open(path, encoding="utf-8") as file:
             value = json.load(file)
@@ -81,7 +81,7 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def append_line(path: str, line: str) -> None:
-    """Adds a line to a file of lines. A last one that was cut off, by a kill or a full disk, is taken away first."""
+    """Appends a line to a file. First removes an incomplete last line, left by a kill or a full disk."""
     try:
         with open(path, "ab+") as file:
             if file.seek(0, os.SEEK_END):
@@ -90,11 +90,11 @@ def append_line(path: str, line: str) -> None:
                     file.seek(0)
                     file.truncate(file.read().rfind(b"\n") + 1)
             file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
-    except OSError as error:  # of a full disk, Python does not say where
+    except OSError as error:  # for a full disk, Python does not name the file
         raise OSError(error.errno, error.strerror, path) from None
 
 
 def sha256(path: str) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
+    """Returns the SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

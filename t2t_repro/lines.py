@@ -1,11 +1,11 @@
 """Reads text files line by line, for corpora, programs and scores.
 
 A line is UTF-8 and ends with "\\n" alone (U+2028, U+0085 and a lone "\\r" are ordinary characters). One "\\r" before
-"\\n" is removed, so files from Windows read like others, and so is a byte order mark at the start of a file. A file
-that ends with "\\n" has no further, empty line.
+"\\n" is removed, so Windows files read like others. A byte order mark at the start of a file is removed too. A "\\n" at
+the end of a file does not start another, empty line.
 
-The lines of an SGML file of WMT are its segments, `<seg id="1">...</seg>` one per line, as they are: these files are
-not XML, and their `&` is not escaped.
+The lines of an SGML file of WMT are its segments, `<seg id="1">...</seg>` one per line, unchanged: these files are not
+XML, and their `&` is not escaped.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import zlib
 from collections.abc import Iterator
 from typing import IO
 
-MAX_LINE_BYTES = 1 << 20  # a sentence has a few hundred; a longer line is not text, and would fill the memory
+MAX_LINE_BYTES = 1 << 20  # a sentence has a few hundred; a longer line is not text and could fill the memory
 _SEGMENT = re.compile(r'\s*<seg id="\d+">(.*)</seg>\s*')
 
 
 def read_lines(path: str, keep_mark: bool = False, cut: bool = False) -> Iterator[str]:
-    """Returns the lines of a text file that is read more than once: `open_lines` of a regular, nonempty file."""
+    """Returns the lines of a text file that is read more than once, so it must be regular and not empty."""
     must_be_file(path)
     return open_lines(path, keep_mark, cut)
 
 
 def open_lines(path: str, keep_mark: bool = False, cut: bool = False) -> Iterator[str]:
-    """Returns the lines of a text file, through gzip if its name ends in `.gz`, its segments if it is `.sgm`.
+    """Returns the lines of a text file. Decompresses `.gz` files; the lines of an `.sgm` file are its segments.
 
-    See `decode_lines`. The file may be empty, and may be a pipe. Raises ValueError for a segment that is not complete
-    on one line, and OSError if the file cannot be opened.
+    See `decode_lines`. The file may be empty or a pipe. Raises ValueError for a segment that is not complete on one
+    line, and OSError if the file cannot be opened.
     """
     text = _read_text(path, keep_mark, cut)
     return _segments(text, path) if path.removesuffix(".gz").endswith(".sgm") else text
@@ -45,14 +45,14 @@ def _read_text(path: str, keep_mark: bool, cut: bool) -> Iterator[str]:
             yield from decode_lines(raw, path, keep_mark, cut)
             return
         if not raw.peek(1):
-            raise ValueError(f"{path} is named .gz and is empty, which no gzip stream is; fetch it again")
+            raise ValueError(f"{path} is an empty file named .gz, not a gzip stream; download it again")
         with gzip.GzipFile(fileobj=raw) as unzipped:
             try:
                 yield from decode_lines(io.BufferedReader(unzipped, 1 << 16), path, keep_mark, cut)
             except EOFError:
-                raise ValueError(f"{path} is cut off in the middle of its gzip stream; fetch it again") from None
+                raise ValueError(f"{path} is a truncated gzip file; download it again") from None
             except (gzip.BadGzipFile, zlib.error) as error:
-                raise ValueError(f"{path} is named .gz, but gzip cannot read it ({error}); fetch it again") from None
+                raise ValueError(f"{path} is not a valid gzip file ({error}); download it again") from None
 
 
 def decode_lines(stream: IO[bytes], name: str, keep_mark: bool = False, cut: bool = False) -> Iterator[str]:
@@ -70,7 +70,7 @@ def decode_lines(stream: IO[bytes], name: str, keep_mark: bool = False, cut: boo
         if len(line) > MAX_LINE_BYTES:
             if not cut:
                 raise ValueError(
-                    f"{name}, line {number:,}: longer than {MAX_LINE_BYTES:,} bytes; expected one sentence a line"
+                    f"{name}, line {number:,}: longer than {MAX_LINE_BYTES:,} bytes; expected one sentence per line"
                 )
             while not ended and (rest := stream.readline(MAX_LINE_BYTES)):
                 ended = rest.endswith(b"\n")
@@ -97,13 +97,13 @@ def _segments(text: Iterator[str], path: str) -> Iterator[str]:
 def must_be_file(path: str) -> None:
     """Raises an error unless `path` is a regular file that is not empty. Text is read more than once: no pipes."""
     if not os.path.exists(path):
-        raise FileNotFoundError(f"no file {path!r}; give a text file with one sentence a line")
+        raise FileNotFoundError(f"no file {path!r}; give a text file with one sentence per line")
     if os.path.isdir(path):
-        raise ValueError(f"{path!r} is a directory; give a text file with one sentence a line")
+        raise ValueError(f"{path!r} is a directory; give a text file with one sentence per line")
     if not os.path.isfile(path):
         raise ValueError(f"{path!r} is not a regular file, and text is read more than once; write it to a file first")
     if not os.path.getsize(path):
-        raise ValueError(f"{path} is empty; expected one sentence a line")
+        raise ValueError(f"{path} is empty; expected one sentence per line")
 
 
 def is_overlong(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Messages of the library. They go to the logger "t2t_repro", which shows them on standard error.
+"""Log messages of the library: the logger "t2t_repro" prints them on standard error.
 
 logging.getLogger("t2t_repro").setLevel(logging.WARNING)   # silences them
 """
@@ -9,15 +9,15 @@ import logging
 import shutil
 import sys
 
-DETAIL = "  "  # starts a line that adds details to the one before it
+DETAIL = "  "  # prefix of a line with details of the line before it
 LOGGER = logging.getLogger("t2t_repro")
 
 
 class _StandardError(logging.Handler):
-    """Writes to what `sys.stderr` is at the moment.
+    """Writes to the current `sys.stderr`.
 
-    On a terminal a progress line replaces the one before it, cut to the terminal's width; details are shown on a
-    terminal only.
+    On a terminal a progress line replaces the one before it, cut to the terminal's width. Details are shown only on
+    a terminal.
     """
 
     def emit(self, record: logging.LogRecord) -> None:

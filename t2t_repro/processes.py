@@ -1,4 +1,4 @@
-"""Work in several processes, whose results come in the order of the work."""
+"""Maps a function over items in several processes, with results in order."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ def map_in_processes(
     processes: int,
     start: Callable[[], None] | None = None,
 ) -> Iterator[Result]:
-    """Yields `work(item)` of each item, in their order. Each process calls `start` once, before its first item.
+    """Yields `work(item)` for each item, in order. Each process calls `start` once, before its first item.
 
-    The processes are fresh ones, not forks of this one, which has threads and TensorFlow. They end when it ends, in any
-    way. At most two items per process wait. Raises what `work` raises, and ChildProcessError if a process is killed.
+    The processes are spawned, not forked, because this process has threads and TensorFlow. They end whenever this
+    process ends. At most two items per process are queued. Raises the exceptions of `work`, and ChildProcessError if a
+    process is killed.
     """
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _start, (start,))
     waiting: collections.deque[Future[Result]] = collections.deque()
@@ -38,15 +39,15 @@ def map_in_processes(
             yield waiting.popleft().result()
     except BrokenProcessPool:
         raise ChildProcessError(
-            "an encoding process ended before its work was done: out of memory, or killed (in a script of your own, "
-            "call this below `if __name__ == '__main__':`); the same command goes on from here"
+            "a worker process was killed, perhaps for lack of memory (in your own script, call this below "
+            "`if __name__ == '__main__':`); run the same command again to continue"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _start(start: Callable[[], None] | None) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if start:
         start()

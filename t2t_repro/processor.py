@@ -14,26 +14,26 @@ FEATURES = tuple(
     "asimd asimdhp asimddp fphp i8mm bf16 sve sve2 svebf16 svei8mm sme".split()
 )
 _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
-# Values of ONEDNN_MAX_CPU_ISA that hold oneDNN to instructions without products in bfloat16. It computes them otherwise
-# under those with AVX-512. Without, TensorFlow 2.21.0 still calls it on a processor with AVX-512, and the process
-# aborts.
+# Values of ONEDNN_MAX_CPU_ISA that limit oneDNN to instructions without bfloat16 products. With AVX-512, oneDNN
+# computes them in another way. Without AVX-512, TensorFlow 2.21.0 still calls oneDNN on a processor that has AVX-512,
+# and the process aborts.
 _WITHOUT_AVX512 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2"}
 _WITHOUT_BFLOAT16 = _WITHOUT_AVX512 | {"AVX512_CORE", "AVX512_CORE_VNNI"}
 
 
 def name() -> str:
-    """The model name that the kernel reports, or the architecture if it reports none (ARM64)."""
+    """Returns the model name that the kernel reports, or the architecture if there is none (ARM64)."""
     return next(_lines("model name"), "") or platform.machine()
 
 
 def features() -> tuple[str, ...]:
-    """Those of `FEATURES` that the processor has."""
+    """Returns the `FEATURES` that the processor has."""
     flags = set(next(_lines("flags", "Features"), "").split())
     return tuple(feature for feature in FEATURES if feature in flags)
 
 
 def onednn_limit() -> str:
-    """The instruction set that the environment holds oneDNN to, such as "AVX2"; "" if it may use all."""
+    """Returns the instruction set that the environment limits oneDNN to, such as "AVX2"; "" without a limit."""
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
     return "" if limit in ("ALL", "DEFAULT") else limit
 
@@ -52,17 +52,19 @@ def bfloat16_fault() -> str:
 
 
 def usable_cores() -> int:
-    """The cores that this process may use: those of its affinity mask, or as many as its control groups grant if that
-    is less (rounded up: 1.5 cores are two threads' work)."""
+    """Returns the number of cores in the affinity mask, or the number that the control groups grant if it is smaller.
+
+    Fractions are rounded up: 1.5 cores are used by two threads.
+    """
     granted = min(granted_cores(), default=math.inf)
     return max(1, math.ceil(min(len(os.sched_getaffinity(0)), granted)))
 
 
 def granted_cores(root: str = "/") -> Iterator[float]:
-    """Cores that the control groups of this process and those above them grant, for each group with a quota.
+    """Yields the cores granted by each control group with a quota, of this process and of the groups above.
 
-    In a container /proc/self/cgroup may name a path of the host, which is not mounted: the top of the mount is the
-    container's own group then, and is looked at like every group above.
+    In a container, /proc/self/cgroup may name a path of the host that is not mounted. The top of the mount is then the
+    container's own group, and is read like every group above.
     """
     for line in _text(Path(root, "proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
@@ -80,7 +82,7 @@ def granted_cores(root: str = "/") -> Iterator[float]:
 
 
 def _lines(*keys: str) -> Iterator[str]:
-    """Values of the lines of /proc/cpuinfo with one of these keys, one for each core."""
+    """Yields the values of the lines of /proc/cpuinfo with one of these keys, one for each core."""
     for line in _text(Path("/proc/cpuinfo")).splitlines():
         key, _, value = line.partition(":")
         if key.strip() in keys:
@@ -88,7 +90,7 @@ def _lines(*keys: str) -> Iterator[str]:
 
 
 def _text(path: Path) -> str:
-    """The content of a file of the kernel's; "" if it is not there."""
+    """Returns the content of a kernel file; "" if it does not exist."""
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError):

@@ -1,6 +1,6 @@
 """PROBLEMS and HPARAMS: the known problems and hyperparameter sets; RECORDS of the latter. A dict with two good errors.
 
-A name comes to be known in one of three ways: a module of `t2t_repro.problems` or `t2t_repro.hparams` registers it;
+A name is registered in one of three ways: a module of `t2t_repro.problems` or `t2t_repro.hparams` registers it;
 an installed package has an entry point in the group of the same name; or a user's directory is imported with
 `import_user_directory`.
 """
@@ -31,14 +31,14 @@ Item = TypeVar("Item", bound=Named)
 
 
 def nearest(name: str, known: Mapping[str, object] | list[str]) -> str:
-    """A hint for an error message: the known name most like `name`, then all of them."""
+    """Returns a hint for an error message: the known name closest to `name`, then all known names."""
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known: {', '.join(sorted(known))}"
 
 
 class Registry(Mapping[str, Item], Generic[Item]):
-    """Names of one kind of thing. The package `t2t_repro.<folder>` is imported at the first look-up."""
+    """A mapping of names to registered items. The first lookup imports the package `t2t_repro.<folder>`."""
 
     def __init__(self, kind: str, folder: str):
         self._kind = kind
@@ -48,7 +48,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
         self._loaded = False
 
     def register(self, item: Item, depth: int = 1) -> Item:
-        """Makes `item` known under its own name. Raises ValueError if that name is taken, naming both places.
+        """Registers `item` under its own name. Raises ValueError if that name is taken, naming both places.
 
         The place is that of the caller `depth` calls above this function.
         """
@@ -77,13 +77,13 @@ class Registry(Mapping[str, Item], Generic[Item]):
         return iter(sorted(self._items))
 
     def folder(self, name: str) -> str:
-        """The folder of the module that registers `name`. Raises KeyError if none does."""
+        """Returns the folder of the module that registers `name`. Raises KeyError if none does."""
         self._load()
         self._must_have(name)
         return os.path.dirname(self._places[name].rpartition(":")[0])
 
     def in_order(self) -> list[Item]:
-        """Every item as they were registered: the rows of a table in the order in which they stand in its file."""
+        """Returns all items in the order of registration: the rows of a table in the order of its file."""
         self._load()
         return list(self._items.values())
 
@@ -96,7 +96,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
             raise KeyError(f"unknown {self._kind} {name!r}: {nearest(name, self._items)}")
 
     def _load(self) -> None:
-        """Imports every module that registers. An error in one of them is raised, never skipped."""
+        """Imports every module that registers items. Errors in these modules are raised."""
         if self._loaded:
             return
         self._loaded = True
@@ -112,7 +112,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
 
 
 class _Problems(Registry[Problem]):
-    """Problems. The relative paths of a problem lead from the folder of its module if they lead to something there."""
+    """Problems. A relative path is resolved against the folder of the problem's module if it exists there."""
 
     def __getitem__(self, name: str) -> Problem:
         return super().__getitem__(name).beside(self.folder(name))
@@ -136,7 +136,7 @@ def list_problems() -> list[str]:
 
 
 def register_problem(problem: Problem) -> Problem:
-    """Makes a problem known under its name. Raises ValueError if the name is taken."""
+    """Registers a problem under its name. Raises ValueError if the name is taken."""
     return PROBLEMS.register(problem, depth=2)
 
 
@@ -156,22 +156,22 @@ def list_hparams() -> list[str]:
 
 
 def register_hparams(hparams: HParams) -> HParams:
-    """Makes a hyperparameter set known under its name. Raises ValueError if the name is taken."""
+    """Registers a hyperparameter set under its name. Raises ValueError if the name is taken."""
     return HPARAMS.register(hparams, depth=2)
 
 
 def import_user_directory(path: str) -> None:
-    """Imports the user's own code, which registers problems and sets: `__init__.py` where there is one, else each file.
+    """Imports the user's own code, which registers problems and hyperparameter sets.
 
-    This runs what is in the directory, so it is only ever called for a path that the user typed. The files are modules
-    of a package `t2t_usr_dir`, and may import one another relatively: `sys.path` stays as it is, and no name of theirs
-    can shadow an installed module.
+    Imports `__init__.py` if it exists, otherwise every file. This runs the code in the directory, so it is only called
+    for a path that the user gave. The files become modules of a package `t2t_usr_dir` and may use relative imports.
+    `sys.path` is unchanged, so no file can shadow an installed module.
     """
     if not os.path.isdir(path):
         raise FileNotFoundError(f"t2t_usr_dir: {path!r} is not a directory; give the folder with your problems")
     files = sorted(name for name in os.listdir(path) if name.endswith(".py"))
     if not files:
-        raise FileNotFoundError(f"t2t_usr_dir: {path!r} holds no .py file; put the module with your problem there")
+        raise FileNotFoundError(f"t2t_usr_dir: {path!r} contains no .py file; put the module with your problem there")
     importlib.invalidate_caches()
     spec = importlib.machinery.ModuleSpec(_USER_PACKAGE, None, is_package=True)
     spec.submodule_search_locations = [os.path.abspath(path)]

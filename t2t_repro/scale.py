@@ -1,7 +1,6 @@
-"""Sets at another size: `a_h32@tiny` is the row of Table 3 with every width and depth divided as for every other row.
+"""Hyperparameter sets at another scale: `a_h32@tiny` is a row of Table 3 with all widths and depths divided.
 
-What a row changes, it changes at that size too, so rows can be compared with one another, and with what the paper says
-of their differences.
+Every row is divided by the same numbers, so the differences between rows can be compared with the paper's.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from t2t_repro.registry import HPARAMS, nearest
 
 @dataclass(frozen=True)
 class Scale:
-    """By what widths and depths are divided, and the training that goes with it."""
+    """Divisors of widths and depths, and the training that fits the smaller models."""
 
     width: int
     depth: int
@@ -48,7 +47,10 @@ SCALES = {
 
 
 def scaled(name: str) -> HParams:
-    """The set of a name such as `big`, or `big@tiny` at one of the `SCALES`. KeyError, with the nearest, for others."""
+    """Returns the hyperparameter set `big`, or `big@tiny` at one of the `SCALES`.
+
+    Raises KeyError, with the nearest known name, for an unknown one.
+    """
     registered, at, scale = name.partition("@")
     if not at:
         return HPARAMS[name]

@@ -1,9 +1,9 @@
-"""The ids that mean the same in every vocabulary, and the number of ids that no text can change."""
+"""Token ids that are the same in every vocabulary, and the number of such ids."""
 
 from __future__ import annotations
 
-PAD = 0  # fills a batch, and starts the decoder's input
-END = 1  # the last token of every sequence
-UNKNOWN = 2  # sentencepiece requires it; with 256 byte subwords no text contains it
-NUM_BYTES = 256  # the subwords that spell any character in UTF-8 follow
+PAD = 0  # padding; also the first input of the decoder
+END = 1  # end of sequence (EOS)
+UNKNOWN = 2  # required by sentencepiece; never occurs, because 256 byte subwords spell any text
+NUM_BYTES = 256  # the byte subwords, which spell any character in UTF-8, follow
 NUM_FIXED = 3 + NUM_BYTES

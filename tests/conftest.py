@@ -18,7 +18,7 @@ from t2t_repro.problem import Problem
 from t2t_repro.registry import PROBLEMS
 from t2t_repro.run import Run
 
-# Before any test imports TensorFlow: the backend under test, and no chatter about this machine.
+# Before any test imports TensorFlow: the backend under test, and no log lines about this machine.
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -26,17 +26,17 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--write-page", action="store_true", help="writes the table of docs/reliability.md anew")
+    parser.addoption("--write-page", action="store_true", help="rewrites the table of docs/reliability.md")
 
 
 def pytest_configure() -> None:
-    """Ctrl-C reaches the programs under test although a shell ignores it in what it runs in the background."""
+    """Restores the default handling of Ctrl-C, which shells disable for background processes."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """Two replicas on any machine: TensorFlow splits the CPU in two, which must be said before its first operation."""
+    """Splits the CPU into two logical devices, which must happen before TensorFlow's first operation."""
     if "tensorflow" in sys.modules:
         import tensorflow as tf
 
@@ -45,7 +45,7 @@ def pytest_collection_finish() -> None:
 
 
 class Result(NamedTuple):
-    """What a program left behind."""
+    """The result of a program: exit code and output."""
 
     code: int
     out: str
@@ -90,7 +90,7 @@ def one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def corpora() -> Path:
-    """The folder of real text that T2T_REPRO_CORPORA names; the test is skipped where there is none."""
+    """The folder of real text that T2T_REPRO_CORPORA names; the test is skipped if it is not set."""
     folder = os.environ.get("T2T_REPRO_CORPORA", "")
     if not os.path.isdir(folder):
         pytest.skip("T2T_REPRO_CORPORA names no folder of text")

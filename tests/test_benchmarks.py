@@ -1,4 +1,4 @@
-"""The benchmarks' arithmetic and command lines. What they measure is no test."""
+"""Tests the arithmetic and command lines of the benchmarks, not their measurements."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_help_names_the_command_and_imports_nothing_heavy() -> None:
         (["--add=marian:fast"], "unknown worker marian; known: ours, opennmt"),
     ],
 )
-def test_train_refuses_what_it_does_not_know(
+def test_train_rejects_unknown_names(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["train", *arguments])
@@ -83,7 +83,7 @@ def test_batches_are_full_reproducible_and_within_their_budget(tmp_path: Path) -
             np.testing.assert_array_equal(part[1], same[1])
 
 
-def test_the_papers_update_is_eight_parts() -> None:
+def test_papers_step_has_8_parts() -> None:
     (update,) = batches.make(SHAPES["base_25000"], updates=1)
     assert len(update) == 8
     assert 23_000 < sum(source.size for source, _ in update) <= 25_000
@@ -95,12 +95,12 @@ def test_lengths_are_as_declared() -> None:
     assert np.corrcoef(np.log(lengths.T))[0, 1] == pytest.approx(0.9, abs=0.01)
 
 
-def test_too_many_updates_are_refused() -> None:
+def test_too_many_steps_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"updates must be between 1 and .* for base, got 1000000"):
         batches.make(SHAPES["base"], updates=1_000_000)
 
 
-def test_flops_are_six_for_each_weight_and_token_and_attention_apart() -> None:
+def test_flops_are_6_per_weight_and_token_plus_attention() -> None:
     shape = SHAPES["base"]  # d_model 512, d_ff 2048, N 6, V 32,000
     attention, feed_forward = 512 * 512, 2 * 512 * 2048
     source = 6 * (4 * attention + feed_forward) + 6 * 2 * attention
@@ -112,17 +112,17 @@ def test_flops_are_six_for_each_weight_and_token_and_attention_apart() -> None:
     assert update_flops(shape, [(10, 20)] * 3) == 3 * both
 
 
-def test_the_products_are_those_of_an_update() -> None:
+def test_products_are_those_of_one_step() -> None:
     shape = SHAPES["base"]
     weights = update_flops(shape, [(1, 1)] * shape.batch_tokens) - 3 * 12 * 6 * 512 * shape.batch_tokens
     assert sum(map(matmul_rate.flops, matmul_rate.update_products(shape))) == pytest.approx(weights, rel=1e-3)
 
 
-def test_a_point_is_read_as_it_is_written_and_differs_in_one_size() -> None:
+def test_point_survives_str_and_differs_in_one_size() -> None:
     for axis, points in scaling.AXES.items():
         for point in points:
             assert scaling.Point.read(point.mode) == point
-            changed = {name for name, value in vars(point).items() if value != getattr(scaling.CENTRE, name)}
+            changed = {name for name, value in vars(point).items() if value != getattr(scaling.CENTER, name)}
             assert changed <= {axis} | ({"batch_tokens"} if axis == "replicas" else set())
             assert point.shape.d_k == 64 and point.shape.batch_tokens % point.length == 0
 
@@ -137,9 +137,7 @@ def test_sources_are_the_same_for_everyone_and_of_one_length() -> None:
     assert len(set(decode_workload.pieces(64))) == 64
 
 
-def test_decode_refuses_cases_that_there_are_not(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_decode_rejects_unknown_cases(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["decode", "--cases=beam 5"])
     with pytest.raises(SystemExit, match="2"):
         decode.main()
@@ -147,10 +145,10 @@ def test_decode_refuses_cases_that_there_are_not(
 
 
 def test_projection_divides_the_encoding_alone_and_never_below_the_reading() -> None:
-    """A microsecond a pair to read, 20 to learn from each, 100 to encode on two processes, 3 to write."""
+    """Microseconds per pair: 1 to read, 20 to learn from, 100 to encode on two processes, 3 to write."""
     rates = {"text": 1e-6, "vocabulary": 20e-6, "encoding": 100e-6, "writing": 3e-6}
     rows = [{"pairs": size} | {part: size * rate for part, rate in rates.items()} for size in (100_000, 200_000)]
-    learnt = 2e6 * 20e-6 + 2 * 2e6 * 1e-6  # of four million pairs, two are learnt from and all are read, twice
+    learnt = 2e6 * 20e-6 + 2 * 2e6 * 1e-6  # of 4 million pairs, all are read twice and 2 million are learned from
     for cores, encoding in ((2, 100e-6), (16, 12.5e-6), (1600, 1e-6)):
         expected = 4e6 * 1e-6 + learnt + 4e6 * (encoding + 3e-6)
         assert prepare.projection(rows, 4_000_000, 2, cores, 2_000_000) == pytest.approx(expected)
@@ -170,8 +168,8 @@ def test_text_of_any_size_has_no_line_twice(tmp_path: Path) -> None:
     assert made == list(prepare.made_up(3)) and all(len(text.split()) > 3 for pair in made for text in pair)
 
 
-def test_both_are_measured_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The estimate first, each with a run directory that is not there yet; what they say is their last line."""
+def test_dry_run_and_training_are_measured_in_separate_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The estimate runs first. Both get a new run directory, and their result is their last line of output."""
     commands: list[list[str]] = []
 
     def run(command: list[str], **_: object) -> SimpleNamespace:

@@ -1,4 +1,4 @@
-"""HParams: the paper's sizes, and what each impossible value is answered with."""
+"""HParams: the paper's sizes, and the error for each impossible value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from t2t_repro.registry import HPARAMS, RECORDS
 
 BASE = HParams(name="base", description="the defaults")
 
-# Table 3: name, what changes, the exact count with a vocabulary of 37,000 (worked out by hand in the project's notes),
+# Table 3: name, what changes, the exact count with a vocabulary of 37,000 (calculated manually in the project's notes),
 # then as printed: perplexity, BLEU on newstest2013, millions of parameters.
 BIG_CHANGES = {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}
 BIG_CHANGES |= {"train_steps": 300_000, "average_checkpoints": 20, "checkpoint_steps": 600}
@@ -105,7 +105,7 @@ def test_checkpoints_are_the_papers_ten_minutes_apart():
     assert HPARAMS["base"].checkpoint_steps * 0.4 == HPARAMS["big"].checkpoint_steps * 1.0 == 600
 
 
-def test_description_sets_what_is_printed_beside_what_is_measured(monkeypatch):
+def test_description_shows_printed_and_measured_results(monkeypatch):
     text = describe_hparams(HPARAMS["a_h1"], 37_000)
     assert text.endswith("Paper, Table 3 (A): PPL 5.29, BLEU 24.9 on newstest2013.\nMeasured here: -")
     measured = Record("a_h1", "Table 3 (A)", flops=2.3e19, measured=("BLEU 1.0 on x with y on z",))
@@ -185,12 +185,12 @@ def test_wrong_type(field, value, message):
         replace(BASE, **{field: value})
 
 
-def test_misspelt_field_raises():
+def test_misspelled_field_raises():
     with pytest.raises(TypeError, match="unexpected keyword argument 'd_key'"):
         replace(BASE, d_key=16)
 
 
-def test_whole_number_for_a_fraction_is_taken():
+def test_integer_is_accepted_for_a_float():
     hparams = replace(BASE, dropout=0)
     assert hparams.dropout == 0.0 and isinstance(hparams.dropout, float)
 
@@ -220,7 +220,7 @@ def test_override():
         ("positions=rotary", "positions must be 'sinusoid' or 'learned', got 'rotary'"),
     ],
 )
-def test_override_says_what_is_wrong(assignment, message):
+def test_override_error_names_the_field(assignment, message):
     with pytest.raises((KeyError, ValueError)) as raised:
         BASE.override([assignment])
     assert re.fullmatch(message, raised.value.args[0])

@@ -1,4 +1,4 @@
-"""The count of operations against every product in the model's graph, and the paper's estimate against its table."""
+"""Compares counted operations with every product in the model's graph, and the paper's estimate with its table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VOCAB = 11
 
 
 def products(graph: Any) -> Iterator[int]:
-    """Operations of each matrix product in a graph whose shapes are all known."""
+    """Returns the operations of each matrix product in a graph with known shapes."""
     for operation in graph.get_operations():
         if operation.type in ("MatMul", "BatchMatMul", "BatchMatMulV2", "Einsum"):
             assert operation.type != "Einsum", "a product that this test cannot count"
@@ -28,7 +28,7 @@ def products(graph: Any) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_layers": 1, "num_heads": 3, "d_k": 4}], ids=["small", "other"])
-def test_the_count_is_of_every_product_in_the_graph(changes):
+def test_flops_count_every_product_in_the_graph(changes):
     model = random_model(VOCAB, **changes)
     batch, source_length, target_length = 3, 7, 5
 
@@ -42,7 +42,7 @@ def test_the_count_is_of_every_product_in_the_graph(changes):
     assert counted == 3 * sum(products(graph))
 
 
-def test_a_gradient_is_two_more_products_of_the_size():
+def test_gradient_counts_as_two_more_products():
     model = Transformer(VOCAB, SMALL)
     source, target = tf.ones((2, 6), tf.int32), tf.ones((2, 4), tf.int32)
 
@@ -56,12 +56,12 @@ def test_a_gradient_is_two_more_products_of_the_size():
     assert counted == sum(products(backward.get_concrete_function().graph))
 
 
-def test_the_papers_estimates():
+def test_paper_flops_gives_the_papers_estimates():
     """Table 2: twelve hours and three and a half days on eight P100."""
     assert f"{paper_flops(12 * 3600, 8, 'Tesla P100-SXM2-16GB'):.1e}" == "3.3e+18"
     assert f"{paper_flops(3.5 * 24 * 3600, 8, 'Tesla P100-SXM2-16GB'):.1e}" == "2.3e+19"
 
 
-def test_no_estimate_without_the_papers_rate():
+def test_paper_flops_is_none_without_a_rate():
     for device in ("2 cores of a CPU", "Quadro P1000", "Quadro M4000", "Quadro K4000"):
         assert paper_flops(1.0, 1, device) is None

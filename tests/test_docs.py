@@ -1,4 +1,4 @@
-"""What README and docs tell to type: every flag and name is real, and the tutorial runs to the letter."""
+"""Commands in README and docs: every flag and name exists, and the tutorial runs as written."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def blocks() -> list[Block]:
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Every call of a program of ours in a block of `sh`: where, and its words."""
+    """Yields the place and the words of every call of our programs in an `sh` block."""
     for block in blocks():
         if block.language == "sh":
             for line in block.text.replace("\\\n", " ").splitlines():
@@ -64,7 +64,7 @@ EVERY_COMMAND = list(commands())
 
 
 @pytest.mark.parametrize(("page", "words"), EVERY_COMMAND, ids=lambda value: " ".join(value[:3]) if value else "")
-def test_every_command_is_one(page, words):
+def test_every_command_exists(page, words):
     values = FLAGS[words[0]]
     given = [word.removeprefix("--").partition("=") for word in words[1:] if word.startswith("--")]
     unknown = [name for name, _, _ in given if name not in values]
@@ -93,13 +93,13 @@ def test_flags_in_prose_are_real():
         assert set(re.findall(r"(?<![\w-])--[a-z]\w*", " ".join(spans))) <= known, page
 
 
-def test_the_tutorial_gives_the_number_of_gradients_that_stop_a_training():
+def test_tutorial_gives_the_number_of_gradients_that_stop_training():
     words = {10: "ten", 20: "twenty"}
     text = " ".join((CHECKOUT / "docs" / "tutorial.md").read_text("utf-8").split())
     assert f"{words[divergence.SKIPPED]} gradients in a row are not" in text
 
 
-def test_links_lead_somewhere():
+def test_links_have_a_target():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
             assert target.startswith("https://") or (page.parent / target).exists(), f"{page}: {target}"
@@ -125,7 +125,7 @@ def test_help_fits_the_terminal(name):
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_an_installed_package_by_the_page(tmp_path):
+def test_installed_package_follows_the_page(tmp_path):
     """The entry points and the module that docs/adding_a_problem.md gives, installed as pip would."""
     toml, module = (block.text for block in blocks() if block.test == "entry point")
     points = re.sub(r'"', "", toml.replace('project.entry-points."', "").replace('"]', "]"))
@@ -143,7 +143,7 @@ def test_an_installed_package_by_the_page(tmp_path):
     assert "text/train.en.gz and text/train.is.gz" in done.stdout and "Changes of base: P_drop 0.3." in done.stdout
 
 
-def test_changing_the_model_by_the_page(tmp_path):
+def test_model_changes_follow_the_page(tmp_path):
     """Each change fits one place of a copy of the package; the changed model decodes as it scores."""
     for folder in ("t2t_repro", "problems", "hparams", "bin"):
         shutil.copytree(CHECKOUT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -175,12 +175,12 @@ def test_changing_the_model_by_the_page(tmp_path):
     assert abs(after[0] - before[0]) > 0.1
 
 
-# To the letter.
+# Pages that run as written.
 
 
 @pytest.fixture
 def shell(tmp_path):
-    """`shell(block)` runs a block in an empty folder, with the programs on the PATH, and gives its output."""
+    """Returns `shell(block)`, which runs a block in an empty folder, with the programs on PATH, for its output."""
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in FLAGS:
@@ -203,7 +203,7 @@ def shell(tmp_path):
     return run
 
 
-def test_architecture_names_what_is_there():
+def test_names_in_architecture_exist():
     """Every dotted name of docs/architecture.md can be imported."""
     names = re.findall(r"`([a-z_]+(?:\.\w+)+)`", (CHECKOUT / "docs/architecture.md").read_text("utf-8"))
     names = [name for name in names if not name.endswith((".py", ".json"))]
@@ -217,7 +217,7 @@ def test_architecture_names_what_is_there():
             value = getattr(value, part)
 
 
-def test_the_notebook_to_the_letter(shell):
+def test_notebook_runs_as_written(shell):
     (block,) = (block for block in blocks() if block.test == "notebook")
     *_, translations, bleu, exported = shell(block).splitlines()
     assert translations.startswith("['") and float(bleu) >= 0 and exported == "export/1"
@@ -225,7 +225,7 @@ def test_the_notebook_to_the_letter(shell):
 
 
 @pytest.mark.slow
-def test_the_tutorial_to_the_letter(shell):
+def test_tutorial_runs_as_written(shell):
     (corpus,) = PROBLEMS["translate_ende_cldr"].train
     pairs = list(itertools.islice(corpus.function(), 3_000))
     for side, language in enumerate(("en", "de")):
@@ -239,13 +239,13 @@ def test_the_tutorial_to_the_letter(shell):
 
 
 @pytest.mark.slow
-def test_adding_a_problem_to_the_letter(shell):
+def test_adding_a_problem_runs_as_written(shell):
     outputs = [shell(block) for block in blocks() if block.test == "adding"]
     assert "Problem translate_numbers" in outputs[1]
 
 
 @pytest.mark.slow
-def test_frequent_questions_to_the_letter(shell):
+def test_frequent_questions_run_as_written(shell):
     outputs = [shell(block) for block in blocks() if block.test == "faq"]
     assert len(outputs) == 10
     assert (shell.folder / "output.de").read_text("utf-8").split("\n")[1::2] == ["", ""]

@@ -18,7 +18,7 @@ from t2t_repro.training.checkpoints import Checkpoints, damage, paths
 from t2t_repro.training.optimizer import Adam
 
 FIXTURE = CHECKOUT / "tests/fixtures/run"
-TRANSLATIONS = {  # of the mean of both checkpoints, with the score of each; the next best is at least 0.25 away
+TRANSLATIONS = {  # of the mean of both checkpoints, with scores; the next best is at least 0.25 worse
     "in 3 days": ("in 3 Tagen", -2.7453),
     "March 2026": ("März 2026", -1.2958),
     "3 hours, 25 minutes, and 1 second": ("3 Stunden, 25 Minuten und 1 Sekunden", -1.6880),
@@ -34,27 +34,27 @@ def run() -> Run:
     return Run.open(str(FIXTURE))
 
 
-def test_it_is_small_and_whole(run):
+def test_fixture_is_small_and_complete(run):
     files = [path for path in FIXTURE.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 1_000_000
     assert [os.path.basename(path) for path in paths(run)] == ["ckpt-1500", "ckpt-3000"]
     assert not any(map(damage, paths(run)))
 
 
-def test_it_translates_as_it_did():
+def test_fixture_translates_as_before():
     model = t2t_repro.load(str(FIXTURE), average_checkpoints=2)
     for (text, (expected, score)), found in zip(TRANSLATIONS.items(), model.n_best(list(TRANSLATIONS), 1), strict=True):
         assert found[0] == (expected, pytest.approx(score, abs=2e-3)), text
 
 
-def test_the_program_reads_it(program):
+def test_program_reads_the_fixture(program):
     text = "".join(f"{line}\n" for line in TRANSLATIONS).encode()
     result = program("t2t-decoder", f"--output_dir={FIXTURE}", "--average_checkpoints=2", stdin=text)
     assert result == (0, "".join(f"{translation}\n" for translation, _ in TRANSLATIONS.values()), "")
 
 
-def test_training_could_go_on(run, tmp_path):
-    """All that the trainer saves is there: weights, both moments, step, position and cost."""
+def test_fixture_can_be_trained_further(run, tmp_path):
+    """The checkpoint has everything that the trainer saves: weights, both moments, step, position and cost."""
     run = Run.open(shutil.copytree(FIXTURE, tmp_path / "RUN"))
     model = Transformer(Vocabulary(run.vocabulary).size, run.hparams)
     step, position = tf.Variable(0, dtype=tf.int64), tf.Variable([0, 0, 0], shape=[None], dtype=tf.int64)

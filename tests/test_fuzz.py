@@ -9,5 +9,5 @@ EXAMPLES = {"runs": 60, "checkpoints": 100, "lists": 100}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "batch")) for name in TARGETS])
-def test_nothing_drawn_breaks_it(name):
+def test_invariants_hold_for_drawn_examples(name):
     fuzz(name, EXAMPLES.get(name, 200) if name != "batch" else 20)

@@ -1,4 +1,4 @@
-"""The arrows of the design, kept by reading every import: who may import whom, and what loads no TensorFlow."""
+"""Checks every import against the design: which part may import which, and which parts load no TensorFlow."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def part_of(name: str) -> str | None:
 
 
 @pytest.mark.parametrize("part", MAY_IMPORT)
-def test_arrows(part):
+def test_imports_follow_the_design(part):
     wrong = [
         f"{each.place} imports {each.name}"
         for each in imports(part)
@@ -171,7 +171,7 @@ def test_arrows(part):
 
 
 def test_nothing_imports_the_programs_or_the_tests():
-    """Follows from the arrows; said once more because it is what keeps the library free of flags."""
+    """Follows from the allowed imports; tested separately because it keeps the library free of flags."""
     assert not any("bin" in allowed for allowed in MAY_IMPORT.values())
     everything = [each for part in MAY_IMPORT if part not in {"bin", "cli"} for each in imports(part)]
     assert not [each for each in everything if re.match(r"t2t_repro\.bin\b|bin\b|tests\b|conftest\b|absl\b", each.name)]

@@ -1,4 +1,4 @@
-"""Problem: a declaration, and what an impossible one is answered with."""
+"""Problem: declarations, and the errors for impossible ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MADE = Problem(name="made", description="made up", train=(Generated(lambda: iter
         ("name", "", "a problem's name must be lower-case letters, digits and _, got ''"),
         ("vocab_kind", "letters", "vocab_kind must be .*, got 'letters'"),
         ("vocab_size", 0, "vocab_size must be at least 1, got 0"),
-        ("max_length", 1, r"max_length must be at least 2 \(one token and the end\), got 1"),
+        ("max_length", 1, r"max_length must be at least 2 \(one token and EOS\), got 1"),
         ("metric", "taste", "metric must be .*, got 'taste'"),
     ],
 )
@@ -59,7 +59,7 @@ def test_with_files():
         ),
     ],
 )
-def test_with_files_says_what_is_missing(files, message):
+def test_with_files_names_the_missing_argument(files, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         FILES.with_files(**files)
 

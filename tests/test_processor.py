@@ -100,7 +100,7 @@ def test_has_bfloat16_by_features_and_onednn_limit(monkeypatch, features, limit,
         (("avx2", "fma"), "AVX2", "1", ""),
     ],
 )
-def test_bfloat16_is_refused_if_onednn_would_end_the_process(monkeypatch, features, limit, onednn, fault):
+def test_bfloat16_is_rejected_if_onednn_would_abort(monkeypatch, features, limit, onednn, fault):
     monkeypatch.setattr(processor, "features", lambda: features)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", onednn)

@@ -1,4 +1,4 @@
-"""The registry's two good errors, and the three ways in which a name comes to be known."""
+"""The registry's two errors, and the three ways to register a name."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_unknown_name_gives_the_nearest_then_all(things):
     assert caught.value.args == ("unknown thing 'zzz': known: parse, translate_ende",)
 
 
-def test_name_taken_twice_names_both_places(things):
+def test_duplicate_name_error_names_both_places(things):
     things.register(Thing("same"))
     with pytest.raises(ValueError, match=r"thing 'same' is registered twice: at .*:\d+ and at .*:\d+; rename one") as e:
         things.register(Thing("same"))
@@ -130,7 +130,7 @@ def test_user_directory_that_is_a_package(things, tmp_path):
     assert sys.path == path_before
 
 
-def test_user_directory_may_not_take_a_known_name(things, tmp_path):
+def test_user_directory_cannot_redefine_a_name(things, tmp_path):
     (things.folder / "ours.py").write_text(f"{things.source}THINGS.register(Thing(name='same'))\n")
     usr = tmp_path / "usr"
     usr.mkdir()
@@ -147,8 +147,8 @@ def test_error_in_a_user_directory_is_raised_with_its_file(tmp_path):
     assert caught.value.__notes__ == [f"while importing {tmp_path}/mine.py"]
 
 
-def test_user_directory_without_code(tmp_path):
+def test_user_directory_without_code_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="t2t_usr_dir: '.*none' is not a directory; give the folder with your"):
         import_user_directory(str(tmp_path / "none"))
-    with pytest.raises(FileNotFoundError, match="t2t_usr_dir: '.*' holds no .py file; put the module"):
+    with pytest.raises(FileNotFoundError, match="t2t_usr_dir: '.*' contains no .py file; put the module"):
         import_user_directory(str(tmp_path))

@@ -1,6 +1,6 @@
-"""Every fault of `fault_cases.py` is tried on the real programs, and docs/reliability.md holds what happened.
+"""Tries every fault of `fault_cases.py` on the real programs, and compares the results with docs/reliability.md.
 
-A fault passes where the program ends by itself, with the right exit code and one line on standard error that says what
+A fault passes if the program ends by itself, with the right exit code and one line on standard error that says what
 is wrong; where nothing was printed as a result; and where every file is as it was, with none half written beside it.
 """
 
@@ -41,7 +41,7 @@ from t2t_repro.training.distributed.rendezvous import Cluster
 PAGE = CHECKOUT / "docs/reliability.md"
 START, END = "<!-- the table: written by the tests -->\n", "<!-- the end of the table -->\n"
 HANGS = 300  # seconds
-# may be left by a failure
+# files that a failure may leave
 ACCOUNTS = re.compile(r"(.*/)?(\.lock|progress\.json)|data|data/(translate|parse)_\w+(/trees)?")
 AREA_OF = {fault: area for area in AREAS for fault in area.faults}
 
@@ -87,7 +87,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(world: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder in which a fault is tried: always the same one, as prepared data knows where its text lies."""
+    """The folder in which a fault is tried: always the same, because prepared data records the path of its text."""
     folder = world / "here"
     _empty(folder)
     folder.mkdir()
@@ -104,7 +104,7 @@ def _empty(folder: Path) -> None:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Of everything below: what it is, and what is in it."""
+    """Returns the type and content of everything below a folder."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name, mode = str(path.relative_to(folder)), path.lstat().st_mode
@@ -170,13 +170,13 @@ def _may_be_left(name: str, fault: Fault) -> bool:
 
 
 def row(fault: Fault, said: str) -> str:
-    """A row of the table, the fault being met with what the program said."""
+    """Returns a row of the table: the fault and the message of the program."""
     shown = f"`{said}`".replace("|", "\\|") if said else "nothing: whoever reads has gone"
     return f"| {fault.what} | `{fault.program}` | {fault.code} | {shown} |"
 
 
 def written() -> dict[tuple[str, str], str]:
-    """The rows of the page, by area and fault."""
+    """Returns the rows of the page, by area and fault."""
     table = PAGE.read_text("utf-8").partition(START)[2].partition(END)[0]
     found, title = {}, ""
     for line in table.splitlines():
@@ -197,7 +197,7 @@ OUTCOMES: dict[tuple[str, str], str] = {}  # of this session: rows
         for fault in FAULTS
     ],
 )
-def test_a_fault(fault, attempt, request):
+def test_fault_is_reported_in_one_line(fault, attempt, request):
     code, out, err = attempt(fault)
     *before, said = err.rstrip("\n").split("\n")
     assert (code, out) == (fault.code, "" if fault.program != "t2t-report" else out), err
@@ -208,8 +208,8 @@ def test_a_fault(fault, attempt, request):
         assert written().get(key(fault)) == OUTCOMES[key(fault)], "docs/reliability.md tells it otherwise"
 
 
-def test_the_page_has_every_fault_and_no_other(request):
-    """With --write-page it is written here, of what happened above."""
+def test_page_lists_exactly_the_faults(request):
+    """Compares the page with the results above; --write-page writes the page instead."""
     if request.config.getoption("--write-page"):
         before, _, rest = PAGE.read_text("utf-8").partition(START)
         PAGE.write_text(before + START + _table() + END + rest.partition(END)[2], "utf-8")
@@ -233,8 +233,8 @@ def _table() -> str:
     return "\n".join(lines)
 
 
-def test_a_name_that_is_not_utf8_can_be_read_from(here, world, program):
-    """Text may lie under any name; the account of it keeps the name's bytes."""
+def test_file_name_that_is_not_utf8_is_readable(here, world, program):
+    """Text files may have any name. Records keep the bytes of the name."""
     shutil.copytree(world / "text", here, dirs_exist_ok=True)
     name = os.fsdecode(b"caf\xe9.en")
     os.rename("train.en", name)

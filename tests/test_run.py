@@ -1,4 +1,4 @@
-"""The run directory: started, opened again, and refused where it is another run's or damaged."""
+"""The run directory: starting, opening, and rejection of damaged directories and other runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(tmp_path, vocabulary):
     )
 
 
-def test_start_then_open_gives_the_same_run(run, vocabulary):
+def test_open_returns_the_started_run(run, vocabulary):
     assert not Run.exists(run.directory)
     assert run.start(str(vocabulary)) == run
     assert Run.exists(run.directory)
@@ -44,7 +44,7 @@ def test_start_then_open_gives_the_same_run(run, vocabulary):
     assert sorted(os.listdir(run.directory)) == ["checkpoints", "run.json", "vocabulary.model"]
 
 
-def test_run_json_says_what_a_result_depends_on(run, vocabulary):
+def test_run_json_records_everything_a_result_depends_on(run, vocabulary):
     run.start(str(vocabulary))
     record = read_json(os.path.join(run.directory, "run.json"))
     assert record["format"] == 1
@@ -53,7 +53,7 @@ def test_run_json_says_what_a_result_depends_on(run, vocabulary):
     assert os.path.isabs(record["data_dir"]) and record["command"]
 
 
-def test_started_again_it_continues_also_to_more_steps_and_from_moved_data(run, vocabulary):
+def test_restart_continues_with_more_steps_or_moved_data(run, vocabulary):
     run.start(str(vocabulary))
     longer = replace(run, hparams=replace(run.hparams, train_steps=7), data_dir="/elsewhere")
     longer.start(str(vocabulary))
@@ -70,7 +70,7 @@ def test_started_again_it_continues_also_to_more_steps_and_from_moved_data(run, 
         ({"vocabulary_sha256": "0"}, "its vocabulary_sha256 is '[0-9a-f]{64}', not '0'"),
     ],
 )
-def test_another_run_in_the_directory_is_named_and_left_alone(run, vocabulary, change, message):
+def test_start_rejects_and_keeps_another_run(run, vocabulary, change, message):
     run.start(str(vocabulary))
     before = sha256(os.path.join(run.directory, "run.json"))
     with pytest.raises(ValueError, match=f"holds another run: {message}; give another output_dir$"):
@@ -78,25 +78,25 @@ def test_another_run_in_the_directory_is_named_and_left_alone(run, vocabulary, c
     assert sha256(os.path.join(run.directory, "run.json")) == before
 
 
-def test_a_new_description_is_no_other_run(run, vocabulary):
+def test_new_description_is_the_same_run(run, vocabulary):
     run.start(str(vocabulary))
     replace(run, problem=replace(run.problem, description="better said")).start(str(vocabulary))
 
 
-def test_start_refuses_a_file(run, vocabulary, tmp_path):
+def test_start_rejects_a_file(run, vocabulary, tmp_path):
     (tmp_path / "run").write_text("in the way")
     with pytest.raises(ValueError, match="output_dir: '.*run' is a file; give a directory"):
         run.start(str(vocabulary))
 
 
-def test_start_refuses_checkpoints_of_nobody(run, vocabulary):
+def test_start_rejects_checkpoints_without_run_json(run, vocabulary):
     os.makedirs(run.checkpoints)
     open(os.path.join(run.checkpoints, "ckpt-1.index"), "w").close()
     with pytest.raises(ValueError, match="holds checkpoints without a run.json; give another output_dir"):
         run.start(str(vocabulary))
 
 
-def test_start_replaces_the_vocabulary_of_a_start_that_never_finished(run, vocabulary):
+def test_start_replaces_the_vocabulary_of_an_unfinished_start(run, vocabulary):
     os.makedirs(run.directory)
     with open(run.vocabulary, "w") as file:
         file.write("from other data")
@@ -104,7 +104,7 @@ def test_start_replaces_the_vocabulary_of_a_start_that_never_finished(run, vocab
     assert Run.open(run.directory) == run
 
 
-def test_open_without_a_run(tmp_path):
+def test_open_rejects_a_directory_without_run(tmp_path):
     with pytest.raises(FileNotFoundError, match="output_dir: no directory '.*none'; give the one that t2t-trainer"):
         Run.open(str(tmp_path / "none"))
     with pytest.raises(FileNotFoundError, match=r"holds no run \(no run.json\); give the one that t2t-trainer wrote"):
@@ -122,7 +122,7 @@ def test_open_without_a_run(tmp_path):
         ('{"format": 1, "problem": {"name": "P", "description": ""}}', "run.json is damaged: a problem's name must be"),
     ],
 )
-def test_open_damaged_json(run, vocabulary, text, message):
+def test_open_rejects_damaged_json(run, vocabulary, text, message):
     run.start(str(vocabulary))
     with open(os.path.join(run.directory, "run.json"), "w") as file:
         file.write(text)
@@ -130,7 +130,7 @@ def test_open_damaged_json(run, vocabulary, text, message):
         Run.open(run.directory)
 
 
-def test_open_names_a_field_that_this_version_does_not_know(run, vocabulary):
+def test_open_names_an_unknown_field(run, vocabulary):
     run.start(str(vocabulary))
     path = os.path.join(run.directory, "run.json")
     record = read_json(path)
@@ -140,14 +140,14 @@ def test_open_names_a_field_that_this_version_does_not_know(run, vocabulary):
         Run.open(run.directory)
 
 
-def test_open_without_its_vocabulary(run, vocabulary):
+def test_open_rejects_a_missing_vocabulary(run, vocabulary):
     run.start(str(vocabulary))
     os.remove(run.vocabulary)
     with pytest.raises(FileNotFoundError, match="vocabulary.model is missing; the run cannot be read without"):
         Run.open(run.directory)
 
 
-def test_open_with_another_vocabulary(run, vocabulary):
+def test_open_rejects_another_vocabulary(run, vocabulary):
     run.start(str(vocabulary))
     with open(run.vocabulary, "ab") as file:
         file.write(b"!")
@@ -209,7 +209,7 @@ def test_open_damaged_training_record(run, vocabulary, training, message):
         Run.open(run.directory)
 
 
-def test_atomic_write_leaves_all_or_nothing(tmp_path):
+def test_atomic_write_is_complete_or_absent(tmp_path):
     path = str(tmp_path / "file")
     with atomic_write(path) as temporary, open(temporary, "w") as file:
         file.write("first")
@@ -220,7 +220,7 @@ def test_atomic_write_leaves_all_or_nothing(tmp_path):
     assert os.listdir(tmp_path) == ["file"] and (tmp_path / "file").read_text() == "first"
 
 
-def test_json_holds_no_nan(tmp_path):
+def test_write_json_rejects_nan(tmp_path):
     with pytest.raises(ValueError, match="Out of range float"):
         write_json(str(tmp_path / "x.json"), {"loss": float("nan")})
     assert os.listdir(tmp_path) == []

@@ -1,4 +1,4 @@
-"""Sets at another scale."""
+"""Hyperparameter sets at another scale."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_row_changes_the_same_fields_at_every_scale(row):
     changed = set(full.changes(HPARAMS["base"])) - {
         "train_steps",
         "checkpoint_steps",
-    }  # all rows train equally long at a scale
+    }  # at a given scale, all rows train for the same number of steps
     assert set(tiny.changes(scale.scaled("base@tiny"))) == changed
 
 

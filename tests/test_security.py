@@ -1,4 +1,4 @@
-"""What no file that comes in may do: run code, or unpack over other files. The source is read for it."""
+"""No input file may run code or be extracted over other files. The source code is searched for such calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from conftest import CHECKOUT
 
 SOURCES = [path for part in ("t2t_repro", "problems", "hparams", "bin") for path in (CHECKOUT / part).rglob("*.py")]
-# modules that make objects, or code, of what they read
+# modules that turn input into objects or code
 UNSAFE_MODULES = {
     "pickle",
     "cPickle",
@@ -37,7 +37,7 @@ UNSAFE_ATTRIBUTES = {
     "allow_pickle": "an array file may hold code",
     "py_function": "code that an exported model would need",
 }
-# where modules are imported by a name that was made: of the package itself, an entry point, --t2t_usr_dir, TensorFlow
+# dynamic imports: of the package itself, of entry points, --t2t_usr_dir and TensorFlow
 IMPORTS_BY_NAME = {
     "t2t_repro/selftest/child.py",  # a task of its own package
     "t2t_repro/__init__.py",
@@ -48,7 +48,7 @@ IMPORTS_BY_NAME = {
 
 
 def uses(path: Path) -> Iterator[tuple[int, str]]:
-    """The names that a module calls, imports or gives as a keyword: (line, name)."""
+    """Yields (line, name) of the names that a module calls, imports or passes as keywords."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, f"import {alias.name.partition('.')[0]}") for alias in node.names)
@@ -74,7 +74,7 @@ def unsafe(path: Path) -> list[str]:
     return found
 
 
-def test_nothing_read_becomes_code_and_no_archive_is_unpacked_blindly():
+def test_no_input_is_executed_and_no_archive_is_extracted_unchecked():
     assert len(SOURCES) > 60
     assert not [use for path in SOURCES for use in unsafe(path)]
 
@@ -92,20 +92,20 @@ def test_nothing_read_becomes_code_and_no_archive_is_unpacked_blindly():
         "os.system('ls')",
     ],
 )
-def test_it_would_be_seen(tmp_path, line):
+def test_forbidden_calls_are_detected(tmp_path, line):
     (tmp_path / "module.py").write_text(line)
     assert unsafe(tmp_path / "module.py")
 
 
-def test_a_shell_is_never_asked():
+def test_no_shell_is_started():
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.keyword) and node.arg == "shell":
                 pytest.fail(f"{path}:{node.value.lineno}: shell=")
 
 
-def test_modules_are_imported_by_name_in_few_places():
-    """No name that comes from a file is imported: these places import names of their own, or what a flag named."""
+def test_dynamic_imports_occur_only_in_known_places():
+    """No module name comes from a file: these places import their own names, or the value of a flag."""
     places = {
         str(path.relative_to(CHECKOUT))
         for path in SOURCES
@@ -115,8 +115,8 @@ def test_modules_are_imported_by_name_in_few_places():
     assert places == IMPORTS_BY_NAME
 
 
-def test_the_users_own_code_is_run_for_its_flag_alone():
-    """No file of a run, of data or of an export can name it."""
+def test_user_code_runs_only_for_its_flag():
+    """No file of a run, data set or export can set it."""
     callers = {
         str(path.relative_to(CHECKOUT)): [name for _, name in uses(path) if name == "import_user_directory"]
         for path in SOURCES
@@ -124,7 +124,7 @@ def test_the_users_own_code_is_run_for_its_flag_alone():
     assert {place for place, names in callers.items() if names} == {"t2t_repro/cli/common_flags.py"}
 
 
-def test_the_verdict_on_advisories_says_what_was_not_checked():
+def test_audit_verdict_lists_unchecked_packages():
     spec = importlib.util.spec_from_file_location("audit", CHECKOUT / ".ci/audit.py")
     audit = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(audit)

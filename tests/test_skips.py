@@ -1,4 +1,4 @@
-""".ci/skips.py: a test that no run executed is named, and must have a reason that this machine confirms."""
+""".ci/skips.py: a test that no run executed is listed and must have a reason that applies to this machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def skips():
 def test_verdict_refuses_a_skip_without_a_confirmed_reason(skips):
     code, lines = skips.verdict(skips.cases(FIRST), ["torch"])
     assert code == 1 and lines == [
-        "SKIPPED, and nothing is known to be absent that it needs: tests.test_on_beam.test_the_same: no 'beam'",
+        "SKIPPED, although nothing that it needs is known to be missing: tests.test_on_beam.test_the_same: no 'beam'",
         "skipped: tests.test_torch_parity: could not import 'torch': No module named 'torch'",
         "2 tests were executed, 2 were skipped",
     ]
@@ -41,6 +41,6 @@ def test_verdict_accepts_what_another_run_executed(skips):
     assert skips.verdict(found, []) == (0, ["4 tests were executed, 0 were skipped"])
 
 
-def test_without_reports_nothing_is_accepted(skips, tmp_path, monkeypatch, capsys):
+def test_missing_reports_are_an_error(skips, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["skips.py", str(tmp_path)])
     assert skips.main() == 1 and "Received an empty folder" in capsys.readouterr().out

@@ -1,1 +1,1 @@
-"""A module for each contestant of `benchmarks.train`, which runs it in an environment of its own."""
+"""A module for each contestant of `benchmarks.train`, which runs it in its own environment."""

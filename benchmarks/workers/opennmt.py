@@ -1,11 +1,11 @@
-"""OpenNMT-tf, in float32: what its own `--mixed_precision` asks of a CPU is unusable.
+"""OpenNMT-tf in float32: its `--mixed_precision` is unusable on a CPU.
 
 Mode, words joined by "+", one of the first two and any of the others:
 
     adam      Adam
     lazyadam  LazyAdam, what its automatic configuration has
     lean      a `tf.function` around `model.train`, as its documentation shows, instead of what its runner uses: a
-              `Trainer`, which adds gradients up in variables even where there is one batch to an update
+              `Trainer`, which adds gradients up in variables even if a step has one batch
     jit       its `--jit_compile`: XLA
     shipped   TransformerBaseSharedEmbeddings of its catalogue, whatever the shape says: pre-norm, biases in attention,
               and dropout on attention weights and inside the feed-forward network too
@@ -65,7 +65,7 @@ def specification() -> tuple[dict[str, tf.TensorSpec], dict[str, tf.TensorSpec]]
 
 
 def with_trainer(model: Any, optimizer: Any, updates: list[list[Any]]) -> Callable[[int], float]:
-    """One turn of the loop in `Trainer._steps`, for each update; without its statistics, which read words."""
+    """Runs one iteration of the loop in `Trainer._steps` per step, without its statistics, which read words."""
     trainer = training.Trainer(model, optimizer)
     trainer._training_stats = types.SimpleNamespace(update_on_example=lambda *_: None)
     accumulate = tf.function(trainer._accumulate_gradients, input_signature=(specification(),))

@@ -29,7 +29,7 @@ def paper_model(shape: shapes.Shape) -> Any:
 
 
 def initialize(model: Any, shape: shapes.Shape, params: dict[str, Any]) -> None:
-    """Gives it a vocabulary of the shape's size, whose ids 0 to 2 are padding, begin and end."""
+    """Sets a vocabulary of the shape's size, whose ids 0 to 2 are padding, begin and end."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as vocabulary:
         # one word fewer: it adds one for what is unknown
         vocabulary.write("\n".join(["<blank>", "<s>", "</s>", *(f"w{i}" for i in range(shape.vocab_size - 4))]))

@@ -1,4 +1,4 @@
-"""This package, as `t2t-trainer` runs it: its model, its update, its graph. Mode: float32 or bfloat16, and +xla."""
+"""This package, as `t2t-trainer` runs it: its model, training step and graph. Mode: float32 or bfloat16, and +xla."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPEC["sizes"] = tf.TensorSpec((None, 3), tf.int32)
 
 
 def element(parts: list[batches.Part]) -> dict[str, tf.Tensor]:
-    """One update as `training_batches` gives it to a replica."""
+    """Returns one step as `training_batches` gives it to a replica."""
     sizes = np.array([(*source.shape, target.shape[1]) for source, target in parts], np.int32)
     most, longest_source, longest_target = sizes.max(axis=0)
 

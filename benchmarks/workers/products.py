@@ -1,4 +1,4 @@
-"""Nothing but the matrix products of an update: the machine's ceiling. Mode: bfloat16 or float32."""
+"""Only the matrix products of a step: the upper bound of the machine's speed. Mode: bfloat16 or float32."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a contestant says to `benchmarks.train` or `.decode`, over its standard input and output, a line at a time.
+"""The protocol between a contestant and `benchmarks.train` or `.decode`: lines on standard input and output.
 
-worker:     {"ready": true}                          every update was run once, the model is warm
-conductor:  go 3 4 5                                 indices of updates
+worker:     {"ready": true}                          every step was run once, the model is warm
+conductor:  go 3 4 5                                 indices of steps
 worker:     {"seconds": 3.2, "loss": 10.4}           for all of them; the loss is the last one's, a token
 conductor:  end
 worker:     {"peak_bytes": 2893012992,               the most memory that the process has held at one time,
@@ -22,7 +22,7 @@ from benchmarks.shapes import SHAPES, Shape
 
 
 def arguments() -> tuple[Shape, str, str]:
-    """The worker's command line: shape of the model, file of the batches, and the contestant's mode."""
+    """Parses the worker's command line: shape of the model, file of the batches, and mode."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=SHAPES, required=True)
     parser.add_argument("--batches", required=True)
@@ -32,7 +32,7 @@ def arguments() -> tuple[Shape, str, str]:
 
 
 def decoding_arguments() -> tuple[Shape, str, str]:
-    """The same for `benchmarks.decode`: shape, folder of the weights, mode."""
+    """Parses the command line for `benchmarks.decode`: shape, folder of the weights, mode."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=SHAPES, required=True)
     parser.add_argument("--weights", required=True)
@@ -52,7 +52,7 @@ _answers = sys.stdout
 
 
 def serve(update: Callable[[int], float], updates: Sequence[object], imported_bytes: int | None = None) -> None:
-    """Runs each update once, and then what it is told. `update` takes an index, and gives the loss a target token.
+    """Runs each step once, then the requested ones. `update` takes an index and returns the loss per target token.
 
     `imported_bytes`: what `resident_bytes` said before there was a model.
     """
@@ -68,12 +68,12 @@ def serve(update: Callable[[int], float], updates: Sequence[object], imported_by
         for index in indices:
             loss = update(int(index))
         _say(seconds=time.perf_counter() - start, loss=_finite(loss))
-    # not `ru_maxrss`, which may be that of the parent
+    # not `ru_maxrss`, which may be the parent's
     _say(peak_bytes=_bytes("VmHWM"), imported_bytes=imported)
 
 
 def resident_bytes() -> int:
-    """The memory of this process now."""
+    """Returns the resident memory of this process."""
     return _bytes("VmRSS")
 
 

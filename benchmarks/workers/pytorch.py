@@ -50,7 +50,7 @@ class Translator(nn.Module):
         return self.dropout(scaled + self.positions[: ids.shape[1]])
 
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """The smoothed loss, summed over the real target tokens."""
+        """Returns the smoothed loss, summed over the real target tokens."""
         shifted, padding = nn.functional.pad(target, (1, 0))[:, :-1], source == 0
         states = self.transformer(
             self.embed(source),

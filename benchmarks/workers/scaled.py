@@ -1,4 +1,4 @@
-"""This package's update for any sizes, on pairs that all have one length. Mode: a `Point`, as it is written."""
+"""This package's training step for any sizes, on pairs of equal length. Mode: a `Point` as a string."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from t2t_repro.data.batching import microbatches, num_parts  # noqa: E402
 
 
 def element(rng: np.random.Generator) -> dict[str, tf.Tensor]:
-    """Returns what one replica is given: its micro-batches, each of as many pairs as the tokens of a part allow."""
+    """Returns the input of one replica: its micro-batches, each of as many pairs as the tokens of a part allow."""
     shape, length = point.shape, point.length
     parts = num_parts(shape.batch_tokens)
     pairs = shape.batch_tokens // parts // length

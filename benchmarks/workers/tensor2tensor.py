@@ -1,6 +1,8 @@
-"""tensor2tensor 1.15.7, in float32, on the TensorFlow 2.13 that still runs its graphs. Mode: its set's name, or empty.
+"""tensor2tensor 1.15.7, in float32, on the TensorFlow 2.13 that still runs its graphs.
 
-It was written for TensorFlow 1 and imports all of its problems at once. What these want of reinforcement learning and
+Mode: the name of its hyperparameter set, or empty.
+
+It was written for TensorFlow 1 and imports all of its problems together. What these want of reinforcement learning and
 of Google's cloud is stubbed: nothing of it has a part in training a Transformer.
 """
 
@@ -25,7 +27,7 @@ class _Everything(type):
 
 
 class _Anything(metaclass=_Everything):
-    """Can be inherited from, called with anything, and asked for any name."""
+    """A stub that can be inherited from, called with anything, and has every attribute."""
 
     def __init__(self, *_: Any, **__: Any):
         pass
@@ -64,7 +66,7 @@ from benchmarks import batches, shapes  # noqa: E402
 
 
 def make_hparams() -> Any:
-    """`transformer_base_v1`, the paper's model, in the sizes of the shape."""
+    """Returns `transformer_base_v1`, the paper's model, in the sizes of the shape."""
     hparams = transformer.transformer_base_v1()
     hparams.num_hidden_layers, hparams.num_heads = shape.num_layers, shape.num_heads
     hparams.hidden_size, hparams.filter_size = shape.d_model, shape.d_ff

@@ -1,1 +1,1 @@
-"""Parts that all programs share: flags, reading and writing of lines, one-line errors, exit codes, completion."""
+"""Code shared by all programs: flags, line input and output, one-line errors, exit codes, completion."""

@@ -1,4 +1,4 @@
-"""The flags that several programs share, and what they choose."""
+"""Flags that several programs share, and the objects they select."""
 
 from __future__ import annotations
 
@@ -19,96 +19,110 @@ from t2t_repro.registry import PROBLEMS, get_hparams, import_user_directory
 _TEXT = tuple(f"{split}_{side}" for split in SPLITS for side in ("source", "target"))
 _TREES = tuple(f"{split}_trees" for split in SPLITS)
 _FILES = (*_TEXT, *_TREES)
+_ADJECTIVE = {"train": "training"}
 DATA_FLAGS = ("problem", "t2t_usr_dir", "vocab_size", "data_dir", "sample", "raw_dir", *_FILES)  # of t2t-datagen
 SIZES = ("vocab_size", "sample")  # fields of a problem that a flag replaces
-_PREPARED = "dataset.json"  # where t2t_repro.preparation.pipeline is done, it leaves this
+_PREPARED = "dataset.json"  # t2t_repro.preparation.pipeline writes it last
 
 
 def problem_flags(values: flags.FlagValues, files: bool = True) -> None:
-    """Defines the flags that choose a problem: `chosen_problem` reads them."""
-    flags.DEFINE_string("problem", None, "what to train on, as t2t-registry lists it", flag_values=values)
-    flags.DEFINE_string("t2t_usr_dir", None, "folder of your own problems and sets: it is run", flag_values=values)
-    flags.DEFINE_integer(
-        "vocab_size", None, "size of the vocabulary, in place of the problem's", lower_bound=1, flag_values=values
-    )
+    """Defines the flags that select a problem: `chosen_problem` reads them."""
+    flags.DEFINE_string("problem", None, "problem to train on; t2t-registry lists all", flag_values=values)
+    meaning = "directory with your own problems and hyperparameter sets (imported as Python)"
+    flags.DEFINE_string("t2t_usr_dir", None, meaning, flag_values=values)
+    meaning = "vocabulary size, instead of the problem's"
+    flags.DEFINE_integer("vocab_size", None, meaning, lower_bound=1, flag_values=values)
     if files:
-        flags.DEFINE_integer(
-            "sample", None, "so many training pairs, evenly spread, in place of all", lower_bound=1, flag_values=values
-        )
-        flags.DEFINE_string(
-            "raw_dir", None, "folder of the problem's downloaded archives, or of its treebank", flag_values=values
-        )
+        meaning = "train on N pairs, evenly spaced over the training text, instead of all"
+        flags.DEFINE_integer("sample", None, meaning, lower_bound=1, flag_values=values)
+        meaning = "directory with the problem's downloaded archives or its treebank"
+        flags.DEFINE_string("raw_dir", None, meaning, flag_values=values)
         for name in _TEXT:
             split, _, side = name.partition("_")
-            flags.DEFINE_string(name, None, f"your own {split} text, its {side} side; may be .gz", flag_values=values)
+            flags.DEFINE_string(
+                name,
+                None,
+                f"your own {_ADJECTIVE.get(split, split)} text, {side} side (may be .gz)",
+                flag_values=values,
+            )
         for name in _TREES:
-            meaning = f"your own {name.partition('_')[0]} trees, for a parsing problem; may be .gz, and repeated"
+            split = name.partition("_")[0]
+            meaning = f"parsing: your own {_ADJECTIVE.get(split, split)} trees (may be .gz; may be repeated)"
             flags.DEFINE_multi_string(name, [], meaning, flag_values=values)
 
 
 def hparams_flags(values: flags.FlagValues) -> None:
-    """Defines the flags that choose a set of hyperparameters: `chosen_hparams` reads them."""
-    flags.DEFINE_string("hparams", None, "set of hyperparameters, as t2t-registry lists it", flag_values=values)
+    """Defines the flags that select a hyperparameter set: `chosen_hparams` reads them."""
+    flags.DEFINE_string("hparams", None, "hyperparameter set; t2t-registry lists all", flag_values=values)
     override_flag(values)
 
 
 def override_flag(values: flags.FlagValues) -> None:
-    flags.DEFINE_multi_string("override", [], "name=value: replaces one field of the set", flag_values=values)
+    meaning = "NAME=VALUE: replace one hyperparameter (may be repeated)"
+    flags.DEFINE_multi_string("override", [], meaning, flag_values=values)
 
 
 def training_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of a training, but for what is trained."""
-    flags.DEFINE_string("data_dir", None, "where the prepared data is, or goes", flag_values=values)
-    flags.DEFINE_string("output_dir", None, "the run: checkpoints, vocabulary, metrics", flag_values=values)
-    precision_flag(values, "that of the run, or the fastest here")
-    meaning = "XLA compiles each step, one program for each shape: slower on a CPU"
+    """Defines the flags of a training run, except its problem and hyperparameters."""
+    flags.DEFINE_string("data_dir", None, "directory of the prepared data; created if missing", flag_values=values)
+    flags.DEFINE_string("output_dir", None, "run directory: checkpoints, vocabulary, metrics", flag_values=values)
+    precision_flag(values, "the run's, or the fastest on this device")
+    meaning = "compile each step with XLA (one program per shape; slower on a CPU)"
     flags.DEFINE_boolean("jit_compile", False, meaning, flag_values=values)
-    meaning = "the same bits each time on a GPU too, where this is slower"
+    meaning = "bit-for-bit reproducible on a GPU too (slower there)"
     flags.DEFINE_boolean("deterministic", False, meaning, flag_values=values)
-    meaning = "between two checkpoints at most; 0: only those of checkpoint_steps"
+    meaning = "maximum minutes between two checkpoints; 0: save only every --checkpoint_steps"
     flags.DEFINE_float("checkpoint_minutes", 10.0, meaning, lower_bound=0, flag_values=values)
     flags.register_validator(
         "checkpoint_minutes", math.isfinite, "expected a finite number of minutes", flag_values=values
     )
+    microbatches = (
+        "maximum tokens per side in a micro-batch (gradient accumulation); 0: automatic (smaller if memory runs out)"
+    )
     for name, default, lowest, meaning in (
-        ("checkpoint_steps", 0, 0, "steps between the checkpoints that may be averaged; 0: the set's"),
-        ("train_steps", None, 1, "updates in all, in place of the set's"),
-        ("microbatch_tokens", 0, 0, "tokens per side that a device computes at a time, at most; 0: as memory allows"),
-        ("seed", 1, 0, "of weights, order and dropout"),
+        ("checkpoint_steps", 0, 0, "steps between checkpoints for averaging; 0: the hyperparameter set's"),
+        ("train_steps", None, 1, "total training steps, instead of the hyperparameter set's"),
+        ("microbatch_tokens", 0, 0, microbatches),
+        ("seed", 1, 0, "random seed of initial weights, data order and dropout"),
     ):
         flags.DEFINE_integer(name, default, meaning, lower_bound=lowest, flag_values=values)
 
 
 def training_options(values: flags.FlagValues) -> TrainingOptions:
-    """Returns what `training_flags` define, as the library takes it."""
+    """Returns the values of `training_flags` as `TrainingOptions`."""
     given: dict[str, Any] = {field.name: values[field.name].value for field in dataclasses.fields(TrainingOptions)}
     return TrainingOptions(**given)
 
 
 def decoding_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of beam search: `check_decoding` looks at them."""
-    flags.DEFINE_integer("average_checkpoints", 1, "the last so many, averaged", lower_bound=1, flag_values=values)
-    flags.DEFINE_integer("beam_size", None, "in place of the run's", lower_bound=1, flag_values=values)
-    flags.DEFINE_float("alpha", None, "length penalty, in place of the run's", flag_values=values)
+    """Defines the flags of beam search: `check_decoding` reads them."""
+    flags.DEFINE_integer("average_checkpoints", 1, "average the last N checkpoints", lower_bound=1, flag_values=values)
+    flags.DEFINE_integer("beam_size", None, "beam width, instead of the run's", lower_bound=1, flag_values=values)
+    flags.DEFINE_float("alpha", None, "length penalty, instead of the run's", flag_values=values)
     precision_flag(values)
-    meaning = "the decoder's products in 8-bit integers, all else by --precision: large models faster on a CPU"
+    meaning = "decoder matrix products in int8, the rest in --precision (faster for large models on a CPU)"
     flags.DEFINE_boolean("int8", False, meaning, flag_values=values)
     threads_flag(values)
 
 
-def precision_flag(values: flags.FlagValues, auto: str = "that of the run") -> None:
-    """Defines the flag that `t2t_repro.training.precision.resolve` takes."""
-    flags.DEFINE_enum("precision", "auto", list(PRECISIONS), f"of matrix products; auto: {auto}", flag_values=values)
+def precision_flag(values: flags.FlagValues, auto: str = "the run's") -> None:
+    """Defines the flag whose value `t2t_repro.training.precision.resolve` takes."""
+    flags.DEFINE_enum(
+        "precision", "auto", list(PRECISIONS), f"precision of matrix products; auto: {auto}", flag_values=values
+    )
 
 
 def threads_flag(values: flags.FlagValues) -> None:
-    """Defines the flag that `t2t_repro.inference.parallel.set_threads` takes."""
-    meaning = "cores for one batch, while the others decode other batches; 0: all"
+    """Defines the flag whose value `t2t_repro.inference.parallel.set_threads` takes."""
+    meaning = "CPU cores per batch; the other cores decode other batches in parallel; 0: all cores"
     flags.DEFINE_integer("threads_per_batch", 1, meaning, lower_bound=0, flag_values=values)
 
 
 def check_decoding(hparams: HParams, values: flags.FlagValues) -> HParams:
-    """A run's hyperparameters with the beam of the command line. Raises ValueError for an impossible value."""
+    """Returns the hyperparameters with the beam width and length penalty of the command line.
+
+    Raises ValueError for an impossible value.
+    """
     beam_size = hparams.beam_size if values.beam_size is None else values.beam_size
     return dataclasses.replace(
         hparams, beam_size=beam_size, alpha=hparams.alpha if values.alpha is None else values.alpha
@@ -116,17 +130,18 @@ def check_decoding(hparams: HParams, values: flags.FlagValues) -> HParams:
 
 
 def import_users_code(values: flags.FlagValues) -> None:
-    """Runs the user's own problems and sets, where `--t2t_usr_dir` names them. To be called once, first."""
+    """Imports the user's own problems and hyperparameter sets if `--t2t_usr_dir` is given. Call it once, and first."""
     if values.t2t_usr_dir:
         import_user_directory(values.t2t_usr_dir)
 
 
 def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem:
-    """The problem of the command line, on the user's files where it takes them. Its text files can be opened.
+    """Returns the problem of the command line, with the user's files if it takes them. Checks that all files open.
 
-    If data is prepared already, the files and sizes need not be given again, nor the folder of the archives be there.
-    Without `needs_text` they need not be given either. Raises KeyError for an unknown name and ValueError for files
-    that are missing, unreadable or not asked for, and for sizes that the prepared data does not have.
+    If the data is already prepared, its files and sizes need not be given again, and the folder of archives may be
+    gone. Without `needs_text`, the files need not be given at all. Raises KeyError for an unknown name. Raises
+    ValueError for files that are missing, unreadable or not taken by this problem, and for sizes that differ from the
+    prepared data's.
     """
     problem = PROBLEMS[values.problem]
     files = {name: values[name].value for name in _FILES}
@@ -154,7 +169,7 @@ def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem
 
 
 def _files_of(problem: Problem) -> Iterator[tuple[str, str]]:
-    """Each text file, under the name of the flag for such files."""
+    """Yields (flag, path) of each text file of `problem`."""
     for split in SPLITS:
         for corpus in problem.corpora(split):
             if isinstance(corpus, TextFiles):
@@ -165,12 +180,12 @@ def _files_of(problem: Problem) -> Iterator[tuple[str, str]]:
 
 
 def _looked_in(problem: Problem, path: str) -> str:
-    """Where a file that the problem declares was looked for."""
+    """Returns the folders in which a file of the problem was searched, for an error message."""
     return "" if os.path.isabs(path) else f", neither in {PROBLEMS.folder(problem.name)!r} nor in {os.getcwd()!r}"
 
 
 def _sizes(problem: Problem, values: flags.FlagValues, directory: str) -> dict[str, Any]:
-    """The problem's sizes by the flags or, if they are left out, by the data that is prepared in `directory`."""
+    """Returns the problem's sizes: from the flags, else from the data prepared in `directory`, else its own."""
     prepared = _prepared_sizes(directory)
     sizes = {name: prepared.get(name, getattr(problem, name)) for name in SIZES}
     given = {name: values[name].value for name in SIZES if values[name].value is not None}
@@ -187,7 +202,7 @@ def _sizes(problem: Problem, values: flags.FlagValues, directory: str) -> dict[s
 
 
 def _prepared_sizes(directory: str) -> dict[str, int]:
-    """The sizes that dataset.json records; nothing without one, or if it is damaged, which opening the data reports."""
+    """Returns the sizes in dataset.json; {} if it is missing or damaged (opening the data reports damage)."""
     try:
         recorded = read_json(os.path.join(directory, _PREPARED)).get("problem")
     except (OSError, ValueError):
@@ -197,7 +212,7 @@ def _prepared_sizes(directory: str) -> dict[str, int]:
 
 
 def chosen_hparams(values: flags.FlagValues) -> HParams:
-    """The set of hyperparameters of the command line, with what `--override` replaces.
+    """Returns the hyperparameter set of the command line, with the changes of `--override`.
 
     Raises KeyError for an unknown name and ValueError for an unknown field or an impossible value.
     """
@@ -205,30 +220,30 @@ def chosen_hparams(values: flags.FlagValues) -> HParams:
 
 
 def must_be_directory(flag: str, path: str) -> None:
-    """Raises ValueError where `path`, the value of `--flag`, is there and no directory, or can be none of ours."""
+    """Raises ValueError if `path`, the value of `--flag`, is not a directory, or if its name is not UTF-8."""
     try:
         path.encode("utf-8")
-    except UnicodeEncodeError:  # TensorFlow can open none of its files
+    except UnicodeEncodeError:  # TensorFlow cannot open its files
         raise ValueError(f"--{flag}: the name {path!r} is not UTF-8; give a directory whose name is") from None
     if os.path.exists(path) and not os.path.isdir(path):
         raise ValueError(f"--{flag}: {path!r} is a file; give a directory")
 
 
 def must_be_writable(flag: str, path: str) -> None:
-    """Raises an OSError where a file `path`, the value of `--flag`, cannot be made."""
+    """Raises an OSError or ValueError if a file `path`, the value of `--flag`, cannot be written."""
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
         raise IsADirectoryError(f"--{flag}: {path!r} is a directory; give a file")
-    if os.path.exists(path) and not os.path.isfile(path):  # replacing a device would remove it
+    if os.path.exists(path) and not os.path.isfile(path):  # writing renames a file over it, which would remove a device
         raise ValueError(f"--{flag}: {path!r} is not a regular file; give the name of one")
     if not os.path.isdir(folder):
-        raise FileNotFoundError(f"--{flag}: no directory {folder!r}; make it first")
+        raise FileNotFoundError(f"--{flag}: no directory {folder!r}; create it first")
     if not os.access(folder, os.W_OK, effective_ids=True):
-        raise PermissionError(f"--{flag}: may not write in {folder!r}")
+        raise PermissionError(f"--{flag}: no permission to write in {folder!r}")
 
 
 def _must_open(what: str, path: str, advice: str) -> None:
-    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # opening a pipe would wait
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # opening a pipe would block
         raise ValueError(f"{what} is not a regular file, and text is read more than once; write it to a file")
     try:
         with open(path, "rb"):

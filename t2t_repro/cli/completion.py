@@ -1,4 +1,4 @@
-"""A script that completes the flags of every program in bash, and the names that some of them take."""
+"""Bash completion for the flags of every program and for the names that some flags take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _t2t() {
     case $program in
 %(programs)s
     esac
-    # bash makes words of their own of a flag, its "=" and its value
+    # bash splits a flag, its "=" and its value into three words
     if [[ $word == "=" ]]; then
         flag=${COMP_WORDS[COMP_CWORD-1]} word=""
     elif (( COMP_CWORD > 1 )) && [[ ${COMP_WORDS[COMP_CWORD-1]} == "=" ]]; then
@@ -33,7 +33,7 @@ complete -o nospace -F _t2t %(names)s
 
 
 def bash(programs: Mapping[str, flags.FlagValues]) -> str:
-    """Returns the script: each program with its flags, and each flag that takes one of a list with that list."""
+    """Returns the script: the flags of each program, and the choices of each flag that has a list of them."""
     words: dict[str, list[str]] = {}
     values = {"problem": list(PROBLEMS), "hparams": list(HPARAMS)}
     for program, defined in programs.items():
@@ -41,7 +41,7 @@ def bash(programs: Mapping[str, flags.FlagValues]) -> str:
         words[program] += ["--help", "--version"]
         for name in defined:
             choices = getattr(defined[name].parser, "enum_values", None)
-            if choices:  # of every program that has the flag: some take fewer
+            if choices:  # the union over programs: some take fewer
                 values[name] = list(dict.fromkeys([*values.get(name, []), *choices]))
     return _SCRIPT % {
         "programs": "\n".join(f'    {name}) flags="{" ".join(each)}" ;;' for name, each in words.items()),

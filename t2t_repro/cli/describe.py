@@ -1,4 +1,4 @@
-"""What t2t-registry prints: lists, descriptions and differences of problems and sets of hyperparameters, as text."""
+"""Text for t2t-registry: lists, descriptions and differences of problems and hyperparameter sets."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from t2t_repro.registry import HPARAMS, RECORDS
 WIDTH = 80
 
 _WHY_PRINTED_DIFFERS = (
-    "Solved for the vocabulary, the sizes that Table 3 prints fit 41,004 to 41,208 entries in every row but big, and "
-    'big fits 35,368 to 36,344: the paper\'s "about 37,000" is not one number, so the exact count stands here beside '
-    "the printed one."
+    "The sizes printed in Table 3 imply a vocabulary of 41,004 to 41,208 entries in every row but big, and of 35,368 "
+    'to 36,344 for big. So the paper\'s "about 37,000" is not one number, and the exact count is shown beside the '
+    "printed one."
 )
 
 
 def list_names(problems: Mapping[str, Problem], sets: Mapping[str, HParams]) -> str:
-    """Every problem and every set with its description."""
+    """Returns every problem and every hyperparameter set with its description."""
     lines = ["Problems (--problem):", *_columns([[name, problems[name].description] for name in problems]), ""]
-    lines += ["Sets of hyperparameters (--hparams):", *_columns([[name, sets[name].description] for name in sets])]
+    lines += ["Hyperparameter sets (--hparams):", *_columns([[name, sets[name].description] for name in sets])]
     return "\n".join(lines)
 
 
 def describe_problem(problem: Problem) -> str:
-    """Every field of a problem, and where its text comes from."""
+    """Returns every field of a problem and the source of its text."""
     rows = []
     for field in dataclasses.fields(problem):
         if field.name in ("name", "description"):
@@ -42,14 +42,16 @@ def describe_problem(problem: Problem) -> str:
 
 
 def describe_hparams(hparams: HParams, vocab_size: int) -> str:
-    """Every field of a set with its value, meaning and section of the paper; then its size for that vocabulary."""
+    """Returns every field of a set with its value, meaning and section of the paper, then its number of parameters."""
     rows = [["field", "value", "section", ""]]
     for field in dataclasses.fields(hparams):
         if field.metadata:
             value = _show(getattr(hparams, field.name))
             rows.append([field.name, value, field.metadata["section"], field.metadata["meaning"]])
     count = f"{hparams.num_parameters(vocab_size):,} parameters with a vocabulary of {vocab_size:,}."
-    registered = HPARAMS.get(hparams.name) == hparams  # and not altered: only then are the paper's figures its own
+    registered = (
+        HPARAMS.get(hparams.name) == hparams
+    )  # unchanged: the paper's figures are only for the set as registered
     record = RECORDS.get(hparams.name) if registered else None
     if record and record.millions:
         count += f" The paper prints {record.millions} million. {_WHY_PRINTED_DIFFERS}"
@@ -62,7 +64,7 @@ def describe_hparams(hparams: HParams, vocab_size: int) -> str:
 
 
 def describe_difference(first: HParams, second: HParams, vocab_size: int) -> str:
-    """The fields in which two sets differ, and their sizes where those do."""
+    """Returns the fields in which two sets differ, and their numbers of parameters."""
     rows = [["field", first.name, second.name]]
     for field in dataclasses.fields(first):
         values = [getattr(first, field.name), getattr(second, field.name)]
@@ -87,7 +89,7 @@ def _corpora(problem: Problem, split: str) -> str:
         return "; ".join(map(_corpus, corpora))
     if not problem.train:
         return in_flags(f"your files: {problem.arguments(split)}", DATA_FLAGS)
-    return "held out from train" if split == "validation" else "none"
+    return "the validation split taken from train" if split == "validation" else "none"
 
 
 def _corpus(corpus: Corpus) -> str:
@@ -106,12 +108,12 @@ def _corpus(corpus: Corpus) -> str:
 
 
 def _show(value: Any) -> str:
-    """A value as --override takes it, "-" for an empty text."""
+    """Returns a value as --override takes it; "-" for an empty string."""
     return str(value) if value != "" else "-"
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as lines of aligned columns, indented by two; the last column is wrapped to the page."""
+    """Returns rows as lines of aligned columns, indented by two; the last column is wrapped to the page width."""
     widths = [max(len(cell) for cell in column) for column in list(zip(*rows, strict=True))[:-1]]
     lines = []
     for row in rows:

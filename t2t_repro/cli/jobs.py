@@ -1,4 +1,4 @@
-"""Programs of ours run one after the other, or several at a time on shares of the cores, their output in log files."""
+"""Runs programs of this project, one after another or in parallel on disjoint cores, with output in log files."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from t2t_repro.cli import launcher
 
 
 def program(name: str, arguments: list[str]) -> None:
-    """Runs one program with its output shown. ValueError where it fails: it has said why."""
+    """Runs one program and shows its output. Raises ValueError if it fails; it has then printed why."""
     code = subprocess.call([sys.executable, "-m", f"t2t_repro.bin.{name}", *arguments], stdout=sys.stderr)
     if code:
-        raise ValueError(f"{name.replace('_', '-')} ended with exit code {code}: see above")
+        raise ValueError(f"{name.replace('_', '-')} failed with exit code {code}: see above")
 
 
 def run(commands: dict[str, list[str]], jobs: int, directory: str) -> list[str]:
     """Runs every command, `jobs` at a time, and returns the names of those that failed.
 
-    A command is the name of a program and its arguments; what it says goes to `directory`/NAME.log. SIGINT and SIGTERM
-    are passed on, and when all have ended (t2t-trainer saves first) `launcher.Stopped` is raised.
+    A command is the name of a program and its arguments. Its output goes to `directory`/NAME.log. SIGINT and SIGTERM
+    are forwarded. `launcher.Stopped` is raised once all programs have ended (t2t-trainer saves first).
     """
     os.makedirs(directory, exist_ok=True)
     waiting: queue.Queue[tuple[int, str]] = queue.Queue()
@@ -39,7 +39,7 @@ def run(commands: dict[str, list[str]], jobs: int, directory: str) -> list[str]:
     cores = sorted(os.sched_getaffinity(0))
 
     def work(slot: int) -> None:
-        os.sched_setaffinity(0, cores[slot::jobs])  # of this thread, and so of what it starts
+        os.sched_setaffinity(0, cores[slot::jobs])  # for this thread and the processes it starts
         while not stopped:
             try:
                 number, name = waiting.get_nowait()
@@ -62,21 +62,21 @@ def run(commands: dict[str, list[str]], jobs: int, directory: str) -> list[str]:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # a Ctrl-C on the terminal comes through `passed_on` alone
+                start_new_session=True,  # Ctrl-C reaches it only through `_forward_signals`
             )
-            if stopped:  # between the look at it and the start
+            if stopped:  # stopped between the check above and the start
                 running[name].send_signal(stopped[-1])
             code = running[name].wait()
         del running[name]
         return code
 
-    with _passed_on(running, stopped):
+    with _forward_signals(running, stopped):
         threads = [threading.Thread(target=work, args=(slot,)) for slot in range(jobs)]
         for thread in threads:
             thread.start()
         for thread in threads:
             while thread.is_alive():
-                thread.join(timeout=1)  # a signal is handled in between
+                thread.join(timeout=1)  # signals are handled between two joins
     if stopped:
         raise launcher.Stopped("stopped; the same command continues", stopped[0])
     return failed
@@ -87,15 +87,15 @@ def _log(directory: str, name: str) -> str:
 
 
 @contextlib.contextmanager
-def _passed_on(running: dict[str, subprocess.Popen[Any]], stopped: list[int]) -> Iterator[None]:
-    """SIGINT and SIGTERM are noted in `stopped`, and sent to every process in `running`."""
+def _forward_signals(running: dict[str, subprocess.Popen[Any]], stopped: list[int]) -> Iterator[None]:
+    """Records SIGINT and SIGTERM in `stopped`, and forwards them to every process in `running`."""
 
-    def pass_on(number: int, _: Any) -> None:
+    def forward(number: int, _: Any) -> None:
         stopped.append(number)
         for process in list(running.values()):
             process.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
-"""What every program shares: its command line, its help, its exit code, and one clear line for a failure.
+"""Runs a program: parses its command line, prints its help, reports errors in one line and sets the exit code.
 
-Exit codes: 0 done, 1 a failure, 2 a wrong command line; ended by a signal: 128 and its number, so 130 for Ctrl-C and
-141 when the reader of the output has gone.
+Exit codes: 0 success, 1 failure, 2 wrong command line, 128 + N if ended by signal N: 130 for Ctrl-C, 141 for a closed
+output pipe.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from t2t_repro.cli.messages import in_flags, logged_in_flags
 from t2t_repro.run import Run
 
 WIDTH = 80
-_ENVIRONMENT = dict(os.environ)  # as the program was started
+_ENVIRONMENT = dict(os.environ)  # at the start of the program
 _HELP, _VERSION = ("-h", "-help", "--help"), ("-version", "--version")
-_CLEARER = {  # absl's words for a value of the wrong type, and ours
+_CLEARER = {  # absl's message for a value of the wrong type, and ours
     ": invalid literal": "expected a whole number",
     ": could not convert": "expected a number",
     ": ('Non-boolean": "expected true or false",
@@ -40,11 +40,11 @@ _CLEARER = {  # absl's words for a value of the wrong type, and ours
 
 
 class UsageError(Exception):
-    """The command line is wrong in a way that no single flag shows: exit code 2."""
+    """A wrong combination of flags: exit code 2."""
 
 
-class Stopped(Exception):  # noqa: N818 (not an error: it was asked to stop)
-    """A signal ended the program, which has put everything in order: exit code 128 and the signal's number."""
+class Stopped(Exception):  # noqa: N818 (not an error: a request to stop)
+    """A signal ended the program, after it cleaned up: exit code 128 + the signal's number."""
 
     def __init__(self, message: str, signal_number: int):
         super().__init__(message)
@@ -59,21 +59,27 @@ def run(
     required: Sequence[str] = (),
     files: Sequence[str] = (),
 ) -> int:
-    """Reads the command line into `values`, calls `body`, and gives the exit code.
+    """Parses the command line into `values`, calls `body` and returns the exit code.
 
-    `required` are flags that must be given. `files` name the arguments that are no flags, which `body` is called with;
-    those in brackets may be left out.
+    Args:
+      name: the program's name, for messages.
+      doc: its description, for `--help`.
+      values: its flags.
+      body: called with the positional arguments.
+      required: flags that must be given.
+      files: names of the positional arguments; those in brackets are optional.
 
-    A ValueError or KeyError that this project raises and any OSError are the user's to mend: one line on stderr. Every
-    other exception is a defect and passes with its traceback; T2T_REPRO_TRACEBACK=1 lets all of them pass.
+    A ValueError or KeyError that this project raises, and any OSError, is an error that the user can fix: it becomes
+    one line on stderr. Any other exception is a bug and shows its traceback, as all errors do with
+    T2T_REPRO_TRACEBACK=1.
     """
     arguments = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
-    if sys.stderr is None:  # closed; print would take standard output in its place
+    if sys.stderr is None:  # closed: print would write to standard output instead
         sys.stderr = open(os.devnull, "w")
     if sys.stdout is None:
-        return _fail(name, "standard output is closed; give it somewhere to go, such as > /dev/null", 1)
+        return _fail(name, "standard output is closed; redirect it, for example to /dev/null", 1)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a letter that a terminal lacks ends no program
+        sys.stdout.reconfigure(errors="backslashreplace")  # a character that the terminal cannot show must not raise
     try:
         if any(argument in _HELP for argument in arguments):
             print(_help(name, doc, values, required))
@@ -95,16 +101,16 @@ def run(
         _abandon_output()
         return 141
     except MemoryError as error:
-        return _fail(name, f"not enough memory ({error or 'no more is to be had'}); give smaller sizes", 1)
+        return _fail(name, f"out of memory ({error or 'no more is available'}); reduce the sizes", 1)
     except (ValueError, KeyError, OSError) as error:
-        if os.environ.get("T2T_REPRO_TRACEBACK") == "1" or not _users_to_mend(error):
+        if os.environ.get("T2T_REPRO_TRACEBACK") == "1" or not _is_user_error(error):
             raise
         unknown_name = isinstance(error, KeyError)  # what a registry raises
         return _fail(name, _message(error, values), 2 if unknown_name else 1)
 
 
 def _flush() -> None:
-    """Writes out what was printed. A disk that is full shows here."""
+    """Flushes standard output. A full disk raises here."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -114,15 +120,15 @@ def _flush() -> None:
 
 
 def _abandon_output() -> None:
-    """So that Python's last flush finds somewhere to write."""
+    """Redirects standard output to /dev/null, so that the flush at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _parse(values: flags.FlagValues, required: Sequence[str], files: Sequence[str]) -> list[str]:
-    """Reads the flags into `values`, and gives the other arguments."""
+    """Parses the flags into `values` and returns the positional arguments."""
     for flag in values:
         values[flag].unparse()
-    values.set_gnu_getopt(bool(files))  # flags may stand behind files
+    values.set_gnu_getopt(bool(files))  # flags may follow positional arguments
     given: list[str] = values(sys.argv)[1:]
     if len(given) > len(files):
         raise UsageError(f"unexpected argument {given[len(files)]!r}; flags are written --name=value")
@@ -146,22 +152,22 @@ def _usage_message(error: Exception, values: flags.FlagValues) -> str:
     return f"unknown flag --{error.flagname}" + (f": did you mean {close[0]}?" if close else "")
 
 
-def _users_to_mend(error: Exception) -> bool:
-    """Whether the user can mend it: an OSError always, another where it was raised on purpose, so in our own code."""
+def _is_user_error(error: Exception) -> bool:
+    """Returns whether the user can fix the error: any OSError, and others only if this project's code raised them."""
     if isinstance(error, OSError):
         return True
     if isinstance(error, KeyError) and " " not in str(error.args[0] if error.args else ""):
-        return False  # d["missing"]: a defect, not a sentence
+        return False  # from d["missing"]: a bug, not a message
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return str(frame.f_globals.get("__name__")).partition(".")[0] in ("t2t_repro", "t2t_usr_dir", "__main__")
 
 
 def _message(error: Exception, names: Iterable[str] = ()) -> str:
-    """The line for an error: where it speaks of arguments of the library, those in `names` are flags."""
+    """Returns an error as one line. Library arguments that are in `names` are written as flags."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         message = f"{error.filename}: {error.strerror}"
     elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
-        message = f"standard output: {error.strerror}"  # whatever else is written is named by who writes it
+        message = f"standard output: {error.strerror}"  # errors of other files name the file
     else:
         message = in_flags(str(error.args[0]) if isinstance(error, KeyError) else str(error), names)
     return " ".join([message, *(f"({note})" for note in getattr(error, "__notes__", []))])
@@ -169,7 +175,7 @@ def _message(error: Exception, names: Iterable[str] = ()) -> str:
 
 def _fail(name: str, message: str, code: int) -> int:
     try:
-        sys.stdout.flush()  # what it printed before it failed
+        sys.stdout.flush()  # print results that precede the failure
     except (AttributeError, OSError):
         _abandon_output()
     print(f"{name}: {' '.join(message.split(chr(10)))}", file=sys.stderr)
@@ -180,6 +186,7 @@ def _help(name: str, doc: str, values: flags.FlagValues, required: Sequence[str]
     lines = [doc.strip() or name, "", "Flags:"]
     for flag in values:
         meaning = re.sub(r"<.*>: ", "", " ".join(values[flag].help.split()))  # absl puts <choices> first
+        meaning = meaning.removesuffix("; repeat this option to specify a list of values")  # absl's
         if flag in required:
             meaning += " (required)"
         default = values[flag].default
@@ -188,13 +195,13 @@ def _help(name: str, doc: str, values: flags.FlagValues, required: Sequence[str]
         form = _form(flag, values)
         start = f"  {form:<26}" if len(form) < 26 else f"  {form}\n{'':28}"
         lines.append(start + textwrap.fill(meaning, WIDTH, initial_indent=" " * 28, subsequent_indent=" " * 28)[28:])
-    lines.append(f"  {'--help, --version':<26}this text, the version")
-    lines += ["", "T2T_REPRO_TRACEBACK=1 in the environment shows where a failure came from."]
+    lines.append(f"  {'--help, --version':<26}print this help, or the version")
+    lines += ["", "Set T2T_REPRO_TRACEBACK=1 in the environment to see the traceback of an error."]
     return "\n".join(lines)
 
 
 def _form(flag: str, values: flags.FlagValues) -> str:
-    """How a flag is written: `--data_dir=DIR`, `--verify`, `--precision=auto|float32|bfloat16`."""
+    """Returns the usage of a flag: `--data_dir=DIR`, `--verify`, `--precision=auto|float32|bfloat16`."""
     if values[flag].boolean:
         return f"--{flag}"
     choices = getattr(values[flag].parser, "enum_values", None)
@@ -205,8 +212,8 @@ def _form(flag: str, values: flags.FlagValues) -> str:
 
 
 def report(line: str) -> None:
-    """Says what a program is about; standard output is for results."""
-    print(f"{line}\n", end="", file=sys.stderr, flush=True)  # in one piece, whatever other threads say
+    """Prints a line of progress on stderr; standard output is for results."""
+    print(f"{line}\n", end="", file=sys.stderr, flush=True)  # one write: threads must not mix lines
 
 
 def report_average(runs: Sequence[Run], number: int) -> None:
@@ -221,29 +228,28 @@ def report_average(runs: Sequence[Run], number: int) -> None:
 
 
 def keep_scores(output_dir: str, scores: dict[str, Any]) -> None:
-    """Adds a scoring to the run's scores.jsonl and to its curves in TensorBoard; a run that cannot be written to is
-    scored none the less."""
+    """Adds scores to the run's scores.jsonl and TensorBoard curves. A read-only run is only reported, not an error."""
     from t2t_repro.training.metrics import write_scores
 
     try:
         Run.open(output_dir).keep_scores(scores)
         write_scores(output_dir, scores)
     except OSError as error:
-        report(f"t2t_repro: the scores are shown and not kept: {_message(error)}")
+        report(f"t2t_repro: the scores are printed but not saved: {_message(error)}")
 
 
-def start_again() -> NoReturn:
-    """Runs the same command line again in place of this process."""
+def restart() -> NoReturn:
+    """Replaces this process by a new one with the same command line."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], _ENVIRONMENT)
 
 
-def go_on_in_a_child(value: int) -> tuple[int, Callable[[int], NoReturn]]:
-    """Continues in a process of its own, while this one waits and ends as that does. So it can report what the kernel
-    does silently, killing a process that takes too much memory. To be called before TensorFlow is loaded.
+def continue_in_child(value: int) -> tuple[int, Callable[[int], NoReturn]]:
+    """Forks. The child continues; the parent waits and exits with the child's exit code.
 
-    Returns, in the child, `value` and a function that ends the child and continues in another one with another value.
+    This way the parent can report that the kernel killed the child for lack of memory. Call it before TensorFlow is
+    loaded. Returns, in the child, `value` and a function that ends the child and starts another one with a new value.
     Raises ValueError if the child was killed.
     """
     while True:
@@ -255,7 +261,7 @@ def go_on_in_a_child(value: int) -> tuple[int, Callable[[int], NoReturn]]:
             os.close(reader)
             return value, functools.partial(_end_with, writer)
         os.close(writer)
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the child too, which reports it
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the child, which reports it
         answer = os.read(reader, 32)
         os.close(reader)
         _, status = os.waitpid(child, 0)
@@ -264,7 +270,7 @@ def go_on_in_a_child(value: int) -> tuple[int, Callable[[int], NoReturn]]:
         if code in (-signal.SIGKILL, -signal.SIGABRT):
             from t2t_repro.training.memory import REMEDY
 
-            ended = f"it was ended by {signal.Signals(-code).name}, as happens if memory runs out"
+            ended = f"the process was killed by {signal.Signals(-code).name}, as happens when memory runs out"
             raise ValueError(f"does not fit: {ended}; {REMEDY}")
         if code or not answer:
             sys.exit(128 - code if code < 0 else code)
@@ -277,7 +283,7 @@ def _end_with(writer: int, value: int) -> NoReturn:
 
 
 def _import_tensorflow() -> None:
-    """Without Matplotlib, which Keras imports where it is there, for galleries of pictures: 0.7 s and 27 MB."""
+    """Imports TensorFlow without Matplotlib, which Keras imports for image galleries if installed (0.7 s, 27 MB)."""
     drawn = sys.modules.setdefault("matplotlib", None)  # type: ignore[arg-type]
     try:
         importlib.import_module("tensorflow")
@@ -287,12 +293,12 @@ def _import_tensorflow() -> None:
 
 
 def load_tensorflow() -> None:
-    """Imports TensorFlow, for the Keras of this process too, without the dozen lines it prints about itself.
+    """Imports TensorFlow and makes it Keras' backend, without the dozen lines that TensorFlow logs on import.
 
-    What the import prints ignores TF_CPP_MIN_LOG_LEVEL, so stderr is turned away meanwhile; an import that fails shows
-    it. Set that variable yourself to see everything.
+    These lines ignore TF_CPP_MIN_LOG_LEVEL, so stderr is redirected during the import and shown if the import fails.
+    Set TF_CPP_MIN_LOG_LEVEL yourself to see everything.
     """
-    atexit.register(gc.freeze)  # else Python looks through all it has for cycles before it ends: 1 to 2 s
+    atexit.register(gc.freeze)  # skips the garbage collection at exit, which takes 1 to 2 s
     os.environ["KERAS_BACKEND"] = "tensorflow"
     if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
         _import_tensorflow()

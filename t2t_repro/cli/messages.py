@@ -1,4 +1,4 @@
-"""The library's messages in the words of a command line: the library names its arguments, a program its flags."""
+"""Translates the library's messages for the command line: argument names become flags."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from t2t_repro.config import HParams
 from t2t_repro.log import LOGGER
 
 _FIELDS = {field.name for field in dataclasses.fields(HParams)}
-_CALLS = {"prepare(verify=True)": "t2t-datagen --verify"}  # functions of the library, and their programs
+_CALLS = {"prepare(verify=True)": "t2t-datagen --verify"}  # functions of the library and the programs that call them
 _NAME = re.compile(
-    r"""(?<!\w)'[^']*'|(?<!\w)"[^"]*"|Received:[^;]*"""  # the user's own words
+    r"""(?<!\w)'[^']*'|(?<!\w)"[^"]*"|Received:[^;]*"""  # the user's own text
     r"""|`(?P<quoted>[^`]*)`"""
     r"""|(?<![\w/.=-])(?<!\bits )(?P<name>[a-z]\w*)(?P<after>=(?=\S)|: |(?![\w/]))"""
 )
 
 
 def in_flags(message: str, names: Iterable[str]) -> str:
-    """Returns a message of the library in which those of its arguments that `names` lists are flags.
+    """Returns a message of the library with the arguments in `names` written as flags.
 
     `output_dir: ` at the start becomes `--output_dir: `, `precision=float32` becomes `--precision=float32`, and a name
     of several words, such as `data_dir`, gets its dashes anywhere. A hyperparameter is one of `--override`:
     `batch_tokens=2048` becomes `--override=batch_tokens=2048`. A name between backticks becomes a flag without them.
-    What is quoted, or was received, stays as it is, and so does `its seed`, which is of a run.
+    Quoted and received values stay as they are, and so does `its seed`, which belongs to a run.
     """
     flags = set(names)
 
@@ -46,7 +46,7 @@ def in_flags(message: str, names: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def logged_in_flags(names: Iterable[str]) -> Iterator[None]:
-    """Shows what the library logs as `in_flags` gives it."""
+    """Rewrites the library's log messages with `in_flags`."""
 
     def rewrite(record: logging.LogRecord) -> bool:
         record.msg, record.args = in_flags(record.getMessage(), names), None

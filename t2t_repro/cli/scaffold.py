@@ -1,4 +1,4 @@
-"""A folder to start a problem of one's own from: a problem that trains, its test, and three lines of explanation."""
+"""Creates a template for a new problem: a problem that trains, its test, and three lines of explanation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 from t2t_repro.problem import Problem
 from t2t_repro.registry import PROBLEMS
 
-_PROBLEM = '''"""{name}: numbers in digits to numbers in words. Put your own text in the place of `pairs`."""
+_PROBLEM = '''"""{name}: numbers in digits to numbers in words. Replace `pairs` with your own text."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ SIZES = {{"train": 20_000, "validation": 500, "test": 500}}
 
 
 def pairs(split: str) -> Iterator[Pair]:
-    """The pairs of a split, such as ("407", "four zero seven"): the same at every call, and none in two splits."""
+    """Yields the pairs of a split, such as ("407", "four zero seven"). Every call must give the same pairs."""
     numbers = iter(random.Random(1).sample(range(100_000), sum(SIZES.values())))
     mine = {{name: [str(next(numbers)) for _ in range(size)] for name, size in SIZES.items()}}[split]
     for digits in mine:
         yield digits, " ".join(WORDS[int(digit)] for digit in digits)
 
 
-# For two files of text beside this one, a sentence a line: train=(TextFiles("train.en", "train.de"),); import TextFiles
-# from t2t_repro too.
+# For text files in this folder, one sentence per line, import TextFiles from t2t_repro and write
+# train=(TextFiles("train.en", "train.de"),).
 register_problem(
     Problem(
         name="{name}",
@@ -47,7 +47,7 @@ register_problem(
 )
 '''
 
-_TEST = '''"""The problem {name}: what it says, and that it can be prepared. Run by: pytest"""
+_TEST = '''"""Tests the pairs of {name}, and its preparation. Run: pytest"""
 
 from __future__ import annotations
 
@@ -91,26 +91,26 @@ def test_it_can_be_prepared(problem, tmp_path):
 
 _README = """`{name}.py` is the problem: change `pairs`, its description and languages. `pytest` here runs its test.
 `t2t-trainer --t2t_usr_dir=. --problem={name} --hparams=tiny --data_dir=data --output_dir=run` trains it.
-`echo 407 | t2t-decoder --output_dir=run` uses it; a run needs this folder no more.
+`echo 407 | t2t-decoder --output_dir=run` uses it; a finished run no longer needs this folder.
 """
 
 
 def new_problem(name: str, directory: str) -> list[str]:
-    """Makes `directory` with a problem `name` that works, whole or not at all, and returns its files.
+    """Creates `directory` with a working problem `name`, atomically, and returns its files.
 
-    Raises ValueError for a name that no problem can have or that one has, and for a directory that is not empty.
+    Raises ValueError for an invalid or taken name, and for a directory that is not empty.
     """
     Problem(name=name, description="")
     if name in PROBLEMS:
-        raise ValueError(f"there is a problem {name!r} already; choose another name")
+        raise ValueError(f"problem {name!r} already exists; choose another name")
     if os.path.exists(directory) and not (os.path.isdir(directory) and not os.listdir(directory)):
-        raise ValueError(f"{directory!r} is there already and is not an empty directory; give a new one")
+        raise ValueError(f"{directory!r} already exists and is not an empty directory; give a new one")
     files = {f"{name}.py": _PROBLEM, os.path.join("tests", f"test_{name}.py"): _TEST, "README.md": _README}
     target = os.path.abspath(directory)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     temporary = tempfile.mkdtemp(prefix=f"{os.path.basename(target)}.tmp-", dir=os.path.dirname(target))
     try:
-        os.mkdir(os.path.join(temporary, "tests"))  # a folder of its own: --t2t_usr_dir imports what lies beside
+        os.mkdir(os.path.join(temporary, "tests"))  # a separate folder: --t2t_usr_dir imports the modules beside it
         for file, text in files.items():
             with open(os.path.join(temporary, file), "w", encoding="utf-8") as out:
                 out.write(text.format(name=name))

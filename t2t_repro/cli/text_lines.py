@@ -1,4 +1,4 @@
-"""Lines of text in and out of t2t-decoder, read as all programs read them."""
+"""Input and output lines of t2t-decoder."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-Items = Callable[[], Iterator[tuple[str, ...]]]  # from the first line on
+Items = Callable[[], Iterator[tuple[str, ...]]]  # starts at the first line at each call
 
 
 def read(path: str | None) -> Iterator[str]:
     """Returns the lines of a file, or of standard input if `path` is None, as training reads them.
 
-    Raises ValueError for what `t2t_repro.lines.decode_lines` refuses.
+    Raises ValueError for text that `t2t_repro.lines.decode_lines` rejects.
     """
     from t2t_repro.lines import decode_lines, open_lines
 
@@ -25,16 +25,16 @@ def read(path: str | None) -> Iterator[str]:
         raise ValueError("standard input is closed; give --decode_from_file")
     stream: Any = sys.stdin.buffer
     if not stream.seekable():
-        # a stream of its own: a thread may still wait for its next line, and hold its lock, when the program ends
+        # a separate stream: at exit, a thread may still wait for the next line and hold the lock of sys.stdin
         stream = open(os.dup(sys.stdin.fileno()), "rb")
     found = decode_lines(stream, "standard input")
     return found
 
 
 def count(items: Items, *paths: str | None) -> int | None:
-    """Returns how many items the files `paths` give, after reading them all for what is wrong with them.
+    """Returns the number of items in the files `paths`. Reads them completely, so that errors are found early.
 
-    Returns None if one of them is a pipe, which can be read only once. None among `paths` is standard input.
+    Returns None if one of them is a pipe, which can be read only once. A path of None is standard input.
     """
     if any(path and os.path.exists(path) and not os.path.isfile(path) for path in paths):
         return None
@@ -49,27 +49,29 @@ def count(items: Items, *paths: str | None) -> int | None:
 
 
 def texts(path: str | None) -> Iterator[tuple[str]]:
-    """Returns each line to translate, alone."""
+    """Returns each line to translate, as a tuple of one."""
     return ((text,) for text in read(path))
 
 
 def with_prefixes(path: str | None, prefix_file: str) -> Iterator[tuple[str, str]]:
-    """Returns each line to translate and the same line of `prefix_file`. Raises ValueError unless there are as many."""
+    """Yields each line to translate with its line of `prefix_file`. Raises ValueError if the files differ in length."""
     lines, prefixes = read(path), read(prefix_file)
     number = 0
     for text in lines:
         prefix = next(prefixes, None)
         if prefix is None:
             more = number + 1 + sum(1 for _ in lines)
-            raise ValueError(f"{prefix_file} has {number:,} lines beside {more:,} to translate; give one for each")
+            raise ValueError(f"{prefix_file} has {number:,} lines for {more:,} lines to translate; give one for each")
         yield text, prefix
         number += 1
     if more := sum(1 for _ in prefixes):
-        raise ValueError(f"{prefix_file} has {number + more:,} lines beside {number:,} to translate; give one for each")
+        raise ValueError(
+            f"{prefix_file} has {number + more:,} lines for {number:,} lines to translate; give one for each"
+        )
 
 
 def pairs(path: str) -> Iterator[tuple[str, str]]:
-    """Returns the source and the target of each line, which a tab separates. Raises ValueError for another number."""
+    """Yields (source, target) of each line, separated by one tab. Raises ValueError for another number of tabs."""
     for number, line in enumerate(read(path), start=1):
         source, *targets = line.split("\t")
         if len(targets) != 1:
@@ -78,7 +80,7 @@ def pairs(path: str) -> Iterator[tuple[str, str]]:
 
 
 def write(lines: Iterable[str]) -> None:
-    """Writes lines to standard output, at once."""
+    """Writes lines to standard output and flushes it."""
     try:
         sys.stdout.flush()
         sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
@@ -95,7 +97,7 @@ def best(sentences: Iterable[Sequence[tuple[str, float]]]) -> list[str]:
 
 
 def scored(sentences: Iterable[Sequence[tuple[str, float]]], n: int) -> list[str]:
-    """`score <tab> text`, n lines for every sentence: where it has fewer translations, `-inf` and no text fill up."""
+    """Returns n lines `score <tab> text` per sentence; missing translations have score -inf and no text."""
     written = []
     for translations in sentences:
         filled = [*translations, *[("", float("-inf"))] * n][:n]
@@ -104,7 +106,7 @@ def scored(sentences: Iterable[Sequence[tuple[str, float]]], n: int) -> list[str
 
 
 def token_scores(sentences: Iterable[Sequence[tuple[str, float]]]) -> list[str]:
-    """`sum <tab> log-probabilities of the tokens`, a space between them, of each sentence; -inf if it has none."""
+    """Returns `sum <tab> log-probability of each token` per sentence, space-separated; -inf if there are none."""
     return [
         f"{sum(log_p for _, log_p in tokens) if tokens else -math.inf:.4f}\t"
         f"{' '.join(f'{log_p:.4f}' for _, log_p in tokens)}"
@@ -113,22 +115,22 @@ def token_scores(sentences: Iterable[Sequence[tuple[str, float]]]) -> list[str]:
 
 
 def converse(answer: Callable[[str], Iterable[str]]) -> None:
-    """Writes the answer to each line that is typed, until the end of the input. Asks with "> " on a terminal."""
+    """Answers each line of input until its end. On a terminal, "> " is the prompt."""
     for number, line in enumerate(_typed()):
         try:
             line.encode("utf-8")
         except UnicodeEncodeError:
-            print("that was not UTF-8; type it again", file=sys.stderr)
+            print("the line is not valid UTF-8; type it again", file=sys.stderr)
             continue
         write(answer(line.removeprefix("\ufeff") if number == 0 else line))
         sys.stdout.flush()
 
 
 def _typed() -> Iterator[str]:
-    """Lines from the keyboard or a pipe, each given as soon as it is there, without the carriage return of its end."""
+    """Yields lines from the keyboard or a pipe as soon as they arrive, without the carriage return at the end."""
     if sys.stdin.isatty():
         try:
-            import readline  # noqa: F401  (gives input() its editing and history)
+            import readline  # noqa: F401  (adds editing and history to input())
         except ImportError:
             pass
     else:
@@ -143,5 +145,5 @@ def _typed() -> Iterator[str]:
 
 
 def _one_line(text: str) -> str:
-    """A model that spells in bytes can spell a newline, and line n must stay the translation of line n."""
+    """Returns `text` without newlines, which byte subwords can spell: output line n must translate input line n."""
     return text.replace("\n", " ")

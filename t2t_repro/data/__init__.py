@@ -1,1 +1,1 @@
-"""Text in, batches out: where text comes from, its vocabulary, its preparation, and the pipeline to the trainer."""
+"""Prepared data: records, shards, vocabulary, and the input pipeline that makes batches."""

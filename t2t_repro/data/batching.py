@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-PART_TOKENS = 3_200  # approximately: 25,000 tokens are eight parts, one for each of the paper's eight GPUs
+PART_TOKENS = 3_200  # approximate; 25,000 tokens are 8 parts, one for each of the paper's 8 GPUs
 STRIPS = 2.0  # times sqrt(parts): measured best from 2,048 to 25,000 tokens per part
 
 
@@ -96,7 +96,7 @@ def group_into_steps(starts: np.ndarray, parts: int, rng: np.random.Generator) -
 def microbatches(batch_tokens: int, replicas: int, microbatch_tokens: int = 0) -> int:
     """Returns A, the number of micro-batches that each of `replicas` devices computes for one step.
 
-    A micro-batch has about `microbatch_tokens` tokens per side at most; 0 stands for the tokens of a part.
+    A micro-batch has at most about `microbatch_tokens` tokens per side; 0 stands for the tokens of a part.
     """
     return math.ceil(batch_tokens / (replicas * (microbatch_tokens or part_tokens(batch_tokens))))
 
@@ -110,20 +110,20 @@ def assign_to_replicas(spans: list[tuple[int, int]], parts: int, replicas: int, 
     """Assigns the pairs of one step to the replicas as spans [replicas, count, 2], the empty ones last.
 
     `spans` are the neighboring parts of the step, `parts` of them unless it is short. A micro-batch covers
-    parts / (replicas count) of a part: several neighbours, or a share of the pairs of one. So the pairs of a step do
-    not depend on the replicas, and its micro-batches depend on replicas times `count` alone.
+    parts / (replicas count) of a part: several neighboring parts, or a share of the pairs of one. So the pairs of
+    a step do not depend on the number of replicas, and its micro-batches depend only on replicas times `count`.
     """
     total = replicas * count
     bounds = [*(start for start, _ in spans), spans[-1][1]]
     ends = [min(index * parts, len(spans) * total) for index in range(-(-len(spans) * total // parts) + 1)]
     edges = [_between(bounds, *divmod(end, total), total) for end in ends]
     assigned = [span for span in zip(edges[:-1], edges[1:], strict=True) if span[0] < span[1]]
-    # micro-batch i goes to replica i mod replicas, so that a short step leaves none idle before another has two fewer
+    # micro-batch i goes to replica i mod replicas, so a short step is spread as evenly as possible
     table = np.zeros((total, 2), np.int64)
     table[: len(assigned)] = assigned
     return table.reshape(count, replicas, 2).transpose(1, 0, 2)
 
 
 def _between(bounds: list[int], part: int, share: int, shares: int) -> int:
-    """Returns the number of the pair that is share / shares of the way through a part."""
+    """Returns the index of the pair at the fraction share / shares of a part."""
     return bounds[part] + ((bounds[part + 1] - bounds[part]) * share // shares if share else 0)

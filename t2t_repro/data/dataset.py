@@ -1,4 +1,4 @@
-"""Dataset: prepared data in a directory, with `dataset.json`, the record of what it was made of."""
+"""Dataset: prepared data in a directory, with `dataset.json`, the record of its sources and files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Dataset:
         return os.path.join(self.directory, VOCABULARY)
 
     def has(self, split: str) -> bool:
-        """Returns whether there is text of that split."""
+        """Returns whether the data has that split."""
         return split in self.record.splits
 
     def shards(self, split: str) -> list[str]:
@@ -78,7 +78,7 @@ class Dataset:
         """
         self.shards(split)
         if not (trees := self.record.splits[split].trees):
-            raise ValueError(f"problem {self.record.problem.name!r} has no trees of {split}")
+            raise ValueError(f"problem {self.record.problem.name!r} has no {split} trees")
         return os.path.join(self.directory, trees.name)
 
     def condition(self) -> dict[str, Any]:
@@ -98,7 +98,9 @@ class Dataset:
         again = f"remove {os.path.join(self.directory, DATASET)} to prepare again"
         if not os.path.isfile(self.vocabulary):
             raise ValueError(f"{self.vocabulary} is missing; {again}")
-        if sha256(self.vocabulary) != self.record.vocabulary.sha256:  # always: ids mean other words
+        if (
+            sha256(self.vocabulary) != self.record.vocabulary.sha256
+        ):  # always: with another vocabulary, ids mean other words
             raise ValueError(f"{self.vocabulary} is damaged (its SHA-256 differs); {again}")
         for file in (file for split in self.record.splits.values() for file in split.files):
             path = os.path.join(self.directory, file.name)

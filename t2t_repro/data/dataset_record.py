@@ -1,7 +1,7 @@
-"""The records of `dataset.json`: what prepared data was made of, and what its files contain.
+"""The records of `dataset.json`: the sources of prepared data and the contents of its files.
 
 Each record is a frozen dataclass whose fields are the keys of the JSON object, in their order. A field that is None is
-left out. Files made before a field existed have its default.
+left out. A file written before a field existed gets its default.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from t2t_repro.problem import SPLITS, Problem
 
 FORMAT = 1
 
-Source = dict[str, Any]  # the description of a corpus, by `preparation.corpora.describe`: compared and shown, no more
+Source = dict[str, Any]  # description of a corpus by `preparation.corpora.describe`; only compared and printed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,14 +27,14 @@ class SplitRecord:
     pairs_read: int = 0
     pairs: int
     dropped: dict[str, int] = field(default_factory=dict)  # by reason: "empty" or "too_long"
-    irregular_but_kept: dict[str, int] = field(default_factory=dict)  # the same, of validation and test text
+    irregular_but_kept: dict[str, int] = field(default_factory=dict)  # the same for validation and test text
     tokens: dict[str, int] = field(default_factory=dict)  # by side: "inputs" and "targets"
     length: dict[str, dict[str, float]] = field(default_factory=dict)  # by side: mean, percentiles and maximum
     held_out: int | None = None  # training pairs in the validation split
-    held_out_of: str | None = None  # the split that the pairs were taken from
+    held_out_of: str | None = None  # the split that these pairs come from
     shards: tuple[FileRecord, ...]
-    sample_of: int | None = None  # pairs, of which a sample was taken
-    trees: FileRecord | None = None  # which a parsing problem is scored against
+    sample_of: int | None = None  # number of pairs that were sampled from
+    trees: FileRecord | None = None  # gold trees of a parsing problem
 
     @property
     def files(self) -> list[FileRecord]:
@@ -65,7 +65,7 @@ class VocabularyRecord:
     bytes: int | None = None
     characters: int | None = None
     sha256: str
-    sentences: int | None = None  # that it was learned from
+    sentences: int | None = None  # number of sentences it was learned from
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> VocabularyRecord:
@@ -77,17 +77,17 @@ class VocabularyRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusRecord:
-    """A corpus as it was read, beside the number of its lines or trees that is known."""
+    """The number of lines or trees read from a corpus, and the known number."""
 
     name: str | None = None  # None for text files and generators
     trees_known: int | None = None
     lines_known: int | None = None
     lines: int
-    not_trees: int | None = None  # dropped, of a parser's output
+    not_trees: int | None = None  # trees dropped from a parser's output
 
     @property
     def missing(self) -> str:
-        """The trees that a treebank lacks, or has too many: `section 23: 8 of 2,416 trees`; "" for other corpora."""
+        """A difference in the number of trees: `section 23: 8 of 2,416 trees`; "" for other corpora."""
         if self.trees_known is None or self.lines == self.trees_known:
             return ""
         return f"{self.name}: {self.lines:,} of {self.trees_known:,} trees"
@@ -111,7 +111,7 @@ class DatasetRecord:
     versions: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what `from_json` reads."""
+        """Returns the record as `from_json` reads it."""
         fields = {name.name: to_json(getattr(self, name.name)) for name in dataclasses.fields(self)}
         return {"format": FORMAT} | fields | {"problem": self.problem.to_dict()}
 
@@ -148,7 +148,7 @@ def corpus_records(saved: Iterable[dict[str, Any]]) -> list[CorpusRecord]:
 
 
 def to_json(value: Any) -> Any:
-    """Returns records, and what contains them, as JSON can hold it."""
+    """Returns records and their containers as values for JSON."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         values = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
         return {name: to_json(part) for name, part in values.items() if part is not None}

@@ -1,7 +1,7 @@
-"""Shards to batches, with tf.data. The order of training is a pure function of (seed, epoch).
+"""Shards to batches, with tf.data. The training order is a pure function of (seed, epoch).
 
-So a position in the data is three integers: an epoch, a window, and a number of steps within it. A run that continues
-there sees what an uninterrupted one would have seen, and does not plan the windows before it.
+So a position in the data is three integers: an epoch, a window, and a number of steps in the window. A run that
+continues from a position sees the same data as an uninterrupted run, without planning the windows before it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import tensorflow as tf
 from t2t_repro.data import batching
 
 WINDOW = 200_000  # pairs sorted by length at one time
-INTERLEAVED = 4  # shards read at a time, a record of each in turn: with a thread per shard it takes four times as long
+INTERLEAVED = 4  # shards read at a time, interleaved by record; a thread per shard is four times as slow
 ASSEMBLERS = 4  # elements assembled in parallel
-EVALUATION_TOKENS = 2_048  # positions per side of a batch, whose logits are in memory at once
-PREFETCH = 64  # elements prepared in advance: ids only, and enough while the next window is read
+EVALUATION_TOKENS = 2_048  # positions per side of a batch, whose logits must fit in memory
+PREFETCH = 64  # elements prefetched: only ids, enough to cover the reading of the next window
 
 
 def training_batches(
@@ -38,13 +38,13 @@ def training_batches(
 ) -> tf.data.Dataset:
     """Returns the elements of the steps from number `skip` of `window` of `epoch` on, for `epochs` (None: without end).
 
-    They are the first step's element for each of `replicas` devices, then the second step's, and so on. If several
-    machines share the devices, `local` of them (None: all) are this one's, and get theirs of the same steps.
-    `microbatch_tokens` is of `batching.microbatches`, which gives A.
+    The elements of the first step come first, one for each of `replicas` devices, then those of the second step, and so
+    on. If the devices are on several machines, `local` are the devices of this one (None: all), and only their elements
+    are returned. `batching.microbatches` computes A from `microbatch_tokens`.
 
-    An element is that device's share of a step: "inputs" [A, B, M] and "targets" [A, B, L], int32, hold its A
-    micro-batches, and "sizes" [A, 3] the true (B, M, L) of each; beyond it all is zero. The last of them may be empty.
-    "position" [3], int64, is where the next step begins: its epoch, its window, and its number in that window.
+    An element is the share of one device in a step. "inputs" [A, B, M] and "targets" [A, B, L], int32, hold its A
+    micro-batches. "sizes" [A, 3] has the true (B, M, L) of each; everything beyond is zero. The last micro-batches may
+    be empty. "position" [3], int64, is the start of the next step: epoch, window, and number in the window.
     """
     last = 2**62 if epochs is None else epoch + epochs
     local = range(replicas) if local is None else local
@@ -53,10 +53,10 @@ def training_batches(
         first, done = (tf.where(number == epoch, tf.constant(n, tf.int64), 0) for n in (window, skip * len(local)))
         return _planned_epoch(shards, batch_tokens, seed, number, first, replicas, local, microbatch_tokens).skip(done)
 
-    dataset = tf.data.Dataset.range(epoch, last).flat_map(one)  # one graph for all epochs: no pause between two
+    dataset = tf.data.Dataset.range(epoch, last).flat_map(one)  # one graph: no pause between epochs
     dataset = dataset.map(_assemble, num_parallel_calls=ASSEMBLERS, deterministic=True)
     options = tf.data.Options()
-    options.autotune.enabled = False  # there is nothing to tune, and its thread keeps an iterator for up to a minute
+    options.autotune.enabled = False  # nothing to tune, and its thread would keep an iterator alive for up to a minute
     return dataset.prefetch(PREFETCH * len(local)).with_options(options)
 
 
@@ -70,9 +70,9 @@ def _planned_epoch(
     local: range,
     microbatch_tokens: int,
 ) -> tf.data.Dataset:
-    """Returns an epoch's elements from window `first` on as `_assemble` takes them.
+    """Returns the inputs of `_assemble` for the elements of an epoch, from window `first` on.
 
-    The ids of a window are dense tensors that all its elements share: tf.data would copy a RaggedTensor for each one.
+    All elements of a window share dense tensors of its ids; tf.data would copy a RaggedTensor for each element.
     """
 
     def shuffled(epoch: np.ndarray) -> np.ndarray:

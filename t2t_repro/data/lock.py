@@ -1,4 +1,4 @@
-"""One process at a time in a directory."""
+"""A lock that admits one process at a time to a directory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def locked(directory: str, report: Callable[[str], None]) -> Iterator[None]:
-    """Makes `directory` and locks it; waits for another process that has, and says so. It goes with its process."""
+    """Creates and locks `directory`. Reports and waits if another process holds the lock; its end releases it."""
     import filelock
 
     os.makedirs(directory, exist_ok=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from t2t_repro.data import batching
 
-BOUNDS = (8, 16, 32, 64, 128, 256)  # the maximum width of each row of the table; the last row has no maximum
+BOUNDS = (8, 16, 32, 64, 128, 256)  # maximum width per row of the table; the last row has none
 
 
 @dataclass

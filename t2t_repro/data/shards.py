@@ -49,7 +49,7 @@ def shard_names(split: str, number: int) -> list[str]:
 
 def example(inputs: list[int], targets: list[int]) -> bytes:
     """Returns a serialized `tf.train.Example` with the int64 features `inputs` and `targets`."""
-    # the same messages as TensorFlow's, without TensorFlow: a process that encodes is small and starts quickly
+    # TensorFlow's message format without TensorFlow: worker processes stay small and start quickly
     from tensorflow_datasets.proto.tf_example_generated_pb2 import Example
 
     message = Example()

@@ -1,17 +1,17 @@
-"""Vocabulary: text to ids and back, for every Unicode string, in Python and in the graph, from one file.
+"""Vocabulary: converts any Unicode text to ids and back, in Python and in the graph, from one file.
 
-The file is a sentencepiece model, which `preparation.vocabulary_learning` writes. How it changes text is written in it
-and nowhere else, so sentencepiece (in preparation) and tensorflow-text (in the graph and in an export) agree.
+The file is a sentencepiece model, written by `preparation.vocabulary_learning`. It contains all rules that change text,
+so sentencepiece (in preparation) and tensorflow-text (in the graph and in exports) agree.
 
-sentencepiece writes a space as U+2581, and would read a U+2581 of the text back as a space. So the file carries an
-escape, two rewriting rules for each direction: U+2581 is spelled U+100000 and "1", and U+100000 itself, a private-use
-character that text hardly ever has, is spelled U+100000 and "0". Every text has one spelling. A character that is not
-a subword is spelled in the bytes of its UTF-8.
+sentencepiece writes a space as U+2581, and would decode a U+2581 of the text as a space. So the file has an escape, two
+rewriting rules in each direction: U+2581 becomes U+100000 and "1", and U+100000, a private-use character that is rare
+in text, becomes U+100000 and "0". Every text has exactly one spelling. A character that is not a subword is spelled in
+its UTF-8 bytes.
 
-    "a b" -> ["a", "▁b"] -> [262, 305, 1]    the last is END
+    "a b" -> ["a", "▁b"] -> [262, 305, 1]    END is last
 
-The kinds "bpe" and "word_piece" encode alike, by the joins that were learned, in the order in which they were learned;
-a subword never crosses a space.
+The kinds "bpe" and "word_piece" encode in the same way, by the learned merges in the order of learning. A subword never
+crosses a space.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Vocabulary:
         try:
             self._processor = SentencePieceProcessor(model_proto=self._bytes)
             self.kind = _kind(path, model_proto(self._bytes))
-        except (RuntimeError, UnicodeDecodeError, DecodeError) as error:  # sentencepiece reads over some damage
-            raise ValueError(f"{path} is no vocabulary, or a damaged one: {cpp_message(error)}") from None
+        except (RuntimeError, UnicodeDecodeError, DecodeError) as error:  # sentencepiece does not detect all damage
+            raise ValueError(f"{path} is not a vocabulary, or is damaged: {cpp_message(error)}") from None
         self.size: int = self._processor.get_piece_size()
 
     @property
@@ -71,7 +71,7 @@ class Vocabulary:
         return [self._processor.id_to_piece(number) for number in range(self.size)]
 
     def encode(self, texts: Sequence[str], num_threads: int | None = None) -> list[list[int]]:
-        """Returns the ids of each text, END last. `num_threads` (None: one for each core) change only the speed.
+        """Returns the ids of each text, END last. `num_threads` (None: one per core) only affects speed.
 
         Raises ValueError for a string that is not Unicode text (a lone surrogate).
         """
@@ -113,11 +113,11 @@ class Vocabulary:
             return tensorflow_text.SentencepieceTokenizer(self._bytes, add_eos=True)
 
     def encode_tensor(self, strings: tf.Tensor) -> tf.RaggedTensor:
-        """`encode` in the graph: [B] string to [B, (length)] int32, END last. Invalid UTF-8 becomes U+FFFD."""
+        """Runs `encode` in the graph: [B] string to [B, (length)] int32, END last. Invalid UTF-8 becomes U+FFFD."""
         return self.tokenizer.tokenize(strings)
 
     def decode_tensor(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
-        """`decode` in the graph: [B, L] or [B, (length)] integers to [B] string. Ids must be below `size`."""
+        """Runs `decode` in the graph: [B, L] or [B, (length)] integers to [B] string. Ids must be below `size`."""
         import tensorflow as tf
 
         if isinstance(ids, tf.RaggedTensor):
@@ -145,14 +145,14 @@ def _kind(path: str, proto: Any) -> str:
     fixed += [(f"<0x{byte:02X}>", of.BYTE) for byte in range(NUM_BYTES)]
     first = [(piece.piece, piece.type) for piece in proto.pieces[:NUM_FIXED]]
     if not made_here or ids != (PAD, END, UNKNOWN, -1, True) or first != fixed or len(proto.pieces) == NUM_FIXED:
-        raise ValueError(f"{path} is a sentencepiece model of other making; give a vocabulary that t2t-datagen made")
+        raise ValueError(f"{path} is a sentencepiece model that t2t-datagen did not create; give one that it created")
     return kinds[0]
 
 
 def must_be_list(texts: object, name: str = "texts") -> None:
     """Raises ValueError if `texts`, the argument `name`, is one string: Python would iterate over its characters."""
     if isinstance(texts, str | bytes):
-        raise ValueError(f"{name} must be a list of strings. Received: one string, {texts!r:.60}; give a list of it")
+        raise ValueError(f"{name} must be a list of strings. Received: one string, {texts!r:.60}; wrap it in a list")
 
 
 def must_be_pairs(pairs: Sequence[tuple[str, str]]) -> None:
@@ -172,15 +172,15 @@ def must_be_unicode(number: int, text: object) -> None:
     except UnicodeEncodeError as error:
         raise ValueError(
             f"text {number} is not Unicode: a lone surrogate U+{ord(text[error.start]):04X} at character "
-            f"{error.start + 1}; read it as UTF-8, strictly"
+            f"{error.start + 1}; decode it as UTF-8 with errors='strict'"
         ) from None
 
 
 def _threads(items: Sequence[object]) -> int:
-    """Returns 1 for a few texts: they are encoded faster than threads start."""
+    """Returns the number of threads: 1 for a few texts, because starting threads takes longer."""
     return 1 if len(items) < 64 else usable_cores()
 
 
 def cpp_message(error: Exception) -> str:
-    """Returns the message of a C++ error without its place in the source."""
+    """Returns the message of a C++ error without its source location."""
     return str(error).rpartition("]")[2].strip().removeprefix("INTERNAL: ") or "it cannot be read"

@@ -178,7 +178,7 @@ def table(scores: dict[str, Any]) -> str:
 def _read(path: str) -> list[str]:
     lines = list(read_lines(path, keep_mark=True))  # as sacreBLEU and Moses read: a mark is text to them
     if not lines:
-        raise ValueError(f"{path} is empty; expected one sentence a line")
+        raise ValueError(f"{path} is empty; expected one sentence per line")
     for pattern, what, remedy in _REFUSED:
         found = [number for number, line in enumerate(lines, start=1) if pattern.match(line)]
         if 100 * len(found) >= len(lines):  # fewer are odd sentences, not another format

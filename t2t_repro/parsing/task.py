@@ -37,7 +37,7 @@ class Parsing:
     preview_extra_length = 200  # a linearized tree has about four times as many tokens as words
     signature = "parse"
     ctranslate2_note = _CTRANSLATE2_NOTE
-    page_hint = "Tokens of a sentence a line, a space between them"
+    page_hint = "Tokens of a sentence per line, a space between them"
     page_action = "Parse"
 
     def constraint(self, vocabulary: Vocabulary) -> ParseConstraint:

@@ -1,1 +1,1 @@
-"""Corpora in, shards out: downloads, filters, the vocabulary, encoding and the global shuffle."""
+"""Preparation of corpora as shards: downloads, filters, vocabulary, encoding and the global shuffle."""

@@ -1,7 +1,7 @@
-"""The encoding and the shuffle as an Apache Beam pipeline, for more than one machine: the same shards, byte for byte.
+"""Encoding and shuffling as an Apache Beam pipeline, on one or more machines. The shards are the same, byte for byte.
 
-All workers must see the folders of text and of data under the same names. Reading the text for errors and learning the
-vocabulary are left to one machine: they take little of the time.
+All workers must see the folders of text and data under the same names. One machine checks the text for errors and
+learns the vocabulary, which takes little of the time.
 
     chunk numbers -> read, encode, partition -> group by shard -> sort, write
 """
@@ -23,7 +23,7 @@ from t2t_repro.preparation.corpora import SplitText
 from t2t_repro.preparation.shuffle import Encoder, KeyedExample, ShuffleFiles
 from t2t_repro.preparation.statistics import SplitStatistics
 
-CHUNK_PAIRS = 500_000  # read by one worker, which skips the lines before them
+CHUNK_PAIRS = 500_000  # read by one worker, which skips the lines before its chunk
 BATCH_PAIRS = 20_000  # of these, encoded together
 
 _RESULT = "beam.json"
@@ -64,7 +64,7 @@ def run(
 
 
 class _Encode(beam.DoFn):
-    """The number of a chunk to (shard, keyed examples), and its statistics."""
+    """Maps the number of a chunk to (shard, keyed examples), and to its statistics."""
 
     def __init__(self, text: SplitText, files: ShuffleFiles):
         self._text, self._files = text, files

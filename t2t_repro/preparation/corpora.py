@@ -25,8 +25,10 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class CorpusFiles:
-    """A corpus that can be read. A corpus of a WMT data set, or sections of a treebank, has a name, and a number of
-    pairs that it is known to have (0: unknown)."""
+    """A readable corpus. A corpus of a WMT data set and sections of a treebank have a name and a known number of pairs.
+
+    0 stands for an unknown number.
+    """
 
     name: str
     files: Readable
@@ -35,14 +37,14 @@ class CorpusFiles:
 
 @dataclass(frozen=True)
 class SplitText:
-    """The text of a split: its corpora, the number of pairs in each, and how many of all are taken, evenly spaced."""
+    """The text of a split: its corpora, the number of pairs in each, and the number of pairs taken, evenly spaced."""
 
     corpora: tuple[Readable, ...]
     numbers: tuple[int, ...]
     taken: int
 
     def pairs(self, first: int = 0) -> Iterator[Pair]:
-        """Yields the pairs that are taken, from number `first` on."""
+        """Yields the taken pairs from number `first` on."""
         total = sum(self.numbers)
         start = place_evenly(first, total, self.taken) if first else 0
         return evenly(self._all_pairs(start), total, self.taken, start)
@@ -52,7 +54,7 @@ class SplitText:
         return any(isinstance(corpus, Linearized) for corpus in self.corpora)
 
     def trees(self) -> Iterator[tuple[str, str, str]]:
-        """Yields (words, linearized tree, parts of speech) of the pairs that are taken."""
+        """Yields (words, linearized tree, parts of speech) of the taken pairs."""
         lines = (corpus.lines() for corpus in self.corpora if isinstance(corpus, Linearized))
         return evenly(itertools.chain.from_iterable(lines), sum(self.numbers), self.taken)
 
@@ -104,7 +106,7 @@ def place_evenly(which: int, number: int, taken: int) -> int:
 
 
 def describe(corpus: Corpus, hashed: bool = True) -> Source:
-    """Describes the source of a data set, as JSON can hold it. `hashed` adds SHA-256 or versions.
+    """Describes a corpus, ready for JSON. `hashed` adds SHA-256 or versions.
 
     Files: absolute path, bytes and SHA-256 of both. A WMT data set: its name, split and languages, and the SHA-256 of
     its archives. A generator: its qualified name and arguments, and the versions of the packages that make its text.
@@ -140,7 +142,7 @@ def _read_files(corpus: TextFiles) -> Iterator[Pair]:
         yield source, target
     else:
         if not number:
-            raise ValueError(f"{corpus.source} and {corpus.target} are empty; expected one sentence a line")
+            raise ValueError(f"{corpus.source} and {corpus.target} are empty; expected one sentence per line")
         return
     longer = number + 1 + sum(1 for _ in pairs)
     counts = (number, longer) if source is None else (longer, number)

@@ -1,7 +1,7 @@
-"""The disk space that a preparation takes: estimated before it starts, and compared with what is free.
+"""Disk space of preparation: estimated in advance and compared with the free space.
 
-The sizes of archives are known. All else is estimated from the text: from the bytes of its files, or from the known
-number of lines of a corpus that is not there yet. Generated text is not counted.
+The sizes of archives are known. Everything else is estimated from the text: from the bytes of its files, or from the
+known number of lines of a corpus that is not downloaded yet. Generated text is not counted.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from t2t_repro.parsing import treebank
 from t2t_repro.preparation.downloads import GZIP_RATIO, PAIR_BYTES, wmt_disk_space
 from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles, Trees, Wmt
 
-# What a pair takes in a shard, and in the shuffle files again. Measured: the pairs of Tatoeba, Multi30k, news and CRAFT
-# have 70, 135, 279 and 425 bytes of text, and take 88, 114, 181 and 263.
+# Size of a pair in a shard, and again in the shuffle files. Measured: the pairs of Tatoeba, Multi30k, news and CRAFT
+# have 70, 135, 279 and 425 bytes of text and take 88, 114, 181 and 263 bytes.
 RECORD_BYTES = 60
 ID_BYTES = 0.45  # for each byte of text
-LINES_BYTES, TREE_BYTES = 140, 425  # of the text of a pair of lines of unknown length, and of a tree in brackets
-SHOWN_FROM = 10**9  # bytes: a preparation that needs less reports it only if it may not fit
+LINES_BYTES, TREE_BYTES = 140, 425  # assumed bytes of a pair of lines of unknown length, and of a tree in brackets
+SHOWN_FROM = 10**9  # bytes; a smaller need is reported only if it may not fit
 
 
 class Need(NamedTuple):
@@ -31,11 +31,11 @@ class Need(NamedTuple):
     kind: str
     folder: str
     expected: int
-    surely: int  # even if the estimate is far too high
+    surely: int  # lower bound, even if the estimate is far too high
 
 
 def needs(problem: Problem, directory: str, shuffle: str, downloads: str) -> list[Need]:
-    """Returns what preparing `problem` still takes, less what an earlier preparation left in the three folders."""
+    """Returns the space that preparing `problem` still needs, without files of an earlier preparation."""
     sets, pairs, text = {}, 0, 0
     for corpus in (corpus for split in SPLITS for corpus in problem.corpora(split)):
         if isinstance(corpus, Wmt):
@@ -79,7 +79,7 @@ def check(needed: list[Need], report: Callable[[str], None]) -> None:
 
 
 def _pairs_and_bytes(corpus: Corpus) -> tuple[int, int]:
-    """About how many pairs the files of a corpus hold, and how many bytes of text; 0 and 0 if it has no files."""
+    """Estimates the pairs and the bytes of text in the files of a corpus; (0, 0) if it has no files."""
     files, each = [], LINES_BYTES
     if isinstance(corpus, TextFiles):
         files = [corpus.source, corpus.target]

@@ -1,8 +1,8 @@
-"""The files of a WMT data set: downloaded, verified, unpacked.
+"""Downloads, verifies and unpacks WMT data sets.
 
-The builder of tensorflow-datasets knows the archives, their contents, addresses and SHA-256, and its download manager
-fetches them or finds them in `raw_dir`. Only the unpacking is done here: that manager holds complete files in memory,
-four of giga-fren's size at a time, and does not check what it unpacked earlier.
+The builder of tensorflow-datasets knows the archives, their contents, URLs and SHA-256. Its download manager fetches
+them or finds them in `raw_dir`. Only unpacking is done here: that manager holds complete files in memory, up to four of
+the size of giga-fren, and does not verify files that it unpacked earlier.
 
     DATA/downloads/wmt14_translate/...                                        archives, if they are not in raw_dir
     DATA/downloads/unpacked/wmt14_translate-de-en/dev.tgz/dev/newstest2013.de
@@ -28,8 +28,8 @@ from t2t_repro.problem import TextFiles, Wmt
 
 _RECORD = "unpacked.json"
 _COPY_BYTES = 1 << 20
-PAIR_BYTES = 300  # of a line in both languages
-GZIP_RATIO = 3  # of the sizes of text and its gzip file
+PAIR_BYTES = 300  # of a line pair
+GZIP_RATIO = 3  # size of text relative to its gzip file
 
 
 class WmtDownloader:
@@ -108,7 +108,7 @@ def _builder(corpus: Wmt, folder: str) -> Any:
         raise ValueError(f"tensorflow-datasets has no WMT data set {corpus.dataset!r}") from None
     if {corpus.source_language, corpus.target_language} != set(pair):
         wanted = f"{corpus.source_language} and {corpus.target_language}"
-        raise ValueError(f"{corpus.dataset} is of the languages {' and '.join(pair)}, not of {wanted}")
+        raise ValueError(f"{corpus.dataset} has the languages {' and '.join(pair)}, not {wanted}")
     return builder
 
 
@@ -132,7 +132,7 @@ def _members(builder: Any) -> dict[str, list[str]]:
         urls, paths = _subset(name).get_url(source), _subset(name).get_path(source)
         if len(urls) != 1 or len(paths) != 2 or not all(paths) or _subset(name).get_manual_dl_files(source):
             raise ValueError(
-                f"{builder.name}: the corpus {name} is not two files of one archive, which is what is read"
+                f"{builder.name}: the corpus {name} is not two files of one archive, the only supported form"
             )
         members.setdefault(urls[0], []).extend(paths)
     return members
@@ -160,7 +160,7 @@ def _is_there(corpus: Wmt, builder: Any, folder: str, url: str, size: int) -> bo
 
 
 class _Archives:
-    """Takes the place of tensorflow-datasets' download manager: downloads through that one, checks every time, and
+    """Replaces tensorflow-datasets' download manager: downloads through that one, checks every time, and
     unpacks the files that are needed, one by one."""
 
     def __init__(self, builder: Any, corpus: Wmt, folder: str, report: Callable[[str], None]):
@@ -197,9 +197,9 @@ class _Archives:
 
     def _archive(self, url: str, expected: str) -> str:
         """Returns the path of an archive with the right SHA-256. Removes a damaged one that was downloaded earlier."""
-        for leftover in glob.glob(os.path.join(glob.escape(self._folder), "*", "*.tmp.*")):  # of a killed download
+        for leftover in glob.glob(os.path.join(glob.escape(self._folder), "*", "*.tmp.*")):  # left by a killed download
             shutil.rmtree(leftover, ignore_errors=True)
-        self._report(f"looking for {url}, to download it if it is not there")
+        self._report(f"looking for {url}, downloading it if it is missing")
         archive = self._fetch(url)
         if expected and sha256(archive) != expected:  # tensorflow-datasets does not check it again
             os.remove(archive)
@@ -254,7 +254,7 @@ def _unpack(archive: str, folder: str, members: list[str]) -> dict[str, Any]:
             missing.remove(name)
             if not missing:
                 return files
-    raise ValueError(f"{archive} holds no {', '.join(sorted(missing))}; fetch it again")
+    raise ValueError(f"{archive} does not contain {', '.join(sorted(missing))}; download it again")
 
 
 @contextmanager
@@ -267,14 +267,14 @@ def _errors_in_one_line(corpus: Wmt) -> Iterator[None]:
     except download_manager.NonMatchingChecksumError as error:
         first = str(error).partition("\n")[0].rstrip(":")
         raise ValueError(
-            f"{first}: WMT has other archives of the same name; remove that file, or fetch it from exactly that address"
+            f"{first}: WMT has other archives of the same name; remove the file, or download it from exactly this URL"
         ) from None
     except (util.DownloadError, OSError) as error:
-        if isinstance(error, OSError) and error.filename:  # a file of ours: a full disk, no permission
+        if isinstance(error, OSError) and error.filename:  # an error of our own file, such as a full disk
             raise
         raise OSError(
-            f"{corpus.dataset} cannot be downloaded ({' '.join(str(error).split())}); run this again, or fetch the "
-            f"archives otherwise and give their folder as `raw_dir`: {', '.join(archive_sums(corpus.dataset))}"
+            f"{corpus.dataset} cannot be downloaded ({' '.join(str(error).split())}); run this again, or download the "
+            f"archives yourself and give their folder as `raw_dir`: {', '.join(archive_sums(corpus.dataset))}"
         ) from None
     except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise ValueError(f"an archive of {corpus.dataset} is damaged ({error}); fetch it again") from None
+        raise ValueError(f"an archive of {corpus.dataset} is damaged ({error}); download it again") from None

@@ -1,4 +1,4 @@
-"""`prepare`: from a problem's text to its vocabulary, its shards of ids, and `dataset.json`, the record of both.
+"""`prepare`: turns the text of a problem into a vocabulary, shards of ids, and `dataset.json`, which records both.
 
     DATA/translate_ende_cldr/vocabulary.model
     DATA/translate_ende_cldr/train-00000-of-00004.tfrecord ...
@@ -47,14 +47,14 @@ from t2t_repro.run import versions
 from t2t_repro.token_ids import NUM_BYTES
 
 PAIRS_PER_SHARD = 200_000  # one shard of training pairs is sorted in memory: about 100 MB
-CHUNK_PAIRS = 20_000  # encoded by one process, and lost if it is interrupted
-MIN_CHUNKS_FOR_PROCESSES = 20  # fewer are encoded before several processes have started
-LEARN_PAIRS = 2_000_000  # the vocabulary is learned from at most this many, evenly spaced: about 2.5 GB
+CHUNK_PAIRS = 20_000  # encoded by one process; lost if it is interrupted
+MIN_CHUNKS_FOR_PROCESSES = 20  # starting processes takes longer than encoding fewer pairs
+LEARN_PAIRS = 2_000_000  # maximum pairs to learn the vocabulary from, evenly spaced: about 2.5 GB
 REPORT_SECONDS = 60
 
 _SHUFFLE = "shuffle"
 _TREES = "trees"
-_DOWNLOADS = "downloads"  # of all problems of a data directory
+_DOWNLOADS = "downloads"  # shared by all problems of a data directory
 
 Shuffled = tuple[SplitStatistics, SplitStatistics, list[FileRecord]]  # of training, of validation; all shards
 
@@ -97,14 +97,14 @@ def prepare(
     dataset = Dataset.open(directory, verify=verify)
     check_same_data(dataset, problem, verify=verify)
     shutil.rmtree(os.path.join(directory, _TREES), ignore_errors=True)
-    with contextlib.suppress(OSError):  # usually not there; or the folder is read-only
+    with contextlib.suppress(OSError):  # usually missing; or the folder is read-only
         os.remove(os.path.join(directory, PROGRESS))
     return dataset
 
 
 @contextlib.contextmanager
 def _disk_errors_named(directory: str) -> Iterator[None]:
-    """Names the directory in the error of a full disk, which Python does not."""
+    """Adds the directory to the error of a full disk, which Python leaves out."""
     try:
         yield
     except OSError as error:
@@ -142,14 +142,14 @@ class Preparation:
             self._learn_vocabulary()
         if "train" not in progress.splits or (progress.validation_hashes and "validation" not in progress.splits):
             self._write_train()
-        shutil.rmtree(self._path(_SHUFFLE), ignore_errors=True)  # here: an interruption may have left it behind
+        shutil.rmtree(self._path(_SHUFFLE), ignore_errors=True)  # here, because an interruption may have left it
         for split in ("validation", "test"):
             if self.problem.corpora(split) and split not in progress.splits:
                 self._write_split(split)
         self._write_record()
 
     def _read_all(self) -> None:
-        """Opens all text, and reads it once: counts pairs, finds errors early, chooses the validation split."""
+        """Reads all text once: counts pairs, finds errors early, chooses the validation split."""
         arguments = self._path(_TREES), self.downloads, self.report, self.processes
         text = ProblemText(self.problem, self.sources, *arguments)
         counted = self.progress.corpora or text.count()
@@ -163,7 +163,7 @@ class Preparation:
             self.report(f"text: {', '.join(numbers)}")
 
     def _learn_vocabulary(self) -> None:
-        """Learns the vocabulary from training text alone. Removes what was encoded with another one."""
+        """Learns the vocabulary from the training text only. Removes files that were encoded with another one."""
         kind, size = self.problem.vocab_kind, self.problem.vocab_size
         texts = TrainingSentences(self.texts["train"], LEARN_PAIRS, frozenset(self.progress.validation_hashes))
         min_count = self.problem.min_character_count
@@ -205,7 +205,7 @@ class Preparation:
         self._save(written)
         self.report(f"train: {train.summary(self.problem.max_length)}")
         if hashes:
-            self.report(f"validation: {validation.summary(self.problem.max_length)}, held out of the training text")
+            self.report(f"validation: {validation.summary(self.problem.max_length)}, taken from the training text")
 
     def _here(self, files: ShuffleFiles, names: list[str]) -> Shuffled:
         """Encodes and shuffles on this machine."""
@@ -342,5 +342,5 @@ def _check_enough(train: SplitStatistics, validation: SplitStatistics, files: Sh
     if not train.kept or (files.validation_hashes and not validation.kept):
         raise ValueError(
             f"too little training text is left of {train.read:,} pairs: {train.kept:,} to train on and "
-            f"{validation.kept:,} held out for validation, {dict(train.dropped)} dropped; give more text"
+            f"{validation.kept:,} for validation, {dict(train.dropped)} dropped; give more text"
         )

@@ -46,7 +46,7 @@ class ProblemText:
         self._files = {split: self._corpus_files(split) for split in SPLITS}
 
     def count(self) -> dict[str, list[CorpusRecord]]:
-        """Reads all text once, which finds all errors in it. Returns the records of the corpora of each split."""
+        """Reads all text once and so finds all errors in it. Returns the records of the corpora of each split."""
         return {split: [self._counted(corpus) for corpus in files] for split, files in self._files.items() if files}
 
     def split(self, split: str, records: list[CorpusRecord]) -> SplitText:

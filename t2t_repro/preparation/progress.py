@@ -1,4 +1,4 @@
-"""`progress.json`: what an interrupted preparation has completed, so that the next one resumes after it."""
+"""`progress.json`: the completed phases of an interrupted preparation, so that the next one resumes after them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Progress:
         try:
             self._resume(read_json(os.path.join(directory, PROGRESS)))
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-            pass  # none, or a damaged one: start from the beginning
+            pass  # missing or damaged: start from the beginning
 
     def _resume(self, saved: dict[str, Any]) -> None:
         if saved["inputs"] != self.inputs:

@@ -1,4 +1,4 @@
-"""Compares prepared data with a problem as it is now: same text, same fields?"""
+"""Checks that prepared data has the same text and fields as a problem."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from t2t_repro.data.dataset_record import Source, source_sides
 from t2t_repro.preparation.corpora import describe
 from t2t_repro.problem import SPLITS, Problem
 
-_NO_EFFECT = ("description", "source_language", "target_language", "metric")  # fields that change no byte of the data
-_ONLY_VERIFIED = ("sha256", "versions", "archives")  # parts of a description that are compared by `verify` alone
+_NO_EFFECT = ("description", "source_language", "target_language", "metric")  # fields that do not affect the data
+_ONLY_VERIFIED = ("sha256", "versions", "archives")  # parts of a description that only `verify` compares
 
 
 def check_same_data(dataset: Dataset, problem: Problem, verify: bool = False) -> None:
@@ -48,7 +48,7 @@ def sources_of(problem: Problem, hashed: bool) -> dict[str, list[Source]]:
 
 
 def _comparable(sources: list[Source], verify: bool) -> Any:
-    """Returns descriptions of sources without the parts that are compared by `verify` alone."""
+    """Returns descriptions of sources without the parts that only `verify` compares."""
     if verify:
         return sources
 

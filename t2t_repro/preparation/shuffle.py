@@ -88,13 +88,13 @@ class ShuffleFiles:
 
     @property
     def fingerprint(self) -> str:
-        """A string that is equal if the contents of all files are equal."""
+        """Returns a string that identifies the contents of all files."""
         hashes = hashlib.sha256(repr(sorted(self.validation_hashes)).encode()).hexdigest()
         return f"{sha256(self.vocabulary)} {self.num_shards} {self.max_length} {hashes} {self.chunk_pairs}"
 
     @functools.cached_property
     def _starts(self) -> dict[int, list[int]]:
-        """Where each shard starts in each file, when all are written."""
+        """Returns the start of each shard in each file, once all are written."""
         return {number: self._record(number)["starts"] for number in sorted(self._numbers())}
 
     def _record(self, number: int) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def _keyed_examples(content: bytes) -> Iterator[KeyedExample]:
         yield key, content[position - length : position]
 
 
-_encoder: Encoder  # of this process, if it is a worker
+_encoder: Encoder  # the encoder of this process, if it is a worker
 
 
 def _start_worker(files: ShuffleFiles) -> None:

@@ -32,7 +32,9 @@ class SplitStatistics:
     read: int = 0
     kept: int = 0
     dropped: collections.Counter[str] = field(default_factory=collections.Counter)  # "empty" or "too_long"
-    irregular: collections.Counter[str] = field(default_factory=collections.Counter)  # the same, kept nevertheless
+    irregular: collections.Counter[str] = field(
+        default_factory=collections.Counter
+    )  # the same reasons, for pairs that were kept
     lengths: dict[str, collections.Counter[int]] = field(
         default_factory=lambda: {"inputs": collections.Counter(), "targets": collections.Counter()}
     )
@@ -53,7 +55,7 @@ class SplitStatistics:
             lengths.update(other.lengths[side])
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all counts as JSON can hold them: `from_json` reads them."""
+        """Returns all counts, ready for JSON. `from_json` reads them."""
         return vars(self) | {"lengths": {side: sorted(counts.items()) for side, counts in self.lengths.items()}}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Validation text for a problem that has none: training pairs chosen by their source, which are never trained on."""
+"""Validation split for a problem without one: training pairs chosen by their source and never trained on."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MAX_SHARE = 0.05
 
 
 def source_hash(source: str) -> int:
-    """Returns 64 bits that depend on the text alone."""
+    """Returns a 64-bit hash of the text, the same in every process."""
     return int.from_bytes(hashlib.blake2b(source.encode(), digest_size=8, person=b"t2t_repro held").digest(), "little")
 
 
 def choose_validation(pairs: Iterable[Pair]) -> list[int]:
-    """Returns the hashes of the sources to hold out of the training pairs. Raises ValueError if there are too few."""
+    """Returns the hashes of the sources for validation. Raises ValueError if there are too few pairs."""
     split = ValidationSplit()
     for source, target in pairs:
         if not is_empty(source, target):
@@ -30,9 +30,9 @@ def choose_validation(pairs: Iterable[Pair]) -> list[int]:
 class ValidationSplit:
     """Chooses the sources for validation: about 5% of the pairs and at most 2,000, whatever their order.
 
-    All pairs of one source go together, so that none is on both sides. Only the smallest hashes are kept, with the
-    number of their pairs, so memory is bounded. (A hash that is among the smallest at the end has been so since it was
-    first seen: its count is complete.)
+    All pairs with the same source are in the same split. Only the smallest hashes are kept, with their numbers of
+    pairs, so memory is bounded. (A hash that is among the smallest at the end has been among them since it was first
+    seen, so its count is complete.)
     """
 
     def __init__(self) -> None:
@@ -61,8 +61,8 @@ class ValidationSplit:
         """
         if len(self._counts) < 2:
             raise ValueError(
-                f"nothing to hold out for validation: the training text has {self._pairs:,} pairs with "
-                f"{len(self._counts)} different source; give validation text, or more text"
+                f"the training text is too small for a validation split (pairs: {self._pairs:,}, different sources: "
+                f"{len(self._counts)}); give validation text, or more text"
             )
         remaining = min(MAX_PAIRS, max(1, int(self._pairs * MAX_SHARE)))
         chosen = []

@@ -1,16 +1,15 @@
 """Learns a vocabulary of exactly the requested size, as a sentencepiece model.
 
-Both kinds are learned by joining the most frequent pair of neighboring subwords until there are as many as requested; a
-subword never crosses a space. Subwords of the kind "bpe" hold letters of one script, or digits and signs, never both.
-Those of the kind "word_piece" may hold anything within a word, the text between two spaces, as in Wu et al. (2016),
-section 4.1.
+Both kinds merge the most frequent pair of neighboring subwords until the vocabulary has the requested size. A subword
+never crosses a space. Subwords of the kind "bpe" hold letters of one script, or digits and signs, never both. Subwords
+of the kind "word_piece" may hold anything between two spaces, as in Wu et al. (2016), section 4.1.
 
-Like the word-pieces of Wu et al., these have an exact number, lie within words, mark where a word starts, so that words
-are rebuilt without ambiguity, and aim at the fewest subwords for the text, of which joining the most frequent pair is
-the greedy approximation. Three things differ. Encoding repeats the joins and does not look for the longest subword that
-fits; the mark is the space itself, so every text is restored to the character; and a rare character is spelled in
-bytes, so no word is unknown. sentencepiece's other kind (unigram) was not chosen: its versions in Python and in
-tensorflow-text give different ids on some lines.
+Like the word-pieces of Wu et al., these vocabularies have an exact size, lie within words, mark the start of a word, so
+that words can be restored, and aim at the fewest subwords for the text, which merging the most frequent pair
+approximates greedily. Three things differ. Encoding repeats the merges instead of searching for the longest subword
+that fits. The mark is the space itself, so every text is restored exactly. A rare character is spelled in bytes, so no
+word is unknown. sentencepiece's unigram kind is not used: its Python version and tensorflow-text give different ids on
+some lines.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from t2t_repro.token_ids import END, NUM_FIXED, PAD, UNKNOWN
 SAMPLE_CHARACTERS = 2_000_000  # a character rarer than one in this many is spelled in bytes: see docs/data.md
 _ESCAPE = {"\u2581": "\U001000001", "\U00100000": "\U001000000"}
 _LEARN_CHARACTERS = 4_096  # sentencepiece is given texts of at most this length; longer ones are cut
-_MIN_COVERAGE = 0.98  # sentencepiece refuses less
+_MIN_COVERAGE = 0.98  # sentencepiece rejects less
 
 
 def learn_vocabulary(
@@ -53,7 +52,7 @@ def learn_vocabulary(
       texts: iterated over twice, first to count characters.
       path: the file to write.
       kind: "bpe" or "word_piece".
-      size: number of ids, with padding, end, unknown and the 256 bytes.
+      size: number of ids, with padding, EOS, unknown and the 256 bytes.
       num_threads: None stands for all cores.
       min_character_count: 0 stands for one in SAMPLE_CHARACTERS of the text, at least one.
 
@@ -66,7 +65,7 @@ def learn_vocabulary(
     if size <= NUM_FIXED:
         raise ValueError(
             f"vocab_size must be at least {NUM_FIXED + 1}, got {size}: "
-            "padding, end, unknown and 256 bytes come before anything learned"
+            "padding, EOS, unknown and 256 bytes come before learned subwords"
         )
     number, counts = _count_characters(texts)
     for coverage in _coverages(counts, size, min_character_count or counts.total() // SAMPLE_CHARACTERS):

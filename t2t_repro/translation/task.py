@@ -26,7 +26,7 @@ class Translation:
     preview_extra_length = 20
     signature = "serving_default"
     ctranslate2_note = ""
-    page_hint = "One sentence a line"
+    page_hint = "One sentence per line"
     page_action = "Translate"
 
     def constraint(self, vocabulary: Vocabulary) -> None:

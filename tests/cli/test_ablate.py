@@ -1,4 +1,4 @@
-"""t2t-ablate: which rows it trains with which commands, side by side, stopped and continued."""
+"""t2t-ablate: rows, commands, parallel jobs, stopping and continuing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def texts(tmp_path):
 
 
 def test_commands(program, texts, tmp_path, monkeypatch):
-    """The data is prepared once, and every row is handed the user's flags and its own."""
+    """The data is prepared once. Every row gets the user's flags and its own."""
     prepared, ran = [], []
     monkeypatch.setattr(cli_jobs, "program", lambda *arguments: prepared.append(arguments))
     monkeypatch.setattr(cli_jobs, "run", lambda *arguments: ran.append(arguments) or [])
@@ -53,7 +53,7 @@ def test_commands(program, texts, tmp_path, monkeypatch):
     options = ["--train_steps=3", "--override=dropout=0.2", "--override=d_k=8"]
     arguments = [*texts, data, f"--output_dir={runs}", "--rows=c_n2,big", "--scale=tiny", "--jobs=2", *options]
     result = program("t2t-ablate", *arguments)
-    assert result.code == 0 and result.err == "2 rows, 0 of them done before\n"
+    assert result.code == 0 and result.err == "2 rows, 0 of them already done\n"
     assert prepared == [("t2t_datagen", sorted([*texts, data], key=prepared[0][1].index))]
     [(commands, jobs, directory)] = ran
     assert list(commands) == ["big@tiny", "c_n2@tiny"]  # the costlier first
@@ -63,12 +63,12 @@ def test_commands(program, texts, tmp_path, monkeypatch):
     assert name == "t2t_trainer" and sorted(given) == sorted([*texts, data, *options, *own])
 
 
-def test_more_jobs_than_cores_are_refused(program, texts, tmp_path):
+def test_more_jobs_than_cores_are_rejected(program, texts, tmp_path):
     result = program("t2t-ablate", *texts, f"--data_dir={tmp_path}", f"--output_dir={tmp_path}/runs", "--jobs=9999")
     assert result.code == 2 and "--jobs=9999 is more than the" in result.err
 
 
-def test_failures_are_named_and_the_rest_goes_on(tmp_path, capfd):
+def test_failed_rows_are_named_and_the_others_continue(tmp_path, capfd):
     commands = {"good": ["t2t_registry"], "bad": ["t2t_registry", "--problem=nothing"], "last": ["t2t_registry"]}
     assert cli_jobs.run(commands, 1, str(tmp_path)) == ["bad"]
     assert "unknown problem 'nothing'" in (tmp_path / "bad.log").read_text()
@@ -78,8 +78,8 @@ def test_failures_are_named_and_the_rest_goes_on(tmp_path, capfd):
     assert any(line.startswith(f"bad: failed with exit code 2, see {tmp_path}/bad.log") for line in said)
 
 
-def test_a_signal_is_passed_on_and_nothing_more_is_started(tmp_path, monkeypatch, capfd):
-    """A program that reads its standard input for ever would not do: it is closed. One that sleeps stands in."""
+def test_signal_is_forwarded_and_no_row_is_started(tmp_path, monkeypatch, capfd):
+    """A sleeping program stands in; one that reads standard input would end, because it is closed."""
     started = []
 
     def sleeper(command, **options):
@@ -106,7 +106,7 @@ def _when(condition, action):
 
 @pytest.mark.slow
 def test_rows_are_trained_scored_and_skipped_the_second_time(texts, tmp_path):
-    """The real programs: two rows side by side, then one more; the report has all three."""
+    """The real programs: two rows in parallel, then one more. The report has all three."""
     runs = tmp_path / "runs"
     command = [sys.executable, "-m", "t2t_repro.bin.t2t_ablate", *texts, f"--data_dir={tmp_path}/data"]
     command += [f"--output_dir={runs}", "--scale=tiny", "--train_steps=2"]
@@ -117,7 +117,7 @@ def test_rows_are_trained_scored_and_skipped_the_second_time(texts, tmp_path):
 
     ablate("--rows=c_n2,d_ls0", "--jobs=2")
     again = ablate("--rows=c_n2,d_ls0,base")
-    assert "3 rows, 2 of them done before" in again.stderr
+    assert "3 rows, 2 of them already done" in again.stderr
     outcomes, _ = read_runs(str(runs))
     assert sorted(outcome.row for outcome in outcomes) == ["base", "c_n2", "d_ls0"]
     for outcome in outcomes:

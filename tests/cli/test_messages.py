@@ -1,4 +1,4 @@
-"""`in_flags`: the library names its arguments, and a program its flags."""
+"""`in_flags`: argument names in messages of the library become flags."""
 
 from __future__ import annotations
 

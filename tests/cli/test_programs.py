@@ -1,6 +1,6 @@
-"""The programs: help, exit codes, one clear line, and that what needs no TensorFlow never loads it.
+"""The programs: help, exit codes, one-line errors, and loading TensorFlow only when needed.
 
-What lies behind a program (training, decoding, scoring) is replaced by a stand-in that records how it was called.
+The library behind a program (training, decoding, scoring) is replaced by a stand-in that records its calls.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TRAIN = ("--hparams=base", "--data_dir=DATA", "--output_dir=RUN")
 
 @pytest.fixture(scope="module", autouse=True)
 def tensorflow_is_there():
-    """TensorBoard's writer imports it, and it prints as it comes: not in the middle of a test."""
+    """Imports TensorBoard's writer before the tests, because the import prints."""
     import tensorflow  # noqa: F401
 
 
@@ -59,7 +59,7 @@ def in_an_empty_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(tmp_path):
-    """A run directory RUN, of which only the vocabulary is not real."""
+    """A run directory RUN. Only its vocabulary is fake."""
     vocabulary = tmp_path / "vocabulary"
     vocabulary.write_bytes(b"words")
     problem = Problem(name="translate_files", description="", vocab_size=100)
@@ -70,7 +70,7 @@ def run(tmp_path):
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    """`stand_in("training.trainer", train=function)`: the module that a program then imports."""
+    """Returns `stand_in("training.trainer", train=function)`, which replaces a module that a program imports."""
 
     def put(name, **contents):
         monkeypatch.setitem(sys.modules, f"t2t_repro.{name}", SimpleNamespace(**contents))
@@ -117,9 +117,9 @@ def test_version(program, name):
         ("t2t-trainer", ["--train_steps=0"], "flag --train_steps=0: 0 is not a positive integer"),
         ("t2t-trainer", ["--problem"], "Missing value for flag --problem"),
         ("t2t-exporter", ["--output_dir=R"], "missing --export_dir"),
-        ("t2t-registry", ["--diff=base"], "--diff takes two sets, as --diff=base,big, and stands alone"),
+        ("t2t-registry", ["--diff=base"], "--diff takes two sets, such as --diff=base,big, and no other selection"),
         ("t2t-registry", ["--new_problem=mine"], "--new_problem needs a directory: --new_problem=NAME DIR"),
-        ("t2t-registry", ["--override=d_k=3"], "--override needs --hparams: it replaces fields of that set"),
+        ("t2t-registry", ["--override=d_k=3"], "--override needs --hparams: it changes fields of that set"),
     ],
 )
 def test_wrong_command_line(program, name, arguments, message):
@@ -129,7 +129,7 @@ def test_wrong_command_line(program, name, arguments, message):
 # Failures.
 
 
-def test_one_line_for_what_the_user_can_mend():
+def test_user_errors_are_one_line():
     def code_of(body):
         return launcher.run("t2t-x", "", flags.FlagValues(), body)
 
@@ -173,7 +173,7 @@ def test_interrupted(monkeypatch, capfd):
     assert finish(body, monkeypatch, capfd) == (130, "t2t-x: interrupted\n")
 
 
-def test_reader_gone_is_quiet():
+def test_closed_output_pipe_is_quiet():
     source = "from t2t_repro.bin.t2t_registry import main; import sys; sys.exit(main())"
     read, write = os.pipe()
     os.close(read)
@@ -276,7 +276,7 @@ def test_failure(program, name, arguments, message):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_no_tensorflow_for_help_lists_and_mistakes(command, code):
+def test_help_lists_and_errors_load_no_tensorflow(command, code):
     name, *arguments = command
     done = in_a_process("-X", "importtime", "-m", f"t2t_repro.bin.{name.replace('-', '_')}", *arguments)
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
@@ -302,8 +302,8 @@ def test_tensorflow_loads_without_its_chatter(tmp_path):
     assert errors(source).startswith("I0000 oneDNN custom operations are on\nTraceback")
 
 
-def test_keras_comes_without_matplotlib():
-    """Which can be imported all the same, after that."""
+def test_tensorflow_loads_without_matplotlib():
+    """Matplotlib can still be imported afterwards."""
     source = "import sys; from t2t_repro.cli.launcher import load_tensorflow as load; load(); import keras.layers"
     source += "; print({'keras', 'matplotlib'} & set(sys.modules)); import matplotlib.figure"
     done = in_a_process("-c", source)
@@ -332,8 +332,8 @@ def test_registry_describes_a_set(program):
         "description",
     }
     text = " ".join(out.split())
-    assert "d_k 64 3.2.2 width of a query and a key" in text
-    assert "63,045,632 parameters with a vocabulary of 37,000. The paper prints 65 million. Solved for" in text
+    assert "d_k 64 3.2.2 width of queries and keys" in text
+    assert "63,045,632 parameters with a vocabulary of 37,000. The paper prints 65 million. The sizes" in text
 
 
 def test_registry_prints_no_figure_of_the_paper_for_an_altered_set(program):
@@ -410,7 +410,7 @@ def test_prepared_files_need_not_be_named_again(program, stand_in):
 
 @pytest.fixture
 def prepared():
-    """Data of translate_files that is prepared in D, with sizes of its own."""
+    """Data of translate_files, prepared in D with non-default sizes."""
     os.makedirs("D/translate_files")
     Path("D/translate_files/dataset.json").write_text('{"problem": {"vocab_size": 600, "sample": 50}}')
 
@@ -427,7 +427,7 @@ def test_sizes_of_prepared_data_need_not_be_given_again(program, stand_in, prepa
     assert [(problem.vocab_size, problem.sample) for problem, _ in calls] == [(600, 50)] * 2
 
 
-def test_other_sizes_than_those_of_prepared_data_are_refused_early(program, prepared):
+def test_sizes_that_differ_from_prepared_data_are_rejected_early(program, prepared):
     expected = "t2t-datagen: 'D/translate_files' holds other data: its vocab_size is 600, not 700; leave out --vocab_s"
     code, _, err = program("t2t-datagen", "--problem=translate_files", "--data_dir=D", "--vocab_size=700")
     assert code == 1 and err.startswith(expected)
@@ -458,7 +458,9 @@ def users_problem(monkeypatch):
 
 
 @pytest.mark.parametrize("folder", ["usr", "."])
-def test_text_is_looked_for_beside_the_module_then_here(program, stand_in, users_problem, tmp_path, folder):
+def test_text_is_searched_beside_the_module_then_in_the_current_folder(
+    program, stand_in, users_problem, tmp_path, folder
+):
     calls = []
     stand_in("preparation.pipeline", prepare=lambda *positional, **named: calls.append(positional))
     command = users_problem("sagas_of_one_folder")
@@ -472,7 +474,7 @@ def test_text_is_looked_for_beside_the_module_then_here(program, stand_in, users
     assert os.path.abspath(corpus.target) == str(tmp_path / folder / "text/a.is")
 
 
-def test_missing_text_of_a_problem_says_where_it_was_looked_for(program, users_problem, tmp_path):
+def test_missing_text_error_lists_the_searched_folders(program, users_problem, tmp_path):
     found = program(*users_problem("sagas_without_text"))
     where = f"neither in '{tmp_path}/usr' nor in '{tmp_path}': No such file or directory; put a UTF-8 text file there"
     expected = f"t2t-datagen: cannot read 'text/a.en' of problem 'sagas_without_text', {where}\n"
@@ -522,12 +524,12 @@ def test_trainer_trains_then_scores(program, training):
     assert training.calls[1] == ("RUN", scored) and training.kept == [("RUN", scored)]
 
 
-def test_trainer_scores_the_last_weights_on_validation_where_asked_to(program, training):
+def test_trainer_scores_the_last_checkpoint_on_validation_if_requested(program, training):
     program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, "--split=validation")
     assert training.calls[1] == ("RUN", {"split": "validation", "average_checkpoints": 1})  # as Table 3
 
 
-def test_trainer_scores_on_validation_where_there_is_no_test(program, training):
+def test_trainer_scores_on_validation_without_test_text(program, training):
     training.splits = {"train": {}, "validation": {}}
     assert program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN).out == "scores on validation\n"
 
@@ -539,10 +541,10 @@ def test_trainer_stopped_by_a_signal(program, training):
 
 
 def test_dry_run_trains_nothing(program, training, stand_in, monkeypatch):
-    """In a process of its own, with what the training would be given."""
+    """The dry run gets the arguments of training, in a separate process."""
     calls = []
     stand_in("training.dry_run.estimate", dry_run=lambda *positional, **named: calls.append((positional, named)))
-    monkeypatch.setattr(launcher, "go_on_in_a_child", lambda value: (value, calls.append("a child")))
+    monkeypatch.setattr(launcher, "continue_in_child", lambda value: (value, calls.append("a child")))
     options = ["--dry_run", "--train_steps=7", "--seed=3", "--checkpoint_steps=5", "--jit_compile"]
     options += ["--microbatch_tokens=16", "--deterministic"]
     assert program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, *options) == (0, "", "")
@@ -556,12 +558,12 @@ def test_dry_run_trains_nothing(program, training, stand_in, monkeypatch):
 def test_dry_run_needs_no_text(program, training, stand_in, monkeypatch):
     calls = []
     stand_in("training.dry_run.estimate", dry_run=lambda *positional, **named: calls.append(positional))
-    monkeypatch.setattr(launcher, "go_on_in_a_child", lambda value: (value, None))
+    monkeypatch.setattr(launcher, "continue_in_child", lambda value: (value, None))
     assert program("t2t-trainer", "--problem=translate_files", *TRAIN, "--dry_run", "--vocab_size=900").code == 0
     assert calls[0][0].takes_files and calls[0][0].vocab_size == 900
 
 
-def test_trainer_refuses_before_anything_heavy(program, training, run):
+def test_trainer_rejects_before_loading_tensorflow(program, training, run):
     open("file", "w").close()
     for arguments, message in [
         (["--output_dir=file"], "--output_dir: 'file' is a file; give a directory"),
@@ -581,7 +583,7 @@ def test_trainer_refuses_before_anything_heavy(program, training, run):
 
 @pytest.fixture
 def translator(stand_in, run):
-    """A translator that writes in capitals; as its last resort it also shouts."""
+    """A translator that writes in capitals; its last hypothesis also has an exclamation mark."""
 
     class Translator:
         calls = []
@@ -623,7 +625,7 @@ LINES = ["12 €", "", "ein\u2028Wort\r"]
 
 @pytest.mark.parametrize("name", ["in.txt", "in.txt.gz"])
 def test_decoder_reads_lines_as_training_does(program, translator, name):
-    """Carriage returns at line ends and a byte order mark are no text, in no file and not on standard input."""
+    """Carriage returns at line ends and a byte order mark are removed, in files and on standard input."""
     Path(name).write_bytes(gzip.compress(WINDOWS) if name.endswith(".gz") else WINDOWS)
     assert program("t2t-decoder", "--output_dir=RUN", f"--decode_from_file={name}", f"--prefix_file={name}").code == 0
     assert program("t2t-decoder", "--output_dir=RUN", stdin=WINDOWS).code == 0
@@ -644,9 +646,9 @@ def test_decoder_reads_what_is_typed_on_windows(program, translator):
     assert [texts for texts, *_ in translator.calls[1:]] == [[line] for line in LINES]
 
 
-def test_decoder_refuses_an_empty_gzip_file(program, translator):
+def test_decoder_rejects_an_empty_gzip_file(program, translator):
     Path("in.gz").touch()
-    message = "t2t-decoder: in.gz is named .gz and is empty, which no gzip stream is; fetch it again\n"
+    message = "t2t-decoder: in.gz is an empty file named .gz, not a gzip stream; download it again\n"
     assert program("t2t-decoder", "--output_dir=RUN", "--decode_from_file=in.gz") == (1, "", message)
 
 
@@ -663,13 +665,13 @@ def test_decoder_from_file_to_file(program, translator, tmp_path):
     assert translator.calls[1] == (["größe"], 1, 2, 0.1)
 
 
-def test_decoder_in_integers_and_in_a_precision(program, translator):
+def test_decoder_takes_int8_and_a_precision(program, translator):
     options = ["--output_dir=RUN", "--int8", "--precision=float32"]
     assert program("t2t-decoder", *options, stdin=b"a\n").out == "A\n"
     assert translator.calls[0] == ("RUN", 1, "int8", "float32")
 
 
-def test_decoder_takes_an_ensemble_a_prefix_and_a_least_length(program, translator):
+def test_decoder_takes_an_ensemble_a_prefix_and_a_minimum_length(program, translator):
     Path("prefixes").write_text("der\n\n")
     options = ["--output_dir=RUN", "--prefix_file=prefixes", "--min_length=3"]
     assert program("t2t-decoder", "--output_dir=RUN", *options, stdin=b"a\nb\n") == (0, "A\nB\n", "")
@@ -708,7 +710,7 @@ def test_decoder_keeps_a_newline_of_the_model_inside_its_line(program, translato
 def test_decoder_interactive(program, translator):
     code, out, err = program("t2t-decoder", "--output_dir=RUN", "--decode_interactive", stdin=b"ja\n\xff\nnein")
     assert (code, out) == (0, "-0.5000\tJA\n-0.5000\tNEIN\n")
-    assert err == "that was not UTF-8; type it again\n"
+    assert err == "the line is not valid UTF-8; type it again\n"
 
 
 @pytest.mark.parametrize(
@@ -716,45 +718,45 @@ def test_decoder_interactive(program, translator):
     [
         ([], 1, "standard input, line 2: not UTF-8 (byte 0xe9 at position 3); convert the file to UTF-8"),
         (["--decode_from_file=none"], 1, "none: No such file or directory"),
-        (["--decode_to_file=no/out"], 1, "--decode_to_file: no directory 'no'; make it first"),
+        (["--decode_to_file=no/out"], 1, "--decode_to_file: no directory 'no'; create it first"),
         (["--decode_to_file=RUN"], 1, "--decode_to_file: 'RUN' is a directory; give a file"),
         (["--alpha=-1"], 1, "alpha must be at least 0 and finite, got -1.0"),
         (["--alpha=nan"], 1, "alpha must be at least 0 and finite, got nan"),
         (
             ["--n_best=5", "--beam_size=4"],
             2,
-            "--n_best=5 is more than --beam_size=4; raise that (see t2t-decoder --help)",
+            "--n_best=5 is more than --beam_size=4; raise --beam_size (see t2t-decoder --help)",
         ),
         (
             ["--decode_interactive", "--decode_to_file=out"],
             2,
-            "--decode_interactive reads the keyboard: leave out --decode_to_file (see t2t-decoder --help)",
+            "--decode_interactive reads from the keyboard; remove --decode_to_file (see t2t-decoder --help)",
         ),
         (
             ["--sampling_temperature=1", "--beam_size=2"],
             2,
-            "--sampling_temperature searches for nothing: leave out --beam_size (see t2t-decoder --help)",
+            "--sampling_temperature replaces beam search; remove --beam_size (see t2t-decoder --help)",
         ),
         (["--sampling_temperature=0"], 1, "--sampling_temperature must be above 0 and finite, got 0.0"),
         (
             ["--sampling_top_k=5"],
             2,
-            "--sampling_top_k is for sampling; give --sampling_temperature too (see t2t-decoder --help)",
+            "--sampling_top_k is only for sampling; give --sampling_temperature too (see t2t-decoder --help)",
         ),
         (
             ["--score_file=three.tsv", "--n_best=2"],
             2,
-            "--score_file scores what is given: leave out --n_best (see t2t-decoder --help)",
+            "--score_file scores given translations; remove --n_best (see t2t-decoder --help)",
         ),
         (["--score_file=three.tsv"], 1, "three.tsv, line 2: expected a source, a tab and a target, got 2 tabs"),
         (
             ["--decode_from_file=three.tsv", "--prefix_file=one"],
             1,
-            "one has 1 lines beside 3 to translate; give one for each",
+            "one has 1 lines for 3 lines to translate; give one for each",
         ),
     ],
 )
-def test_decoder_says_what_is_wrong_before_it_writes(program, translator, arguments, code, message):
+def test_decoder_rejects_before_it_writes(program, translator, arguments, code, message):
     Path("three.tsv").write_text("a\tb\na\tb\tc\na\n")
     Path("one").write_text("der\n")
     result = program("t2t-decoder", "--output_dir=RUN", *arguments, stdin=b"ein\nzw\xe9i\n")
@@ -792,18 +794,20 @@ def _wait_for(text, descriptor):
         seen += os.read(descriptor, 1)
 
 
-def test_well_formed_is_for_parsing(program, run):
-    message = "t2t-decoder: --well_formed is for parsing, and 'RUN' is a run of translation (see t2t-decoder --help)\n"
+def test_well_formed_is_rejected_for_translation(program, run):
+    message = (
+        "t2t-decoder: --well_formed is only for parsing, and 'RUN' is a translation run (see t2t-decoder --help)\n"
+    )
     assert program("t2t-decoder", "--output_dir=RUN", "--well_formed") == (2, "", message)
 
 
 @pytest.mark.parametrize(
     "flag", ["prefix_file=prefixes", "min_length=2", "sampling_temperature=0.5", "score_file=pairs.tsv"]
 )
-def test_what_is_for_translation(program, run, flag):
+def test_translation_flags_are_rejected_for_parsing(program, run, flag):
     problem = Problem(name="parse_files", description="", vocab_size=100, metric="f1")
     dataclasses.replace(run, directory="PARSE", problem=problem).start(run.vocabulary)
-    message = f"--{flag.partition('=')[0]} is for translation, and 'PARSE' is a run of parsing"
+    message = f"--{flag.partition('=')[0]} is only for translation, and 'PARSE' is a parsing run"
     found = program("t2t-decoder", "--output_dir=PARSE", f"--{flag}")
     assert found == (2, "", f"t2t-decoder: {message} (see t2t-decoder --help)\n")
 

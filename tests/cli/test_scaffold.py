@@ -42,7 +42,7 @@ def test_new_problem_is_listed(program, tmp_path):
     [
         ("Mine", "a problem's name must be lower-case letters, digits and _, got 'Mine'"),
         ("../mine", "a problem's name must be lower-case letters, digits and _, got '../mine'"),
-        ("translate_files", "there is a problem 'translate_files' already; choose another name"),
+        ("translate_files", "problem 'translate_files' already exists; choose another name"),
     ],
 )
 def test_new_problem_with_an_impossible_name(program, tmp_path, name, message):
@@ -57,7 +57,7 @@ def test_new_problem_overwrites_nothing(program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for there in ("mine", "file"):
         result = program("t2t-registry", "--new_problem=translate_mine", there)
-        message = f"{there!r} is there already and is not an empty directory; give a new one"
+        message = f"{there!r} already exists and is not an empty directory; give a new one"
         assert result == (1, "", f"t2t-registry: {message}\n")
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == [
         "file",
@@ -121,7 +121,7 @@ def test_completion_by_the_tab_key(completion):
             os.write(keyboard, b"t2t-datagen --prob\ttranslate_ende_c\t --veri\t \n")
             seen, end = b"", time.monotonic() + 60
             while b"--problem=translate_ende_cldr --verify" not in seen and time.monotonic() < end:
-                if select.select([keyboard], [], [], 1)[0]:  # a read would wait for ever where nothing is said
+                if select.select([keyboard], [], [], 1)[0]:  # a read would block forever if nothing is printed
                     seen += os.read(keyboard, 1024)
             assert b"t2t-datagen --problem=translate_ende_cldr --verify" in seen, seen
         finally:

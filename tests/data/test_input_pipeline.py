@@ -1,4 +1,4 @@
-"""Shards to batches: every pair once an epoch, in an order that is a function of seed and epoch alone."""
+"""Shards to batches: every pair once per epoch, in an order that depends only on seed and epoch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from t2t_repro.data import batching, input_pipeline
 from t2t_repro.data.shards import example, shard_names, write_shard
 
 PAIRS = 240
-BUDGET = 128  # tokens a side of an update: eight parts of 16
+BUDGET = 128  # tokens per side of a step: 8 parts of 16
 
 
 @pytest.fixture(scope="module")
 def pairs() -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Ids from 2 on, END last; every pair different."""
+    """Writes pairs of ids from 2 on, END last, all different."""
     rng = np.random.default_rng(1)
     lengths = rng.integers(1, 12, (PAIRS, 2))
     return [tuple((i + 2, *rng.integers(2, 50, n), 1) for n in both) for i, both in enumerate(lengths)]  # type: ignore[misc]
@@ -52,7 +52,7 @@ def first_epoch(shards, replicas=1):
 
 
 def parts_of(element):
-    """The pairs of each part of an element that is not empty: what `sizes` says is there."""
+    """Returns the pairs of each nonempty micro-batch of an element, according to `sizes`."""
     for (batch, source, target), inputs, targets in zip(
         *(element[k] for k in ("sizes", "inputs", "targets")), strict=True
     ):
@@ -70,12 +70,12 @@ def same(one, two) -> bool:
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
-def test_every_pair_once_an_epoch(shards, pairs, replicas):
+def test_every_pair_occurs_once_per_epoch(shards, pairs, replicas):
     found = [pair for element in first_epoch(shards, replicas) for pair in pairs_of(element)]
     assert Counter(found) == Counter(pairs)
 
 
-def test_the_order_is_a_function_of_seed_and_epoch(shards):
+def test_order_is_a_function_of_seed_and_epoch(shards):
     first = first_epoch(shards)
     assert same(first, elements(shards))
     for other in (elements(shards, epoch=1), elements(shards, seed=2)):
@@ -85,26 +85,26 @@ def test_the_order_is_a_function_of_seed_and_epoch(shards):
 
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("skip", [1, 5])
-def test_skipping_is_dropping(shards, skip, replicas):
+def test_skip_equals_dropping_elements(shards, skip, replicas):
     whole = first_epoch(shards, replicas)
     assert same(elements(shards, replicas=replicas, skip=skip), whole[skip * replicas :])
 
 
 @pytest.mark.parametrize("skip", [0, 3])
 @pytest.mark.parametrize("machine", [0, 1])
-def test_a_machine_has_its_devices_share_of_every_update(shards, machine, skip):
-    """Two machines of two devices: together they have what one of four has."""
+def test_each_machine_gets_its_share_of_every_step(shards, machine, skip):
+    """Two machines with two devices each get the same elements as one machine with four."""
     whole = [element for index, element in enumerate(first_epoch(shards, 4)) if index % 4 // 2 == machine]
     found = elements(shards, replicas=4, local=range(2 * machine, 2 * machine + 2), skip=skip)
     assert same(found, whole[2 * skip :])
 
 
-def test_skipping_all(shards):
+def test_skipping_all_elements_gives_none(shards):
     assert elements(shards, skip=len(first_epoch(shards))) == []
 
 
 @pytest.mark.parametrize("replicas", [2, 3, 8])
-def test_an_update_is_the_same_pairs_for_any_devices(shards, replicas):
+def test_step_has_the_same_pairs_on_any_devices(shards, replicas):
     one, many = first_epoch(shards), first_epoch(shards, replicas)
     assert len(many) == len(one) * replicas
     for number, update in enumerate(one):
@@ -112,7 +112,7 @@ def test_an_update_is_the_same_pairs_for_any_devices(shards, replicas):
         assert Counter(shared) == Counter(pairs_of(update))
 
 
-def test_sizes_tell_the_truth(shards):
+def test_sizes_match_the_padded_arrays(shards):
     for element in first_epoch(shards):
         assert [element[name].dtype for name in ("inputs", "targets", "sizes")] == [np.int32] * 3
         for part, (batch, source, target) in zip(parts_of(element), element["sizes"], strict=False):
@@ -127,7 +127,7 @@ def test_sizes_tell_the_truth(shards):
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_a_position_is_where_to_go_on(shards, replicas):
+def test_position_resumes_at_the_next_step(shards, replicas):
     whole = elements(shards, epochs=3, replicas=replicas)
     for at in (5 * replicas, len(whole) // 3, len(whole) // 3 + 3 * replicas):
         epoch, window, index = (int(number) for number in whole[at - 1]["position"])
@@ -135,7 +135,7 @@ def test_a_position_is_where_to_go_on(shards, replicas):
         assert same(elements(shards, **place, replicas=replicas), whole[at:])
 
 
-def test_a_position_skips_windows_unread(shards, monkeypatch):
+def test_position_skips_earlier_windows_unread(shards, monkeypatch):
     """Only the windows from the position on are planned; a position of version 0.1 counts from the epoch's first."""
     planned, plan = [], input_pipeline._plan_window
     monkeypatch.setattr(input_pipeline, "_plan_window", lambda *given: planned.append(given[-1]) or plan(*given))
@@ -159,20 +159,20 @@ def test_elements_share_the_ids_of_their_window(shards, monkeypatch, replicas):
     assert same(made, first_epoch(shards, replicas))
 
 
-def test_no_part_is_over_its_budget(shards):
+def test_parts_stay_within_their_budget(shards):
     for element in first_epoch(shards):
         for batch, source, target in element["sizes"]:
             assert batch * max(source, target) <= BUDGET / 8
 
 
-def test_updates_of_an_epoch_come_in_random_order(shards):
-    """Sorting by length must not show: short and long updates alternate."""
+def test_steps_of_an_epoch_are_in_random_order(shards):
+    """Steps with short and long pairs are mixed, although pairs are sorted by length."""
     lengths = [np.mean([len(source) for source, _ in pairs_of(element)]) for element in first_epoch(shards)]
     assert len(lengths) > 12
     assert abs(np.corrcoef(lengths, range(len(lengths)))[0, 1]) < 0.7
 
 
-def test_evaluation_gives_every_pair_once(shards, pairs):
+def test_evaluation_yields_every_pair_once(shards, pairs):
     found, longest = [], max(len(side) for pair in pairs for side in pair)
     for batch in input_pipeline.evaluation_batches(shards, 64).as_numpy_iterator():
         assert batch["inputs"].size <= 64 and batch["targets"].size <= 64
@@ -181,14 +181,14 @@ def test_evaluation_gives_every_pair_once(shards, pairs):
     assert longest <= 64 and Counter(found) == Counter(pairs)
 
 
-def test_evaluation_takes_a_pair_longer_than_its_batch(shards, pairs):
-    """Nothing is left out of a score."""
+def test_evaluation_accepts_a_pair_longer_than_its_batch(shards, pairs):
+    """A score includes every pair."""
     batches = list(input_pipeline.evaluation_batches(shards, 4).as_numpy_iterator())
     assert sum(len(batch["inputs"]) for batch in batches) == PAIRS
 
 
-def test_evaluation_cuts_pairs_where_it_is_asked_to(shards, pairs):
-    """What one of them would take grows with the square of its length."""
+def test_evaluation_cuts_pairs_if_requested(shards, pairs):
+    """Long pairs are cut, because their memory grows with the square of the length."""
     cut = Counter(tuple(tuple(side[:9]) for side in pair) for pair in pairs)
     found = []
     for batch in input_pipeline.evaluation_batches(shards, 64, max_tokens=9).as_numpy_iterator():
@@ -200,11 +200,11 @@ def test_evaluation_cuts_pairs_where_it_is_asked_to(shards, pairs):
     assert input_pipeline.longer_pairs(shards, max(len(side) for pair in pairs for side in pair)) == 0
 
 
-# What is known of batches before they are made.
+# Plans of batches, before padding.
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_windows_are_what_training_is_given(shards, replicas):
+def test_windows_match_the_training_elements(shards, replicas):
     made = first_epoch(shards, replicas)
     planned = [window.parts() for window in input_pipeline.windows(shards, BUDGET, 1, 0, replicas)]
     assert len(planned) == 3
@@ -217,7 +217,7 @@ def test_windows_are_what_training_is_given(shards, replicas):
 
 
 def test_elements_of_chosen_parts(shards):
-    """The second update's parts and then none at all, as training would be given them."""
+    """Elements of the parts of the second step, and an empty element, equal those of training."""
     window = next(input_pipeline.windows(shards, BUDGET, 1, 0))
     one, none = window.elements(np.stack([window.spans[1], 0 * window.spans[1]])).as_numpy_iterator()
     for side in ("inputs", "targets", "sizes"):
@@ -225,8 +225,8 @@ def test_elements_of_chosen_parts(shards):
     assert not none["sizes"].any() and none["inputs"].size == 0
 
 
-def test_pairs_of_a_step_and_where_they_lie(shards, pairs):
-    """Of the first window, of the last one, and of another epoch: record n of shard k is pair 80 k + n."""
+def test_pairs_of_step_returns_ids_and_places(shards, pairs):
+    """Checks the first window, the last one and another epoch. Record n of shard k is pair 80 k + n."""
     for epoch, number in ((0, 0), (0, len(first_epoch(shards)) - 1), (1, 2)):
         made = elements(shards, epoch=epoch)[number]
         window, after = made["position"][1:].tolist()

@@ -1,4 +1,4 @@
-"""How full batches are: counts that arithmetic fixes."""
+"""Padding statistics against counts calculated manually."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_equal_lengths_fill_their_parts(tmp_path: Path):
     assert (only.parts, only.pairs, only.positions, only.real) == (3, 25, 250, 250)
 
 
-def test_padding_and_what_the_budget_leaves(tmp_path: Path):
+def test_padding_and_unused_budget_are_counted(tmp_path: Path):
     """Two pairs in one part of 30 positions: the target is the longer side, 12 wide, with 12 + 9 real tokens."""
     shown = table(shard(tmp_path, [(3, 12), (9, 9)]), batch_tokens=30).splitlines()
     assert shown[0] == "30 tokens per side, in parts of 30; the longer side of each part:"
@@ -34,7 +34,7 @@ def test_padding_and_what_the_budget_leaves(tmp_path: Path):
     ]
 
 
-def test_datagen_prints_it(program, data: str, registered):
+def test_datagen_prints_the_table(program, data: str, registered):
 
     registered(PROBLEM)
     done = program("t2t-datagen", f"--problem={PROBLEM.name}", f"--data_dir={data}", "--fill=512")

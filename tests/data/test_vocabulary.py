@@ -57,7 +57,7 @@ def vocabulary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.parametrize("text", NASTY, ids=ascii)
-def test_nasty_text_returns(vocabulary: Vocabulary, text: str):
+def test_unusual_text_is_restored(vocabulary: Vocabulary, text: str):
     ids = vocabulary.encode([text])
     assert vocabulary.decode(ids) == [text]
     tensor = vocabulary.encode_tensor([text])
@@ -68,7 +68,7 @@ def test_nasty_text_returns(vocabulary: Vocabulary, text: str):
 @PROPERTY
 @given(st.lists(ANY_TEXT, min_size=1, max_size=8))
 @example(["\U00100000\u2581", "\u25811\U001000000"])
-def test_every_text_returns_and_has_equal_ids_in_the_graph(vocabulary: Vocabulary, texts: list[str]):
+def test_any_text_is_restored_and_has_equal_ids_in_the_graph(vocabulary: Vocabulary, texts: list[str]):
     import tensorflow as tf
 
     ids = vocabulary.encode(texts)
@@ -82,7 +82,7 @@ def test_every_text_returns_and_has_equal_ids_in_the_graph(vocabulary: Vocabular
 
 @PROPERTY
 @given(st.lists(st.lists(st.integers(0, 399) | st.integers(3, 258), max_size=20), min_size=1, max_size=5))
-def test_any_ids_have_a_text_and_the_same_one_in_the_graph(vocabulary: Vocabulary, ids: list[list[int]]):
+def test_any_ids_decode_to_the_same_text_in_the_graph(vocabulary: Vocabulary, ids: list[list[int]]):
     import tensorflow as tf
 
     texts = vocabulary.decode(ids)
@@ -100,7 +100,7 @@ def test_decode_stops_at_the_first_end_and_skips_padding(vocabulary: Vocabulary)
 
 
 @pytest.mark.parametrize("token", [-1, 400])
-def test_ids_beyond_the_vocabulary(vocabulary: Vocabulary, token: int):
+def test_ids_outside_the_vocabulary_are_rejected(vocabulary: Vocabulary, token: int):
     with pytest.raises(ValueError, match=f"id {token} is not in the vocabulary .*, whose ids are 0 to 399"):
         vocabulary.decode([[token]])
 
@@ -112,7 +112,7 @@ def test_many_texts_equal_single_ones(vocabulary: Vocabulary):
     assert vocabulary.decode(many) == texts
 
 
-def test_what_is_not_text(vocabulary: Vocabulary):
+def test_values_that_are_not_text_are_rejected(vocabulary: Vocabulary):
     with pytest.raises(ValueError, match=r"text 2 is not Unicode: a lone surrogate U\+D800 at character 3"):
         vocabulary.encode(["fine", "no\ud800"])
     with pytest.raises(ValueError, match="text 1 is of type int, expected str"):
@@ -137,7 +137,7 @@ def test_the_graph_can_be_exported(vocabulary: Vocabulary, tmp_path: Path):
     assert echo(tf.constant([b"a\xffb"])).numpy()[0].decode() == "a\ufffdb"
 
 
-def test_files_that_are_no_vocabulary(vocabulary: Vocabulary, tmp_path: Path):
+def test_files_that_are_not_vocabularies_are_rejected(vocabulary: Vocabulary, tmp_path: Path):
     with pytest.raises(FileNotFoundError, match="no vocabulary .*missing"):
         Vocabulary(str(tmp_path / "missing"))
     with pytest.raises(ValueError, match="is not a file; give a vocabulary"):
@@ -151,11 +151,11 @@ def test_files_that_are_no_vocabulary(vocabulary: Vocabulary, tmp_path: Path):
     gone = whole.replace(eos, b"")
     for content in (b"", b"some text\n", whole[:3000], wire, normal, gone):
         bad.write_bytes(content)
-        with pytest.raises(ValueError, match=r"bad\.model is (no vocabulary|a sentencepiece model of other making)"):
+        with pytest.raises(ValueError, match=r"bad\.model is (not a vocabulary|a sentencepiece model that)"):
             Vocabulary(str(bad))
 
 
-def test_a_sentencepiece_model_of_other_making(tmp_path: Path):
+def test_foreign_sentencepiece_model_is_rejected(tmp_path: Path):
     import sentencepiece
 
     model = io.BytesIO()
@@ -163,7 +163,7 @@ def test_a_sentencepiece_model_of_other_making(tmp_path: Path):
         sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=100, model_type="bpe", minloglevel=4
     )
     (tmp_path / "other.model").write_bytes(model.getvalue())
-    with pytest.raises(ValueError, match="other making; give a vocabulary that t2t-datagen made"):
+    with pytest.raises(ValueError, match="t2t-datagen did not create; give one that it created"):
         Vocabulary(str(tmp_path / "other.model"))
 
 
@@ -183,7 +183,7 @@ def test_real_text_has_equal_ids_in_the_graph(corpora: Path, tmp_path: Path, fil
 
 @pytest.mark.corpora
 @pytest.mark.parametrize(("pair", "kind", "size"), [("en-de", "bpe", 37_000), ("en-fr", "word_piece", 32_000)])
-def test_the_papers_sizes_are_exact_and_newstest2014_returns(
+def test_papers_sizes_are_exact_and_newstest2014_is_restored(
     corpora: Path, tmp_path: Path, pair: str, kind: str, size: int
 ):
     """All 3,003 lines of both sides, with equal ids in the graph; none of them was learned from."""

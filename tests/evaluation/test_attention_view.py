@@ -227,7 +227,7 @@ def test_program(program, trained: Run, tmp_path, monkeypatch):
     assert result == (
         1,
         "",
-        "t2t-attention: there is an attention.html already; name the new page with --html=FILE\n",
+        "t2t-attention: attention.html already exists; choose another file with --html=FILE\n",
     )
 
     files = ["--preset=4", "--html=attention.html", "--png=figure.png"]
@@ -245,10 +245,10 @@ def test_program(program, trained: Run, tmp_path, monkeypatch):
         ([], 2, "give one sentence, in quotes, or --preset (see t2t-attention --help)"),
         (["a", "--preset=3"], 2, "give one sentence, in quotes, or --preset (see t2t-attention --help)"),
         (["a", "b"], 2, "unexpected argument 'b'; flags are written --name=value (see t2t-attention --help)"),
-        (["a", "--heads=x"], 2, "--heads takes numbers, as --heads=5,6, got 'x' (see t2t-attention --help)"),
+        (["a", "--heads=x"], 2, "--heads takes numbers, such as --heads=5,6, got 'x' (see t2t-attention --help)"),
         (["a", "--output_dir=none"], 1, "--output_dir: no directory 'none'; give the one that t2t-trainer wrote"),
-        (["a", "--html=no/page"], 1, "--html: no directory 'no'; make it first"),
-        (["a", "--png=no/figure"], 1, "--png: no directory 'no'; make it first"),
+        (["a", "--html=no/page"], 1, "--html: no directory 'no'; create it first"),
+        (["a", "--png=no/figure"], 1, "--png: no directory 'no'; create it first"),
         (["a", "--layer=9"], 1, "there is no layer 9: this model has layers 1 to 1"),
         ([" "], 1, "there is no sentence to look at; give some text"),
     ],

@@ -177,7 +177,7 @@ def test_subset_of_newstest2014(corpora):
 @pytest.mark.parametrize(
     ("hypothesis", "message"),
     [
-        (b"", "hyp is empty; expected one sentence a line"),
+        (b"", "hyp is empty; expected one sentence per line"),
         (
             b"eins\nzwei\n",
             "hyp has 2 lines and ref has 3; line n of one must be the translation of line n of the other",
@@ -219,7 +219,7 @@ def test_a_reference_is_refused_alike(tmp_path):
 def test_an_empty_gz_is_refused(tmp_path):
     for name in ("hyp.gz", "ref.gz"):
         (tmp_path / name).write_bytes(gzip.compress(b""))
-    with pytest.raises(ValueError, match="hyp.gz is empty; expected one sentence a line"):
+    with pytest.raises(ValueError, match="hyp.gz is empty; expected one sentence per line"):
         bleu.score_files(str(tmp_path / "hyp.gz"), str(tmp_path / "ref.gz"))
 
 
@@ -271,7 +271,7 @@ def test_program_with_a_wrong_command_line(program, arguments, message):
 
 def test_program_with_no_such_file(program, files):
     code, _, err = program("t2t-bleu", "hyp", "reff")
-    assert (code, err) == (1, "t2t-bleu: no file 'reff'; give a text file with one sentence a line\n")
+    assert (code, err) == (1, "t2t-bleu: no file 'reff'; give a text file with one sentence per line\n")
 
 
 def test_program_needs_no_tensorflow():

@@ -222,7 +222,7 @@ def test_what_a_person_typed_is_escaped(tmp_path, make_run):
     [
         (["nowhere"], "'nowhere' is not a directory; give the one that t2t-trainer or t2t-ablate wrote to"),
         ([".", "--html=."], "--html: '.' is a directory; give a file"),
-        ([".", "--json=none/x"], "--json: no directory 'none'; make it first"),
+        ([".", "--json=none/x"], "--json: no directory 'none'; create it first"),
     ],
 )
 def test_bad_arguments(program, tmp_path, monkeypatch, arguments, message):

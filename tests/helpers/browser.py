@@ -35,7 +35,7 @@ def chromium_browser(profile: Path) -> Iterator[Any]:
 
 
 class Page:
-    """What the tests see of the page."""
+    """The page as the tests see it."""
 
     def __init__(self, browser: Any):
         self.browser = browser
@@ -78,5 +78,5 @@ class Page:
         return np.array(pixels, np.uint8).reshape(height, width, 4)
 
     def errors(self) -> list[str]:
-        """What went wrong, a breach of the page's own security policy too."""
+        """Returns all errors, including violations of the page's security policy."""
         return [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]

@@ -22,7 +22,7 @@ OPTIONS = {
 
 
 class Capitals:
-    """What a `ServedModel` is to the server. Keeps the rows of each call; waits if `gate` is not set."""
+    """A stand-in for `ServedModel`. Records the rows of each call; waits while `gate` is not set."""
 
     version, path, card, task = 3, "E/3", {"problem": {"name": "capitals"}}, task_of("bleu")
     metadata = {"serving_default": {"method_name": "tensorflow/serving/predict"}}

@@ -40,9 +40,9 @@ from helpers.fault_injection import (
     zipped,
 )
 
-FRESH = (*PREPARE, "--vocab_size=300", *TEXT)  # prepares anew
+FRESH = (*PREPARE, "--vocab_size=300", *TEXT)  # prepares again
 GZIP = (*PREPARE, "--train_source=train.en.gz", "--train_target=train.de")
-AGAIN = (*PREPARE, "--vocab_size=300")  # finds what is prepared
+AGAIN = (*PREPARE, "--vocab_size=300")  # finds prepared data
 LINES = b"".join(b"%d houses and gardens\n" % number for number in range(60))
 REPORT = ("t2t-report", ".")
 EXPORT = ("t2t-exporter", "--output_dir=RUN", "--export_dir=E")
@@ -80,11 +80,11 @@ TEXT_FAULTS = Area(
         of_text("a line of 4 MB", text("train.en", b"a" * (1 << 22) + b"\n"), "longer than 1,048,576 bytes"),
         of_text("64 MB without a newline, packed into 64 kB", zipped("train.en.gz", b"a" * (1 << 26)), "longer than",
                 GZIP),
-        of_text("no gzip under the name .gz", text("train.en.gz", LINES), "gzip cannot read it", GZIP),
-        of_text("gzip cut off", zipped("train.en.gz", LINES, cut=-30), "is cut off", GZIP),
-        of_text("gzip with a bit flipped", zipped("train.en.gz", LINES, flipped=-6), "gzip cannot read it", GZIP),
+        of_text("a file named .gz that is not gzip", text("train.en.gz", LINES), "is not a valid gzip file", GZIP),
+        of_text("truncated gzip", zipped("train.en.gz", LINES, cut=-30), "is a truncated", GZIP),
+        of_text("gzip with a bit flipped", zipped("train.en.gz", LINES, flipped=-6), "is not a valid gzip file", GZIP),
         of_text("nothing but empty lines", both(text("train.en", "\n" * 60), text("train.de", "\n" * 60)),
-                "nothing to hold"),
+                "too small for a validation split"),
         of_text("one side not given", lambda: None, "give both", (*PREPARE, "--train_source=train.en")),
         of_text("more subwords than the text can give", lambda: None, "more than the text can give",
                 (*PREPARE, *TEXT, "--vocab_size=9000")),
@@ -179,7 +179,7 @@ RUN_FAULTS = Area(
         of_run("a field of run.json of another type", edited("RUN/run.json", lambda r: r["hparams"].update(d_k="8")),
                 "d_k"),
         of_run("a field that no version has", edited("RUN/run.json", lambda r: r["hparams"].update(d_q=8)), "d_q"),
-        of_run("a field that is no number", edited("RUN/run.json", lambda r: r["hparams"].update(dropout=float("nan"))),
+        of_run("a field that is NaN", edited("RUN/run.json", lambda r: r["hparams"].update(dropout=float("nan"))),
                "dropout"),
         of_run("run.json with a list for what was trained", edited("RUN/run.json", lambda r: r.update(training=[1])),
                "is damaged"),
@@ -199,10 +199,10 @@ RUN_FAULTS = Area(
         of_data("trained into a file", text("RUN", ""), "is a file", TRAIN),
         of_data("trained on a full disk", lambda: None, "File too large", TRAIN, around=full_disk, slow=True,
                 leaves=("RUN", "RUN/.*")),
-        of_run("a line of scores.jsonl that is no JSON", text("RUN/scores.jsonl", '{"a"\n{}\n'), "cannot be read",
+        of_run("invalid JSON in scores.jsonl", text("RUN/scores.jsonl", '{"a"\n{}\n'), "cannot be read",
                 REPORT),
         of_run("a scoring without its split", text("RUN/scores.jsonl", "{}\n"), "cannot be read", REPORT),
-        of_run("a line of metrics.jsonl that is no JSON", text("RUN/metrics.jsonl", "what\n{}\n"), "is damaged: line 1",
+        of_run("invalid JSON in metrics.jsonl", text("RUN/metrics.jsonl", "what\n{}\n"), "is damaged: line 1",
                (*REPORT, "--html=page.html")),
         of_run("a damaged run among those reported", cut("RUN/run.json", 99), "cannot be read", REPORT),
     ],
@@ -252,7 +252,7 @@ INPUT_FAULTS = Area(
         of_run("a directory to read", lambda: None, "Is a directory", (*DECODE, "--decode_from_file=data")),
         of_run("a directory to write", lambda: None, "is a directory", (*DECODE, "--decode_to_file=data")),
         of_run("a folder that is not there", lambda: None, "no directory", (*DECODE, "--decode_to_file=no/out")),
-        of_run("a folder that may not be written to", lambda: os.mkdir("shut", 0o555), "may not write",
+        of_run("a folder that may not be written to", lambda: os.mkdir("shut", 0o555), "no permission to write",
                (*DECODE, "--decode_to_file=shut/out"), around=unprivileged),
         of_run("an export into a file", text("E", ""), "is a file", EXPORT),
         of_run("an export where nothing may be written", lambda: os.mkdir("shut", 0o555), "denied",
@@ -277,13 +277,13 @@ FLAG_FAULTS = Area(
                 code=2),
         Fault("a set that is none", ("t2t-registry", "--hparams=bse"), "did you mean 'base'", code=2),
         Fault("a word for a number", ("t2t-trainer", "--train_steps=many"), "expected a whole number", code=2),
-        Fault("minutes that are no number", ("t2t-trainer", "--checkpoint_minutes=nan"), "expected a finite", code=2),
+        Fault("minutes that are NaN", ("t2t-trainer", "--checkpoint_minutes=nan"), "expected a finite", code=2),
         Fault("a flag without its value", ("t2t-trainer", "--problem"), "Missing value", code=2),
         Fault("an impossible field", ("t2t-registry", "--hparams=base", "--override=dropout=2"), "dropout must be"),
         Fault("a field that is none", ("t2t-registry", "--hparams=base", "--override=droput=0"),
                 "did you mean 'dropout'", code=2),
         Fault("a folder of one's own that is none", ("t2t-registry", "--t2t_usr_dir=none"), "is not a directory"),
-        of_run("a length penalty that is no number", lambda: None, "alpha must be", (*DECODE, "--alpha=nan")),
+        of_run("a length penalty that is NaN", lambda: None, "alpha must be", (*DECODE, "--alpha=nan")),
         of_run("more results than the beam holds", lambda: None, "more than --beam_size=4",
                 (*DECODE, "--n_best=9", "--beam_size=4"), code=2),
         of_data("a seed beyond what dropout takes", lambda: None, "seed must be", (*TRAIN, "--seed=9999999")),

@@ -1,4 +1,4 @@
-"""The faults that are tried on the programs: what is wrong, which program meets it, what it must say of it.
+"""Faults for the programs: the fault, the program that meets it, and the required message.
 
 `tests/test_reliability.py` tries them, and `docs/reliability.md` is the table of what happened.
 """
@@ -64,13 +64,13 @@ class Fault:
 
 @dataclass(frozen=True)
 class Area:
-    """Faults of one kind of thing that comes in."""
+    """The faults of one kind of input."""
 
     title: str
     faults: list[Fault] = field(default_factory=list)
 
 
-# What makes something wrong.
+# Faults.
 
 
 def text(path: str, content: str | bytes) -> Callable[[], None]:
@@ -89,17 +89,17 @@ def zipped(path: str, content: bytes, cut: int | None = None, flipped: int | Non
 
 
 def cut(path: str, at: int) -> Callable[[], None]:
-    """`path` shortened to `at` bytes, or by so many where that is negative."""
+    """Cuts `path` to `at` bytes, or by -`at` bytes if it is negative."""
     return lambda: os.truncate(path, at if at >= 0 else os.path.getsize(path) + at)
 
 
 def fewer_lines(path: str) -> Callable[[], None]:
-    """Without its last line."""
+    """Removes the last line."""
     return lambda: Path(path).write_bytes(b"".join(Path(path).read_bytes().splitlines(keepends=True)[:-1]))
 
 
 def flip(path: str, at: int) -> Callable[[], None]:
-    """One bit of `path` turned over."""
+    """Flips one bit of `path`."""
 
     def write() -> None:
         data = bytearray(Path(path).read_bytes())
@@ -114,7 +114,7 @@ def gone(path: str) -> Callable[[], None]:
 
 
 def folder(path: str) -> Callable[[], None]:
-    """A directory, in place of whatever there was."""
+    """Replaces the file by a directory."""
 
     def make() -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -125,12 +125,12 @@ def folder(path: str) -> Callable[[], None]:
 
 
 def loop(path: str) -> Callable[[], None]:
-    """A symbolic link to itself."""
+    """Replaces the file by a symbolic link to itself."""
     return lambda: os.symlink(os.path.basename(path), path)
 
 
 def edited(path: str, change: Callable[[dict[str, Any]], Any]) -> Callable[[], None]:
-    """A JSON file with something changed in it."""
+    """Changes a JSON file."""
 
     def write() -> None:
         record = json.loads(Path(path).read_text("utf-8"))
@@ -156,12 +156,12 @@ def both(*steps: Callable[[], Any]) -> Callable[[], None]:
     return every
 
 
-# What a program is run in.
+# Environments of a program.
 
 
 @contextlib.contextmanager
 def unprivileged() -> Iterator[None]:
-    """Permissions of files hold for root too, who else passes over them."""
+    """Makes file permissions apply to root too."""
     if os.geteuid():
         yield
         return
@@ -182,7 +182,7 @@ def unprivileged() -> Iterator[None]:
 
 @contextlib.contextmanager
 def files_up_to(size: int) -> Iterator[None]:
-    """No file can be longer than `size` bytes: what a full disk is to a program, but for the name of the error."""
+    """Limits files to `size` bytes: like a full disk, except for the name of the error."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -193,7 +193,7 @@ def files_up_to(size: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def memory_up_to(size: int) -> Iterator[None]:
-    """The process may take no more than `size` bytes beyond what it has."""
+    """Limits the memory of the process to `size` bytes more than it has."""
     has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (has + size, hard))
@@ -205,7 +205,7 @@ def memory_up_to(size: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def at_work() -> Iterator[None]:
-    """Another trainer has the run."""
+    """Locks the run as another trainer does."""
     from filelock import FileLock
 
     with FileLock("RUN/.lock"):

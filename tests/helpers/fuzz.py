@@ -52,7 +52,7 @@ class Target(NamedTuple):
     heavy: bool = False  # needs TensorFlow
 
 
-# What is drawn.
+# Strategies.
 
 mutations = st.lists(  # of a file: (where, as a share of it; what is done; with which bytes)
     st.tuples(st.floats(0, 1), st.sampled_from(["flip", "insert", "remove", "cut"]), st.binary(min_size=1, max_size=9)),
@@ -118,7 +118,7 @@ def vocabulary() -> Vocabulary:
     return Vocabulary(str(FIXTURE / VOCABULARY))
 
 
-# What must hold of it.
+# Invariants.
 
 
 def trees(text: str) -> None:
@@ -150,7 +150,7 @@ def files_of_text(drawn: tuple[bytes, bool, list[Any]]) -> None:
 
 
 def words(texts: list[str]) -> None:
-    """Any Unicode comes back to the character, many texts at once as each alone; anything else is refused."""
+    """Any Unicode text is restored exactly, in a batch as alone; anything else is rejected."""
     try:
         encoded = vocabulary().encode(texts)
     except ValueError as error:
@@ -294,7 +294,7 @@ def translator() -> Any:
 
 
 def batch(texts: list[str]) -> None:
-    """Texts at once are translated as each alone: the same scores, and where the beam is sure the same words."""
+    """Texts are translated in a batch as each alone: the same scores, and the same words if the beam is certain."""
     together = translator().n_best(texts, 2, beam_size=2)
     assert len(together) == len(texts)
     for text, found in zip(texts, together, strict=True):
@@ -326,7 +326,7 @@ TARGETS = {
 
 
 def fuzz(name: str, examples: int, number: int | None = None) -> None:
-    """Draws so many examples for a target, from the seed `number`, or always the same where there is none."""
+    """Draws examples for a target, from the seed `number`, or always the same ones without a seed."""
     target = TARGETS[name]
     test = given(target.strategy)(_named(target.body))
     test = settings(
@@ -340,7 +340,7 @@ def fuzz(name: str, examples: int, number: int | None = None) -> None:
 
 
 def guided(name: str, minutes: float) -> int:
-    """What is drawn follows what was reached of the code. A process of its own, which libFuzzer ends: its exit code."""
+    """Draws examples guided by coverage, in a separate process that libFuzzer ends. Returns its exit code."""
     child = os.fork()
     if child == 0:
         import atheris

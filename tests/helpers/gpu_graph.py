@@ -1,4 +1,4 @@
-"""Where TensorFlow would compute and keep every value of a traced graph on a machine with GPUs.
+"""Predicts where TensorFlow computes and keeps each value of a traced graph on a machine with GPUs.
 
 TensorFlow's kernel registry holds the CUDA kernels on every machine, and which of their inputs and outputs lie in host
 memory. From that follows, without a GPU, which operation runs on which device and which edge of the graph is a copy.
@@ -38,7 +38,7 @@ class Copy(NamedTuple):
 
 
 class Audit(NamedTuple):
-    """What a traced function would do with a GPU."""
+    """Placement and copies of a traced function on a machine with a GPU."""
 
     operations: Counter[str]  # of all functions of the graph
     missing: Counter[str]  # operations without a kernel on the GPU for their data types, "... of strings" for texts
@@ -82,7 +82,7 @@ def _gpu_of(variable: Any) -> str:
 
 
 def audit(function: Any) -> Audit:
-    """Of a `tf.types.experimental.ConcreteFunction`, whose arguments come from the host."""
+    """Analyzes a `tf.types.experimental.ConcreteFunction`, whose arguments come from the host."""
     return _Auditor(function.graph).audit()
 
 
@@ -236,7 +236,7 @@ class _Call:
         return "GPU" in node.device if node.device else self.on_gpu
 
     def is_constant(self, node: Any) -> bool:
-        """Whether TensorFlow computes it before the run: an operation without state on constants alone."""
+        """Returns whether TensorFlow folds the node: a stateless operation on constants only."""
         if node.name not in self.constants:
             inputs = [self.source(each)[0] for each in node.input if not each.startswith("^")]
             given = all(each in self.body.nodes and self.is_constant(self.body.nodes[each]) for each in inputs)
@@ -279,7 +279,7 @@ class _Call:
         return self._held_in_host(node, argument, dtype)
 
     def _held_in_host(self, node: Any, argument: str, dtype: tf.DType) -> bool:
-        """Whether the operation takes or leaves that in host memory."""
+        """Returns whether the operation needs this input or output in host memory."""
         if dtype in ON_HOST or not self.runs_on_gpu(node):
             return True
         if node.op in (LOOPS | BRANCHES) and argument not in ("cond", "branch_index"):

@@ -40,7 +40,7 @@ tf.function(tf.nn.softmax)(tf.matmul(tf.ones([64, 64]), tf.ones([64, 64])))
 
 
 class Configuration(NamedTuple):
-    """How one run of the tests computes."""
+    """The configuration of one run of the tests."""
 
     instruction_set: str  # the highest that oneDNN may use
     onednn: bool  # whether TensorFlow's operations are oneDNN's; else they are Eigen's
@@ -55,14 +55,14 @@ class Configuration(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What oneDNN logs of a product and a softmax."""
+    """oneDNN's log of a product and a softmax."""
 
     instruction_set: str  # in oneDNN's words
     onednn: bool  # whether the softmax was oneDNN's
 
 
 class Result(NamedTuple):
-    """How one run of the tests ended."""
+    """The result of one run of the tests."""
 
     code: int
     output: str

@@ -1,4 +1,4 @@
-"""The paper's formulas as plainly as can be, for tests of what computes them faster."""
+"""The paper's formulas in their simplest form, for tests of faster implementations."""
 
 from __future__ import annotations
 

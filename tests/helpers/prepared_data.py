@@ -1,4 +1,4 @@
-"""What a prepared data directory holds."""
+"""Reads a prepared data directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from t2t_repro.token_ids import END
 
 
 def records(dataset: Dataset, split: str) -> list[Pair]:
-    """What the shards hold, as text, in order."""
+    """Returns the pairs of the shards as text, in order."""
     import tensorflow as tf
 
     vocabulary = Vocabulary(dataset.vocabulary)
@@ -28,7 +28,7 @@ def records(dataset: Dataset, split: str) -> list[Pair]:
 
 
 def bytes_of(directory: str) -> dict[str, str]:
-    """SHA-256 of every file that is not hidden."""
+    """Returns the SHA-256 of every file that is not hidden."""
     return {
         name: hashlib.sha256(Path(directory, name).read_bytes()).hexdigest()
         for name in os.listdir(directory)

@@ -28,7 +28,7 @@ def batch(rows: Sequence[Sequence[int]], extra_columns: int = 0) -> np.ndarray:
 
 @functools.cache
 def compiled_search(*models):
-    """Beam search as one graph for all shapes."""
+    """Returns beam search as one graph for all shapes."""
 
     @tf.function(input_signature=[IDS, INT, FLOAT, INT, IDS, INT])
     def search(source_BM, beam_size, alpha, extra_length, prefix_BP, min_length):

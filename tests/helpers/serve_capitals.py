@@ -1,4 +1,5 @@
-"""`serve` in a process of its own with `Capitals` for a model: python serve_capitals.py E '{"drain_seconds": 1}' MODE
+"""Runs `serve` in a separate process, with `Capitals` as its model: python serve_capitals.py E '{"drain_seconds": 1}'
+MODE
 
 MODE "deaf": the model never answers and cannot be cancelled; "slow": it takes 10 ms.
 """

@@ -1,5 +1,6 @@
-"""A miniature of the Wall Street Journal of the Penn Treebank, in its own layout: sentences of ours, many lines a tree,
-with traces, function tags and indices, an unlabelled bracket around each."""
+"""A miniature of the Wall Street Journal of the Penn Treebank, in its own layout: sentences of ours, several lines per
+tree,
+with traces, function tags and indices, an unlabeled bracket around each."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ NOTHING = "( (NP (-NONE- *) ))"  # no words but a trace: left out
 
 
 def trees(seed: int, number: int) -> str:
-    """So many trees as a file of the treebank has them."""
+    """Returns `number` trees in the format of a treebank file."""
     rng = random.Random(seed)
     return "\n".join(
         ["", NOTHING]

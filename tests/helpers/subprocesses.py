@@ -1,4 +1,4 @@
-"""Programs in a process of their own."""
+"""Runs programs in separate processes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which requests TensorFlow Serving's REST API understands, and as which tensors.
+"""The requests that TensorFlow Serving's REST API accepts, and their tensors.
 
-The rules are those of `FillPredictRequestFromJson` in tensorflow_serving/util/json_tensor.cc as of July 2026, restated:
+The rules follow `FillPredictRequestFromJson` in tensorflow_serving/util/json_tensor.cc as of July 2026, restated:
 TensorFlow Serving itself is not needed. Only dtypes of our signatures are known.
 """
 

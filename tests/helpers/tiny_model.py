@@ -37,7 +37,7 @@ SMALL = HParams(
     extra_length=4,
 )
 
-TINY = replace(  # three updates an epoch of `PROBLEM`
+TINY = replace(  # three steps per epoch of `PROBLEM`
     SMALL,
     name="tiny",
     num_layers=1,
@@ -55,7 +55,7 @@ FLOAT32 = TrainingOptions(precision="float32")
 
 
 def silent(line: str) -> None:
-    """A report that nobody reads."""
+    """A report function that discards its lines."""
 
 
 def random_model(vocab_size: int = 11, seed: int = 1, dtype: str = "float32", **changes: Any) -> Transformer:
@@ -80,7 +80,7 @@ def random_ids(rng: np.random.Generator, vocab_size: int, *shape: int) -> np.nda
 
 
 def seed(*parts: int) -> Any:
-    """What dropout is drawn from: [2] int32."""
+    """Returns a seed for dropout: [2] int32."""
     return keras.ops.convert_to_tensor(parts, "int32")
 
 

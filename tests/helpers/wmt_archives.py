@@ -127,7 +127,7 @@ def write_training(folder: Path, there: dict[str, dict[str, Lines]]) -> None:
 
 
 def sums(folder: Path) -> Any:
-    """What tensorflow-datasets' own tables would say, were these the archives: for `downloads._sums`."""
+    """Returns the tables that tensorflow-datasets would have for these archives: for `downloads._sums`."""
     from tensorflow_datasets.core.download.checksums import UrlInfo
 
     def of(builder: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""t2t-trainer as one machine of a test: of the problem of `small`, in parts of so many tokens as PART says, on as many
+"""t2t-trainer as one machine of a test, on the problem of `small`, with PART tokens per part, on as many
 CPUs as REPLICAS says."""
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def test_what_cannot_be_loaded_or_asked_for(exported, tmp_path):
     with pytest.raises(ValueError, match="is an export, which has no checkpoints to average"):
         t2t_repro.load(exported, average_checkpoints=5)
     for options in ({"int8": True}, {"precision": "float32"}):
-        with pytest.raises(ValueError, match="is an export, which decodes as it was written; load the run itself"):
+        with pytest.raises(ValueError, match="is an export, which whose precision is fixed; load the run instead"):
             t2t_repro.load(exported, **options)
     model = t2t_repro.load(exported)
     with pytest.raises(ValueError, match="n_best must be at least 1 and at most the beam size 2, got 3"):

@@ -304,7 +304,7 @@ def test_a_line_that_is_no_tree(program, files):
 
 
 def test_an_outer_bracket_in_one_file(program, files):
-    message = "one file has an unlabelled bracket around its sentences, ( (S ...)), and EVALB counts it\n"
+    message = "one file has an unlabeled bracket around its sentences, ( (S ...)), which EVALB counts\n"
     assert program("t2t-evalb", *files(f"( {GOLD})\n", f"{GOLD}\n")).err == message
     assert program("t2t-evalb", *files(f"( {GOLD})\n", f"({GOLD})\n")).err == ""
 

@@ -47,7 +47,7 @@ def test_the_same_as_without_it(problem: Problem, tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("sample", [0, 250])
 def test_the_same_trees_as_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: int):
-    """Of two corpora, one of them a parser's; a worker does not pass over the trees before its chunk."""
+    """Two corpora, one of them written by a parser. A worker starts at the trees of its chunk."""
     pytest.importorskip("apache_beam", reason="the extra 'beam' is not installed")
     from t2t_repro.preparation import beam_pipeline
 

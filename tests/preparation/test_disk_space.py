@@ -1,4 +1,4 @@
-"""Disk space: what a preparation takes is estimated before anything is downloaded, and compared with what is free."""
+"""Disk space of preparation: estimated before any download and compared with the free space."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def free(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: SimpleNamespace(free=number))
 
 
-def test_archives_are_as_large_as_they_are_known_to_be(tmp_path: Path):
+def test_archives_have_their_known_size(tmp_path: Path):
     found = needed(PROBLEMS["translate_ende_wmt14"], tmp_path)
     assert found["archives"] == sum(ARCHIVES.values())
     assert sum(found.values()) == pytest.approx(4.8 * GB, rel=0.03)  # as docs/data.md has it
     assert sum(needed(PROBLEMS["translate_enfr_wmt14"], tmp_path).values()) == pytest.approx(30 * GB, rel=0.03)
 
 
-def test_what_is_there_is_not_needed(tmp_path: Path):
+def test_existing_files_reduce_the_need(tmp_path: Path):
     problem = PROBLEMS["translate_ende_wmt14"]
     before = needed(problem, tmp_path)
     (tmp_path / "raw").mkdir()
@@ -71,7 +71,7 @@ def test_what_is_there_is_not_needed(tmp_path: Path):
     assert before["shuffle files"] - after["shuffle files"] == 300
 
 
-def test_text_of_ones_own_by_its_bytes(tmp_path: Path):
+def test_own_text_is_estimated_from_its_bytes(tmp_path: Path):
     plain = Problem(name="plain", description="", train=(files(tmp_path, b"a house\n" * 1_000),))
     encoded = int(60 * (16_000 // 140) + 0.45 * 16_000)
     assert needed(plain, tmp_path) == {
@@ -92,7 +92,7 @@ def test_text_of_ones_own_by_its_bytes(tmp_path: Path):
     assert sum(needed(PROBLEMS["translate_ende_cldr"], tmp_path).values()) == 0
 
 
-def test_too_small_a_disk_is_refused_before_anything_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_small_disk_is_rejected_before_the_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     free(monkeypatch, 2 * GB)  # for 1.7 GB of archives, but not for what is in them
     message = (
         rf"the disk is too small: about 4\.8 GB needed in '{tmp_path}.*' \(archives 1\.7, unpacked text 1\.4, "
@@ -112,7 +112,7 @@ def test_too_small_a_disk_is_refused_before_anything_is_downloaded(tmp_path: Pat
         (80, ["GB free"]),
     ],
 )
-def test_what_is_reported_and_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, available, reported):
+def test_needs_are_reported_or_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, available, reported):
     """80 GB expected, of which 30 are sure."""
     wanted = [Need("archives", str(tmp_path), 10 * GB, 10 * GB), Need("shards", str(tmp_path / "x"), 70 * GB, 20 * GB)]
     free(monkeypatch, available * GB)
@@ -125,7 +125,7 @@ def test_what_is_reported_and_what_is_refused(tmp_path: Path, monkeypatch: pytes
     assert len(lines) == len(reported) and all(part in line for part, line in zip(reported, lines, strict=True))
 
 
-def test_little_is_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_small_needs_are_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     lines: list[str] = []
     small = [Need("shards", str(tmp_path), GB - 1, GB // 4)]
     check(small, lines.append)
@@ -135,7 +135,7 @@ def test_little_is_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(lines) == 1 and "it may become full" in lines[0]
 
 
-def test_each_disk_has_its_own_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_each_disk_is_checked_separately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Downloads may be a link to another disk, which has the room that the first one lacks."""
     wanted = [Need("archives", "/far/downloads", 50 * GB, 50 * GB), Need("shards", "/near", GB, GB)]
     monkeypatch.setattr(disk_space, "nearest_folder", lambda path: path)

@@ -1,4 +1,4 @@
-"""Preparation: what is kept, dropped and held out, the shuffle, and that the outcome is always the same bytes."""
+"""Preparation: kept and dropped pairs, validation split, shuffle, and byte-identical results."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ from t2t_repro.problem import Generated, Pair, Problem, TextFiles
 from t2t_repro.registry import PROBLEMS
 
 PAIRS = [
-    (f"the {colour} house number {n}", f"das {colour}e Haus Nummer {n}")
-    for n in range(200)
-    for colour in ("red", "old")
+    (f"the {color} house number {n}", f"das {color}e Haus Nummer {n}") for n in range(200) for color in ("red", "old")
 ]
 
 
@@ -60,7 +58,7 @@ def data(tmp_path: Path) -> str:
     return str(tmp_path / "data")
 
 
-def test_what_is_prepared(text: Problem, data: str):
+def test_prepare_writes_vocabulary_shards_and_record(text: Problem, data: str):
     said: list[str] = []
     dataset = prepare(text, data, said.append)
     assert dataset.directory == os.path.join(data, "small")
@@ -81,7 +79,7 @@ def test_what_is_prepared(text: Problem, data: str):
     assert bytes_of(dataset.directory).keys() == names
 
 
-def test_what_dataset_json_says(text: Problem, data: str):
+def test_dataset_json_records_sources_and_statistics(text: Problem, data: str):
     dataset = prepare(text, data, silent)
     record = json.loads(Path(dataset.directory, "dataset.json").read_text("utf-8"))
     assert DatasetRecord.from_json(record) == dataset.record
@@ -123,7 +121,7 @@ def test_a_global_shuffle_over_shards(text: Problem, data: str, monkeypatch: pyt
     order = [PAIRS.index(pair) for pair in records(dataset, "train")]
     assert sorted(order) == list(range(400))
     neighbours = sum(abs(here - there) == 1 for here, there in zip(order, order[1:], strict=False))
-    assert neighbours < 10  # two in expectation: 399 pairs of neighbours, each with chance 2 / 400
+    assert neighbours < 10  # expected: two, from 399 pairs of neighbors with probability 2 / 400 each
     quarters = Counter((place // 100, number // 100) for place, number in enumerate(order))
     assert all(quarters[place, number] > 8 for place in range(4) for number in range(4))  # 25 in expectation
 
@@ -136,7 +134,7 @@ def test_validation_and_test_may_have_several_shards(text: Problem, data: str, m
     assert records(dataset, "validation") == PAIRS[:7]
 
 
-def test_what_is_dropped_is_counted(text: Problem, data: str, tmp_path: Path):
+def test_dropped_pairs_are_counted(text: Problem, data: str, tmp_path: Path):
     irregular = [("", "leer"), ("blank", " \u00a0"), ("red house " * 30, "kurz"), ("short", "altes Haus " * 30)]
     corpus = write(tmp_path, "irregular", irregular)
     said: list[str] = []
@@ -160,7 +158,7 @@ def test_a_line_above_1_mib_is_dropped_and_counted_if_the_corpus_allows(
     with pytest.raises(ValueError, match=r"long\.source, line 10: longer than 100,000 bytes; expected one sentence"):
         prepare(dataclasses.replace(text, train=(corpus,)), data, silent)
     allowed = dataclasses.replace(corpus, drop_long_lines=True)
-    problem = dataclasses.replace(text, train=(allowed,), max_length=10**6)  # of tokens there may be so many
+    problem = dataclasses.replace(text, train=(allowed,), max_length=10**6)  # any number of tokens is allowed
     dataset = prepare(problem, data, silent)
     train = dataset.record.splits["train"]
     assert (train.pairs_read, train.pairs, train.dropped) == (401, 400, {"too_long": 1})
@@ -169,7 +167,7 @@ def test_a_line_above_1_mib_is_dropped_and_counted_if_the_corpus_allows(
     assert "Ж" not in Vocabulary(dataset.vocabulary).subwords
 
 
-def test_data_made_before_a_field_was_there_is_still_read(text: Problem, data: str):
+def test_data_without_a_newer_field_is_still_read(text: Problem, data: str):
     first = prepare(text, data, silent)
     path = Path(first.directory, "dataset.json")
     record = json.loads(path.read_text("utf-8"))
@@ -183,7 +181,7 @@ def test_data_made_before_a_field_was_there_is_still_read(text: Problem, data: s
         prepare(dataclasses.replace(text, min_character_count=7), data, silent)
 
 
-def test_length_counts_the_end(text: Problem, data: str):
+def test_length_includes_eos(text: Problem, data: str):
     vocabulary = Vocabulary(prepare(text, data, silent).vocabulary)
     longest = max(len(ids) for pair in PAIRS for ids in vocabulary.encode(pair))
     for max_length, dropped in ((longest, False), (longest - 1, True)):
@@ -191,13 +189,13 @@ def test_length_counts_the_end(text: Problem, data: str):
         assert bool(prepare(problem, data, silent).record.splits["train"].dropped) == dropped
 
 
-def test_nothing_left_to_train_on(text: Problem, data: str):
+def test_no_remaining_training_pair_is_an_error(text: Problem, data: str):
     with pytest.raises(ValueError, match=r"too little training text is left of 400 pairs: 0 to train on.*too_long"):
         prepare(dataclasses.replace(text, max_length=2), data, silent)
     assert not Dataset.exists(os.path.join(data, "small"))
 
 
-def test_held_out_validation(text: Problem, data: str, tmp_path: Path):
+def test_validation_split_is_taken_from_training_text(text: Problem, data: str, tmp_path: Path):
     doubled = [*PAIRS, *[(source, target + "!") for source, target in PAIRS[::3]]]
     problem = dataclasses.replace(text, train=(write(tmp_path, "doubled", doubled),), validation=())
     said: list[str] = []
@@ -208,10 +206,10 @@ def test_held_out_validation(text: Problem, data: str, tmp_path: Path):
     assert not {source for source, _ in train} & {source for source, _ in validation}
     assert dataset.record.splits["validation"].held_out_of == "train"
     assert dataset.record.vocabulary.sentences == 2 * len(train)
-    assert said[3].endswith("held out of the training text")
+    assert said[3].endswith("taken from the training text")
 
 
-def test_held_out_whatever_the_order(monkeypatch: pytest.MonkeyPatch):
+def test_validation_split_is_independent_of_the_order(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(validation_split, "MAX_PAIRS", 10)
     sources = [f"source {number % 700}" for number in range(1000)]
     chosen = []
@@ -225,7 +223,7 @@ def test_held_out_whatever_the_order(monkeypatch: pytest.MonkeyPatch):
     assert 8 <= sum(source_hash(source) in chosen[0] for source in sources) <= 10
 
 
-def test_held_out_of_few_sources():
+def test_validation_split_of_few_sources():
     choice = ValidationSplit()
     for source in ["a"] * 60 + ["b"] * 40:
         choice.add(source)
@@ -233,7 +231,7 @@ def test_held_out_of_few_sources():
     lone = ValidationSplit()
     lone.add("a")
     lone.add("a")
-    with pytest.raises(ValueError, match="nothing to hold out for validation: .* 2 pairs with 1 different source"):
+    with pytest.raises(ValueError, match=r"too small for a validation split \(pairs: 2, different sources: 1\)"):
         lone.hashes()
 
 
@@ -253,7 +251,7 @@ def test_generated_text(data: str):
     assert prepare(problem, data, silent) == dataset
 
 
-def test_text_that_changes_between_readings(data: str):
+def test_text_that_changes_during_preparation_is_an_error(data: str):
     sizes = iter((400, 400, 400, 400, 390))  # counting, holding out, learning twice over, encoding
     problem = Problem(
         name="fickle", description="", vocab_size=330, train=(Generated(lambda: iter(PAIRS[: next(sizes)])),)
@@ -290,18 +288,18 @@ def test_translate_files(text: Problem, data: str):
         ({"train": (Generated(silent),)}, r"its train text was \S*train\.source .*, not helpers\.\S*silent; give"),  # type: ignore[arg-type]
     ],
 )
-def test_a_directory_that_holds_other_data(text: Problem, data: str, changes: dict, message: str):
+def test_directory_with_other_data_is_rejected(text: Problem, data: str, changes: dict, message: str):
     prepare(text, data, silent)
     with pytest.raises(ValueError, match=f"holds other data: {message}"):
         prepare(dataclasses.replace(text, **changes), data, silent)
 
 
-def test_what_changes_no_data_may_differ(text: Problem, data: str):
+def test_fields_without_effect_on_data_may_differ(text: Problem, data: str):
     first = prepare(text, data, silent)
     assert prepare(dataclasses.replace(text, description="other", target_language="de"), data, silent) == first
 
 
-def test_sources_that_changed_since(text: Problem, data: str):
+def test_changed_sources_are_detected(text: Problem, data: str):
     prepare(text, data, silent)
     path = Path(text.train[0].source)  # type: ignore[union-attr]
     content = path.read_bytes()
@@ -322,7 +320,7 @@ def damage(path: str, at: int) -> None:
         file.write(bytes([byte[0] ^ 1]))
 
 
-def test_damage_is_named(text: Problem, data: str):
+def test_damaged_files_are_named(text: Problem, data: str):
     dataset = prepare(text, data, silent)
     (shard,) = dataset.shards("train")
     again = r"; remove \S*dataset\.json to prepare again"
@@ -340,7 +338,7 @@ def test_damage_is_named(text: Problem, data: str):
         prepare(text, data, silent)
 
 
-def test_a_damaged_vocabulary_is_named(text: Problem, data: str):
+def test_damaged_vocabulary_is_named(text: Problem, data: str):
     dataset = prepare(text, data, silent)
     damage(dataset.vocabulary, 3000)
     with pytest.raises(ValueError, match=r"vocabulary\.model is damaged \(its SHA-256 differs\)"):
@@ -367,7 +365,7 @@ def test_a_damaged_vocabulary_is_named(text: Problem, data: str):
         (lambda record: record["problem"].update(hidden=1), "is damaged .*hidden"),
     ],
 )
-def test_a_damaged_dataset_json(text: Problem, data: str, change, message: str):
+def test_damaged_dataset_json_is_rejected(text: Problem, data: str, change, message: str):
     path = Path(prepare(text, data, silent).directory, "dataset.json")
     record = json.loads(path.read_text("utf-8"))
     change(record)
@@ -379,14 +377,14 @@ def test_a_damaged_dataset_json(text: Problem, data: str, change, message: str):
         prepare(text, data, silent)
 
 
-def test_no_prepared_data(tmp_path: Path):
+def test_missing_data_is_an_error(tmp_path: Path):
     with pytest.raises(
         FileNotFoundError, match=r"holds no prepared data \(no dataset\.json\); make it with t2t-datagen"
     ):
         Dataset.open(str(tmp_path))
 
 
-def test_bad_text_leaves_nothing_behind(text: Problem, data: str, tmp_path: Path):
+def test_invalid_text_leaves_no_files(text: Problem, data: str, tmp_path: Path):
     missing = dataclasses.replace(text, test=(TextFiles("/nowhere/a", "/nowhere/b"),))
     with pytest.raises(FileNotFoundError, match="no file '/nowhere/a'"):
         prepare(missing, data, silent)
@@ -402,7 +400,7 @@ def test_bad_text_leaves_nothing_behind(text: Problem, data: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("limit", [1_000, 30_000])
-def test_a_full_disk(text: Problem, data: str, limit: int):
+def test_full_disk_is_reported(text: Problem, data: str, limit: int):
     """A limit on the size of a file stands for it: the vocabulary or the shuffle does not fit."""
     directory = os.path.join(data, "small")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -416,7 +414,7 @@ def test_a_full_disk(text: Problem, data: str, limit: int):
     assert prepare(text, data, silent, verify=True)
 
 
-def test_a_shard_that_does_not_fit(tmp_path: Path):
+def test_shard_that_does_not_fit_on_disk_is_reported(tmp_path: Path):
     path = str(tmp_path / "train-00000-of-00001.tfrecord")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
@@ -428,13 +426,13 @@ def test_a_shard_that_does_not_fit(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_data_dir_that_is_a_file(text: Problem, tmp_path: Path):
+def test_data_dir_that_is_a_file_is_rejected(text: Problem, tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="^data_dir: '.*file' is a file; give a directory"):
         prepare(text, str(tmp_path / "file"), silent)
 
 
-def test_a_second_preparation_waits_and_says_so(text: Problem, data: str):
+def test_second_preparation_waits_and_reports(text: Problem, data: str):
     directory = os.path.join(data, "small")
     os.makedirs(directory)
     waiting = threading.Event()
@@ -459,7 +457,7 @@ class Stopped(BaseException):
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_stopped_at_every_write_and_continued(
+def test_preparation_resumes_after_any_write(
     text: Problem, tmp_path: Path, held: bool, monkeypatch: pytest.MonkeyPatch
 ):
     """Stopped before any file takes its name, with leftovers about, the same call ends with the same bytes."""
@@ -502,7 +500,9 @@ def test_stopped_at_every_write_and_continued(
         assert any(line.startswith("train") for line in said) == (stop <= recorded)
 
 
-def test_stopped_before_the_shuffle_is_removed(text: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_preparation_resumes_before_the_shuffle_is_removed(
+    text: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The account says that the training text is done; the files of the shuffle are still removed."""
     expected = bytes_of(prepare(text, str(tmp_path / "whole"), silent).directory)
     data, remove = str(tmp_path / "data"), shutil.rmtree
@@ -519,7 +519,7 @@ def test_stopped_before_the_shuffle_is_removed(text: Problem, tmp_path: Path, mo
     assert bytes_of(prepare(text, data, silent).directory) == expected
 
 
-def test_an_account_of_other_text_is_not_continued(text: Problem, data: str, tmp_path: Path):
+def test_progress_of_other_text_is_not_resumed(text: Problem, data: str, tmp_path: Path):
     with pytest.raises(ValueError, match="too little training text"):
         prepare(dataclasses.replace(text, max_length=2), data, silent)
     said: list[str] = []
@@ -529,7 +529,7 @@ def test_an_account_of_other_text_is_not_continued(text: Problem, data: str, tmp
 
 
 @pytest.mark.parametrize("damaged", ["", "{", "[]", '{"inputs": 3}', '{"inputs": {}, "splits": 3}'])
-def test_a_damaged_account_is_begun_anew(text: Problem, data: str, damaged: str):
+def test_damaged_progress_restarts_preparation(text: Problem, data: str, damaged: str):
     os.makedirs(os.path.join(data, "small"))
     Path(data, "small", "progress.json").write_text(damaged)
     assert prepare(text, data, silent).has("test")
@@ -537,7 +537,7 @@ def test_a_damaged_account_is_begun_anew(text: Problem, data: str, damaged: str)
 
 KILLS = """
 import os, random, signal, sys, time
-import tensorflow  # once: a fork then starts at once
+import tensorflow  # once: a fork then starts immediately
 from t2t_repro.preparation import pipeline as module
 from t2t_repro.problem import Problem, TextFiles
 
@@ -582,7 +582,7 @@ print(kills, "kills", len(expected), "files")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_killed_at_ten_random_moments(tmp_path: Path, processes: int):
+def test_preparation_survives_ten_random_kills(tmp_path: Path, processes: int):
     for name, side in zip("ab", zip(*PAIRS * 15, strict=True), strict=True):
         (tmp_path / name).write_text("".join(f"{text} {n}\n" for n, text in enumerate(side)), "utf-8")
     environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "TF_CPP_MIN_LOG_LEVEL": "3"}

@@ -41,7 +41,7 @@ def chunks(pairs: list[Pair] = PAIRS, size: int = 40) -> Iterator[Chunk]:
 
 
 def written(files: ShuffleFiles, processes: int) -> list[list[bytes]]:
-    """What is in each shard, and in the one for validation."""
+    """Returns the examples of each shard, and those for validation."""
     files.start()
     assert list(files.encode(chunks(), processes)) == list(range(8))
     return [list(files.shard(index)) for index in range(4)]
@@ -57,7 +57,7 @@ def test_every_pair_is_in_one_shard_and_counted(files: ShuffleFiles):
     assert (validation.kept, validation.lengths["inputs"].total()) == (2, 2)
 
 
-def test_the_same_from_any_number_of_processes(files: ShuffleFiles, tmp_path: Path):
+def test_result_is_the_same_for_any_number_of_processes(files: ShuffleFiles, tmp_path: Path):
     expected = written(files, 1)
     assert written(dataclasses.replace(files, folder=str(tmp_path / "more")), 2) == expected
 
@@ -90,12 +90,12 @@ def test_dead_process_is_an_error(files: ShuffleFiles):
     next(encoding)
     for child in multiprocessing.active_children():
         child.kill()
-    with pytest.raises(ChildProcessError, match="an encoding process ended before its work was done"):
+    with pytest.raises(ChildProcessError, match="a worker process was killed"):
         list(encoding)
     assert not multiprocessing.active_children()
 
 
-def test_what_fails_in_a_process_is_raised_here(files: ShuffleFiles):
+def test_worker_error_is_raised_in_the_parent(files: ShuffleFiles):
     os.makedirs(files.path(1))  # no file can take that name
     files.start()
     with pytest.raises(OSError, match="chunk-00001"):

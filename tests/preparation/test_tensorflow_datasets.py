@@ -41,7 +41,7 @@ def used(owner: Any, name: str) -> Any:
 
 
 @pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in NAMES.items() for name in names])
-def test_a_name_that_is_used_is_there(module: str, name: str):
+def test_every_used_name_exists(module: str, name: str):
     try:
         owner = importlib.import_module(module)
     except ImportError as error:
@@ -49,7 +49,7 @@ def test_a_name_that_is_used_is_there(module: str, name: str):
     assert used(owner, name) is not None
 
 
-def test_a_name_that_is_gone_fails_with_what_to_do():
+def test_missing_name_fails_with_a_remedy():
     with pytest.raises(pytest.fail.Exception, match=r"has no 'DATASET_MAPP' in .*keep its upper bound in setup\.py"):
         used(importlib.import_module("tensorflow_datasets.translate.wmt"), "DATASET_MAPP")
 

@@ -36,7 +36,7 @@ def test_subword_stays_within_a_word(tmp_path: Path):
     assert found["bpe"][:2] == ["▁Version", "2.0"] and "beta" in found["bpe"]
 
 
-def test_a_size_that_the_text_cannot_give(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_size_larger_than_the_text_allows_is_rejected(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     path = tmp_path / "v"
     with pytest.raises(ValueError, match=r"vocab_size 5000 is more than .*: 300 sentences give at most (\d+)") as error:
         learn_vocabulary(SENTENCES, str(path), "bpe", 5000)
@@ -82,14 +82,14 @@ def test_in_little_text_every_character_is_a_subword(tmp_path: Path):
     assert set(RARE) < set(Vocabulary(str(tmp_path / "v")).subwords)
 
 
-def test_the_least_count_can_be_given(tmp_path: Path):
+def test_minimum_character_count_can_be_set(tmp_path: Path):
     texts = [*SENTENCES, RARE, "ΩΩΩ"]
     for least, kept in ((1, {*RARE, "Ω"}), (2, {"Ω"}), (3, {"Ω"}), (4, set())):
         learn_vocabulary(texts, str(tmp_path / f"v{least}"), "bpe", 500, min_character_count=least)
         assert {*RARE, "Ω"} & set(Vocabulary(str(tmp_path / f"v{least}")).subwords) == kept
 
 
-def test_without_rare_characters_the_least_count_changes_nothing(tmp_path: Path):
+def test_minimum_character_count_has_no_effect_without_rare_characters(tmp_path: Path):
     for least in (0, 1, 5):
         learn_vocabulary(SENTENCES * 2, str(tmp_path / f"v{least}"), "word_piece", 400, min_character_count=least)
     assert len({Vocabulary(str(tmp_path / f"v{least}")).sha256 for least in (0, 1, 5)}) == 1
@@ -115,13 +115,13 @@ def test_rare_characters_fill_a_vocabulary_that_the_text_cannot_fill_otherwise(t
         (["fine", "not \udc80"], "bpe", 400, r"text 2 is not Unicode: a lone surrogate U\+DC80 at character 5"),
     ],
 )
-def test_learn_vocabulary_refuses_unusable_arguments(tmp_path: Path, texts, kind: str, size: int, message: str):
+def test_learn_vocabulary_rejects_invalid_arguments(tmp_path: Path, texts, kind: str, size: int, message: str):
     with pytest.raises(ValueError, match=message):
         learn_vocabulary(texts, str(tmp_path / "v"), kind, size)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_file_is_the_same_whatever_the_threads(tmp_path: Path):
+def test_file_is_the_same_for_any_number_of_threads(tmp_path: Path):
     hashes = set()
     for threads in (1, 2, 7):
         learn_vocabulary(SENTENCES, str(tmp_path / f"v{threads}"), "bpe", 400, num_threads=threads)

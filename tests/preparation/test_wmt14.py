@@ -88,14 +88,14 @@ def test_the_same_pairs_as_tensorflow_datasets(raw: Path, tmp_path: Path, langua
         assert [pair for pair in ours if all(pair)] == theirs
 
 
-def test_the_other_way_round(archives, raw: Path, tmp_path: Path):
+def test_languages_can_be_swapped(archives, raw: Path, tmp_path: Path):
     (corpus,) = problem("de", raw).test
     turned = dataclasses.replace(corpus, source_language="de", target_language="en")
     pairs = read(WmtDownloader(str(tmp_path / "downloads"), silent).fetch(turned))
     assert pairs == [(german, english) for english, german in archives[1]["de"]["newstest2014"]]
 
 
-def test_what_a_data_set_keeps_of_it_needs_no_files():
+def test_description_needs_no_files():
     (corpus,) = PROBLEMS["translate_enfr_wmt14"].train
     brief = {"dataset": "wmt14_translate/fr-en", "split": "train", "languages": "en-fr"}
     assert describe(corpus, hashed=False) == brief
@@ -123,15 +123,15 @@ def test_the_declared_line_counts_are_of_its_corpora():
 # What is there is checked, not trusted.
 
 
-def test_an_archive_of_another_sum(raw: Path, tmp_path: Path):
+def test_archive_with_another_sha256_is_rejected(raw: Path, tmp_path: Path):
     with open(raw / "dev.tgz", "ab") as file:
         file.write(b"more")
     address = r"Artifact http://data\.statmt\.org/wmt19/translation-task/dev\.tgz, .*raw/dev\.tgz, has wrong checksum"
-    with pytest.raises(ValueError, match=f"{address}: WMT has other archives of the same name; remove that file, or"):
+    with pytest.raises(ValueError, match=f"{address}: WMT has other archives of the same name; remove the file, or"):
         WmtDownloader(str(tmp_path / "downloads"), silent).fetch(problem("de", raw).test[0])
 
 
-def test_unpacked_files_are_read_again_and_made_anew(archives, raw: Path, tmp_path: Path):
+def test_damaged_unpacked_files_are_unpacked_again(archives, raw: Path, tmp_path: Path):
     (corpus,) = problem("de", raw).test
     said: list[str] = []
 
@@ -154,10 +154,10 @@ def test_unpacked_files_are_read_again_and_made_anew(archives, raw: Path, tmp_pa
     assert unpacked() == ["dev.tgz"]
 
 
-def test_an_archive_without_its_files(archives, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_archive_without_its_files_is_rejected(archives, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shutil.copy(raw / "training-parallel-un.tgz", raw / "dev.tgz")
     monkeypatch.setattr(downloads, "_sums", sums(raw))
-    with pytest.raises(ValueError, match=r"dev\.tgz holds no dev/newstest2013\.de, .*; fetch it again"):
+    with pytest.raises(ValueError, match=r"dev\.tgz does not contain dev/newstest2013\.de, .*; download it again"):
         WmtDownloader(str(tmp_path / "downloads"), silent).fetch(problem("de", raw).test[0])
 
 
@@ -167,7 +167,7 @@ def test_an_archive_without_its_files(archives, raw: Path, tmp_path: Path, monke
         ({"dataset": "wmt14_translate/en-de"}, "tensorflow-datasets has no WMT data set 'wmt14_translate/en-de'"),
         ({"dataset": "mnist"}, "tensorflow-datasets has no WMT data set 'mnist'"),
         ({"dataset": "no_such_thing"}, "tensorflow-datasets has no WMT data set 'no_such_thing'"),
-        ({"target_language": "fr"}, "wmt14_translate/de-en is of the languages de and en, not of en and fr"),
+        ({"target_language": "fr"}, "wmt14_translate/de-en has the languages de and en, not en and fr"),
         ({"split": "dev"}, "wmt14_translate/de-en has no split 'dev'; it has train, validation, test"),
         (
             {"dataset": "wmt14_translate/cs-en", "target_language": "cs"},
@@ -175,7 +175,7 @@ def test_an_archive_without_its_files(archives, raw: Path, tmp_path: Path, monke
         ),
     ],
 )
-def test_a_data_set_that_is_not_there(raw: Path, tmp_path: Path, change: dict, message: str):
+def test_unknown_data_set_is_rejected(raw: Path, tmp_path: Path, change: dict, message: str):
     corpus = dataclasses.replace(problem("de", raw).test[0], **change)
     with pytest.raises(ValueError, match=f"^{message}"):
         WmtDownloader(str(tmp_path / "downloads"), silent).fetch(corpus)
@@ -210,7 +210,7 @@ def server(raw: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         serving.shutdown()
 
 
-def test_downloaded_once_and_again_where_damaged(archives, server: list[str], tmp_path: Path):
+def test_archive_is_downloaded_once_and_again_if_damaged(archives, server: list[str], tmp_path: Path):
     corpus = problem("de").test[0]
     folder = tmp_path / "downloads"
     expected = archives[1]["de"]["newstest2014"]
@@ -231,7 +231,7 @@ def test_downloaded_once_and_again_where_damaged(archives, server: list[str], tm
     assert server == ["dev.tgz"] and not leftover.exists()
 
 
-def test_a_download_that_fails(raw: Path, server: list[str], tmp_path: Path):
+def test_failed_download_is_reported(raw: Path, server: list[str], tmp_path: Path):
     (raw / "training-parallel-commoncrawl.tgz").unlink()
     with pytest.raises(
         OSError, match=r"wmt14_translate/de-en cannot be downloaded \(Failed to get url .*404.*`raw_dir`: http"
@@ -239,7 +239,7 @@ def test_a_download_that_fails(raw: Path, server: list[str], tmp_path: Path):
         WmtDownloader(str(tmp_path / "downloads"), silent).fetch(problem("de").test[0])
 
 
-def test_a_corpus_of_another_number_of_lines_is_told_and_recorded(raw: Path, tmp_path: Path):
+def test_another_number_of_lines_is_reported_and_recorded(raw: Path, tmp_path: Path):
     from t2t_repro.preparation.pipeline import prepare
 
     said: list[str] = []
@@ -253,7 +253,7 @@ def test_a_corpus_of_another_number_of_lines_is_told_and_recorded(raw: Path, tmp
 
 
 def test_a_line_above_1_mib_is_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Of an archive with the right SHA-256, which nobody may edit."""
+    """The archive has the right SHA-256, so nobody may edit it."""
     from t2t_repro.preparation.pipeline import prepare
 
     folder = tmp_path / "raw"
@@ -308,7 +308,7 @@ class Stopped(BaseException):
 
 
 @pytest.mark.slow
-def test_stopped_at_every_write_and_continued(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_unpacking_resumes_after_any_write(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Unpacking included: whatever was last written, the same call ends with the same bytes."""
     from helpers.prepared_data import bytes_of
 

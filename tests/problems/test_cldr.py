@@ -22,7 +22,7 @@ both = pytest.mark.parametrize("language", ["de", "fr"])
 
 
 def outcomes(kind: str, language: str, draws: int = 40) -> set[tuple[str, str]]:
-    """What `kind` writes in English and in `language`, over many seeds."""
+    """Returns the texts of `kind` in English and in `language`, over many seeds."""
     import babel.dates
     import babel.lists
     import babel.numbers
@@ -43,14 +43,14 @@ def one_content(monkeypatch):
 
 
 def run(script: str) -> str:
-    """The output of `script` in a process of its own."""
+    """Returns the output of `script`, run in a separate process."""
     return subprocess.run(
         [sys.executable, "-c", script], cwd=CHECKOUT, capture_output=True, text=True, check=True
     ).stdout
 
 
 @both
-def test_as_many_pairs_as_promised(language):
+def test_splits_have_the_promised_sizes(language):
     problem = PROBLEMS[f"translate_en{language}_cldr"]
     corpora = [list(corpus.function()) for split in SPLITS for corpus in problem.corpora(split)]
     assert [len(pairs) for pairs in corpora] == [64_000, 1_000, 1_000]
@@ -102,7 +102,7 @@ def test_pairs_hold_what_people_type(language):
 
 @both
 def test_a_source_has_one_translation(language):
-    """Drawn anew, repetitions included: whatever the kind, the same English is always translated the same."""
+    """In new draws of every kind, including repetitions, equal English text always has the same translation."""
     listed = ("countries", "languages")  # their names are a table, and Babel looks them up slowly
     drawn = set().union(*(outcomes(kind, language, 600) for kind in cldr.KINDS if kind not in listed))
     assert [source for source, count in Counter(source for source, _ in drawn).items() if count > 1] == []
@@ -131,14 +131,14 @@ def test_dates(one_content):
     assert ("Friday, November 20, 2026 at 5:30 PM", "vendredi 20 novembre 2026 à 17:30") in outcomes("datetime", "fr")
 
 
-def test_the_may_of_may_5_is_never_short(monkeypatch):
+def test_month_of_may_5_is_written_in_full(monkeypatch):
     """English writes it in full and in short alike, German "5. Mai 2026" and "05.05.2026"."""
     monkeypatch.setattr(cldr, "_day", lambda rng: date(2026, 5, 5))
     assert [target for source, target in outcomes("date", "de") if source == "May 5, 2026"] == ["5. Mai 2026"]
 
 
 @both
-def test_12_hours_become_24(language):
+def test_12_hour_times_become_24_hour_times(language):
     """5:30 PM is 17:30, 12:05 AM is 00:05."""
     checked = 0
     for example in cldr.examples(language)["train"]:
@@ -158,7 +158,7 @@ def test_quantities(one_content):
     }
 
 
-def test_a_number_is_grouped_and_pointed_as_the_language_does():
+def test_numbers_have_the_separators_of_the_language():
     german, french = str.maketrans(",.", ".,"), str.maketrans(",.", " ,")
     assert all(source.translate(german) == target for source, target in outcomes("decimal", "de", 300))
     assert all(source.translate(french) == target for source, target in outcomes("decimal", "fr", 300))
@@ -174,7 +174,7 @@ def test_another_process_makes_the_same_pairs():
     assert run(script).strip() == hashlib.sha256(here.encode()).hexdigest()
 
 
-def test_a_smaller_set_is_made_alike():
+def test_smaller_splits_have_the_same_properties():
     small = cldr.examples("de", (100, 2, 3))
     assert [len(small[split]) for split in SPLITS] == [100, 2, 3]
     assert small["train"] == cldr.examples("de")["train"][:100]

@@ -297,13 +297,17 @@ def test_too_little_disk(data, estimated, tmp_path, monkeypatch):
         ("value < 3 and again(value + 1); print('done', end='')", 0, ""),
         ("sys.exit(3)", 3, ""),
         ("os.kill(os.getpid(), 15)", 143, ""),
-        ("os.kill(os.getpid(), 9)", 1, "t2t-x: does not fit: it was ended by SIGKILL, as happens if memory runs"),
+        (
+            "os.kill(os.getpid(), 9)",
+            1,
+            "t2t-x: does not fit: the process was killed by SIGKILL, as happens when memory runs",
+        ),
     ],
 )
 def test_what_the_kernel_does_without_a_word_is_told(child, code, error):
     source = (
         "import os, sys\nfrom absl import flags\nfrom t2t_repro.cli import launcher\n"
-        f"def body():\n    value, again = launcher.go_on_in_a_child(1)\n    {child}\n"
+        f"def body():\n    value, again = launcher.continue_in_child(1)\n    {child}\n"
         "sys.argv = ['t2t-x']\nsys.exit(launcher.run('t2t-x', '', flags.FlagValues(), body))\n"
     )
     done = in_a_process("-c", source)
