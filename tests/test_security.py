@@ -42,6 +42,7 @@ IMPORTS_BY_NAME = {
     "t2t_repro/selftest/child.py",  # a task of its own package
     "t2t_repro/__init__.py",
     "t2t_repro/registry.py",
+    "t2t_repro/task.py",  # a name of its own table
     "bin/t2t_registry.py",
     "t2t_repro/cli/launcher.py",
 }
