@@ -10,7 +10,7 @@ import tensorflow as tf
 from t2t_repro.data import input_pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.inference.memory import batches_in_memory
-from t2t_repro.inference.parallel import at_once
+from t2t_repro.inference.parallel import parallel_map
 from t2t_repro.inference.translator import Translator
 from t2t_repro.run import Run
 from t2t_repro.task import TASKS, task_of
@@ -56,7 +56,7 @@ def evaluate(
     longest = run.hparams.max_positions
     batches = list(input_pipeline.evaluation_batches(shards, max_tokens=longest))
     most = batches_in_memory(input_pipeline.EVALUATION_TOKENS, translator.model.vocab_size)
-    sums = tf.add_n(list(at_once(lambda batch: evaluator(batch["inputs"], batch["targets"]), batches, most)))
+    sums = tf.add_n(list(parallel_map(lambda batch: evaluator(batch["inputs"], batch["targets"]), batches, most)))
     smoothed, plain, correct, tokens = (float(x) for x in sums)
     weights = [os.path.basename(path) for path in to_average(run, average_checkpoints)]
     return {

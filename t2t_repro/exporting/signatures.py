@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2t_repro.inference.decoding_loop import NEVER
+from t2t_repro.inference.decoding_loop import NEG_INF
 from t2t_repro.inference.memory import SEARCH_BYTES, search_bytes
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model.int8 import must_be_exact
@@ -140,7 +140,7 @@ class ExportedTranslator(tf.Module):
             more = [[0, 0], [0, columns - count]]
             ids = tf.pad(found.ids[:, :count], [*more, [0, 0]], constant_values=PAD)
             texts = self._vocabulary.decode_tensor(tf.reshape(ids, [-1, tf.shape(ids)[2]]))
-            return tf.reshape(texts, [-1, columns]), tf.pad(found.scores[:, :count], more, constant_values=NEVER)
+            return tf.reshape(texts, [-1, columns]), tf.pad(found.scores[:, :count], more, constant_values=NEG_INF)
 
         nothing = tf.zeros([0, columns], tf.float32)
         most_rows = tf.minimum(TOKENS_AT_ONCE // lengths, SEARCH_BYTES // bytes_B)
@@ -148,8 +148,8 @@ class ExportedTranslator(tf.Module):
         lengths = _after(checks, lengths)
         texts, scores = _in_turns(search, (tf.as_string(nothing), nothing), lengths, most_rows, kinds)
         empty = (inputs == "")[:, None]
-        texts = tf.where(empty | (scores <= NEVER / 1e6), "", texts)
-        scores = tf.where(empty, 0.0, tf.where(scores <= NEVER / 1e6, -float("inf"), scores))
+        texts = tf.where(empty | (scores <= NEG_INF / 1e6), "", texts)
+        scores = tf.where(empty, 0.0, tf.where(scores <= NEG_INF / 1e6, -float("inf"), scores))
         return {"outputs": texts, "scores": scores}
 
     def _score(self, inputs: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from t2t_repro.inference.decoding_loop import NEVER, Beams, Sentences
+from t2t_repro.inference.decoding_loop import NEG_INF, Beams, Sentences
 from t2t_repro.inference.top_k import top_k
 from t2t_repro.parsing.linearization import CLOSE, OPEN, UNTOLD, split_words, symbol_of
 from t2t_repro.token_ids import END, PAD
@@ -58,7 +58,7 @@ class ParseConstraint:
         self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences, k: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The k likeliest pieces of brackets that may follow, and the next piece of the words, or END after the last
-        closing: log-probabilities and ids, [B, W, C]. What may not follow has the log-probability `NEVER`.
+        closing: log-probabilities and ids, [B, W, C]. What may not follow has the log-probability `NEG_INF`.
 
         Probabilities are the model's, and a word's is that of any word, for which one is given. They are not shared
         out among what may follow: a mistake after which nothing else may follow would cost nothing. With room for
@@ -88,9 +88,9 @@ class ParseConstraint:
         writes_BW = (left_BW > 0) & ((step > 0) | ~opens_BW | ~tf.reduce_any(opening_V))
         is_word_BWV &= (writes_BW | ends_BW)[:, :, None]
 
-        words_BW1 = tf.reduce_logsumexp(tf.where(is_word_BWV, logits_BWV, NEVER), axis=2, keepdims=True)
+        words_BW1 = tf.reduce_logsumexp(tf.where(is_word_BWV, logits_BWV, NEG_INF), axis=2, keepdims=True)
         all_BW1 = tf.reduce_logsumexp(logits_BWV, axis=2, keepdims=True)
-        values, ids = top_k(tf.reshape(tf.where(free_BWV, logits_BWV, NEVER), [-1, vocab_size]), k)
+        values, ids = top_k(tf.reshape(tf.where(free_BWV, logits_BWV, NEG_INF), [-1, vocab_size]), k)
         values, ids = (tf.reshape(x, [-1, width, tf.shape(x)[1]]) for x in (values, ids))
         values = tf.concat([values, words_BW1], axis=2)
         ids = tf.concat([ids, tf.where(next_BW == PAD, END, next_BW)[:, :, None]], axis=2)

@@ -45,7 +45,7 @@ class Settings:
     """What a server allows."""
 
     max_batch: int = 64  # rows that are run together
-    batches_at_once: int = 1  # each in a thread of its own
+    num_parallel_batches: int = 1  # each in a thread of its own
     batch_seconds: float = 0.005  # that the oldest request waits for others
     max_body: int = 1 << 20  # bytes
     max_connections: int = 512  # further ones are answered with 503 and closed
@@ -133,7 +133,7 @@ class Server:
             settings.batch_seconds,
             settings.max_waiting,
             self.metrics.batches.observe,
-            settings.batches_at_once,
+            settings.num_parallel_batches,
         )
         await self.batcher.start()
         yield

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.inference.beam_search import beam_search
-from t2t_repro.inference.decoding_loop import NEVER
+from t2t_repro.inference.decoding_loop import NEG_INF
 from t2t_repro.inference.sampling import sample
 from t2t_repro.token_ids import END, PAD
 
@@ -62,7 +62,7 @@ def hypotheses(found) -> list[list[Hypothesis]]:
     all_found = []
     for some_ids, some_scores in zip(found.ids.numpy(), found.scores.numpy(), strict=True):
         whole = [(row.tolist(), float(score)) for row, score in zip(some_ids, some_scores, strict=True)]
-        whole = [(row, score) for row, score in whole if score > NEVER / 1e6]
+        whole = [(row, score) for row, score in whole if score > NEG_INF / 1e6]
         for row, _ in whole:
             assert row.count(END) == 1 and PAD not in row[: row.index(END)] and not any(row[row.index(END) + 1 :])
         all_found.append([(tuple(row[: row.index(END) + 1]), score) for row, score in whole])

@@ -313,7 +313,7 @@ def test_idle_threads_share_what_waits():
         model.gate.set()
         return await asyncio.gather(*first, *rest)
 
-    found = served(ask, model=model, batch_seconds=0.5, batches_at_once=2)
+    found = served(ask, model=model, batch_seconds=0.5, num_parallel_batches=2)
     texts = [f"FIRST {n}" for n in range(6)] + [f"REST {n}" for n in range(4)]
     assert [body["predictions"][0]["outputs"] for _, body in found] == texts
     assert model.calls[:2] == [("serving_default", 3)] * 2
@@ -528,7 +528,7 @@ def test_there_is_a_thread_for_short_requests():
         gate.set()
         return short, await asyncio.gather(*long)
 
-    short, long = served(ask, model=model, batches_at_once=2)
+    short, long = served(ask, model=model, num_parallel_batches=2)
     assert {status for status, _ in short + long} == {200}
     assert model.calls[:5] == [("serving_default", 1)] * 5 and len(model.calls) == 37
 
@@ -667,7 +667,7 @@ def test_the_model_may_be_exchanged():
         there = await post(client, {"instances": ["a"]}, "/v1/models/m/versions/4:predict")
         return await first, second, state["version"], gone, there
 
-    first, second, version, gone, there = served(ask, model=old, batches_at_once=2)
+    first, second, version, gone, there = served(ask, model=old, num_parallel_batches=2)
     assert (first[0], second[0], version, gone[0], there[0]) == (200, 200, "4", 404, 200)
     assert old.calls == [("serving_default", 1)] and len(new.calls) == 2
 
