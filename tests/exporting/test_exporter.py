@@ -350,7 +350,9 @@ def test_attention_weights_are_counted_in_64_bits(run):
     text = "€" * 341  # three bytes each, and EOS
     assert [len(ids) for ids in translator.vocabulary.encode([text])] == [1_024]
     attention = ExportedTranslator(translator).signatures()["attention"]
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"or more of fewer: got pairs and tokens\] \[2048 1024\]"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"or more pairs of fewer: got pairs and tokens\] \[2048 1024\]"
+    ):
         attention(np.array([text] * 2_048), np.array(["12"] * 2_048))
 
 

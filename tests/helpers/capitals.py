@@ -1,4 +1,4 @@
-"""A model that writes capitals, in place of a `ServedModel`."""
+"""A stand-in for a `ServedModel` that writes capitals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPTIONS = {
 
 
 class Capitals:
-    """What a `ServedModel` is to the server. Keeps the rows of each call; waits if `gate` is not set."""
+    """The interface of a `ServedModel` for the server. Records the rows of each call; waits if `gate` is not set."""
 
     version, path, card, task = 3, "E/3", {"problem": {"name": "capitals"}}, task_of("bleu")
     metadata = {"serving_default": {"method_name": "tensorflow/serving/predict"}}

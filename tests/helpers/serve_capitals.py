@@ -1,7 +1,4 @@
-"""`serve` in a process of its own with `Capitals` for a model: python serve_capitals.py E '{"drain_seconds": 1}' MODE
-
-MODE "deaf": the model never answers and cannot be cancelled; "slow": it takes 10 ms.
-"""
+"""Runs `serve` with `Capitals` as the model: python serve_capitals.py E '{"drain_seconds": 1}' MODE"""
 
 import json
 import sys

@@ -406,7 +406,7 @@ def test_a_mark_at_each_place_of_a_word(untrained, mark):
 
 def test_given_words_take_no_prefix_and_no_least_length(untrained):
     for options in ({"prefixes": ["We"]}, {"min_length": 2}):
-        with pytest.raises(ValueError, match="constrained to given words: leave out prefixes and min_length"):
+        with pytest.raises(ValueError, match="constrained to the words of the text: leave out prefixes and min_length"):
             untrained.translator.n_best(["We see"], 1, **options)
 
 
