@@ -110,14 +110,14 @@ class ExportedTranslator(tf.Module):
             with tf.control_dependencies([must_be_exact(tf.size(inputs))]):
                 inputs = tf.identity(inputs)
         if constraint is not None:
-            inputs, words = constraint.given_tensor(inputs)
-            given = self._vocabulary.encode_tensor(words)[:, :-1]
+            inputs, words = constraint.required_words_tensor(inputs)
+            required = self._vocabulary.encode_tensor(words)[:, :-1]
         # truncated as by t2t-decoder: the first tokens and EOS
         tokens = self._vocabulary.encode_tensor(inputs)[:, :-1][:, : limit - 1]
         sources = tf.concat([tokens, tf.fill([tf.size(inputs), 1], END)], axis=1)
 
         lengths = sources.row_lengths()
-        longest = lengths if constraint is None else tf.maximum(lengths, given.row_lengths() + 1)
+        longest = lengths if constraint is None else tf.maximum(lengths, required.row_lengths() + 1)
         beam_size, alpha, extra_length, n_best = (
             tf.broadcast_to(option, tf.shape(lengths)) for option in (beam_size, alpha, extra_length, n_best)
         )
@@ -135,8 +135,8 @@ class ExportedTranslator(tf.Module):
             if constraint is None:
                 found = self._translator.search(source_BM, *options)
             else:
-                given_BG = tf.gather(given, rows).to_tensor(default_value=PAD)
-                found = self._translator.constrained_search(source_BM, *options, given_BG)
+                required_BG = tf.gather(required, rows).to_tensor(default_value=PAD)
+                found = self._translator.constrained_search(source_BM, *options, required_BG)
             count = n_best[rows[0]]
             more = [[0, 0], [0, columns - count]]
             ids = tf.pad(found.ids[:, :count], [*more, [0, 0]], constant_values=PAD)

@@ -39,7 +39,7 @@ def beam_search(
     extra_length: tf.Tensor | int,
     prefix_BP: tf.Tensor | None = None,
     min_length: tf.Tensor | int = 0,
-    given_BG: tf.Tensor | None = None,
+    required_BG: tf.Tensor | None = None,
     constraint: Constraint | None = None,
 ) -> Hypotheses:
     """Returns the best translations of each source with their scores, best first.
@@ -57,10 +57,10 @@ def beam_search(
       prefix_BP: tokens that each translation starts with, padded with PAD. A longer prefix raises the maximum length.
       min_length: number of tokens before END. A larger number raises the maximum length.
       constraint: limits the tokens that may follow. It excludes `prefix_BP` and `min_length`.
-      given_BG: ids of the words that a constrained output must contain, padded with PAD.
+      required_BG: ids of the words that a constrained output must contain, padded with PAD.
     """
     ensemble = Ensemble.of(models)
-    sentences = sentences_of(ensemble, source_BM, extra_length, prefix_BP, min_length, given_BG=given_BG)
+    sentences = sentences_of(ensemble, source_BM, extra_length, prefix_BP, min_length, required_BG=required_BG)
     # one open beam; the others can never win
     log_p_W = tf.where(tf.range(beam_size) == 0, 0.0, NEG_INF)
     beams = first_beams(ensemble, tf.tile(log_p_W[None], [tf.shape(source_BM)[0], 1]))

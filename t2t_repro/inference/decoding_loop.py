@@ -38,7 +38,7 @@ class Sentences(NamedTuple):
     shortest: tf.Tensor  # [B] int32: minimum number of tokens before END
     longest: tf.Tensor  # [B] int32: maximum number of tokens, END included
     prefix: tf.Tensor  # [B, P + 1] int32: tokens that the translation starts with, padded with PAD
-    given: tf.Tensor  # [B, G + 1] int32: words that the output must contain, padded with PAD: see `Constraint`
+    required: tf.Tensor  # [B, G + 1] int32: words that the output must contain, padded with PAD: see `Constraint`
     draws: tf.Tensor  # [B, W, >= longest] float32 in [0, 1): random numbers for sampling
     memories: tuple[Any, ...]  # per model and layer: [B, H, M, K] and [B, H, M, E]
 
@@ -70,12 +70,12 @@ class DecodingStrategy(Protocol):
 class Constraint(Protocol):
     """A restriction on decoding: the output must contain the words of its source, with other tokens between them."""
 
-    def given(self, texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    def required_words(self, texts: Sequence[str]) -> tuple[list[str], list[str]]:
         """Returns the texts as the model reads them, and the words that each output must contain, as the output spells
         them."""
 
-    def given_tensor(self, texts_B: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the same as `given`, in a graph."""
+    def required_words_tensor(self, texts_B: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the same as `required_words`, in a graph."""
 
     def candidates(
         self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences, k: tf.Tensor
@@ -102,7 +102,7 @@ def sentences_of(
     prefix_BP: tf.Tensor | None = None,
     min_length: tf.Tensor | int = 0,
     draws_BWL: tf.Tensor | None = None,
-    given_BG: tf.Tensor | None = None,
+    required_BG: tf.Tensor | None = None,
 ) -> Sentences:
     """Returns a batch before its first step.
 
@@ -113,9 +113,9 @@ def sentences_of(
     batch = tf.shape(source_BM)[0]
     if prefix_BP is None:
         prefix_BP = tf.zeros([batch, 0], tf.int32)
-    if given_BG is None:
-        given_BG = tf.zeros([batch, 0], tf.int32)
-    written_B = tf.math.count_nonzero(tf.concat([prefix_BP, given_BG], axis=1), axis=1, dtype=tf.int32)
+    if required_BG is None:
+        required_BG = tf.zeros([batch, 0], tf.int32)
+    written_B = tf.math.count_nonzero(tf.concat([prefix_BP, required_BG], axis=1), axis=1, dtype=tf.int32)
     needed_B = tf.maximum(written_B, min_length) + 1
     longest_B = tf.math.count_nonzero(source_BM != PAD, axis=1, dtype=tf.int32) + extra_length
     return Sentences(
@@ -123,7 +123,7 @@ def sentences_of(
         shortest=tf.fill([batch], min_length),
         longest=tf.where(needed_B > 1, tf.maximum(longest_B, needed_B), longest_B),
         prefix=tf.pad(prefix_BP, [[0, 0], [0, 1]], constant_values=PAD),
-        given=tf.pad(given_BG, [[0, 0], [0, 1]], constant_values=PAD),
+        required=tf.pad(required_BG, [[0, 0], [0, 1]], constant_values=PAD),
         draws=tf.zeros([batch, 0, 0]) if draws_BWL is None else draws_BWL,
         memories=ensemble.memories(source_BM),
     )

@@ -162,7 +162,7 @@ class Translator:
         if self.constraint is not None:
             if prefixes is not None or min_length:
                 raise ValueError("decoding is constrained to the words of the text: leave out prefixes and min_length")
-            texts, prefixes = self.constraint.given(texts)
+            texts, prefixes = self.constraint.required_words(texts)
         found = self._decode(best, texts, width if n > 1 else 1, width, report, prefixes, min_length, advance)
         return [distinct(hypotheses, n) for hypotheses in found]
 
@@ -269,10 +269,12 @@ class Translator:
         return beam_search(self.ensemble, source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
 
     @tf.function(autograph=False, input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS])
-    def constrained_search(self, source_BM: Any, beam_size: Any, alpha: Any, extra_length: Any, given_BG: Any) -> Any:
-        """Runs `search` under the constraint. The output contains the words `given_BG`."""
-        given = {"given_BG": given_BG, "constraint": self.constraint}
-        return beam_search(self.ensemble, source_BM, beam_size, alpha, extra_length, **given)
+    def constrained_search(
+        self, source_BM: Any, beam_size: Any, alpha: Any, extra_length: Any, required_BG: Any
+    ) -> Any:
+        """Runs `search` under the constraint. The output contains the words `required_BG`."""
+        options = {"required_BG": required_BG, "constraint": self.constraint}
+        return beam_search(self.ensemble, source_BM, beam_size, alpha, extra_length, **options)
 
     @tf.function(
         autograph=False,

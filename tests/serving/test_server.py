@@ -153,12 +153,12 @@ def test_state_and_metadata():
         ({"signature_name": "score", "inputs": ["a"]}, '"inputs" must be an object with inputs, targets, got a list'),
         (
             {"signature_name": "score", "inputs": {"inputs": ["a"], "targets": []}},
-            "of one length: inputs has 1, targets has 0",
+            "equal length: inputs has 1, targets has 0",
         ),
         ({"signature_name": "translate", "instances": [{"inputs": "a", "scalar": 2}]}, "one value for all rows"),
         (
             {"signature_name": "translate", "inputs": {"inputs": ["a", "b", "c"], "beam_size": [2, 3]}},
-            "of one length: inputs has 3, beam_size has 2",
+            "equal length: inputs has 3, beam_size has 2",
         ),
         (
             {"signature_name": "translate", "inputs": {"inputs": ["a"] * 1024, "beam_size": 64, "extra_length": 1024}},

@@ -46,7 +46,7 @@ def test_trees_are_served(parser, exported):
     assert found["repairs"].sum() == ours.repairs and found["scores"].shape == (4,)
     assert [text.decode() for text in found["symbols"]] == ours.translator.translate(SENTENCES)
     shown = page.render(model, "m")
-    assert 'data-signature="parse"' in shown and ">Parse</button>" in shown and "Tokens of a sentence" in shown
+    assert 'data-signature="parse"' in shown and ">Parse</button>" in shown and "tokens separated by spaces" in shown
 
 
 @pytest.mark.numeric
