@@ -17,7 +17,7 @@ from t2t_repro.inference.top_k import top_k
 from t2t_repro.parsing.linearization import CLOSE, OPEN, UNKNOWN_TAG, split_words, symbol_of
 from t2t_repro.token_ids import END, PAD
 
-# What starts with a token. _FIRST_OPENING: opens a bracket as the first token, and continues a word elsewhere.
+# The type of a token. _FIRST_OPENING opens a bracket as the first token, and continues a word elsewhere.
 _INSIDE, _WORD, _OPENING, _FIRST_OPENING, _CLOSING = range(5)
 _SPACE = "\u2581"  # sentencepiece's symbol for a space
 

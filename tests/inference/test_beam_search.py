@@ -100,7 +100,7 @@ def everything(model, source: list[int], alpha: float, longest: int) -> list[tup
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 def test_wide_beam_is_exhaustive_search(alpha):
-    """Of at most 4 tokens there are 85 targets: a beam of 100 drops none of them.
+    """There are 85 targets of at most 4 tokens: a beam of 100 drops none of them.
 
     With a model of one layer TensorFlow's optimizer once made the result empty.
     """
