@@ -25,6 +25,15 @@ CHECKED = [  # of t2t_repro, with the tests of the same name
     *("evaluation", "exporting", "inference", "model", "parsing", "serving", "translation"),
     *("saved_model.py", "task.py"),
 ]
+HELPERS = [
+    "attention_weights",
+    "browser",
+    "capitals",
+    "reference_decoder",
+    "serve_capitals",
+    "small_treebank",
+    "tf_serving",
+]
 FEW = 3  # words: a shorter string is a name or a key, not prose
 FIRST_WORDS = {"what", "of", "whether", "where"}  # never the first word of a docstring
 DIRECTIVE = re.compile(r"# *(?:noqa|type:|fmt:|!|ruff:)")
@@ -97,9 +106,9 @@ def passages(text: str) -> Iterator[Passage]:
 
 
 def modules(checked: list[str]) -> list[Path]:
-    """Returns the modules of the listed packages and modules, and their tests."""
+    """Returns the modules of the listed packages and modules, their tests, and the listed helpers."""
     library, tests = CHECKOUT / "t2t_repro", CHECKOUT / "tests"
-    found: set[Path] = set()
+    found = {tests / "helpers" / f"{name}.py" for name in HELPERS}
     for name in checked:
         if name.endswith(".py"):
             found |= {path for path in (library / name, tests / f"test_{name}") if path.exists()}
