@@ -134,14 +134,14 @@ def _checked(blocks: Iterable[Block], corpus: Trees) -> Iterator[Block]:
         yield block
     for path, number in read.items():
         if not number:
-            raise ValueError(f"no tree in {path}; expected Penn Treebank bracketing, (S (NP (PRP We)) ...)")
+            raise ValueError(f"{path} has no tree; expected Penn Treebank bracketing, (S (NP (PRP We)) ...)")
     if dropped > max(MOST_DROPPED * read.total(), FEW) or dropped == read.total():
         raise ValueError(
             f"{dropped:,} of {read.total():,} in {corpus.path} are not trees, the first: {fault}. At most "
             f"{MOST_DROPPED:.0%} is dropped; expected a tree per line, or one whose further lines are indented"
         )
     if not trees:
-        raise ValueError(f"no tree with words in {corpus.path}; expected (S (NP (PRP We)) ...)")
+        raise ValueError(f"{corpus.path} has no tree with words; expected (S (NP (PRP We)) ...)")
 
 
 def paths(corpus: Trees) -> list[str]:

@@ -113,7 +113,7 @@ def read_trees(path: str) -> Iterator[Tree]:
     for number, tree in enumerate(parse_lines(lines_of_trees(path), path), start=1):  # noqa: B007
         yield tree
     if not number:
-        raise ValueError(f"no tree in {path}; expected Penn Treebank bracketing, (S (NP (PRP We)) ...)")
+        raise ValueError(f"{path} has no tree; expected Penn Treebank bracketing, (S (NP (PRP We)) ...)")
 
 
 def lines_of_trees(path: str) -> Iterator[str]:
