@@ -178,7 +178,7 @@ def test_subset_of_newstest2014(corpora):
 @pytest.mark.parametrize(
     ("hypothesis", "message"),
     [
-        (b"", "hyp is empty; expected one sentence per line"),
+        (b"", "hyp is empty; expected one sentence"),
         (
             b"eins\nzwei\n",
             "hyp has 2 lines and ref has 3; line n of one must be the translation of line n of the other",
