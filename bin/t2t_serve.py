@@ -71,16 +71,16 @@ def serve() -> None:
         if importlib.util.find_spec(package) is None:
             raise ValueError(f"{distribution} is not installed; install it with: pip install 't2t_repro[serve]'")
     launcher.load_tensorflow()
-    from t2t_repro.inference.parallel import batches_at_once, set_batches, set_threads
+    from t2t_repro.inference.parallel import num_parallel_batches, set_batches, set_threads
     from t2t_repro.serving.app import Settings
     from t2t_repro.serving.server import serve as answer
 
     set_threads(FLAGS.threads_per_batch)
-    set_batches(batches_at_once() + 1)  # one more, only for short requests
+    set_batches(num_parallel_batches() + 1)  # one more, only for short requests
     _log_to_stderr()
     settings = Settings(
         max_batch=FLAGS.max_batch,
-        batches_at_once=batches_at_once(),
+        num_parallel_batches=num_parallel_batches(),
         batch_seconds=FLAGS.batch_ms / 1000,
         max_body=FLAGS.max_body,
         max_requests=FLAGS.max_requests,

@@ -1,8 +1,8 @@
-"""A SavedModel that `t2t_repro.exporting` wrote: where it is, what its model card says, and calls of its signatures.
+"""A SavedModel written by `t2t_repro.exporting`: its location, its model card, and calls of its signatures.
 
-    E/1/saved_model.pb, E/1/model_card.json, E/2/...        numbered folders, of which the newest is taken
+    E/1/saved_model.pb, E/1/model_card.json, E/2/...        numbered folders; the newest is loaded
 
-What finds a version imports the standard library alone.
+Finding a version needs only the standard library.
 """
 
 from __future__ import annotations
@@ -22,29 +22,31 @@ if TYPE_CHECKING:
 
 GRAPH, CARD = "saved_model.pb", "model_card.json"
 DEFAULT_SIGNATURE = "serving_default"
-_ASSERTION = re.compile(r"assertion failed: (.*)")  # as far as the line goes: then TensorFlow names the node
+_ASSERTION = re.compile(
+    r"assertion failed: (.*)"
+)  # up to the end of the line: TensorFlow names the node on the next one
 
 
 class WrongInput(ValueError):  # noqa: N818
-    """The model itself refuses what it was given."""
+    """The model refuses its inputs."""
 
 
 class Cancellable(Protocol):
-    """How a signature is called so that another thread can end the call: `t2t_repro.serving.cancellation`."""
+    """A way to call a signature that another thread can cancel: `t2t_repro.serving.cancellation`."""
 
     def call(self, function: Any, inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Returns `function(**inputs)`."""
 
 
 def holds_graph(path: str) -> bool:
-    """Returns whether `path` itself is the folder of a SavedModel."""
+    """Returns true if `path` itself is the folder of a SavedModel."""
     return os.path.isfile(os.path.join(path, GRAPH))
 
 
 def newest_version(export_dir: str) -> int:
     """Returns the highest number that names a folder with a SavedModel.
 
-    Raises FileNotFoundError if there is none, saying what is there.
+    Raises FileNotFoundError if there is none; the message describes what the folder contains.
     """
     if not os.path.isdir(export_dir):
         raise FileNotFoundError(f"export_dir: no directory {export_dir!r}; give the one that t2t-exporter wrote to")
@@ -52,15 +54,15 @@ def newest_version(export_dir: str) -> int:
     versions = [number for number in numbers if holds_graph(os.path.join(export_dir, str(number)))]
     if not versions:
         what = "its versions are in another format" if numbers else "it has no numbered folder"
-        raise FileNotFoundError(f"export_dir: {export_dir!r} holds no SavedModel, {what}; write one by t2t-exporter")
+        raise FileNotFoundError(f"export_dir: no SavedModel in {export_dir!r}, {what}; write one with t2t-exporter")
     return max(versions)
 
 
 class SavedModel:
-    """The SavedModel in the folder `path`, loaded. `card` is its model card, empty if it has none.
+    """A loaded SavedModel from the folder `path`. `card` is its model card, empty if it has none.
 
-    Raises ValueError if it is damaged, if TensorFlow lacks one of its operations, or if this processor cannot compute
-    in its precision.
+    Raises ValueError if it is damaged, if TensorFlow lacks one of its operations, or if this processor does not support
+    its precision.
     """
 
     def __init__(self, path: str):
@@ -72,16 +74,16 @@ class SavedModel:
         try:
             self.card: dict[str, Any] = read_json(card) if os.path.exists(card) else {}
             self.task = task_of(self.card.get("problem", {}).get("metric", DEFAULT_METRIC))
-            self._loaded = tf.saved_model.load(path)  # kept, for signatures do not keep their variables
+            self._loaded = tf.saved_model.load(path)  # kept, because signatures do not keep their variables alive
         except (AttributeError, KeyError, TypeError, ValueError, OSError, tf.errors.OpError) as error:
             raise ValueError(f"{path} is damaged: {str(error).splitlines()[0]}; export the run again") from None
-        except RuntimeError as error:  # an operation is not registered: without int8 no processor lacks one
+        except RuntimeError as error:  # an operation is not registered: only those of int8 can be missing
             reason = str(error).partition(".")[0]
             raise ValueError(f"{path} cannot run here: {reason}; export it without int8") from None
         self._choose_precision()
 
     def inputs(self, signature: str) -> dict[str, tf.TensorSpec]:
-        """Returns what a signature takes."""
+        """Returns the inputs of a signature."""
         return dict(self._loaded.signatures[signature].structured_input_signature[1])
 
     def call(
@@ -89,8 +91,8 @@ class SavedModel:
     ) -> dict[str, np.ndarray]:
         """Returns the outputs of a signature, strings as bytes.
 
-        Raises `WrongInput` if a check in the graph fails, of the inputs or of this processor's products, and what
-        `cancellable` raises.
+        Raises `WrongInput` if a check in the graph fails, of the inputs or of this processor's products. Also raises
+        the exceptions of `cancellable`.
         """
         import tensorflow as tf
 
@@ -112,5 +114,5 @@ class SavedModel:
         fault = "" if tf.config.list_physical_devices("GPU") else processor.bfloat16_fault()
         if precision == "bfloat16" and fault:
             raise ValueError(f"{self.path} computes in bfloat16, and {fault}; export the run in float32")
-        # in the whole process; TensorFlow's own default is to multiply float32 in TF32 if a GPU has it
+        # in the entire process; TensorFlow's default is to multiply float32 in TF32 on GPUs that support it
         tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")

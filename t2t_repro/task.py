@@ -1,8 +1,8 @@
-"""Task: how text becomes source and target, what decoding obeys, how its output becomes text, and what scores it.
+"""Task: how text becomes source and target, which constraint decoding obeys, how output becomes text, and its score.
 
-A task is one object, `TASK` in the module `task` of its package: `t2t_repro/translation/`, `t2t_repro/parsing/`. A
-problem names its task by the metric of it, and the other packages receive it as `problem.task`. The module of a task
-imports TensorFlow only inside its functions, so that a problem can be declared and listed without it.
+A task is the object `TASK` in the module `task` of its package: `t2t_repro/translation/`, `t2t_repro/parsing/`. A
+problem selects its task by the metric, and other packages receive it as `problem.task`. The module of a task imports
+TensorFlow only inside functions, so that problems can be declared and listed without it.
 """
 
 from __future__ import annotations
@@ -36,39 +36,39 @@ class Decoder(Protocol):
 
 
 class Task(Protocol):
-    """What problems of one kind share.
+    """Everything that problems of one kind share.
 
-    `references` are the task's own: pairs of texts for translation, trees for parsing.
+    `references` have the type of the task: pairs of texts for translation, trees for parsing.
     """
 
     name: str
-    takes_trees: bool  # its corpora are `Trees`, and prepared data keeps those that it is scored against
-    own_files: str  # the problem of this task that takes the user's own files
-    preview_extra_length: int  # tokens of a previewed output beyond its source: an untrained model does not end
-    signature: str  # of an export: the best output of each text
-    ctranslate2_note: str  # for the README of an export to CTranslate2, which knows no constraint
-    page_hint: str  # of the page that t2t-serve shows: what to type, and the button
+    takes_trees: bool  # its corpora are `Trees`, and prepared data contains the reference trees
+    own_files: str  # the problem of this task for the user's own files
+    preview_extra_length: int  # `extra_length` of previews: an untrained model rarely writes EOS
+    signature: str  # of an export: returns the best output of each text
+    ctranslate2_note: str  # for the README of an export to CTranslate2, which has no constraints
+    page_hint: str  # texts on the page of t2t-serve: the label of the input, and the button
     page_action: str
 
     def constraint(self, vocabulary: Vocabulary) -> Constraint | None:
-        """Returns what beam search obeys, or None."""
+        """Returns the constraint of beam search, or None."""
 
     def decoder(self, translator: Any, well_formed: bool = False) -> Decoder:
         """Returns the decoder of a `Translator` or an `ExportedModel`.
 
-        With `well_formed`, an output that needs no repair goes before those that do.
+        With `well_formed`, outputs that need no repair rank before those that do.
         """
 
     def summary(self, decoder: Any) -> str:
-        """Returns what is to be reported of all that `decoder` has decoded; "" for nothing."""
+        """Returns the report on all outputs of `decoder`; "" for nothing."""
 
     def served(self, signature: str, inputs: Mapping[str, Any], outputs: dict[str, Any]) -> dict[str, Any]:
-        """Returns the outputs of an export's signature, which are arrays, as clients of a server receive them."""
+        """Returns the outputs of an export's signature, which are arrays, in the form for clients of a server."""
 
     def references(
         self, dataset: Dataset, split: str, vocabulary: Vocabulary, longest: int | None = None
     ) -> Sequence[Any]:
-        """Returns what a split is scored against; with `longest`, sources of at most so many tokens or words."""
+        """Returns the references of a split. `longest` limits the tokens or words of a source."""
 
     def scores(
         self,
@@ -78,7 +78,7 @@ class Task(Protocol):
         beam_size: int | None,
         alpha: float | None,
     ) -> dict[str, Any]:
-        """Decodes the sources and scores the result: "sentences", the metric under its name, and what goes with it.
+        """Decodes the sources and returns "sentences", the metric under its name, and further results.
 
         Args:
           translator: of the run.
@@ -89,12 +89,12 @@ class Task(Protocol):
         """
 
     def score_rows(self, scores: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Returns the names and values of `scores` as a table shows them."""
+        """Returns the names and values of `scores` as text for a table."""
 
     def preview(self, translator: Translator, references: Sequence[Any]) -> Sample:
-        """Decodes the sources greedily: a score, and each source, reference and output as text."""
+        """Decodes the sources greedily. Returns a score, and each source, reference and output as text."""
 
 
 def task_of(metric: str = DEFAULT_METRIC) -> Task:
-    """Returns the task that `metric` scores. Raises KeyError for an unknown one."""
+    """Returns the task of `metric`. Raises KeyError for an unknown one."""
     return cast(Task, importlib.import_module(f"t2t_repro.{TASKS[metric]}.task").TASK)

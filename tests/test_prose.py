@@ -1,12 +1,16 @@
-"""Plain words: no retired word in any page, no line of prose above 120 characters.
+"""Plain words: no retired word in any page or checked module, no line of prose above 120 characters.
 
-`RETIRED` maps a pattern to what to write instead. `passages` yields the prose of a page; what else is checked, such as
-docstrings, needs a function like it.
+`RETIRED` maps a pattern to the words to write instead. `passages` yields the prose of a page, and `code_passages` that
+of a Python module: docstrings, comments and messages. `CHECKED` lists the packages and modules that are checked; add
+yours. Their tests are checked too.
 """
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +20,23 @@ from conftest import CHECKOUT
 
 PAGES = [*sorted(CHECKOUT.glob("*.md")), *sorted((CHECKOUT / "docs").glob("*.md"))]
 LINE = 120
+
+CHECKED = [  # of t2t_repro, with the tests of the same name
+    *("evaluation", "exporting", "inference", "model", "parsing", "serving", "translation"),
+    *("saved_model.py", "task.py"),
+]
+HELPERS = [
+    "attention_weights",
+    "browser",
+    "capitals",
+    "reference_decoder",
+    "serve_capitals",
+    "small_treebank",
+    "tf_serving",
+]
+FEW = 3  # words: a shorter string is a name or a key, not prose
+FIRST_WORDS = {"what", "of", "whether", "where"}  # never the first word of a docstring
+DIRECTIVE = re.compile(r"# *(?:noqa|type:|fmt:|!|ruff:)")
 
 NOUNS = r"(?:tokens?|positions?|pairs?|lines?|sentences?|subwords?|requests?|updates?|steps?|s)"
 CONDITION = r"(?:there (?:is|are|was|were)|it is missing|that is missing|memory runs out|nothing is given|it can)"
@@ -34,7 +55,9 @@ RETIRED = {
     r"\b(?:comes?|came) to nothing\b": "diverge",
     rf"\bwhere {CONDITION}\b": "if, when",
     r"\b(?:is|are|was|were) told\b|\btells? the rest\b|\bsaid (?:too|now|then)\b": "report, print, log",
-    r"\b(?:is|are|was|were) no (?:JSON|UTF-8|run|tree|number|directory)\b|\bholds no run\b": "not JSON, not a run",
+    r"(?<!there )\b(?:is|are|was|were) no (?:JSON|UTF-8|run|tree|number|directory)\b|\bholds no run\b": (
+        "not JSON, not a run"
+    ),
     r"\bso many\b": "n, at most n",
     r"\banew\b": "again",
     r"\bbesides\b": "also, in addition",
@@ -82,6 +105,63 @@ def passages(text: str) -> Iterator[Passage]:
             lines.append(line.strip())
 
 
+def modules(checked: list[str]) -> list[Path]:
+    """Returns the modules of the listed packages and modules, their tests, and the listed helpers."""
+    library, tests = CHECKOUT / "t2t_repro", CHECKOUT / "tests"
+    found = {tests / "helpers" / f"{name}.py" for name in HELPERS}
+    for name in checked:
+        if name.endswith(".py"):
+            found |= {path for path in (library / name, tests / f"test_{name}") if path.exists()}
+        else:
+            found |= {*(library / name).rglob("*.py"), *(tests / name).rglob("*.py")}
+    return sorted(found)
+
+
+def code_passages(source: str) -> Iterator[Passage]:
+    """Yields the docstrings, the comments and the strings of more than `FEW` words of a module, without inline code."""
+    tree = ast.parse(source)
+    in_f_strings = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(str(each.value) if isinstance(each, ast.Constant) else "_" for each in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in in_f_strings:
+            text = node.value
+        else:
+            continue
+        if len(text.split()) > FEW:
+            yield Passage(node.lineno, _without_code(text))
+    comments: list[str] = []
+    start = end = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not DIRECTIVE.match(token.string):
+            continues = token.start[0] == end + 1 and token.line.lstrip().startswith("#")
+            if comments and not continues:
+                yield Passage(start, _without_code(" ".join(comments)))
+                comments = []
+            start, end = start if comments else token.start[0], token.start[0]
+            comments.append(token.string.lstrip("# "))
+    if comments:
+        yield Passage(start, _without_code(" ".join(comments)))
+
+
+def _without_code(text: str) -> str:
+    return " ".join(re.sub(r"`[^`]*`|https?://\S+", "_", text).split())
+
+
+def docstrings(source: str) -> Iterator[Passage]:
+    """Yields the docstrings of a module, its classes and its functions."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield Passage(node.body[0].lineno, text)
+
+
+def starts_badly(docstring: str) -> bool:
+    """Returns true unless the docstring may start with a verb or a noun phrase."""
+    return docstring.split()[0].lower() in FIRST_WORDS
+
+
 def _blank(match: re.Match[str]) -> str:
     """Returns something as long in lines, that no pattern matches."""
     return "_" + "\n" * match[0].count("\n")
@@ -107,6 +187,63 @@ def test_page_has_no_retired_word(page: Path) -> None:
 def test_prose_lines_fit(page: Path) -> None:
     text = re.sub(r"^( *)```.*?^ *```$", _blank, page.read_text("utf-8"), flags=re.M | re.S)
     assert not [line for line in text.split("\n") if len(line) > LINE and not line.startswith("|")]
+
+
+@pytest.mark.parametrize("module", modules(CHECKED), ids=lambda path: str(path.relative_to(CHECKOUT)))
+def test_module_has_no_retired_word(module: Path) -> None:
+    found = [
+        f"line {passage.line}: {each}"
+        for passage in code_passages(module.read_text("utf-8"))
+        for each in retired(passage.text)
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize("module", modules(CHECKED), ids=lambda path: str(path.relative_to(CHECKOUT)))
+def test_docstrings_start_with_a_verb_or_a_noun_phrase(module: Path) -> None:
+    found = [each for each in docstrings(module.read_text("utf-8")) if starts_badly(each.text)]
+    assert not found
+
+
+def test_checked_names_exist() -> None:
+    for name in CHECKED:
+        assert (CHECKOUT / "t2t_repro" / name).exists(), name
+
+
+SAMPLE = '''"""A module."""
+
+
+def decode():  # finished sentences leave the batch
+    """Returns the best translation.
+
+    {docstring}
+    """
+    # a comment of two lines,
+    # {comment}
+    anew = {{"anew": 1}}  # `anew` is a name
+    raise ValueError(f"{message}; got {{anew}} and more")
+'''
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [("docstring", 5), ("comment", 9), ("message", 12)],
+)
+def test_retired_word_in_a_module_is_found(place: str, line: int) -> None:
+    plain = {"docstring": "It is complete.", "comment": "with a reason", "message": "expected one of these"}
+    found = [
+        [(passage.line, each) for passage in code_passages(SAMPLE.format(**words)) for each in retired(passage.text)]
+        for words in (plain, plain | {place: "an update is mended anew"})
+    ]
+    clean, changed = found
+    assert not clean and {at for at, _ in changed} == {line} and len(changed) == 3
+
+
+@pytest.mark.parametrize("first", ["What is found.", "Of each model, its caches.", "Whether it ends.", "Where it is."])
+def test_dangling_first_word_of_a_docstring_is_found(first: str) -> None:
+    good, bad = (f'def f():\n    """{text}"""\n' for text in ("Returns the caches.", first))
+    assert not any(starts_badly(each.text) for each in docstrings(good))
+    assert all(starts_badly(each.text) for each in docstrings(bad)) and len(list(docstrings(bad))) == 1
 
 
 @pytest.mark.parametrize(

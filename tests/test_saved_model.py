@@ -1,4 +1,4 @@
-"""t2t_repro.saved_model: the choice among several exports, and exports that cannot be loaded."""
+"""t2t_repro.saved_model: selection of the newest export, and exports that cannot be loaded."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import pytest
 from t2t_repro.saved_model import SavedModel, newest_version
 
 
-def test_newest_version_is_chosen(tmp_path):
+def test_newest_version(tmp_path):
     with pytest.raises(FileNotFoundError, match="no directory .*; give the one that t2t-exporter wrote to"):
         newest_version(str(tmp_path / "E"))
-    with pytest.raises(FileNotFoundError, match="holds no SavedModel, it has no numbered folder"):
+    with pytest.raises(FileNotFoundError, match="no SavedModel in .*, it has no numbered folder"):
         newest_version(str(tmp_path))
     for name in ("9", "10", "11", "next"):
         (tmp_path / name).mkdir()
-    with pytest.raises(FileNotFoundError, match="holds no SavedModel, its versions are in another format"):
+    with pytest.raises(FileNotFoundError, match="no SavedModel in .*, its versions are in another format"):
         newest_version(str(tmp_path))
     for name in ("9", "10", "next"):
         (tmp_path / name / "saved_model.pb").write_bytes(b"")
@@ -24,7 +24,7 @@ def test_newest_version_is_chosen(tmp_path):
 @pytest.mark.parametrize(
     ("card", "message"), [("[]", "is damaged: "), ('{"problem": {"metric": "wer"}}', "is damaged: 'wer'")]
 )
-def test_damaged_model_card_is_rejected(tmp_path, card, message):
+def test_damaged_model_card(tmp_path, card, message):
     (tmp_path / "model_card.json").write_text(card)
     with pytest.raises(ValueError, match=f"{message}.*; export the run again"):
         SavedModel(str(tmp_path))

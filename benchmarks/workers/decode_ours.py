@@ -14,7 +14,7 @@ import tensorflow as tf  # noqa: E402
 from benchmarks.decode_workload import ALPHA, CASES, SOURCE_TOKENS, TARGET_TOKENS  # noqa: E402
 from benchmarks.workers.decode_weights import made_model  # noqa: E402
 from t2t_repro.inference.ensemble import FixedEnsemble  # noqa: E402
-from t2t_repro.inference.parallel import at_once, batches_at_once, set_threads  # noqa: E402
+from t2t_repro.inference.parallel import num_parallel_batches, parallel_map, set_threads  # noqa: E402
 from t2t_repro.inference.translator import Translator  # noqa: E402
 from t2t_repro.training.precision import resolve  # noqa: E402
 
@@ -37,8 +37,8 @@ def main() -> None:
             lengths.add(found.ids.shape[2])
             return float(found.scores[0, 0])
 
-        batches = min(batches_at_once(), CASES[index].sentences)
-        first, *_ = at_once(search, tf.split(sources[index], batches))
+        batches = min(num_parallel_batches(), CASES[index].sentences)
+        first, *_ = parallel_map(search, tf.split(sources[index], batches))
         if lengths != {TARGET_TOKENS}:
             raise ValueError(f"translations of {lengths} tokens, not {TARGET_TOKENS}")
         return first

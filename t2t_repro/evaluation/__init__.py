@@ -1,1 +1,1 @@
-"""Scores of a trained run."""
+"""Evaluation of trained runs: scores, reports and attention views."""

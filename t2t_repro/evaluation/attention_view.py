@@ -1,4 +1,4 @@
-"""What a trained model looks at (Figures 3 to 5): the attention weights of one sentence, as a page and as a figure.
+"""Visualization of attention (Figures 3 to 5): the attention weights of one sentence, as a page and as a figure.
 
 Shapes: N layers, H heads, L target length, M source length.
 
@@ -23,7 +23,7 @@ from t2t_repro.inference.translator import Translator
 from t2t_repro.io import atomic_write
 from t2t_repro.token_ids import END
 
-MOST_TOKENS = 128  # of either side: a page of the base model then has 6 MB
+MOST_TOKENS = 128  # per side: a page of the base model then has 6 MB
 START_WORD, END_WORD = "<start>", "<end>"
 VIEWS = ("encoder", "memory", "decoder")
 
@@ -32,7 +32,7 @@ VIEWS = ("encoder", "memory", "decoder")
 class View:
     """One kind of attention: `weights` [N, H, left, right], float32, of each word on the left over those on the right.
 
-    A word is a piece of the vocabulary with the space before it, if any.
+    A word is a subword of the vocabulary, with the space before it if there is one.
     """
 
     name: str
@@ -43,7 +43,7 @@ class View:
 
 @dataclass(frozen=True)
 class Attention:
-    """The weights with which a model reads `source` and writes `target`, in the three views of `VIEWS`."""
+    """The attention weights of a model that reads `source` and writes `target`, in the three views of `VIEWS`."""
 
     source: str
     target: str
@@ -51,15 +51,15 @@ class Attention:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Layers and heads."""
+        """The number of layers and of heads."""
         return self.views["encoder"].weights.shape[:2]
 
 
 @dataclass(frozen=True)
 class Focus:
-    """What is looked at first. Layers and heads count from 1; without a layer it is the last but one, as in Figure 3.
+    """The initial selection. Layers and heads count from 1; the default is the second to last layer, as in Figure 3.
 
-    `word`, a word on the left, is shown alone; "" shows all.
+    `word` selects a word on the left; "" selects all.
     """
 
     view: str = "encoder"
@@ -70,21 +70,21 @@ class Focus:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A `Focus` that fits an `Attention`; layers, heads and words count from 0 here."""
+    """A `Focus` resolved for an `Attention`. Layers, heads and words count from 0."""
 
     view: View
     layer: int
     heads: list[int]
-    words: list[int]  # places on the left, [] for all
+    words: list[int]  # positions on the left, [] for all
 
 
 def attend(translator: Translator, source: str, target: str | None = None) -> Attention:
-    """The weights of a model that reads `source` and writes `target`, or else its own translation.
+    """Returns the weights of a model that reads `source` and writes `target`; by default its own translation.
 
-    Raises ValueError for an empty source and for one of more than `MOST_TOKENS` tokens on either side.
+    Raises ValueError for an empty source and for more than `MOST_TOKENS` tokens on either side.
     """
     if not source.strip():
-        raise ValueError("there is no sentence to look at; give some text")
+        raise ValueError("the sentence is empty; give some text")
     source_ids = _encode(translator, source, "sentence")
     if target is None:
         (target,) = translator.translate([source])
@@ -104,17 +104,17 @@ def _encode(translator: Translator, text: str, what: str) -> np.ndarray:
 
 
 def _words(translator: Translator, ids: np.ndarray) -> list[str]:
-    """Each token as text; one that is part of a character is U+FFFD."""
+    """Returns each token as text. A token that is part of a character is U+FFFD."""
     tokens = ids[0].tolist()
     texts = translator.vocabulary.decode([[token] for token in tokens])
     return [END_WORD if token == END else text for token, text in zip(tokens, texts, strict=True)]
 
 
-# What is looked at first.
+# The initial selection.
 
 
 def _resolve(attention: Attention, focus: Focus) -> _Shown:
-    """Raises ValueError where `focus` names what is not there."""
+    """Returns the resolved focus. Raises ValueError if the view, layer, head or word does not exist."""
     if focus.view not in VIEWS:
         raise ValueError(f"the view must be one of {', '.join(VIEWS)}, got {focus.view!r}")
     layers, heads = attention.size
@@ -129,29 +129,29 @@ def _resolve(attention: Attention, focus: Focus) -> _Shown:
     return _Shown(view, layer - 1, chosen, _places(view.left, focus.word) if focus.word else [])
 
 
-def _places(pieces: list[str], word: str) -> list[int]:
-    """The places of the pieces that spell `word` where it first stands as a word of its own."""
+def _places(subwords: list[str], word: str) -> list[int]:
+    """Returns the positions of the subwords that spell the first occurrence of `word`."""
     words: list[tuple[str, list[int]]] = []
-    for place, piece in enumerate(pieces):
-        if not words or piece.startswith(" ") or piece == END_WORD:
+    for place, subword in enumerate(subwords):
+        if not words or subword.startswith(" ") or subword == END_WORD:
             words.append(("", []))
         text, places = words[-1]
-        words[-1] = (text + piece, [*places, place])
+        words[-1] = (text + subword, [*places, place])
     for bare in (str.strip, lambda text: text.strip(" .,;:!?\"'()")):
         for text, places in words:
             if bare(text) == word:
                 return places
     raise ValueError(
-        f"no word {word!r} on the left of this view; there are: {' '.join(text.strip() for text, _ in words)}"
+        f"no word {word!r} on the left of this view; the words are: {' '.join(text.strip() for text, _ in words)}"
     )
 
 
-_ON_WHITE, _ON_BLACK = 0.155, 0.38  # luminance of colours: white text on the first has a contrast above 4.5
+_ON_WHITE, _ON_BLACK = 0.155, 0.38  # luminance of colors: white text on the first has a contrast above 4.5
 
 
-def _colours(heads: int, luminance: float) -> list[str]:
-    """A colour for each head, "#rrggbb": hues around the circle, all of one luminance, so that no head looks weaker."""
-    colours = []
+def _colors(heads: int, luminance: float) -> list[str]:
+    """Returns a color per head, "#rrggbb": evenly spaced hues of equal luminance, so that no head looks weaker."""
+    colors = []
     for head in range(heads):
         hue = (0.6 + head / heads) % 1
         low, high = 0.0, 1.0
@@ -159,12 +159,12 @@ def _colours(heads: int, luminance: float) -> list[str]:
             lightness = (low + high) / 2
             rgb = colorsys.hls_to_rgb(hue, lightness, 0.75)
             low, high = (low, lightness) if _luminance(rgb) > luminance else (lightness, high)
-        colours.append("#" + "".join(f"{round(255 * part):02x}" for part in rgb))
-    return colours
+        colors.append("#" + "".join(f"{round(255 * part):02x}" for part in rgb))
+    return colors
 
 
 def _luminance(rgb: tuple[float, float, float]) -> float:
-    """The relative luminance of a colour of sRGB, as WCAG 2 defines it."""
+    """Returns the relative luminance of an sRGB color, as defined in WCAG 2."""
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in rgb]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -172,26 +172,26 @@ def _luminance(rgb: tuple[float, float, float]) -> float:
 # The page.
 
 _TITLES = {
-    "encoder": ("Encoder", "a word of the sentence", "what it looks at", "The encoder reading the sentence."),
+    "encoder": ("Encoder", "a word of the sentence", "words it attends to", "The encoder reads the sentence."),
     "memory": (
         "Encoder–decoder",
         "the word being written",
         "words of the sentence",
-        "The decoder looking at the sentence while it writes each word.",
+        "The decoder attends to the sentence while it writes each word.",
     ),
     "decoder": (
         "Decoder",
         "the word being written",
         "words written before",
-        "The decoder looking back at what it has written.",
+        "The decoder attends to the words it has written.",
     ),
 }
 
 
 def write_page(attention: Attention, focus: Focus, path: str, about: str = "") -> None:
-    """Writes one HTML file that needs nothing else, with all views, layers and heads, and opens at `focus`.
+    """Writes one self-contained HTML file with all views, layers and heads, with `focus` selected.
 
-    `about` says where the weights come from. Raises ValueError where `focus` names what is not there.
+    `about` describes the origin of the weights. Raises ValueError if `focus` does not exist in `attention`.
     """
     page = _page(attention, _resolve(attention, focus), about)
     with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
@@ -207,7 +207,7 @@ def _page(attention: Attention, shown: _Shown, about: str) -> str:
         "layers": layers,
         "heads": heads,
         "specials": [START_WORD, END_WORD],
-        "colours": {"light": _colours(heads, _ON_WHITE), "dark": _colours(heads, _ON_BLACK)},
+        "colors": {"light": _colors(heads, _ON_WHITE), "dark": _colors(heads, _ON_BLACK)},
         "views": [_packed(view) for view in attention.views.values()],
         "start": {
             "view": VIEWS.index(shown.view.name),
@@ -217,7 +217,7 @@ def _page(attention: Attention, shown: _Shown, about: str) -> str:
         },
     }
     filled = {
-        # "<" would let a sentence end the script that holds it
+        # a "<" in a sentence could end the surrounding script
         "DATA": json.dumps(data, ensure_ascii=False).replace("<", "\\u003c"),
         "TITLE": html.escape(f"Attention: {attention.source}"),
     }
@@ -226,7 +226,7 @@ def _page(attention: Attention, shown: _Shown, about: str) -> str:
 
 
 def _packed(view: View) -> dict[str, Any]:
-    """A view as JSON; its weights as 65,536ths of one, little-endian, in base64."""
+    """Returns a view as JSON values; weights are multiples of 1/65535, as little-endian 16-bit integers in base64."""
     title, left_is, right_is, note = _TITLES[view.name]
     whole = np.rint(view.weights * 65535).astype("<u2")
     return {
@@ -245,9 +245,10 @@ def _packed(view: View) -> dict[str, Any]:
 
 
 def write_figure(attention: Attention, focus: Focus, path: str) -> None:
-    """Writes a PNG in the form of Figures 3 to 5: the words twice, and lines as dark as the weights, coloured by head.
+    """Writes a PNG like Figures 3 to 5: the words twice, and lines whose opacity is the weight, in the color of the
+    head.
 
-    Raises ValueError where `focus` names what is not there.
+    Raises ValueError if `focus` does not exist in `attention`.
     """
     shown = _resolve(attention, focus)
     from matplotlib.collections import LineCollection
@@ -263,13 +264,13 @@ def write_figure(attention: Attention, focus: Focus, path: str) -> None:
             faint = side == "bottom" and shown.words and x not in shown.words
             style: dict[str, Any] = {"alpha": 0.35 if faint else 1, "fontsize": 9, "parse_math": False}
             axes.text(x, y, word.strip() or "␣", rotation=90, ha="center", va=side, **style)
-    every_colour = _colours(attention.size[1], _ON_WHITE)
+    head_colors = _colors(attention.size[1], _ON_WHITE)
     for place, head in enumerate(shown.heads):
         weights = shown.view.weights[shown.layer, head]
         pairs = [(i, j) for i in (shown.words or range(len(left))) for j in range(len(right)) if weights[i, j] > 0.005]
         aside = (place - (len(shown.heads) - 1) / 2) * min(0.08, 0.5 / len(shown.heads))  # the heads side by side
         segments = [[(i + aside, 1.0), (j + aside, 0.0)] for i, j in pairs]
-        style = {"colors": every_colour[head], "linewidths": 1.6, "capstyle": "round", "clip_on": False}
+        style = {"colors": head_colors[head], "linewidths": 1.6, "capstyle": "round", "clip_on": False}
         axes.add_collection(LineCollection(segments, alpha=[float(weights[pair]) for pair in pairs], **style))
     with atomic_write(path) as temporary:
         figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1)

@@ -1,7 +1,7 @@
-"""BLEU of two files in every form that is in use, each with its signature and with what it may be compared.
+"""BLEU of two files in every common form, each with its signature and the results it is comparable with.
 
-For one system on newstest2014 users measured 27.52 to 29.02 by these forms (tensor2tensor issue 317): a figure without
-its recipe means nothing.
+Users measured 27.52 to 29.02 for one system on newstest2014 with these forms (tensor2tensor issue 317): a BLEU without
+its recipe is meaningless.
 """
 
 from __future__ import annotations
@@ -21,65 +21,65 @@ from t2t_repro.lines import read_lines
 
 WIDTH = 80
 
-# newstest2014 between English and German: SHA-256 of its lines, each ended by a newline. English has two forms: single
-# spaces, as sacreBLEU and most copies have it, and the SGML file of WMT, with two spaces in a row in four of its lines.
+# newstest2014 between English and German: SHA-256 of its lines, each with a newline. English has two forms: single
+# spaces, as in sacreBLEU and most copies, and the SGML file of WMT, with two consecutive spaces in four lines.
 NEWSTEST2014 = {
     "ae5d110486bc33d7175e9e28c7d0051eb3e5fcd2166dd93371089852c091a20e": "newstest2014, English to German",
     "7294bccf2879a97b3706b95c9595f1459617a8ee7130d5d8581c910e69736971": "newstest2014, German to English",
     "1e10b7cb106e08ab9b3a4ed85f5c866bd9391d2659626e68a6e0904d5b1aebcf": "newstest2014, German to English",
 }
-# WMT dropped 266 of its 3,003 lines in the end: whole articles, here as first and last line, counted from 1. The other
-# 2,737 are the `wmt14` of sacreBLEU, and its `wmt14/full` are all, as are those of TFDS and tensor2tensor.
+# WMT finally dropped 266 of its 3,003 lines: complete articles, here as first and last line, counted from 1. The other
+# 2,737 are `wmt14` in sacreBLEU; its `wmt14/full` has all of them, as do TFDS and tensor2tensor.
 _DROPPED = (
     *((162, 168), (582, 611), (630, 648), (744, 785), (866, 883), (970, 978), (1001, 1010), (1101, 1108)),
     *((1226, 1246), (1436, 1455), (1554, 1568), (2231, 2297)),
 )
 NEWSTEST2014_KEPT = tuple(n - 1 for n in range(1, 3004) if not any(first <= n <= last for first, last in _DROPPED))
 
-# What a line may look like that no score should be computed from: pattern, what it is, what to do.
+# Lines that should not be scored: pattern, description, remedy.
 _REFUSED = (
     (
         re.compile(r"\s*<(\?xml|!doctype|dataset|srcset|refset|tstset|doc|seg)\b", re.IGNORECASE),
         "SGML or XML",
-        "give the text inside its segments, one a line",
+        "give the text of its segments, one per line",
     ),
-    (re.compile(r".*(\S@@( |$)|\u2581)"), "split into subwords", "join the pieces to words first"),
+    (re.compile(r".*(\S@@( |$)|\u2581)"), "split into subwords", "join the subwords to words first"),
 )
 
-# To multi-bleu.perl, which reads bytes, only ASCII has spaces; Python would split at these too.
+# multi-bleu.perl reads bytes and splits only at ASCII spaces; Python would also split at these.
 _NO_SPACES = {n: chr(0xE000 + n) for n in (0x1C, 0x1D, 0x1E, 0x1F, *range(0x80, 0x3001)) if chr(n).isspace()}
 
 _COMPARE = {
-    "sacreBLEU 13a": "Any sacreBLEU 13a figure on this test set, and mteval-v13a's: what papers print since 2018.",
-    "sacreBLEU intl": "Other intl figures on this test set; BLEU_cased of tensor2tensor's t2t-bleu splits much alike.",
-    "sacreBLEU 13a, lower case": "Other lower-cased 13a figures on this test set, and no cased ones.",
+    "sacreBLEU 13a": "Any sacreBLEU 13a score on this test set, and mteval-v13a's: those of papers since 2018.",
+    "sacreBLEU intl": "Other intl scores on this test set; BLEU_cased of tensor2tensor's t2t-bleu is almost equal.",
+    "sacreBLEU 13a, lower case": "Other lower-cased 13a scores on this test set, but not cased ones.",
     "sacreBLEU intl, lower case": (
-        "Other lower-cased intl figures on this test set; BLEU_uncased of tensor2tensor's t2t-bleu splits much alike."
+        "Other lower-cased intl scores on this test set; BLEU_uncased of tensor2tensor's t2t-bleu is almost equal."
     ),
-    "sacreBLEU 13a, 2,737 lines": "Figures on sacreBLEU's own test set wmt14, which leaves the other 266 lines out.",
+    "sacreBLEU 13a, 2,737 lines": "Scores on sacreBLEU's test set wmt14, which omits the other 266 lines.",
     "the paper's recipe": (
-        "Table 2 on newstest2014, Table 3 on newstest2013, and figures that split {words} alike; not sacreBLEU, which "
-        "was 1.5 lower on one and the same English-German output (tensor2tensor issue 317)."
+        "Table 2 on newstest2014, Table 3 on newstest2013, and scores with the same splitting of {words}; not "
+        "sacreBLEU, which was 1.5 lower for the same English-German output (tensor2tensor issue 317)."
     ),
-    "as it stands": "multi-bleu.perl's figures on text that was tokenized and cased in the same way before.",
+    "as it stands": "Scores of multi-bleu.perl on text with the same tokenization and case.",
 }
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One BLEU: in per cent, with what it was computed from."""
+    """One BLEU in percent, with its components."""
 
     name: str
     bleu: float
-    precisions: tuple[float, ...]  # per cent, of 1-grams to 4-grams
+    precisions: tuple[float, ...]  # percent, of 1-grams to 4-grams
     brevity_penalty: float
     hypothesis_length: int  # tokens
     reference_length: int
     signature: str
-    compare: str  # what it may be compared with, in one sentence
+    compare: str  # the results it is comparable with, in one sentence
 
     def counts(self) -> str:
-        """What the score was computed from, in the form of multi-bleu.perl."""
+        """Returns the components of the score in the format of multi-bleu.perl."""
         precisions = "/".join(f"{precision:.1f}" for precision in self.precisions)
         ratio = self.hypothesis_length / self.reference_length if self.reference_length else 0
         lengths = f"hyp_len={self.hypothesis_length}, ref_len={self.reference_length}"
@@ -87,10 +87,10 @@ class Figure:
 
 
 def score_files(hypothesis: str, reference: str, language: str = "de") -> dict[str, Any]:
-    """Every figure for two files of text, line n of one being the translation that line n of the other should be.
+    """Returns every form of BLEU for two text files whose lines correspond.
 
-    `language` is what the paper's recipe tokenizes for: one of `moses.LANGUAGES`. Raises FileNotFoundError and
-    ValueError, with the reason, for files that give no meaningful score.
+    `language` selects the tokenizer of the paper's recipe: one of `moses.LANGUAGES`. Raises FileNotFoundError, and
+    ValueError with the reason for files that give no meaningful score.
     """
     hypotheses, references = _read(hypothesis), _read(reference)
     if len(hypotheses) != len(references):
@@ -104,7 +104,7 @@ def score_files(hypothesis: str, reference: str, language: str = "de") -> dict[s
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str], language: str = "de") -> list[Figure]:
-    """Every figure for equally many translations and references, of plain text."""
+    """Returns every form of BLEU for translations and references, which are plain text and equally many."""
     both = hypotheses, references
     figures = [
         figure("sacreBLEU 13a", *both),
@@ -119,7 +119,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str = 
 
 
 def figure(name: str, hypotheses: Sequence[str], references: Sequence[str], **options: Any) -> Figure:
-    """What sacreBLEU computes with these options, under one of the names above."""
+    """Returns sacreBLEU's score with these options, under one of the names above."""
     metric = sacrebleu.BLEU(**options)
     found = metric.corpus_score(hypotheses, [references])
     return Figure(
@@ -135,16 +135,16 @@ def figure(name: str, hypotheses: Sequence[str], references: Sequence[str], **op
 
 
 def plain(hypotheses: Sequence[str], references: Sequence[str], name: str = "as it stands") -> Figure:
-    """BLEU of tokens with ASCII spaces between them, unsmoothed: what multi-bleu.perl computes."""
+    """Returns BLEU of tokens separated by ASCII spaces, without smoothing, as multi-bleu.perl computes it."""
     both = ([line.translate(_NO_SPACES) for line in side] for side in (hypotheses, references))
     return figure(name, *both, tokenize="none", smooth_method="none", force=True)
 
 
 def paper(hypotheses: Sequence[str], references: Sequence[str], language: str = "de") -> Figure:
-    """The paper's BLEU: Moses' tokens, in German with compounds split, then multi-bleu.perl.
+    """Returns the paper's BLEU: Moses' tokens, in German with split compounds, scored as by multi-bleu.perl.
 
-    The splitting is that of tensor2tensor's get_ende_bleu.sh, which makes figures comparable with those of GNMT and
-    ConvS2S; there is no such script for another language.
+    Compounds are split as in tensor2tensor's get_ende_bleu.sh, so that scores are comparable with those of GNMT and
+    ConvS2S. There is no such script for other languages.
     """
     found = plain(recipe(hypotheses, language), recipe(references, language), "the paper's recipe")
     tokens = f"moses-{language}" + "-compounds" * (language == "de")
@@ -154,19 +154,19 @@ def paper(hypotheses: Sequence[str], references: Sequence[str], language: str = 
 
 
 def recipe(lines: Sequence[str], language: str) -> list[str]:
-    """Lines as the paper's BLEU splits them into tokens."""
+    """Returns lines as tokenized for the paper's BLEU."""
     tokenized = [moses.tokenize(moses.replace_punctuation(line), language) for line in lines]
     return [moses.split_compounds(line) for line in tokenized] if language == "de" else tokenized
 
 
 def known_test_set(references: Sequence[str]) -> str | None:
-    """Its name, where the references are all of newstest2014 between English and German."""
+    """Returns the name of the test set if the references are all of newstest2014 between English and German."""
     text = "".join(f"{line}\n" for line in references)
     return NEWSTEST2014.get(hashlib.sha256(text.encode("utf-8")).hexdigest())
 
 
 def table(scores: dict[str, Any]) -> str:
-    """What `score_files` found, as text."""
+    """Returns the result of `score_files` as text."""
     test_set = f", {scores['test_set']}" if scores["test_set"] else ""
     lines = [f"{scores['hypothesis']} against {scores['reference']}: {scores['lines']:,} lines{test_set}"]
     for each in (Figure(**found) for found in scores["figures"]):
@@ -176,14 +176,14 @@ def table(scores: dict[str, Any]) -> str:
 
 
 def _read(path: str) -> list[str]:
-    lines = list(read_lines(path, keep_mark=True))  # as sacreBLEU and Moses read: a mark is text to them
+    lines = list(read_lines(path, keep_mark=True))  # a byte order mark is text, as in sacreBLEU and Moses
     if not lines:
         raise ValueError(f"{path} is empty; expected one sentence per line")
     for pattern, what, remedy in _REFUSED:
         found = [number for number, line in enumerate(lines, start=1) if pattern.match(line)]
-        if 100 * len(found) >= len(lines):  # fewer are odd sentences, not another format
+        if 100 * len(found) >= len(lines):  # fewer are unusual sentences, not another format
             raise ValueError(
-                f"{path}: {len(found):,} of {len(lines):,} lines are {what}, the first of them line {found[0]:,} "
+                f"{path}: {len(found):,} of {len(lines):,} lines are {what}, first line {found[0]:,} "
                 f"({lines[found[0] - 1]!r:.50}); {remedy}"
             )
     return lines

@@ -1,4 +1,4 @@
-"""`evaluate`: a run's scores on a split, and the table that shows them."""
+"""`evaluate`: scores of a run on a split, and a table of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from t2t_repro.data import input_pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.inference.memory import batches_in_memory
-from t2t_repro.inference.parallel import at_once
+from t2t_repro.inference.parallel import parallel_map
 from t2t_repro.inference.translator import Translator
 from t2t_repro.run import Run
 from t2t_repro.task import TASKS, task_of
@@ -29,14 +29,18 @@ def evaluate(
     data_dir: str | None = None,
     precision: str = "auto",
 ) -> dict[str, Any]:
-    """Scores the run in `output_dir` on a split of its prepared data: BLEU and chrF of its translations against the
-    references as they were given, or bracket F1 of its trees, which have gold's tags, with what EVALB deletes by
-    COLLINS.prm; and loss, perplexity and accuracy per token of the vocabulary. If a pair has more than
-    `max_positions` tokens per side, the first are translated and scored; "cut" is the number of such pairs.
+    """Scores the run in `output_dir` on a split of its prepared data.
 
-    The model computes in `precision`, or "auto" in that of the run; with `int8` its decoder multiplies 8-bit integers.
-    The data is looked for where the run was trained from, or in `data_dir`. Raises FileNotFoundError where it is not
-    there, and ValueError where the problem has no such split, or if `precision` cannot be computed here.
+    The scores are BLEU and chrF of its translations against the original references, or bracket F1 of its trees. These
+    have gold's tags, and EVALB's deletions by COLLINS.prm apply. Loss, perplexity and accuracy per token are added. If
+    a pair has more than `max_positions` tokens per side, the first ones are translated and scored; "cut" is the number
+    of such pairs.
+
+    The model computes in `precision`; "auto" is that of the run. With `int8` its decoder multiplies 8-bit integers. The
+    data is in the directory that the run was trained with, or in `data_dir`.
+
+    Raises FileNotFoundError if the data does not exist. Raises ValueError if the problem has no such split, or if
+    `precision` is not supported here.
     """
     run = Run.open(output_dir)
     computed_in = resolve(precision, run.precision)
@@ -55,7 +59,7 @@ def evaluate(
     longest = run.hparams.max_positions
     batches = list(input_pipeline.evaluation_batches(shards, max_tokens=longest))
     most = batches_in_memory(input_pipeline.EVALUATION_TOKENS, translator.model.vocab_size)
-    loss = total(at_once(lambda batch: evaluator(batch["inputs"], batch["targets"]), batches, most))
+    loss = total(parallel_map(lambda batch: evaluator(batch["inputs"], batch["targets"]), batches, most))
     weights = [os.path.basename(path) for path in to_average(run, average_checkpoints)]
     return {
         "problem": run.problem.name,
@@ -79,7 +83,7 @@ def evaluate(
 
 
 def table(scores: dict[str, Any]) -> str:
-    """The scores as lines of text."""
+    """Returns the scores as lines of text."""
     task = task_of(next(metric for metric in TASKS if metric in scores))
     rows = [
         ("problem", f"{scores['problem']}, {scores['split']} ({scores['sentences']:,} sentences)"),
@@ -90,9 +94,9 @@ def table(scores: dict[str, Any]) -> str:
         *task.score_rows(scores),
         *_cut_rows(scores),
         *([("data", f"not the paper's: {'; '.join(scores['incomplete'])}")] if scores["incomplete"] else []),
-        ("loss", f"{scores['loss']:.4f} nats a token, label-smoothed"),
-        ("perplexity", f"{scores['perplexity']:.3f} a token of the vocabulary"),
-        ("accuracy", f"{scores['accuracy']:.2%} of tokens, the reference before them given"),
+        ("loss", f"{scores['loss']:.4f} nats per token, label-smoothed"),
+        ("perplexity", f"{scores['perplexity']:.3f} per token"),
+        ("accuracy", f"{scores['accuracy']:.2%} of tokens, given the previous reference tokens"),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
@@ -101,5 +105,5 @@ def table(scores: dict[str, Any]) -> str:
 def _cut_rows(scores: dict[str, Any]) -> list[tuple[str, str]]:
     if not scores["cut"]:
         return []
-    reason = f"of more than {scores['max_tokens']:,} tokens per side, of which the first are translated and scored"
+    reason = f"of more than {scores['max_tokens']:,} tokens per side, truncated"
     return [("cut", f"{scores['cut']:,} pairs {reason}")]

@@ -1,9 +1,9 @@
-"""Text as the paper's BLEU counts it: Moses' replace-unicode-punctuation.perl and tokenizer.perl, compounds split.
+"""Tokenization of the paper's BLEU: Moses' replace-unicode-punctuation.perl and tokenizer.perl, and compound splitting.
 
-A port by behaviour, of what English, French and German need. It is Moses as it stands since November 2018 (pull request
-204), which always splits off a full stop that ends a line; the scripts of 2017, the paper's year, kept that of "5." or
-"usw.", which gave two systems of WMT17 0.006 and 0.007 BLEU less. Left out is the escaping of & < > and the like at the
-end: it spells tokens otherwise, in both files alike.
+This is a port of the behavior for English, French and German. It follows Moses since November 2018 (pull request 204),
+which always splits off a full stop at the end of a line. The scripts of 2017, the paper's year, kept that of "5." or
+"usw.", and gave two systems of WMT17 0.006 and 0.007 BLEU less. The final escaping of & < > and similar characters is
+omitted: it changes tokens equally in both files.
 
     tokenize("KI-Forscher sagten: „Ja, z.B. 1,5 Mio. Euro.", "de")   # KI-Forscher sagten : „ Ja , z.B. 1,5 Mio. Euro .
 """
@@ -19,8 +19,8 @@ from sacremoses.corpus import NonbreakingPrefixes
 
 LANGUAGES = ("de", "en", "fr")
 
-# Full-width forms and typographic marks, as replace-unicode-punctuation.perl writes them; a full-width 1 does become a
-# quotation mark there, and the other digits digits.
+# Full-width forms and typographic marks, as in replace-unicode-punctuation.perl, which turns a full-width 1 into a
+# quotation mark and the other digits into digits.
 _ASCII = str.maketrans(
     "，、”“∶：？《》）！（；１」「０３２５６９７８４～’━〈〉【】％",
     ',,""::?"")!(;"""032569784~\'-<>[]%',
@@ -28,9 +28,9 @@ _ASCII = str.maketrans(
 _FULL_STOP = re.compile("[。．] *")
 _HYPHEN = re.compile(rb"(\S)-(\S)")
 
-_DOT = "\0"  # stands for each of several dots in a row: control characters have left the text by then
+_DOT = "\0"  # replaces each of several consecutive dots; control characters are already removed
 
-# Where an apostrophe is split. Alphabetic (A) and numeric (N) are Perl's Unicode properties, all of them.
+# Rules for splitting apostrophes. Alphabetic (A) and numeric (N) are Perl's Unicode properties.
 _A, _NOT_A = r"(\p{Alphabetic})", r"(\P{Alphabetic})"
 _APOSTROPHES = {
     "de": [("'", " ' ")],
@@ -55,19 +55,22 @@ _RULES: list[tuple[str, Any]] = [
     ("^ | $", ""),
     (r"([^\p{Alphabetic}\p{Nd} .'`,-])", r" \1 "),
     (r"\.{2,}", lambda dots: f" {_DOT * len(dots[0])} "),
-    (r"(\P{N}),", r"\1 , "),  # a comma stays only between two digits; twice, as one match uses up a neighbour
+    (
+        r"(\P{N}),",
+        r"\1 , ",
+    ),  # a comma stays only between digits; twice, as a match uses up its neighbor
     (r",(\P{N})", r" , \1"),
     (r"(\p{N}),$", r"\1 ,"),
 ]
 
 
 def replace_punctuation(text: str) -> str:
-    """Typographic punctuation and full-width forms as ASCII."""
+    """Returns the text with typographic punctuation and full-width forms as ASCII."""
     return _FULL_STOP.sub(". ", text).translate(_ASCII)
 
 
 def tokenize(text: str, language: str) -> str:
-    """One line as tokens with one space between them. `language` is one of `LANGUAGES`."""
+    """Returns one line as tokens with single spaces. `language` is one of `LANGUAGES`."""
     for pattern, replacement in _rules(language):
         text = pattern.sub(replacement, text)
     words = text.split()
@@ -76,13 +79,15 @@ def tokenize(text: str, language: str) -> str:
 
 
 def split_compounds(text: str) -> str:
-    """`x-y` becomes `x ##AT##-##AT## y`, as tensor2tensor's get_ende_bleu.sh does it: byte by byte, and a match uses up
-    its neighbours, so that of `a-b-c` only the first hyphen is split."""
+    """Returns the text with `x ##AT##-##AT## y` for `x-y`, as in tensor2tensor's get_ende_bleu.sh.
+
+    It works on bytes, and a match consumes the adjacent characters, so that only the first hyphen of `a-b-c` is split.
+    """
     return _HYPHEN.sub(rb"\1 ##AT##-##AT## \2", text.encode("utf-8")).decode("utf-8")
 
 
 def _full_stop(word: str, following: str, language: str) -> str:
-    """`word` with the full stop that ends it split off, unless it belongs to an abbreviation or an ordinal."""
+    """Returns `word` with its final full stop split off, unless that belongs to an abbreviation or an ordinal."""
     before = word.removesuffix(".")
     if before == word or not before:
         return word
@@ -104,7 +109,7 @@ def _rules(language: str) -> list[tuple[Any, Any]]:
 
 @functools.cache
 def _abbreviations(language: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Words whose full stop stays: always, and before a number."""
+    """Returns the words that keep their full stop: always, and only before a number."""
     entries = [entry.partition("#NUMERIC_ONLY#") for entry in NonbreakingPrefixes().words(language)]
     always = frozenset(word for word, mark, _ in entries if not mark)
     return always, frozenset(word.strip() for word, mark, _ in entries if mark)

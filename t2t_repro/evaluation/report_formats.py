@@ -90,7 +90,7 @@ def plots(table: Table) -> list[str]:
 
 
 def _name(result: RunResult) -> str:
-    """Returns the name of the set, and the seed if it is not 1."""
+    """Returns the name of the hyperparameter set, and the seed if it is not 1."""
     return result.run.hparams.name + (f", seed {result.run.seed}" if result.run.seed != 1 else "")
 
 
@@ -103,7 +103,7 @@ def _curve(result: RunResult) -> list[tuple[int, float]]:
 
 
 def _svg(draw: Callable[[Any], None]) -> str:
-    """Returns the plot that `draw` makes, as an SVG element with letters as paths: it needs no font."""
+    """Returns the plot drawn by `draw` as an SVG element. Letters are paths, so that no font is needed."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -131,8 +131,8 @@ def _draw_curves(axes: Any, curves: dict[str, list[tuple[int, float]]]) -> None:
 
 
 def _draw_differences(axes: Any, differences: list[tuple[str, float, float]]) -> None:
-    """Plots each row's difference from base in BLEU: the paper's against the measured one."""
-    axes.axline((0, 0), slope=1, color="#bbb", linewidth=1, zorder=0)  # measured as printed
+    """Plots the BLEU of each row minus that of base: measured against printed in the paper."""
+    axes.axline((0, 0), slope=1, color="#bbb", linewidth=1, zorder=0)  # measured equals printed
     axes.axhline(0, color="#ddd", linewidth=1, zorder=0)
     axes.axvline(0, color="#ddd", linewidth=1, zorder=0)
     for name, printed, measured in differences:

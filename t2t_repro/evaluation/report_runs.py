@@ -18,12 +18,12 @@ PAPER_DATA = {
     "parse_wsj": 40_000,
     "parse_wsj_semisupervised": 17_000_000,
 }
-_MAX_DEPTH = 3  # folders below the given one
+_MAX_DEPTH = 3  # levels of subfolders
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run directory records of one run."""
+    """The records of one run directory."""
 
     run: Run
     vocab_size: int | None  # None before training has started
@@ -37,15 +37,15 @@ class RunResult:
 
     @property
     def condition(self) -> str:
-        """The data of its figures, and the scale if that is not the paper's."""
+        """The data of the run's scores, and the scale if that is not the paper's."""
         scale = self.run.hparams.name.partition("@")[2]
         data = self.training.data
         if not data:
-            return f"{self.run.problem.name}, training not begun"
+            return f"{self.run.problem.name}, training not started"
         texts = {"train": data.train, "validation": data.validation, "test": data.test}
         names = [f"{split} {text}" for split, text in texts.items() if text]
         text = f"{self.run.problem.name}: {data.pairs:,} training pairs, vocabulary {data.vocab_size:,}"
-        text += f" ({'; '.join(names)})" + (f", every set at scale {scale}" if scale else "")
+        text += f" ({'; '.join(names)})" + (f", every hyperparameter set at scale {scale}" if scale else "")
         return text + (f". Not the paper's data: {'; '.join(self.incomplete)}" if self.incomplete else "")
 
     @property
@@ -58,12 +58,12 @@ class RunResult:
         return self.run.hparams.num_parameters(self.vocab_size) if self.vocab_size else None
 
     def score(self, split: str, checkpoints: int) -> dict[str, Any]:
-        """Returns the newest scores of that split with that many averaged checkpoints; empty if there are none."""
+        """Returns the newest scores of `split` with `checkpoints` averaged checkpoints; empty if there are none."""
         found = [each for each in self.scores if each["split"] == split and len(each["checkpoints"]) == checkpoints]
         return found[-1] if found else {}
 
     def limitation(self) -> str:
-        """Returns why its figures cannot be the paper's: "other data" or "smaller budget"; "" if they can."""
+        """Returns "other data" or "smaller budget" if the scores are not comparable with the paper's, otherwise ""."""
         hparams, registered = self.run.hparams, HPARAMS.get(self.set_name)
         if registered is None or hparams.changes(registered) or (self.training.step or 0) < registered.train_steps:
             return "smaller budget"
@@ -97,12 +97,12 @@ def read_run(directory: str) -> RunResult:
     for number, score in enumerate(scores, start=1):
         if not _is_scoring(score):
             raise ValueError(f"{run.scores} is damaged: line {number} is not a score of t2t-eval or t2t-trainer")
-    scores = [score for score in scores if not score.get("int8")]  # decoded faster, and less exactly, than the paper's
+    scores = [score for score in scores if not score.get("int8")]  # faster and less accurate decoding than the paper's
     return RunResult(run, training.data.vocab_size if training.data else None, training, scores)
 
 
 def _is_scoring(score: dict[str, Any]) -> bool:
-    """Returns whether `score` has the form that `Run.keep_scores` writes."""
+    """Returns true if `score` has the form that `Run.keep_scores` writes."""
     numbers = [score.get(name, 0) for name in ("bleu", "paper_bleu", "bleu_interval", "chrf", "f1", "perplexity")]
     return (
         isinstance(score.get("split"), str)
@@ -123,9 +123,9 @@ def _runs(directory: str, depth: int) -> Iterator[str]:
 
 
 def read_json_lines(path: str) -> Iterator[dict[str, Any]]:
-    """Yields the objects of a file of JSON lines. Raises ValueError, naming the line, for anything else.
+    """Yields the objects of a file of JSON lines. Raises ValueError, with the number of the line, for anything else.
 
-    A last line that is incomplete, after a kill or on a full disk, is left out.
+    An incomplete last line, left by a kill or a full disk, is ignored.
     """
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):

@@ -1,7 +1,7 @@
-"""Tables of a report: runs beside the paper's Tables 2, 3 and 4, each figure under the data it was measured on.
+"""Tables of a report: runs next to the paper's Tables 2, 3 and 4, grouped by the data they were scored on.
 
-Table 2 is the test set with averaged checkpoints, Table 3 the validation set with the last one (section 6): a table
-takes only scores that were made that way. Runs on different data, or at different scales, never share a table.
+Table 2 is the test set with averaged checkpoints, Table 3 the validation set with the last checkpoint (section 6). A
+table contains only scores of that kind. Runs on different data or at different scales are never in one table.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class Column:
     key: str
     heading: str
     form: str = "{}"
-    wide: bool = False  # left out on a terminal
+    wide: bool = False  # omitted on a terminal
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of values under columns; `condition` is the data of the figures."""
+    """Rows of values under columns; `condition` is the data of the scores."""
 
     title: str
     condition: str
     columns: tuple[Column, ...]
     rows: list[dict[str, Any]]
     note: str = ""
-    curves: list[RunResult] = field(default_factory=list)  # whose validation perplexity is plotted
+    curves: list[RunResult] = field(default_factory=list)  # runs whose validation perplexity is plotted
 
     @property
     def caption(self) -> str:
@@ -54,7 +54,8 @@ class Table:
 
 
 def build_tables(results: Sequence[RunResult]) -> list[Table]:
-    """Returns the paper's tables with these runs beside them, one per condition; then the runs of other sets."""
+    """Returns the paper's tables with these runs, one per condition, and then a table of runs of other hyperparameter
+    sets."""
     built = []
     for name, build in (("table2", _table2), ("table3", _table3), ("table4", _table4)):
         records = [record for record in RECORDS.in_order() if name in _tables_of(record)]
@@ -142,7 +143,7 @@ def _table4(records: list[Record], results: list[RunResult]) -> Table:
 
 
 def _other_sets(results: list[RunResult]) -> Table:
-    """Returns the runs of sets that the paper does not have, each with its newest scores."""
+    """Returns the runs of hyperparameter sets that the paper does not have, each with its newest scores."""
     rows = []
     for result in results:
         newest = result.scores[-1] if result.scores else {}
@@ -164,13 +165,13 @@ def _other_sets(results: list[RunResult]) -> Table:
         Column("parameters", "parameters", "{:,}", wide=True),
         *_RUN_COLUMNS,
     )
-    return Table("Other sets", _condition(results), columns, rows, "BLEU is sacreBLEU 13a.", results)
+    return Table("Other hyperparameter sets", _condition(results), columns, rows, "BLEU is sacreBLEU 13a.", results)
 
 
 def _row(record: Record, result: RunResult | None, split: str, checkpoints: int | None) -> dict[str, Any]:
-    """Returns what a run measured, what the paper prints, and the status of the comparison.
+    """Returns the measured values of a run, the printed values of the paper, and the status of the comparison.
 
-    `checkpoints` is the number that a score must average; None stands for that of the run's hyperparameter set.
+    `checkpoints` is the number that a score must average; None means that of the run's hyperparameter set.
     """
     french = record.bleu_ende is None or (result is not None and result.run.problem.target_language == "fr")
     changes = ", ".join(f"{symbol} {value}" for symbol, value in HPARAMS[record.name].changes(HPARAMS["base"]).items())
@@ -193,7 +194,7 @@ def _row(record: Record, result: RunResult | None, split: str, checkpoints: int 
     row["recipe"] = "the paper's" if "paper_bleu" in score else "sacreBLEU 13a" if "bleu" in score else None
     metric = "f1" if record.f1 else "bleu"
     ours, theirs = row[metric], row[f"printed_{metric}"]
-    papers = result.run.problem.name in PAPER_DATA and not result.incomplete  # else no difference
+    papers = result.run.problem.name in PAPER_DATA and not result.incomplete  # otherwise there is no difference
     row["difference"] = ours - theirs if papers and None not in (ours, theirs) else None
     row["status"] = _status(result, score, split, row["difference"])
     return row
@@ -216,12 +217,12 @@ def _common(result: RunResult) -> dict[str, Any]:
 
 
 def _status(result: RunResult, score: dict[str, Any], split: str, difference: float | None) -> str:
-    """Returns reproduced, within noise, below, smaller budget, other data, or what is still missing."""
+    """Returns reproduced, within noise, below, smaller budget, other data, or the missing step."""
     if not score or score["step"] < result.run.hparams.train_steps:
         return _unscored(result, split)
     limitation = result.limitation()
     if limitation or difference is None:
-        return limitation or "no figure to compare with"
+        return limitation or "no score to compare with"
     if round(difference, 1) >= 0:
         return "reproduced"
     return "within noise" if -difference <= score.get("bleu_interval", 0) else "below"
@@ -239,7 +240,7 @@ def _tables_of(record: Record) -> set[str]:
 
 
 def _results_of(record: Record, results: list[RunResult]) -> list[RunResult] | list[None]:
-    """Returns the runs of a set; one None if there are none, for a row without a run."""
+    """Returns the runs of a hyperparameter set; one None if there are none, for a row without a run."""
     return [each for each in results if each.set_name == record.name] or [None]
 
 
@@ -248,6 +249,6 @@ def _condition(results: list[RunResult]) -> str:
 
 
 def _recipes(rows: list[dict[str, Any]]) -> str:
-    """Returns a sentence about how BLEU was computed."""
+    """Returns a sentence with the recipes of BLEU."""
     recipes = sorted({row["recipe"] for row in rows if row.get("recipe")})
     return f"BLEU is {' or '.join(recipes)}." if recipes else ""

@@ -1,4 +1,4 @@
-"""What a model in training makes of a few sentences of the validation text, always the same ones."""
+"""Previews of a model during training: greedy outputs for a fixed sample of the validation split."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.training.validation import Sample
 
-SENTENCES = 64  # of which the score is
+SENTENCES = 64  # of the score
 SHOWN = 3
-LONGEST = 50  # tokens of the source, or words of a tree: the longest sentence decides how long all of them take
+LONGEST = 50  # tokens of the source, or words of a tree: the longest sentence determines the time for all
 
 Item = TypeVar("Item")
 
 
 class Sampler:
-    """Decodes greedily, with the weights that the model has at the moment, when called. Its score is that of the
-    SENTENCES in `references`: not that of the whole text, nor of beam search, but a curve of the same form."""
+    """Decodes greedily with the model's current weights when called.
+
+    The score is that of the SENTENCES in `references`. It is not the score of the complete split or of beam search, but
+    its curve has the same shape.
+    """
 
     def __init__(self, model: Transformer, run: Run, dataset: Dataset):
         self._task = run.problem.task
@@ -37,6 +40,6 @@ class Sampler:
 
 
 def _chosen(items: Sequence[Item]) -> list[Item]:
-    """Returns SENTENCES of the items, evenly spread."""
+    """Returns SENTENCES of the items, evenly spaced."""
     number = min(len(items), SENTENCES)
     return [items[(which + 1) * len(items) // number - 1] for which in range(number)]

@@ -1,1 +1,1 @@
-"""A run written for others to serve: TensorFlow's SavedModel, CTranslate2."""
+"""Exports of a run for serving: TensorFlow's SavedModel, CTranslate2."""

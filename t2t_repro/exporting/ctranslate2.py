@@ -1,13 +1,13 @@
-"""A trained model for CTranslate2, an engine of its own in C++: the same weights in its form, float32 or int8.
+"""Export to CTranslate2, an inference engine in C++: the same weights in its format, float32 or int8.
 
 Shapes: D d_model, H heads, K d_k, E d_v, P the wider of both, V vocabulary.
 
-CTranslate2's Transformer is ours but for three things, which are all told it by weights:
+CTranslate2's Transformer differs from this one in three points, and all of them are expressed by weights:
 
-- its sinusoids are tensor2tensor's (halves, other rates), so the paper's positions are written out as a table
-- its queries, keys and values have one width, so the narrower of d_k and d_v is filled with zeros; scores keep the
-  scale 1 / sqrt(d_k)
-- its attention has biases where there are some; here are none
+- Its sinusoids are tensor2tensor's (halves, other rates), so the paper's positions are exported as a table.
+- Its queries, keys and values have one width, so the narrower of d_k and d_v is padded with zeros. Scores keep the
+  scale 1 / sqrt(d_k).
+- Its attention supports biases; there are none here.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 
 VOCABULARY = "vocabulary.model"
 
-_README = """This folder holds a model for CTranslate2 and its tokenizer, {vocabulary}, a sentencepiece model.
+_README = """This folder contains a model for CTranslate2 and its tokenizer, {vocabulary}, a sentencepiece model.
 
     import ctranslate2, sentencepiece
 
     tokenizer = sentencepiece.SentencePieceProcessor(model_file="FOLDER/{vocabulary}")
     translator = ctranslate2.Translator("FOLDER")
-    pieces = tokenizer.encode(["a text", "another"], out_type=str)
+    tokens = tokenizer.encode(["a text", "another"], out_type=str)
     options = {{"beam_size": {beam_size}, "length_penalty": {alpha}, "max_decoding_length": {longest}}}
-    results = translator.translate_batch(pieces, **options)
+    results = translator.translate_batch(tokens, **options)
     print([tokenizer.decode(result.hypotheses[0]) for result in results])
 
-The end of the source is added by CTranslate2. What differs from the run's own decoding: CTranslate2 divides by
-length^length_penalty and not by ((5 + length) / 6)^alpha, to which the run's own alpha of {alpha} comes near; it ends a
-translation after max_decoding_length pieces, with or without an end; it translates an empty text. At most
-{positions:,} pieces a side.
+CTranslate2 appends the end-of-sentence token to the source. Its decoding differs from the run's in three points. It
+divides scores by length^length_penalty instead of ((5 + length) / 6)^alpha; with the run's alpha of {alpha} the two are
+close. It stops after max_decoding_length tokens, with or without an end-of-sentence token. It translates an empty text.
+Source and translation may have at most {positions:,} tokens each.
 """
 
 
 def must_be_installed() -> None:
-    """Raises ValueError, saying what to install, where CTranslate2 is missing."""
+    """Raises ValueError, with the command that installs it, if CTranslate2 is missing."""
     if importlib.util.find_spec("ctranslate2") is None:
         raise ValueError("CTranslate2 is not installed; install it with: pip install 't2t_repro[ctranslate2]'")
 
@@ -55,11 +55,10 @@ def must_be_installed() -> None:
 def write(
     model: Transformer, vocabulary: Vocabulary, directory: str, quantization: str = "none", note: str = ""
 ) -> None:
-    """Writes `model` into `directory`, which is made: weights, vocabulary, tokenizer, and a README that says how to use
-    them.
+    """Writes `model` to the new folder `directory`: weights, vocabulary, tokenizer, and a README on their use.
 
-    `quantization` is "none" (float32) or "int8" (matrices and embeddings in 8 bits with a scale for each row, the rest
-    float32). `note` is the end of the README. Raises ValueError where CTranslate2 is not installed.
+    `quantization` is "none" (float32) or "int8" (matrices and embeddings in 8 bits with a scale per row, the rest in
+    float32). `note` is appended to the README. Raises ValueError if CTranslate2 is not installed.
     """
     must_be_installed()
     spec = _specification(model)
@@ -78,7 +77,7 @@ def write(
 
 
 def _specification(model: Transformer) -> Any:
-    """CTranslate2's description of the model, with all weights set."""
+    """Returns CTranslate2's description of the model, with all weights set."""
     from ctranslate2.specs import TransformerSpec
     from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
 
@@ -112,7 +111,7 @@ def _configure(config: Any) -> None:
 
 
 def _self_attention(theirs: Any, ours: MultiHeadAttention, norm: AddNorm) -> None:
-    """One product for queries, keys and values; weights lie [output, input]."""
+    """Sets one projection for queries, keys and values. CTranslate2's weights are [output, input]."""
     theirs.linear[0].weight = np.concatenate(
         [_heads(ours, _numpy(ours.w_q)), _heads(ours, _numpy(ours.w_k)), _heads(ours, _numpy(ours.w_v))]
     )
@@ -144,7 +143,7 @@ def _layer_norm(theirs: Any, ours: AddNorm) -> None:
 
 
 def _heads(attention: MultiHeadAttention, weight: np.ndarray) -> np.ndarray:
-    """A matrix [D, H K] or [D, H E] as [H P, D], each head's rows filled up with zeros."""
+    """Returns a matrix [D, H K] or [D, H E] as [H P, D], each head's rows padded with zeros."""
     weight_DHK = weight.reshape(weight.shape[0], attention.num_heads, -1)
     missing = max(attention.d_k, attention.d_v) - weight_DHK.shape[2]
     padded_DHP = np.pad(weight_DHK, ((0, 0), (0, 0), (0, missing)))
@@ -156,13 +155,13 @@ def _numpy(variable: Any) -> np.ndarray:
 
 
 def _num_positions(model: Transformer) -> int:
-    """A source is cut to `max_positions`, and its translation is at most `extra_length` longer."""
+    """Returns the number of positions: a source of `max_positions`, and `extra_length` more for its translation."""
     return model.hparams.max_positions + model.hparams.extra_length
 
 
 def _positions(model: Transformer, side: str) -> np.ndarray:
-    """Position encodings [positions, D]. Beyond the end of a learned table its last row is repeated, as `Transformer`
-    does."""
+    """Returns position encodings [positions, D]. Positions beyond a learned table repeat its last row, as in
+    `Transformer`."""
     from t2t_repro.model.layers import sinusoids
 
     length = _num_positions(model)

@@ -1,4 +1,4 @@
-"""An exported run in use from Python: the signatures of its SavedModel, with lists in and out."""
+"""An exported run in Python: the signatures of its SavedModel, with lists as inputs and outputs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class ExportedModel:
-    """What a `Translator` does, as far as the SavedModel has signatures for it. Any number of threads may call it."""
+    """The methods of a `Translator` for which the SavedModel has signatures. Instances are thread-safe."""
 
     def __init__(self, path: str):
-        """`path`: the folder of a SavedModel, or one of numbered folders, of which the highest is taken.
+        """Loads the SavedModel in the folder `path`, or in its numbered subfolder with the highest number.
 
-        Raises FileNotFoundError where there is none, and ValueError where it is damaged, if TensorFlow lacks one of its
-        operations, or if this processor cannot compute in its precision.
+        Raises FileNotFoundError if there is none. Raises ValueError if it is damaged, if TensorFlow lacks one of its
+        operations, or if this processor does not support its precision.
         """
         self.path = path if holds_graph(path) else os.path.join(path, str(newest_version(path)))
         self._model = SavedModel(self.path)
@@ -34,20 +34,21 @@ class ExportedModel:
             raise ValueError(f"{self.path} is damaged: no hyperparameters ({error}); export the run again") from None
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
-        """Returns the best translation of each text: `translate` with the run's own beam."""
+        """Returns the best translation of each text: `translate` with the run's beam size."""
         return self.translate(texts)
 
     def translate(self, texts: Sequence[str], beam_size: int | None = None, alpha: float | None = None) -> list[str]:
-        """The best translation of each text; an empty text gives an empty one."""
+        """Returns the best translation of each text; an empty text gives an empty one."""
         return [best[0][0] for best in self.n_best(texts, 1, beam_size, alpha)]
 
     def n_best(
         self, texts: Sequence[str], n: int, beam_size: int | None = None, alpha: float | None = None
     ) -> list[list[tuple[str, float]]]:
-        """The n best translations of each text with their scores (log-probability over length penalty), best first.
+        """Returns the n best translations of each text with their scores, best first.
 
-        There are fewer if the beam holds fewer that differ in more than the space around them. Without a `beam_size` it
-        is that of the run, or n if that is more.
+        A score is a log-probability divided by the length penalty. There are fewer than n if the beam holds fewer that
+        differ in more than leading and trailing space. Without `beam_size` it is that of the run, or n if that is
+        larger.
         """
         must_be_list(texts)
         width = max(n, self.hparams.beam_size) if beam_size is None else beam_size
@@ -72,7 +73,7 @@ class ExportedModel:
         return [hypotheses if text else [("", 0.0)] for text, hypotheses in zip(texts, results, strict=True)]
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """The log-probability of each target given its source, its end included."""
+        """Returns the log-probability of each target given its source, EOS included."""
         must_be_pairs(pairs)
         if not pairs:
             return []
@@ -81,7 +82,7 @@ class ExportedModel:
         return found
 
     def _call(self, signature: str, **inputs: Any) -> dict[str, np.ndarray]:
-        """Raises ValueError if the model refuses the inputs."""
+        """Calls a signature. Raises ValueError if the model refuses the inputs."""
         try:
             return self._model.call(signature, inputs)
         except WrongInput as error:
@@ -89,7 +90,7 @@ class ExportedModel:
 
 
 def holds_export(path: str) -> bool:
-    """Whether there is a SavedModel in `path`, or in a numbered folder of it."""
+    """Returns true if there is a SavedModel in `path` or in a numbered subfolder of it."""
     if holds_graph(path):
         return True
     with contextlib.suppress(FileNotFoundError):

@@ -1,7 +1,7 @@
-"""`export`: a trained run in a form that stands on its own, in numbered folders, each whole or not there.
+"""`export`: writes a trained run as a self-contained model to numbered folders, each written atomically.
 
 "saved_model" is loaded without this package: `import tensorflow, tensorflow_text`, then `tf.saved_model.load`, or TF
-Serving. "ctranslate2" is for CTranslate2: see `t2t_repro.exporting.ctranslate2`. `model_card.json` says what it is.
+Serving. "ctranslate2" is for CTranslate2: see `t2t_repro.exporting.ctranslate2`. `model_card.json` documents the model.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from t2t_repro.training.precision import resolve
 
 FORMATS = ("saved_model", "ctranslate2")
 QUANTIZATIONS = ("none", "int8")
-LICENCE = {
+LICENSE = {
     "code": "Apache-2.0",
-    "weights": "their trainer's to give, within the terms of the text they were trained on",
+    "weights": "chosen by whoever trained them, subject to the license of the training data",
 }
 
 
@@ -42,17 +42,17 @@ def export(
     quantization: str = "none",
     precision: str = "auto",
 ) -> str:
-    """Writes the run in `output_dir` to the next numbered folder of `export_dir`, whole or not at all: its path.
+    """Writes the run in `output_dir` atomically to the next numbered folder of `export_dir`, and returns its path.
 
     Args:
-      average_checkpoints: the newest checkpoints, whose mean is written.
+      average_checkpoints: number of last checkpoints whose mean is written.
       format: one of `FORMATS`.
       quantization: "none", or "int8" for a decoder that multiplies 8-bit integers.
-      precision: what all else of a SavedModel is computed in; "auto" is that of the run. CTranslate2 is given float32
-        weights, and its user chooses what it computes in.
+      precision: of the rest of a SavedModel; "auto" is that of the run. CTranslate2 receives float32 weights, and its
+        user chooses the type of computation.
 
-    Raises FileNotFoundError or ValueError where the run cannot be read, for another format or quantization, or for a
-    precision that the format does not have or that cannot be computed here.
+    Raises FileNotFoundError or ValueError if the run cannot be read. Raises ValueError for an unknown format or
+    quantization, and for a precision that the format or this machine does not support.
     """
     if format not in FORMATS:
         raise ValueError(f"the format must be one of {', '.join(FORMATS)}, got {format!r}")
@@ -87,7 +87,7 @@ def export(
 
 @contextlib.contextmanager
 def _next_version(export_dir: str) -> Iterator[tuple[str, str]]:
-    """A temporary folder to write to, and the numbered name it gets at the end; on an error nothing is left."""
+    """Yields a temporary folder, and the numbered name it receives at the end. On an error nothing is left behind."""
     if os.path.exists(export_dir) and not os.path.isdir(export_dir):
         raise ValueError(f"export_dir: {export_dir!r} is a file; give a directory")
     os.makedirs(export_dir, exist_ok=True)
@@ -108,7 +108,7 @@ def _next_version(export_dir: str) -> Iterator[tuple[str, str]]:
 
 
 def _model_card(run: Run, translator: Translator, average_checkpoints: int) -> dict[str, Any]:
-    """What was trained, on what, how well it scored, by which versions."""
+    """Returns the problem, hyperparameters, training, scores and versions of the model."""
     checkpoints = [os.path.basename(path) for path in to_average(run, average_checkpoints)]
     scores = _scores(run)
     return {
@@ -127,20 +127,20 @@ def _model_card(run: Run, translator: Translator, average_checkpoints: int) -> d
         "training": run.training.to_json(),
         "scores": [each for each in scores if each.get("checkpoints") == checkpoints],
         "scores_of_other_checkpoints": [each for each in scores if each.get("checkpoints") != checkpoints],
-        "licence": LICENCE,
+        "licence": LICENSE,
         "versions": versions(),
     }
 
 
 def _scores(run: Run) -> list[dict[str, Any]]:
-    """Every line of scores.jsonl. Raises ValueError, naming the line, where one is damaged."""
+    """Returns every line of scores.jsonl. Raises ValueError, with the number of the line, if one is damaged."""
     if not os.path.exists(run.scores):
         return []
     found = []
     with open(run.scores, encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             try:
-                found.append(dict(json.loads(line, parse_constant=lambda _: None)))  # an infinite perplexity is no JSON
+                found.append(dict(json.loads(line, parse_constant=lambda _: None)))  # JSON has no infinite perplexity
             except (TypeError, ValueError) as error:
-                raise ValueError(f"{run.scores}, line {number} is damaged: no JSON object ({error})") from None
+                raise ValueError(f"{run.scores}, line {number} is damaged: not a JSON object ({error})") from None
     return found

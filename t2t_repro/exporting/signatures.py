@@ -1,11 +1,10 @@
-"""The signatures of an exported run: strings in, strings and scores out, the tokenizer inside.
+"""The signatures of an exported run, from strings to strings and scores. The tokenizer is part of the graph.
 
-B strings in a batch, N translations of each; M and L tokens of the longest source and target, H heads.
+Shapes: B strings in a batch, N translations of each, M and L tokens of the longest source and target, H heads.
 
-What is asked for is checked in the graph, so that it holds wherever the model is served: a `tf.errors.
-InvalidArgumentError` says what was expected, before anything is computed from it. So are the products of 8-bit
-integers, of a model that decodes by them: on a processor that computes them wrongly each request fails, and the message
-gives the remedy.
+Arguments are checked in the graph, so that the checks hold in any server. A `tf.errors.InvalidArgumentError` reports
+what was expected before anything is computed from the argument. A model that multiplies 8-bit integers also checks
+those products: on a processor that computes them wrongly each request fails, and the message gives the remedy.
 """
 
 from __future__ import annotations
@@ -15,44 +14,46 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2t_repro.inference.decoding_loop import NEVER
+from t2t_repro.inference.decoding_loop import NEG_INF
 from t2t_repro.inference.memory import SEARCH_BYTES, search_bytes
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model.int8 import must_be_exact
 from t2t_repro.saved_model import DEFAULT_SIGNATURE
 from t2t_repro.token_ids import END, PAD
 
-TOKENS_AT_ONCE = 4_096  # source positions of one search; a larger batch of strings is searched in several
-SCORED_AT_ONCE = 1_024  # target positions that are scored at once: each has the logits of a whole vocabulary
+TOKENS_PER_SEARCH = 4_096  # source positions of one search; larger requests are split into several searches
+SCORED_PER_BATCH = 1_024  # target positions scored in one batch: each has the logits of the full vocabulary
 MOST_BEAMS = 64
-MOST_WEIGHTS = (
-    128 * 128
-)  # of a head of a layer, over the batch: one pair of 128 tokens, as on the page of t2t-attention
+MOST_WEIGHTS = 128 * 128  # per head and layer, over the batch: one pair of 128 tokens, as on the page of t2t-attention
 
 
 class ExportedTranslator(tf.Module):
-    """The signatures of the SavedModel. `signature`: what else the best translation is called by than
-    `serving_default`, as the task names it."""
+    """The signatures of the SavedModel. The best output is `serving_default`, and also `signature`, its name in the
+    task."""
 
     def __init__(self, translator: Translator, signature: str = DEFAULT_SIGNATURE):
         super().__init__()
         self._signature = signature
-        if not translator.ensemble.int8:  # it may keep its matrices in a narrow dtype too: they would be exported twice
+        if not translator.ensemble.int8:  # otherwise its matrices in a narrow dtype would be exported a second time
             vocabulary, hparams, constraint = translator.vocabulary, translator.hparams, translator.constraint
             translator = Translator(translator.ensemble.models, vocabulary, hparams, constraint)
         self._translator = translator
         self._vocabulary = translator.vocabulary
-        # what a SavedModel must find in attributes: the weights, and the tokenizer's resource
+        # a SavedModel needs these as attributes: the weights, and the tokenizer's resource
         self.weights = tuple(weight.value for weight in translator.model.weights)
         self.tokenizer = translator.vocabulary.tokenizer
 
     def signatures(self) -> dict[str, Any]:
-        """`serving_default`: the best translation by the run's own beam; `translate`: the n best by any beam;
-        `score`: log-probabilities of given translations; `attention`: the weights with which one is read and written.
-        A search that is constrained writes the words of its texts.
+        """Returns the signatures by name.
 
-        The options of `translate` have defaults: the run's own beam, and one translation. Each is one value for all
-        strings or a vector of one for each, so that rows of TF Serving's REST form may hold them.
+        - `serving_default`: the best translation with the run's beam size.
+        - `translate`: the n best translations, with options.
+        - `score`: log-probabilities of given translations.
+        - `attention`: the attention weights of a pair.
+
+        A constrained search contains the words of its texts. The options of `translate` default to the run's beam and
+        one translation. Each is one value for all strings or a vector with one for each, so that rows of TF Serving's
+        REST form may contain them.
         """
         h = self._translator.hparams
 
@@ -67,7 +68,7 @@ class ExportedTranslator(tf.Module):
             return self._n_best(inputs, *options)
 
         strings, targets = (tf.TensorSpec([None], tf.string, name=name) for name in ("inputs", "targets"))
-        search = [  # of any shape: one value for all strings, or one for each
+        search = [  # of any shape: one value for all strings, or one per string
             tf.TensorSpec(None, tf.int32, name="beam_size"),
             tf.TensorSpec(None, tf.float32, name="alpha"),
             tf.TensorSpec(None, tf.int32, name="extra_length"),
@@ -83,7 +84,7 @@ class ExportedTranslator(tf.Module):
         }
 
     def _best(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """[B] strings to "outputs" [B] and "scores" [B]."""
+        """Returns "outputs" [B] and "scores" [B] of strings [B]."""
         h = self._translator.hparams
         found = self._n_best(inputs, tf.constant(h.beam_size), tf.constant(h.alpha), tf.constant(h.extra_length), 1)
         return {name: value[:, 0] for name, value in found.items()}
@@ -91,10 +92,10 @@ class ExportedTranslator(tf.Module):
     def _n_best(
         self, inputs: tf.Tensor, beam_size: tf.Tensor, alpha: tf.Tensor, extra_length: tf.Tensor, n_best: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """[B] strings to "outputs" [B, N] and "scores" [B, N], best first; an empty string gives empty ones.
+        """Returns "outputs" [B, N] and "scores" [B, N] of strings [B], best first; an empty string gives empty ones.
 
-        An option is a scalar or [B]; N is the maximum of `n_best`. If the beam ends with fewer than N translations, or
-        fewer were asked for, the rest is empty with score -inf.
+        Each option is a scalar or [B]; N is the maximum of `n_best`. If the beam ends with fewer than N translations,
+        or fewer were requested, the other outputs are empty with score -inf.
         """
         constraint = self._translator.constraint
         limit = self._translator.hparams.max_positions
@@ -109,14 +110,14 @@ class ExportedTranslator(tf.Module):
             with tf.control_dependencies([must_be_exact(tf.size(inputs))]):
                 inputs = tf.identity(inputs)
         if constraint is not None:
-            inputs, words = constraint.given_tensor(inputs)
-            given = self._vocabulary.encode_tensor(words)[:, :-1]
-        # cut as t2t-decoder does: the first tokens, and the end
+            inputs, words = constraint.required_words_tensor(inputs)
+            required = self._vocabulary.encode_tensor(words)[:, :-1]
+        # truncated as by t2t-decoder: the first tokens and EOS
         tokens = self._vocabulary.encode_tensor(inputs)[:, :-1][:, : limit - 1]
         sources = tf.concat([tokens, tf.fill([tf.size(inputs), 1], END)], axis=1)
 
         lengths = sources.row_lengths()
-        longest = lengths if constraint is None else tf.maximum(lengths, given.row_lengths() + 1)
+        longest = lengths if constraint is None else tf.maximum(lengths, required.row_lengths() + 1)
         beam_size, alpha, extra_length, n_best = (
             tf.broadcast_to(option, tf.shape(lengths)) for option in (beam_size, alpha, extra_length, n_best)
         )
@@ -130,30 +131,30 @@ class ExportedTranslator(tf.Module):
         def search(start: tf.Tensor, stop: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             rows = order[start:stop]
             source_BM = tf.gather(sources, rows).to_tensor(default_value=PAD)
-            options = [option[rows[0]] for option in (beam_size, alpha, extra_length)]  # those of every row here
+            options = [option[rows[0]] for option in (beam_size, alpha, extra_length)]  # the same for every row here
             if constraint is None:
                 found = self._translator.search(source_BM, *options)
             else:
-                given_BG = tf.gather(given, rows).to_tensor(default_value=PAD)
-                found = self._translator.constrained_search(source_BM, *options, given_BG)
+                required_BG = tf.gather(required, rows).to_tensor(default_value=PAD)
+                found = self._translator.constrained_search(source_BM, *options, required_BG)
             count = n_best[rows[0]]
             more = [[0, 0], [0, columns - count]]
             ids = tf.pad(found.ids[:, :count], [*more, [0, 0]], constant_values=PAD)
             texts = self._vocabulary.decode_tensor(tf.reshape(ids, [-1, tf.shape(ids)[2]]))
-            return tf.reshape(texts, [-1, columns]), tf.pad(found.scores[:, :count], more, constant_values=NEVER)
+            return tf.reshape(texts, [-1, columns]), tf.pad(found.scores[:, :count], more, constant_values=NEG_INF)
 
         nothing = tf.zeros([0, columns], tf.float32)
-        most_rows = tf.minimum(TOKENS_AT_ONCE // lengths, SEARCH_BYTES // bytes_B)
+        most_rows = tf.minimum(TOKENS_PER_SEARCH // lengths, SEARCH_BYTES // bytes_B)
         kinds = _kinds(beam_size, alpha, extra_length, n_best)
         lengths = _after(checks, lengths)
-        texts, scores = _in_turns(search, (tf.as_string(nothing), nothing), lengths, most_rows, kinds)
+        texts, scores = _in_batches(search, (tf.as_string(nothing), nothing), lengths, most_rows, kinds)
         empty = (inputs == "")[:, None]
-        texts = tf.where(empty | (scores <= NEVER / 1e6), "", texts)
-        scores = tf.where(empty, 0.0, tf.where(scores <= NEVER / 1e6, -float("inf"), scores))
+        texts = tf.where(empty | (scores <= NEG_INF / 1e6), "", texts)
+        scores = tf.where(empty, 0.0, tf.where(scores <= NEG_INF / 1e6, -float("inf"), scores))
         return {"outputs": texts, "scores": scores}
 
     def _score(self, inputs: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
-        """[B] sources and targets to "log_probabilities" [B] and, of each token, "token_log_probabilities" [B, L]."""
+        """Returns "log_probabilities" [B] and "token_log_probabilities" [B, L] of sources and targets [B]."""
         sources, references = self._pairs(inputs, targets)
         lengths = tf.maximum(sources.row_lengths(), references.row_lengths())
         longest = tf.cast(references.bounding_shape(1), tf.int32)
@@ -165,22 +166,23 @@ class ExportedTranslator(tf.Module):
             log_p_BL = self._translator.token_log_probabilities(source_BM, target_BL)
             return (tf.pad(log_p_BL, [[0, 0], [0, longest - tf.shape(log_p_BL)[1]]]),)
 
-        (log_p_BL,) = _in_turns(score, (tf.zeros([0, longest], tf.float32),), lengths, SCORED_AT_ONCE // lengths)
+        (log_p_BL,) = _in_batches(score, (tf.zeros([0, longest], tf.float32),), lengths, SCORED_PER_BATCH // lengths)
         return {"log_probabilities": tf.reduce_sum(log_p_BL, axis=1), "token_log_probabilities": log_p_BL}
 
     def _attention(self, inputs: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
-        """[B] sources and targets to the weights of every layer and head.
+        """Returns the attention weights of every layer and head for sources and targets [B].
 
-        "encoder" [B, layers, H, M, M], "memory" [B, layers, H, L, M] and "decoder" [B, layers, H, L, L] are float32;
-        "input_pieces" [B, M] and "target_pieces" [B, L] are what stands at each place, a space written U+2581, ""
-        behind the end. Place l of "decoder" is what token l is written from, whose keys are the tokens before it: key 0
-        is the start, key l the token l - 1.
+        "encoder" [B, layers, H, M, M], "memory" [B, layers, H, L, M] and "decoder" [B, layers, H, L, L] are float32.
+        "input_pieces" [B, M] and "target_pieces" [B, L] are the tokens as text, with U+2581 for a space and "" for
+        padding. Row l of "decoder" is the position that predicts token l. Its keys are the previous tokens: key 0 is
+        the start, key l is token l - 1.
         """
         sources, references = self._pairs(inputs, targets)
         source_BM, target_BL = sources.to_tensor(default_value=PAD), references.to_tensor(default_value=PAD)
         pairs = tf.cast(tf.shape(source_BM)[0], tf.int64)
         longest = tf.cast(tf.maximum(tf.shape(source_BM)[1], tf.shape(target_BL)[1]), tf.int64)
-        message = f"attention takes one pair of at most {int(MOST_WEIGHTS**0.5)} tokens a side, or more of fewer: got"
+        longest_side = int(MOST_WEIGHTS**0.5)
+        message = f"attention takes one pair of at most {longest_side} tokens per side, or more pairs of fewer: got"
         fits = pairs * longest * longest <= MOST_WEIGHTS
         check = _must(fits, True, f"{message} pairs and tokens", tf.stack([pairs, longest]))
         source_BM, target_BL = _after([check], source_BM), _after([check], target_BL)
@@ -192,7 +194,7 @@ class ExportedTranslator(tf.Module):
         }
 
     def _pairs(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-        """The tokens of both sides, which must be as many as each other and not too long."""
+        """Returns the tokens of both sides, and checks that there are equally many texts and none is too long."""
         number = tf.size(targets)
         checks = [_must(tf.size(inputs) == number, True, "there must be as many targets as inputs, got", number)]
         limit = self._translator.hparams.max_positions
@@ -206,24 +208,25 @@ class ExportedTranslator(tf.Module):
 
 
 def _must(low: tf.Tensor, high: tf.Tensor | bool, message: str, value: tf.Tensor) -> tf.Operation:
-    """Ends the run of the graph with `message` and `value` unless both conditions hold, of every element.
+    """Stops the graph with `message` and `value` unless both conditions hold for every element.
 
-    What must not be computed before has to wait for it: see `_after`.
+    Use `_after` for everything that must not be computed before the check.
     """
     return tf.debugging.Assert(tf.reduce_all(tf.logical_and(low, high)), [message, value])
 
 
 def _after(checks: Sequence[tf.Operation], value: Any) -> Any:
-    """Returns the same tensor, dense or ragged, which is there once all checks have passed.
+    """Returns the same tensor, dense or ragged, available only after all checks have passed.
 
-    Without it TensorFlow computes what is refused beside the check: attention over 30,000 tokens takes gigabytes.
+    Otherwise TensorFlow computes refused inputs in parallel with the check: attention over 30,000 tokens takes
+    gigabytes.
     """
     with tf.control_dependencies(checks):
         return tf.identity(value)
 
 
 def _one_each(rows: tf.Tensor, *options: tf.Tensor) -> list[tf.Tensor]:
-    """The options, each as one value for each of the rows: [B]. One may be a scalar, [1] or [B]."""
+    """Returns each option with one value per row: [B]. An option may be a scalar, [1] or [B]."""
     vectors = []
     for option in options:
         flat = tf.reshape(option, [-1])
@@ -237,7 +240,7 @@ def _one_each(rows: tf.Tensor, *options: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _kinds(*options_B: tf.Tensor) -> tf.Tensor:
-    """[B] int64: rows of one number have the same options."""
+    """Returns [B] int64: rows with the same number have the same options."""
     kinds_B = tf.zeros(tf.shape(options_B[0]), tf.int64)
     for option_B in options_B:
         _, numbers_B = tf.unique(option_B, out_idx=tf.int64)
@@ -248,20 +251,21 @@ def _kinds(*options_B: tf.Tensor) -> tf.Tensor:
 Outputs = tuple[tf.Tensor, ...]
 
 
-def _in_turns(
+def _in_batches(
     run: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Outputs],
     nothing: Outputs,
     lengths: tf.Tensor,
     most_rows: tf.Tensor,
     kinds: tf.Tensor | None = None,
 ) -> Outputs:
-    """`run(start, stop, order)` on rows of one kind, the shortest first; outputs are joined, in the rows' own order.
+    """Calls `run(start, stop, order)` on batches of rows of one kind, shortest first, and restores the order of the
+    rows.
 
     Args:
-      nothing: the outputs of no rows.
+      nothing: the outputs for no rows.
       lengths: [B] int64.
-      most_rows: [B] int64, how many rows as long as this one may be run together; one is always run.
-      kinds: [B] int64; without it, all rows are of one kind.
+      most_rows: [B] int64, the number of rows of this length that may run together; at least one is always run.
+      kinds: [B] int64; None means that all rows are of one kind.
     """
     order = tf.argsort(lengths, stable=True)
     kinds = tf.zeros_like(order) if kinds is None else kinds
@@ -269,7 +273,7 @@ def _in_turns(
     most_rows, kinds = tf.gather(most_rows, order), tf.gather(kinds, order)
     size = tf.size(order)
 
-    def turn(start: tf.Tensor, outputs: Outputs) -> tuple[tf.Tensor, Outputs]:
+    def next_batch(start: tf.Tensor, outputs: Outputs) -> tuple[tf.Tensor, Outputs]:
         rows = tf.range(1, tf.cast(size - start, tf.int64) + 1)
         fits = (rows <= most_rows[start:]) & (kinds[start:] == kinds[start])
         stop = start + tf.maximum(tf.math.count_nonzero(fits, dtype=tf.int32), 1)
@@ -278,7 +282,7 @@ def _in_turns(
 
     _, outputs = tf.while_loop(
         lambda start, _: start < size,
-        turn,
+        next_batch,
         (tf.constant(0), nothing),
         shape_invariants=(tf.TensorShape([]), tuple(tf.TensorShape([None, None]) for _ in nothing)),
         parallel_iterations=1,

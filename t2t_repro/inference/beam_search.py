@@ -11,7 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from t2t_repro.inference.decoding_loop import (
-    NEVER,
+    NEG_INF,
     Beams,
     Constraint,
     Hypotheses,
@@ -27,7 +27,7 @@ from t2t_repro.token_ids import END
 
 
 def length_penalty(length: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
-    """((5 + |Y|) / 6)^alpha (Wu et al., 2016, eq. 14); |Y| counts the end of the sentence."""
+    """Returns ((5 + |Y|) / 6)^alpha (Wu et al., 2016, eq. 14). |Y| counts the end-of-sentence token."""
     return ((5.0 + tf.cast(length, tf.float32)) / 6.0) ** alpha
 
 
@@ -39,30 +39,36 @@ def beam_search(
     extra_length: tf.Tensor | int,
     prefix_BP: tf.Tensor | None = None,
     min_length: tf.Tensor | int = 0,
-    given_BG: tf.Tensor | None = None,
+    required_BG: tf.Tensor | None = None,
     constraint: Constraint | None = None,
 ) -> Hypotheses:
-    """The best translations of `source_BM` (int32 ids, ending in END, padded with PAD), at most as long as the source
-    plus `extra_length`, ends included. Every hypothesis is a whole one: at the greatest length only END may follow.
-    Scores are log-probabilities over length penalty, highest first.
+    """Returns the best translations of each source with their scores, best first.
 
-    `prefix_BP` (padded with PAD) are tokens that the translations begin with, and `min_length` is how many come before
-    END at least; both raise the greatest length where it does not hold them. Several models share a vocabulary, and
-    the mean of their probabilities is what counts. With a `constraint` the search writes what that allows, which holds
-    the words `given_BG` (padded with PAD); there is no prefix then, and no least length.
+    A translation has at most as many tokens as its source plus `extra_length`, END included. Every hypothesis is
+    complete: at the maximum length only END may follow. A score is a log-probability divided by the length penalty. A
+    sentence is finished when no open beam can still score higher than the worst of its W finished hypotheses.
 
-    A sentence is done when no open beam can still score higher than the worst of W finished ones.
+    Args:
+      models: one model, or several that share a vocabulary, whose probabilities are averaged.
+      source_BM: int32 ids, ending in END, padded with PAD.
+      beam_size: the beam width W.
+      alpha: exponent of the length penalty.
+      extra_length: tokens that a translation may have beyond the length of its source.
+      prefix_BP: tokens that each translation starts with, padded with PAD. A longer prefix raises the maximum length.
+      min_length: number of tokens before END. A larger number raises the maximum length.
+      constraint: limits the tokens that may follow. It excludes `prefix_BP` and `min_length`.
+      required_BG: ids of the words that a constrained output must contain, padded with PAD.
     """
     ensemble = Ensemble.of(models)
-    sentences = sentences_of(ensemble, source_BM, extra_length, prefix_BP, min_length, given_BG=given_BG)
-    # one open beam, and beams that can never win
-    log_p_W = tf.where(tf.range(beam_size) == 0, 0.0, NEVER)
+    sentences = sentences_of(ensemble, source_BM, extra_length, prefix_BP, min_length, required_BG=required_BG)
+    # one open beam; the others can never win
+    log_p_W = tf.where(tf.range(beam_size) == 0, 0.0, NEG_INF)
     beams = first_beams(ensemble, tf.tile(log_p_W[None], [tf.shape(source_BM)[0], 1]))
-    return search(ensemble, sentences, beams, BestOfBeam(tf.convert_to_tensor(alpha, tf.float32), constraint))
+    return search(ensemble, sentences, beams, BeamSearch(tf.convert_to_tensor(alpha, tf.float32), constraint))
 
 
-class BestOfBeam(NamedTuple):
-    """The rule of beam search. Open beams and finished ones are sorted, best first."""
+class BeamSearch(NamedTuple):
+    """The decoding strategy of beam search. Open beams and finished hypotheses are sorted, best first."""
 
     alpha: tf.Tensor
     constraint: Constraint | None = None
@@ -72,9 +78,10 @@ class BestOfBeam(NamedTuple):
         return _can_be(beams.log_p[:, 0]) & (beams.finished_scores[:, -1] < reachable)
 
     def choose(self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences) -> Beams:
-        """Extends every open beam by its likeliest tokens: those with END join the finished, the best others stay."""
+        """Extends every open beam by its most likely tokens. Beams that end with END are finished; the best others stay
+        open."""
         beam_size = tf.shape(logits_BWV)[1]
-        # At most W of 2 W are END, so enough stay open. One beam takes the likeliest token alone: that is greedy.
+        # At most W of 2 W are END, so W stay open. With one beam only the likeliest token is taken: greedy decoding.
         k = tf.where(beam_size > 1, 2 * beam_size, 1)
         if self.constraint is None:
             log_p_BWC, tokens_BWC = candidates(step, logits_BWV, sentences, k)
@@ -87,18 +94,18 @@ class BestOfBeam(NamedTuple):
         ids = tf.concat([tf.gather(beams.ids, parents, batch_dims=1), tokens[:, :, None]], axis=2)
         ends = tokens == END
 
-        # a beam that cannot be has log p NEVER, which a length penalty above 1 would bring among those that can
-        scores = tf.where(ends & _can_be(values), values / length_penalty(step + 1, self.alpha), NEVER)
+        # dividing NEG_INF by a length penalty above 1 would lift an impossible beam above possible ones
+        scores = tf.where(ends & _can_be(values), values / length_penalty(step + 1, self.alpha), NEG_INF)
         finished_ids = tf.concat([tf.pad(beams.finished_ids, [[0, 0], [0, 0], [0, 1]]), ids], axis=1)
         finished_scores, kept = tf.math.top_k(tf.concat([beams.finished_scores, scores], axis=1), beam_size)
 
-        log_p, opened = tf.math.top_k(tf.where(ends, NEVER, values), beam_size)
+        log_p, opened = tf.math.top_k(tf.where(ends, NEG_INF, values), beam_size)
         open_parents = tf.gather(parents, opened, batch_dims=1)
         beams = beams._replace(
             tokens=tf.gather(tokens, opened, batch_dims=1),
             log_p=log_p,
             ids=tf.gather(ids, opened, batch_dims=1),
-            path=tf.gather(beams.path, open_parents, batch_dims=1),
+            history=tf.gather(beams.history, open_parents, batch_dims=1),
             finished_ids=tf.gather(finished_ids, kept, batch_dims=1),
             finished_scores=finished_scores,
         )
@@ -106,5 +113,5 @@ class BestOfBeam(NamedTuple):
 
 
 def _can_be(log_p: tf.Tensor) -> tf.Tensor:
-    """Returns whether log-probabilities are those of beams that may win: the others have `NEVER` in their sum."""
-    return log_p > NEVER / 2
+    """Returns true for the log-probabilities of possible beams. The sum of an impossible beam contains `NEG_INF`."""
+    return log_p > NEG_INF / 2

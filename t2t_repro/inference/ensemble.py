@@ -1,4 +1,4 @@
-"""Several models that decode as one: the mean of their probabilities. One model is an ensemble of one.
+"""Several models that decode as one, by the mean of their probabilities. A single model is an ensemble of one.
 
 Shapes: B sentences, M source length, L target length, W beam width, T steps done, V vocabulary.
 """
@@ -17,9 +17,9 @@ from t2t_repro.model.transformer import Transformer
 
 
 class Ensemble:
-    """Models of one vocabulary; their sizes and dtypes are their own."""
+    """Models that share a vocabulary. Their sizes and dtypes may differ."""
 
-    int8 = False  # whether a step's products are in 8-bit integers
+    int8 = False  # true if a decoding step multiplies 8-bit integers
 
     def __init__(self, models: Sequence[Transformer]):
         self.models = tuple(models)
@@ -31,27 +31,28 @@ class Ensemble:
         return cls([models] if isinstance(models, Transformer) else models)
 
     def memories(self, source_BM: tf.Tensor) -> tuple[tuple[KeysValues, ...], ...]:
-        """Of each model the keys and values that its decoder looks at in the source."""
+        """Returns, per model, the keys and values of the source that the decoder attends to."""
         return tuple(source_keys_values(model, model.encode(source_BM)) for model in self.models)
 
     def empty_caches(self, batch: tf.Tensor) -> tuple[tuple[KeysValues, ...], ...]:
-        """Of each model, for each layer, keys and values before the first step."""
+        """Returns, per model and layer, the keys and values before the first step."""
         return tuple(empty_past(model, batch) for model in self.models)
 
     def steps(self) -> tuple[DecodingStep, ...]:
-        """The decoding step of each model: to be made outside of loops."""
+        """Returns the decoding step of each model. Call it outside of loops."""
         return tuple(DecodingStep(model) for model in self.models)
 
     def stepper(
         self, steps: tuple[DecodingStep, ...], memories: tuple[Any, ...], source_BM: tf.Tensor
     ) -> Callable[..., tuple[tf.Tensor, tuple[Any, ...]]]:
-        """One step of all models, for use in a loop: logits [B, W, V], float32, and the grown caches."""
+        """Returns a function for use in a loop: one step of all models, to logits [B, W, V], float32, and the extended
+        caches."""
 
         def step(
             tokens_BW: tf.Tensor, position: tf.Tensor, caches: tuple[Any, ...], beam_bias: tf.Tensor
         ) -> tuple[tf.Tensor, tuple[Any, ...]]:
-            # made in each step: TensorFlow 2.21 fuses a mask that comes from outside the loop wrongly (it takes the
-            # value for the loop's end), and with one layer the result was empty
+            # computed in each step: TensorFlow 2.21 wrongly fuses a mask that comes from outside the loop (it takes the
+            # value at the end of the loop), and with one layer the result was empty
             source_bias = self.models[0].source_bias(source_BM)
             all_logits, grown = [], []
             for model_step, past, memory in zip(steps, caches, memories, strict=True):
@@ -63,13 +64,15 @@ class Ensemble:
         return step
 
     def logits(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
-        """[B, L, V], float32, of each target token given those before it and the source."""
+        """Returns [B, L, V], float32: the logits of each target token, given the previous tokens and the source."""
         return log_mean_probabilities([model({"inputs": source_BM, "targets": target_BL}) for model in self.models])
 
 
 class FixedEnsemble(Ensemble):
-    """Models whose weights change no more: what a step multiplies by is made once and not in each call. With `int8` its
-    products are in 8-bit integers; raises ValueError if this machine has none (`must_have_int8`)."""
+    """Models whose weights no longer change, so that the matrices of a step are prepared once and not in each call.
+
+    With `int8` a step multiplies 8-bit integers. Raises ValueError if this machine cannot (`must_have_int8`).
+    """
 
     def __init__(self, models: Sequence[Transformer], int8: bool = False):
         super().__init__(models)
@@ -83,7 +86,8 @@ class FixedEnsemble(Ensemble):
 
 
 def log_mean_probabilities(logits: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Logits whose softmax is the mean of the softmaxes of `logits`, all [..., V]; those of one model as they are."""
+    """Returns logits whose softmax is the mean of the softmaxes of `logits`, all [..., V]; one model's are
+    unchanged."""
     if len(logits) == 1:
         return logits[0]
     log_p = tf.stack([tf.nn.log_softmax(each) for each in logits])

@@ -1,8 +1,8 @@
-"""Decoding of any number of lines in flat memory: windows of lines, each written as soon as it is done, in order.
+"""Decoding of any number of lines in constant memory: in windows of lines, written in order as soon as each is decoded.
 
-A file that is decoded to grows under the name `FILE.partial`, a window at a time, beside a record of what made it. So
-the same command continues after a stop, however hard, and makes the same bytes as one that was never stopped: windows
-begin at the same lines, and what was written of an unfinished window is written again.
+The output file grows as `FILE.partial`, one window at a time, with a record of the command and its input. After an
+interruption, even by SIGKILL, the same command resumes and produces the same bytes as an uninterrupted one: windows
+start at the same lines, and an unfinished window is written again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import IO, Any
 
 from t2t_repro.io import read_json, write_json
 
-FIRST_WINDOW, WINDOW = 256, 10_000  # lines: each window has twice as many as the one before it, up to `WINDOW`
-PAUSE = 0.05  # seconds without a new line, after which those that have come are decoded
-FIRST_REPORT, REPORT = 10.0, 60.0  # seconds to the first report of progress, and from each to the next
+FIRST_WINDOW, WINDOW = 256, 10_000  # lines: each window has twice as many as the previous one, up to `WINDOW`
+PAUSE = 0.05  # seconds without a new line, after which the lines received so far are decoded
+FIRST_REPORT, REPORT = 10.0, 60.0  # seconds before the first progress report, and between further ones
 
-Item = tuple[str, ...]  # a text and what belongs to it: a source and its prefix, a source and its target
-Report = Callable[[int, str], None]  # the number of a text, from 0, and what was done to it: "has 2,000 tokens; ..."
-Advance = Callable[[int], None]  # how many texts were just decoded
-Decode = Callable[[list[Item], Report, Advance], list[str]]  # a window to its lines; reports count from its first item
+Item = tuple[str, ...]  # a source with its prefix, or a source with its target
+Report = Callable[[int, str], None]  # the number of a text, from 0, and a message: "has 2,000 tokens; ..."
+Advance = Callable[[int], None]  # the number of texts just decoded
+Decode = Callable[[list[Item], Report, Advance], list[str]]  # the lines of a window; reports count from its start
 Write = Callable[[list[Item], list[str]], None]
 Say = Callable[[str], None]
 
@@ -36,9 +36,9 @@ Say = Callable[[str], None]
 def decode_to_stream(
     items: Iterable[Item], decode: Decode, write: Callable[[list[str]], None], say: Say, total: int | None = None
 ) -> None:
-    """Calls `write` with the lines of each window of `items`, as soon as they are decoded.
+    """Calls `write` with the lines of each window of `items` as soon as they are decoded.
 
-    `total` is the number of items. Without it they come from a pipe: a window then ends if no more come for a while.
+    `total` is the number of items. None means that they come from a pipe: a window then ends when the input pauses.
     """
     parts = as_they_come(items) if total is None else windows(items)
     _decode_windows(parts, decode, lambda _, lines: write(lines), _Progress(say, total))
@@ -47,10 +47,10 @@ def decode_to_stream(
 def decode_to_file(
     items: Iterable[Item], decode: Decode, path: str, made_by: dict[str, Any], say: Say, total: int | None = None
 ) -> None:
-    """Writes the lines of all `items` to `path`, which appears when it is complete. The same call continues.
+    """Writes the lines of all `items` to `path`, which appears when it is complete. The same call resumes.
 
-    `made_by` is whatever the lines depend on beside `items`, as JSON holds it. Raises ValueError if another process
-    writes to `path`, or if what is there to continue was made by something else or from other items.
+    `made_by` contains everything except `items` that the lines depend on, as JSON values. Raises ValueError if another
+    process writes to `path`, or if the partial file was written with other settings or from other items.
     """
     with _Partial(path, made_by) as partial:
         rest = partial.skip_done(iter(items))
@@ -62,7 +62,8 @@ def decode_to_file(
 
 
 def windows(items: Iterable[Item], first: int = 0) -> Iterator[list[Item]]:
-    """The items in lists of `FIRST_WINDOW`, twice as many, and so on up to `WINDOW`. `first`: number of the first."""
+    """Yields the items in lists of `FIRST_WINDOW`, twice as many, and so on up to `WINDOW`. `first` is the first
+    number."""
     iterator = iter(items)
     for number in itertools.count(first):
         window = list(itertools.islice(iterator, min(FIRST_WINDOW << min(number, 32), WINDOW)))
@@ -72,9 +73,9 @@ def windows(items: Iterable[Item], first: int = 0) -> Iterator[list[Item]]:
 
 
 def as_they_come(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """The items in lists of at most `WINDOW`: what has come when the one before is done with and input pauses.
+    """Yields the items in lists of at most `WINDOW`: those received while the previous list was processed.
 
-    A thread reads `items`, at most `WINDOW` ahead. What it raises is raised here, after the items before it.
+    A thread reads `items`, at most `WINDOW` ahead. An error in it is raised here, after the items before it.
     """
     come: queue.Queue[Item | BaseException | None] = queue.Queue(WINDOW)
 
@@ -83,7 +84,7 @@ def as_they_come(items: Iterable[Item]) -> Iterator[list[Item]]:
             for item in items:
                 come.put(item)
             come.put(None)
-        except BaseException as error:  # to be raised where the items are used
+        except BaseException as error:  # raised again in the thread that uses the items
             come.put(error)
 
     threading.Thread(target=read, name="reader", daemon=True).start()
@@ -98,7 +99,7 @@ def as_they_come(items: Iterable[Item]) -> Iterator[list[Item]]:
 
 
 def _waiting(come: queue.Queue[Any], most: int) -> tuple[list[Item], Item | BaseException | None]:
-    """At most `most` items, the first of which it waits for, and the last thing that came: None at the end."""
+    """Returns up to `most` items, waiting for the first, and the last object received: None at the end."""
     window: list[Item] = []
     found = come.get()
     while isinstance(found, tuple):
@@ -116,11 +117,11 @@ def _decode_windows(parts: Iterable[list[Item]], decode: Decode, write: Write, p
     for window in parts:
         before = progress.done
         write(window, decode(window, progress.reporter(before), progress.advance))
-        progress.advance(before + len(window) - progress.done)  # those that took no decoding
+        progress.advance(before + len(window) - progress.done)  # those that needed no decoding
 
 
 class _Progress:
-    """Reports how many items are done, how fast, and when it will be over if their `total` is known."""
+    """Reports the number of finished items, the rate, and the remaining time if `total` is known."""
 
     def __init__(self, say: Say, total: int | None, done: int = 0):
         self._say, self._total, self.done = say, total, done
@@ -128,7 +129,7 @@ class _Progress:
         self._due = self._start + FIRST_REPORT
 
     def reporter(self, before: int) -> Report:
-        """Returns what calls `say` for a window that starts after `before` items."""
+        """Returns a function that reports on texts of a window that starts after `before` items."""
         return lambda number, what: self._say(f"line {before + number + 1:,} {what}")
 
     def advance(self, number: int) -> None:
@@ -148,7 +149,7 @@ class _Progress:
 
 
 class _Partial:
-    """`PATH.partial`, of which the bytes that its record names are valid, and `PATH.partial.json`, the record."""
+    """`PATH.partial`, of which the bytes listed in its record are valid, and the record `PATH.partial.json`."""
 
     def __init__(self, path: str, made_by: dict[str, Any]):
         self._path, self._partial, self._record = path, f"{path}.partial", f"{path}.partial.json"
@@ -167,12 +168,12 @@ class _Partial:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-        if not os.path.exists(self._record):  # there is nothing to continue
+        if not os.path.exists(self._record):  # there is nothing to resume
             with contextlib.suppress(FileNotFoundError):
                 os.remove(self._partial)
 
     def skip_done(self, items: Iterator[Item]) -> Iterator[Item]:
-        """The items that are left, after those that are done. What was written of others is removed."""
+        """Returns the items that are left to decode, and truncates the file to the complete windows."""
         size = os.path.getsize(self._partial)
         record = read_json(self._record) if size and os.path.exists(self._record) else {"bytes": 0}
         if record["bytes"] and size >= record["bytes"]:
@@ -188,7 +189,7 @@ class _Partial:
         return items
 
     def add(self, items: list[Item], lines: list[str]) -> None:
-        """Appends a window. Only then does the record name it."""
+        """Appends a window and then updates the record."""
         with self._errors_named():
             self._file.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
             self._file.flush()
@@ -201,7 +202,7 @@ class _Partial:
         write_json(self._record, record)
 
     def finish(self) -> None:
-        """Gives the file its name."""
+        """Renames the file to its final name."""
         os.fsync(self._file.fileno())
         os.replace(self._partial, self._path)
         with contextlib.suppress(FileNotFoundError):
@@ -226,5 +227,5 @@ class _Partial:
     def _errors_named(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:  # of a full disk, Python does not name the file
+        except OSError as error:  # on a full disk Python's error does not name the file
             raise OSError(error.errno, error.strerror, self._path) from None

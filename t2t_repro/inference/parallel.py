@@ -1,10 +1,9 @@
-"""How decoding uses the cores of a processor: a batch on as many of them as TensorFlow gives an operation, and other
-batches at the same time on the others.
+"""Use of the processor's cores for decoding: several batches in parallel, each on a few cores.
 
-Most operations of a step are over before a second thread has begun. On two cores base translates 64 sentences 1.56
-times as fast (in 8-bit integers; 1.36 in bfloat16, 1.18 in float32) when each core has half of them than when both have
-all (`benchmarks.decode`). One sentence of base is translated 1.29, 1.05 and 0.83 times as fast by one core as by two;
-of big 0.9, 0.75 and 0.65 times.
+Most operations of a decoding step finish before a second thread starts. On two cores the base model translates 64
+sentences 1.56 times as fast (in 8-bit integers; 1.36 in bfloat16, 1.18 in float32) when each of two batches has one
+core than when both share two cores (`benchmarks.decode`). A single sentence is translated 1.29, 1.05 and 0.83 times as
+fast by one core as by two with base, and 0.9, 0.75 and 0.65 times with big.
 """
 
 from __future__ import annotations
@@ -23,28 +22,35 @@ Result = TypeVar("Result")
 
 
 def set_threads(threads: int) -> None:
-    """Of one operation, in the whole process; 0: all cores. Nothing changes once TensorFlow has computed anything."""
+    """Sets the threads of one operation in this process; 0: all cores. Has no effect once TensorFlow has computed
+    anything."""
     with contextlib.suppress(RuntimeError):
         tf.config.threading.set_intra_op_parallelism_threads(threads)
 
 
 def set_batches(batches: int) -> None:
-    """Lets that many graphs run in parallel, in the whole process. By default TensorFlow runs one per core, and a loop
-    in one of them keeps further ones waiting until it ends. Nothing changes once TensorFlow has computed anything."""
+    """Sets the number of graphs that run in parallel in this process.
+
+    By default TensorFlow runs one per core, and a loop in one of them blocks further ones until it ends. Has no effect
+    once TensorFlow has computed anything.
+    """
     with contextlib.suppress(RuntimeError):
         tf.config.threading.set_inter_op_parallelism_threads(batches)
 
 
-def batches_at_once() -> int:
-    """As many as fill the cores, each on `set_threads` of them; one where a GPU computes."""
+def num_parallel_batches() -> int:
+    """Returns the number of batches that fill the cores, each using `set_threads` of them; 1 if there is a GPU."""
     cores = usable_cores()
     threads = tf.config.threading.get_intra_op_parallelism_threads() or cores
     return 1 if tf.config.list_physical_devices("GPU") else max(1, cores // threads)
 
 
-def at_once(function: Callable[[Batch], Result], batches: Sequence[Batch], most: int | None = None) -> Iterator[Result]:
-    """`function` of each batch, in their order; `batches_at_once` of them run in parallel, and no more than `most`."""
-    threads = min(batches_at_once(), len(batches), most or len(batches))
+def parallel_map(
+    function: Callable[[Batch], Result], batches: Sequence[Batch], most: int | None = None
+) -> Iterator[Result]:
+    """Yields `function` of each batch, in order. At most `num_parallel_batches` and at most `most` batches run in
+    parallel."""
+    threads = min(num_parallel_batches(), len(batches), most or len(batches))
     if threads <= 1:
         yield from map(function, batches)
         return

@@ -1,6 +1,6 @@
-"""Sampling in the graph: translations drawn from the model's own distribution, sharpened or cut where asked.
+"""Sampling in the graph: translations drawn from the model's distribution, with a temperature and top-k truncation.
 
-Shapes: B sentences, M source length, P length of the longest prefix, W samples of each, C tokens to draw from.
+Shapes: B sentences, M source length, P length of the longest prefix, W samples per sentence, C tokens to draw from.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.inference.decoding_loop import (
-    NEVER,
+    NEG_INF,
     Beams,
     Hypotheses,
     Sentences,
@@ -29,10 +29,10 @@ from t2t_repro.token_ids import END
 
 
 def draws(sources: Sequence[Sequence[int]], samples: int, length: int, seed: int) -> np.ndarray:
-    """Numbers [B, samples, length], float32 in [0, 1), for `sample`.
+    """Returns uniform random numbers [B, samples, length], float32 in [0, 1), for `sample`.
 
-    They are a function of the seed, the source's ids and the number of the sample: whatever else is sampled with it, in
-    whatever order, a text is given the same, and the more samples are asked for, the first are the same.
+    They depend only on the seed, the source's ids and the number of the sample. A text therefore has the same samples
+    whatever else is in its batch, and further samples do not change the first ones.
     """
     drawn = np.empty((len(sources), samples, length), np.float32)
     for row, ids in enumerate(sources):
@@ -53,28 +53,28 @@ def sample(
     prefix_BP: tf.Tensor | None = None,
     min_length: tf.Tensor | int = 0,
 ) -> Hypotheses:
-    """W translations of each sentence, each token drawn with probability proportional to p^(1 / temperature) among the
-    k likeliest (0: all). Their scores are log-probabilities under the model itself. Lengths, prefix and several models
-    are those of `beam_search`.
+    """Returns W translations of each sentence with their log-probabilities under the model.
 
-    Each token is found by one number of `draws_BWL`, in [0, 1), where the cumulated probabilities reach it.
+    Each token is drawn from the k likeliest (0: all) with probability proportional to p^(1 / temperature). It is the
+    one at which the cumulative probability reaches a number of `draws_BWL`, in [0, 1). Lengths, prefix and models are
+    as in `beam_search`.
     """
     ensemble = Ensemble.of(models)
     sentences = sentences_of(ensemble, source_BM, extra_length, prefix_BP, min_length, draws_BWL)
     beams = first_beams(ensemble, tf.zeros(tf.shape(draws_BWL)[:2]))
-    above_zero = tf.maximum(tf.cast(temperature, tf.float64), np.finfo(np.float64).tiny)  # denormal numbers become 0
-    rule = Drawn(above_zero, tf.convert_to_tensor(k, tf.int32))
-    return search(ensemble, sentences, beams, rule)
+    above_zero = tf.maximum(tf.cast(temperature, tf.float64), np.finfo(np.float64).tiny)  # denormals are flushed to 0
+    strategy = Sampling(above_zero, tf.convert_to_tensor(k, tf.int32))
+    return search(ensemble, sentences, beams, strategy)
 
 
-class Drawn(NamedTuple):
-    """The rule of sampling. Every beam keeps its slot; one that has ended goes on, and nobody looks at it."""
+class Sampling(NamedTuple):
+    """The decoding strategy of sampling. Every beam keeps its slot; finished beams keep decoding and are ignored."""
 
     temperature: tf.Tensor
     k: tf.Tensor
 
     def can_improve(self, beams: Beams, sentences: Sentences) -> tf.Tensor:
-        return tf.reduce_any(beams.finished_scores <= NEVER, axis=1)
+        return tf.reduce_any(beams.finished_scores <= NEG_INF, axis=1)
 
     def choose(self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences) -> Beams:
         log_p_BWC, tokens_BWC = tf.cond(
@@ -82,7 +82,7 @@ class Drawn(NamedTuple):
             lambda: self._likeliest(step, logits_BWV, sentences),
             lambda: self._all(step, logits_BWV, sentences),
         )
-        # the likeliest has 0 whatever the temperature, and so none is too low: at 1e-300 sampling is greedy
+        # the likeliest has 0 at any temperature, so that even 1e-300 works: sampling is then greedy
         below_BWC = tf.cast(log_p_BWC - tf.reduce_max(log_p_BWC, axis=2, keepdims=True), tf.float64)
         p_BWC = tf.nn.softmax(below_BWC / self.temperature)
         up_to_BWC = tf.cumsum(p_BWC, axis=2)
@@ -92,7 +92,7 @@ class Drawn(NamedTuple):
 
         ids = tf.concat([beams.ids, tokens[:, :, None]], axis=2)
         log_p = beams.log_p + gained
-        ends_now = (tokens == END) & (beams.finished_scores <= NEVER)
+        ends_now = (tokens == END) & (beams.finished_scores <= NEG_INF)
         longer = tf.pad(beams.finished_ids, [[0, 0], [0, 0], [0, 1]])
         return beams._replace(
             tokens=tokens,
@@ -109,4 +109,4 @@ class Drawn(NamedTuple):
 
     def _all(self, step: tf.Tensor, logits_BWV: tf.Tensor, sentences: Sentences) -> tuple[tf.Tensor, tf.Tensor]:
         tokens_BWV = tf.zeros(tf.shape(logits_BWV), tf.int32) + tf.range(logits_BWV.shape[2])
-        return tf.where(may_follow(step, tokens_BWV, sentences), tf.nn.log_softmax(logits_BWV), NEVER), tokens_BWV
+        return tf.where(may_follow(step, tokens_BWV, sentences), tf.nn.log_softmax(logits_BWV), NEG_INF), tokens_BWV

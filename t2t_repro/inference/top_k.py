@@ -1,16 +1,17 @@
-"""The k highest of a long row, in two stages."""
+"""Top-k of a long row in two stages."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-GROUP = 128  # entries whose maximum is looked at first
+GROUP = 128  # entries per group of the first stage
 
 
 def top_k(x_NV: tf.Tensor, k: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor]:
-    """`tf.math.top_k` over the last axis in two stages: the k groups with the highest maxima hold the k highest.
+    """Returns `tf.math.top_k` over the last axis in two stages: the k groups with the highest maxima contain the k
+    highest.
 
-    Over 128 rows of 32,000 this takes 15 ms where one stage takes 265. Equal entries may come in another order.
+    128 rows of 32,000 take 15 ms instead of 265 ms in one stage. Equal entries may be in another order.
     """
     size = x_NV.shape[-1]
     groups = -(-size // GROUP)

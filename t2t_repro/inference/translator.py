@@ -1,4 +1,4 @@
-"""Text in, text out: a trained run as a `Translator`."""
+"""A trained run as a `Translator`, from text to text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from t2t_repro.data import batching
 from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs
 from t2t_repro.inference import memory, parallel
 from t2t_repro.inference.beam_search import beam_search
-from t2t_repro.inference.decoding_loop import NEVER, Constraint, Hypotheses
+from t2t_repro.inference.decoding_loop import NEG_INF, Constraint, Hypotheses
 from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
 from t2t_repro.inference.line_windows import Advance, Report
 from t2t_repro.inference.sampling import draws, sample
@@ -26,16 +26,18 @@ from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
 
 BATCH_TOKENS = 2_048  # source positions of a batch, padding included, for a beam of at most `BATCH_WIDTH`
 BATCH_WIDTH = 4
-SLACK = 1.1  # for padding, where few sentences are shared by the cores
+SLACK = 1.1  # allowance for padding when the cores share few sentences
 _IDS, _COUNT, _NUMBER = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int32), tf.TensorSpec([])
 _DRAWS = tf.TensorSpec([None, None, None])
 
-Found = list[tuple[str, float]]  # translations of a text with their scores
+Found = list[tuple[str, float]]  # the translations of a text with their scores
 
 
 class Translator:
-    """A model, or several that decode as one, with their vocabulary. Sentences are batched by length and tokens;
-    results keep the input's order. Any number of threads may call it at once.
+    """One or several models that decode as one, with their vocabulary.
+
+    Sentences are batched by length and number of tokens. Results are in the order of the input. Instances are
+    thread-safe.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class Translator:
         hparams: HParams,
         constraint: Constraint | None = None,
     ):
-        """`hparams` holds what is not asked for otherwise: beam size, alpha, greatest length. Beam search obeys
-        `constraint`; sampling and scoring do not."""
+        """Uses the beam size, alpha and maximum length of `hparams` as defaults.
+
+        Beam search obeys `constraint`; sampling and scoring do not.
+        """
         self.ensemble = Ensemble.of(model)
         self.model = self.ensemble.models[0]
         self.vocabulary, self.hparams, self.constraint = vocabulary, hparams, constraint
@@ -55,13 +59,13 @@ class Translator:
     def from_run(
         cls, output_dir: str, average_checkpoints: int = 1, int8: bool = False, precision: str = "auto"
     ) -> Translator:
-        """The run in `output_dir`, with the mean of its newest `average_checkpoints` checkpoints' weights.
+        """Loads the run in `output_dir` with the mean of the weights of its last `average_checkpoints` checkpoints.
 
-        It computes in `precision`, of `t2t_repro.training.precision`; "auto" is that of the run. With `int8` the
-        decoder's products are in 8-bit integers, for large models faster on a CPU, and all else is in `precision`.
+        The model computes in `precision`, of `t2t_repro.training.precision`; "auto" is that of the run. With `int8` the
+        decoder multiplies 8-bit integers, which is faster for large models on a CPU; the rest is in `precision`.
 
-        Raises FileNotFoundError where there is no run or no checkpoint, and ValueError where one is damaged, if
-        `precision` cannot be computed here, or if 8-bit products are missing or wrong here (`t2t_repro.model.int8`).
+        Raises FileNotFoundError if there is no run or no checkpoint. Raises ValueError if one is damaged, if
+        `precision` is not supported here, or if 8-bit products are missing or wrong here (`t2t_repro.model.int8`).
         """
         return cls.from_runs([output_dir], average_checkpoints, int8, precision)
 
@@ -69,10 +73,10 @@ class Translator:
     def from_runs(
         cls, output_dirs: Sequence[str], average_checkpoints: int = 1, int8: bool = False, precision: str = "auto"
     ) -> Translator:
-        """An ensemble of runs, that is the mean of their probabilities, decoded as the first of them says; each in
-        `precision`, or "auto" in its own.
+        """Loads an ensemble of runs, which decodes by the mean of their probabilities.
 
-        Raises ValueError where they do not share their vocabulary, and whatever `from_run` raises.
+        The first run's hyperparameters apply. Each run computes in `precision`; "auto" is its own. Raises ValueError if
+        the runs have different vocabularies, and all that `from_run` raises.
         """
         if average_checkpoints < 1:
             raise ValueError(f"average_checkpoints must be at least 1, got {average_checkpoints}")
@@ -81,7 +85,7 @@ class Translator:
             if run.vocabulary_sha256 != runs[0].vocabulary_sha256:
                 raise ValueError(
                     f"{run.directory!r} has another vocabulary than {runs[0].directory!r} (SHA-256 differs); "
-                    "runs decode together only where they were trained on the same prepared data"
+                    "runs form an ensemble only if they were trained on the same prepared data"
                 )
         vocabulary = Vocabulary(runs[0].vocabulary)
         chosen = [resolve(precision, run.precision) for run in runs]
@@ -96,7 +100,7 @@ class Translator:
         return cls(FixedEnsemble(models, int8), vocabulary, runs[0].hparams, constraint)
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
-        """Returns the best translation of each text: `translate` with the run's own beam."""
+        """Returns the best translation of each text: `translate` with the run's beam size."""
         return self.translate(texts)
 
     def translate(
@@ -107,7 +111,8 @@ class Translator:
         prefixes: Sequence[str] | None = None,
         min_length: int = 0,
     ) -> list[str]:
-        """The best translation of each text; an empty text gives an empty one. The rest is as for `n_best`."""
+        """Returns the best translation of each text; an empty text gives an empty one. See `n_best` for the
+        arguments."""
         found = self.n_best(texts, 1, beam_size, alpha, prefixes=prefixes, min_length=min_length)
         return [best[0][0] for best in found]
 
@@ -122,13 +127,20 @@ class Translator:
         min_length: int = 0,
         advance: Advance | None = None,
     ) -> list[Found]:
-        """The n best translations of each text with their scores (log-probability over length penalty), best first.
+        """Returns the n best translations of each text with their scores, best first.
 
-        There are fewer if the beam holds fewer that differ in more than the space around them. Without a `beam_size` it
-        is that of the run, or n if that is more. Each translation begins with its text's prefix, whose tokens
-        count in the score, and has at least `min_length` tokens before its end; a `constraint` takes neither. A text of
-        more tokens than `max_positions` is cut to them, and `report` is called with it. `advance` is called after each
-        batch.
+        A score is a log-probability divided by the length penalty. There are fewer than n if the beam holds fewer that
+        differ in more than leading and trailing space. Texts of more than `max_positions` tokens are truncated.
+
+        Args:
+          texts: the sources.
+          n: number of translations per text.
+          beam_size: None means that of the run, or n if that is larger.
+          alpha: exponent of the length penalty; None means that of the run.
+          report: called with the number of each truncated text and a message.
+          prefixes: text that each translation starts with. Its tokens count in the score. Not with a constraint.
+          min_length: number of tokens before the end-of-sentence token. Not with a constraint.
+          advance: called after each batch with the number of its texts.
         """
         width = max(n, self.hparams.beam_size) if beam_size is None else beam_size
         penalty = self.hparams.alpha if alpha is None else alpha
@@ -149,8 +161,8 @@ class Translator:
         must_be_list(texts)
         if self.constraint is not None:
             if prefixes is not None or min_length:
-                raise ValueError("decoding is constrained to given words: leave out prefixes and min_length")
-            texts, prefixes = self.constraint.given(texts)
+                raise ValueError("decoding is constrained to the words of the text: leave out prefixes and min_length")
+            texts, prefixes = self.constraint.required_words(texts)
         found = self._decode(best, texts, width if n > 1 else 1, width, report, prefixes, min_length, advance)
         return [distinct(hypotheses, n) for hypotheses in found]
 
@@ -166,11 +178,17 @@ class Translator:
         min_length: int = 0,
         advance: Advance | None = None,
     ) -> list[Found]:
-        """n translations of each text, drawn from the model's own distribution, with their log-probabilities under it.
+        """Returns n samples of the translation of each text, with their log-probabilities under the model.
 
-        Each token is drawn with probability proportional to p^(1 / temperature) among the `top_k` likeliest (0: all).
-        What a text is given depends on it, `seed` (at least 0) and nothing else: not on the texts beside it, and the
-        first of three samples is the same as one alone. The rest is as for `n_best`.
+        A text's samples depend only on the text, the seed and their number: not on the other texts, and the first of
+        three samples is the same as a single one. The other arguments are those of `n_best`.
+
+        Args:
+          texts: the sources.
+          n: number of samples per text.
+          temperature: tokens are drawn with probability proportional to p^(1 / temperature).
+          top_k: number of likeliest tokens to draw from; 0 means all.
+          seed: at least 0.
         """
         if n < 1:
             raise ValueError(f"n must be at least 1, got {n}")
@@ -190,18 +208,20 @@ class Translator:
         return self._decode(drawn, texts, n, n, report, prefixes, min_length, advance)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """The log-probability of each target given its source, its end included; -inf for a pair that is too long."""
+        """Returns the log-probability of each target given its source, EOS included; -inf for a pair that is too
+        long."""
         scores = self.score_tokens(pairs)
         return [sum(log_p for _, log_p in tokens) if tokens else -math.inf for tokens in scores]
 
     def score_tokens(
         self, pairs: Sequence[tuple[str, str]], report: Report | None = None, advance: Advance | None = None
     ) -> list[Found]:
-        """Each target's tokens, the end of it last, with their log-probabilities given those before and the source.
+        """Returns each target's tokens, EOS last, with their log-probabilities given the previous tokens and the
+        source.
 
-        Tokens are spelled as sentencepiece does: U+2581 for a space, `</s>` for the end. A pair with more tokens per
-        side than `max_positions` is not scored: it has no tokens, and `report` is called with it. `advance` is called
-        after each batch.
+        Tokens are spelled as sentencepiece spells them: U+2581 for a space, `</s>` for EOS. A pair with more than
+        `max_positions` tokens per side is not scored: it has no tokens, and `report` is called with it. `advance` is
+        called after each batch.
         """
         must_be_pairs(pairs)
         sources = self.vocabulary.encode([source for source, _ in pairs])
@@ -213,7 +233,7 @@ class Translator:
         (scored,) = np.nonzero(longest <= limit)
         if report:
             for number in np.flatnonzero(longest > limit).tolist():
-                report(number, f"has {longest[number]:,} tokens on a side; at most {limit:,} are scored")
+                report(number, f"has {longest[number]:,} tokens per side; at most {limit:,} are scored")
 
         def log_probabilities(numbers: list[int]) -> np.ndarray:
             source_BM, target_BL = _padded([sources[i] for i in numbers]), _padded([targets[i] for i in numbers])
@@ -221,7 +241,7 @@ class Translator:
 
         batches = [scored[batch].tolist() for batch in _by_length(lengths[scored], BATCH_TOKENS)]
         most = memory.batches_in_memory(BATCH_TOKENS, self.model.vocab_size)
-        for numbers, log_p_BL in zip(batches, parallel.at_once(log_probabilities, batches, most), strict=True):
+        for numbers, log_p_BL in zip(batches, parallel.parallel_map(log_probabilities, batches, most), strict=True):
             for number, log_p in zip(numbers, log_p_BL.tolist(), strict=True):
                 scores[number] = [(subwords[id], log_p[place]) for place, id in enumerate(targets[number])]
             if advance:
@@ -237,7 +257,7 @@ class Translator:
         prefix_BP: tf.Tensor | None = None,
         min_length: tf.Tensor | int = 0,
     ) -> Hypotheses:
-        """`beam_search` with this model, as one graph for every beam size, batch and length."""
+        """Runs `beam_search` with this model, in one graph for every beam size, batch and length."""
         if prefix_BP is None:
             prefix_BP = tf.zeros([tf.shape(source_BM)[0], 0], tf.int32)
         return self._search(source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
@@ -249,10 +269,12 @@ class Translator:
         return beam_search(self.ensemble, source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
 
     @tf.function(autograph=False, input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS])
-    def constrained_search(self, source_BM: Any, beam_size: Any, alpha: Any, extra_length: Any, given_BG: Any) -> Any:
-        """`search` for what holds the words `given_BG`, as the constraint has it."""
-        given = {"given_BG": given_BG, "constraint": self.constraint}
-        return beam_search(self.ensemble, source_BM, beam_size, alpha, extra_length, **given)
+    def constrained_search(
+        self, source_BM: Any, beam_size: Any, alpha: Any, extra_length: Any, required_BG: Any
+    ) -> Any:
+        """Runs `search` under the constraint. The output contains the words `required_BG`."""
+        options = {"required_BG": required_BG, "constraint": self.constraint}
+        return beam_search(self.ensemble, source_BM, beam_size, alpha, extra_length, **options)
 
     @tf.function(
         autograph=False,
@@ -272,7 +294,7 @@ class Translator:
 
     @tf.function(autograph=False, input_signature=[_IDS, _IDS])
     def token_log_probabilities(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
-        """log p of each target token given those before it and the source: [B, L] float32, 0 at padding."""
+        """Returns log p of each target token given the previous ones and the source: [B, L] float32, 0 at padding."""
         log_p_BLV = tf.nn.log_softmax(self.ensemble.logits(source_BM, target_BL))
         chosen_BL = tf.gather(log_p_BLV, target_BL, batch_dims=2)
         return tf.where(target_BL != PAD, chosen_BL, 0.0)
@@ -288,7 +310,8 @@ class Translator:
         min_length: int,
         advance: Advance | None,
     ) -> list[Found]:
-        """The first n of what `decode` finds by batches of sources, sources [B, M] and prefixes [B, P]."""
+        """Returns the first n hypotheses of each text. `decode` is called with ids, sources [B, M] and prefixes
+        [B, P]."""
         must_be_list(texts)
         must_be_list(prefixes, "prefixes")
         if min_length < 0:
@@ -297,17 +320,17 @@ class Translator:
             raise ValueError(f"there must be a prefix for each text: {len(prefixes)} for {len(texts)}")
         results: list[Found] = [[("", 0.0)]] * len(texts)
         sources = self._encode(texts, report)
-        begun = [ids[:-1] for ids in self.vocabulary.encode(["" for _ in texts] if prefixes is None else prefixes)]
+        prefix_ids = [ids[:-1] for ids in self.vocabulary.encode(["" for _ in texts] if prefixes is None else prefixes)]
 
         def best(places: list[int]) -> list[Found]:
             batch = [sources[place] for place in places]
-            found = decode(batch, _padded(batch), _padded([begun[place] for place in places]))
+            found = decode(batch, _padded(batch), _padded([prefix_ids[place] for place in places]))
             return list(self._texts(found, n))
 
         batches = list(_batches(sources, BATCH_TOKENS * BATCH_WIDTH // max(width, BATCH_WIDTH)))
-        lengths = {i: max(len(ids), len(begun[i]) + 1, min_length + 1) for i, ids in sources.items()}
+        lengths = {i: max(len(ids), len(prefix_ids[i]) + 1, min_length + 1) for i, ids in sources.items()}
         batches = [part for places in batches for part in self._in_memory(places, lengths, width)]
-        for places, found in zip(batches, parallel.at_once(best, batches), strict=True):
+        for places, found in zip(batches, parallel.parallel_map(best, batches), strict=True):
             for place, hypotheses in zip(places, found, strict=True):
                 results[place] = hypotheses
             if advance:
@@ -315,14 +338,14 @@ class Translator:
         return results
 
     def _in_memory(self, places: list[int], lengths: Mapping[int, int], width: int) -> Iterator[list[int]]:
-        """Splits a batch evenly if its beams and their logits need more memory than each core's batch may have."""
+        """Splits a batch evenly if its beams and their logits exceed the memory for one batch."""
         positions = max(lengths[place] for place in places) + self.hparams.extra_length
         each = memory.search_bytes(self.ensemble, self.model.vocab_size, width, positions)
-        most = max(1, memory.batch_bytes(parallel.batches_at_once()) // each)
+        most = max(1, memory.batch_bytes(parallel.num_parallel_batches()) // each)
         yield from (part.tolist() for part in np.array_split(places, math.ceil(len(places) / most)))
 
     def _encode(self, texts: Sequence[str], report: Report | None) -> dict[int, list[int]]:
-        """Ids of each text that is not empty, by its place."""
+        """Returns the ids of each text that is not empty, by its position."""
         places = [place for place, text in enumerate(texts) if text]
         encoded = dict(zip(places, self.vocabulary.encode([texts[place] for place in places]), strict=True))
         limit = self._max_positions()
@@ -334,7 +357,7 @@ class Translator:
         return encoded
 
     def _max_positions(self) -> int:
-        """The most tokens of a text. Sinusoids have no end, but attention takes memory for the square of the length."""
+        """Returns the maximum number of tokens of a text. Attention takes memory quadratic in it."""
         return min(model.hparams.max_positions for model in self.ensemble.models)
 
     def _texts(self, found: Hypotheses, n: int) -> Iterator[Found]:
@@ -342,11 +365,11 @@ class Translator:
         texts = iter(self.vocabulary.decode(all_ids.reshape(-1, all_ids.shape[2]).tolist()))
         for scores in all_scores:
             both = [(next(texts), float(score)) for score in scores]
-            yield [(text, score) for text, score in both if score > NEVER / 1e6]
+            yield [(text, score) for text, score in both if score > NEG_INF / 1e6]
 
 
 def distinct(hypotheses: Found, n: int) -> Found:
-    """The first n that differ. A text with and without a space before it is one: a model spells it either way."""
+    """Returns the first n that differ. Texts that differ only in leading or trailing space count as one."""
     first: dict[str, tuple[str, float]] = {}
     for text, score in hypotheses:
         first.setdefault(text.strip(), (text, score))
@@ -354,7 +377,7 @@ def distinct(hypotheses: Found, n: int) -> Found:
 
 
 def _batches(sources: Mapping[int, list[int]], tokens: int) -> Iterator[list[int]]:
-    """Places of sources of similar length, as many as hold so many tokens, padding included."""
+    """Yields the positions of sources of similar length, up to `tokens` per batch, padding included."""
     places = list(sources)
     lengths = np.array([[len(sources[place])] * 2 for place in places]).reshape(-1, 2)
     for numbers in _by_length(lengths, tokens):
@@ -362,17 +385,17 @@ def _batches(sources: Mapping[int, list[int]], tokens: int) -> Iterator[list[int
 
 
 def _by_length(lengths: np.ndarray, tokens: int) -> Iterator[list[int]]:
-    """Numbers of pairs that are a batch: at most so many tokens, and fewer where not every core would have one."""
+    """Yields the numbers of the pairs of each batch: at most `tokens`, and fewer if some cores would have no batch."""
     if not len(lengths):
         return
-    tokens = min(tokens, math.ceil(SLACK * lengths.sum(axis=0).max() / parallel.batches_at_once()))
+    tokens = min(tokens, math.ceil(SLACK * lengths.sum(axis=0).max() / parallel.num_parallel_batches()))
     cut = batching.plan(lengths, max(tokens, int(lengths.max())), np.random.default_rng(0))
     for start, end in zip(cut.starts[:-1], cut.starts[1:], strict=True):
         yield cut.order[start:end].tolist()
 
 
 def _padded(sequences: list[list[int]]) -> tf.Tensor:
-    """[B, (length)] ids as [B, longest] int32."""
+    """Returns sequences of ids as one int32 tensor [B, longest]."""
     padded = np.full((len(sequences), max(map(len, sequences), default=0)), PAD, np.int32)
     for row, ids in enumerate(sequences):
         padded[row, : len(ids)] = ids

@@ -1,1 +1,1 @@
-"""The paper's section 3, in its order and letters, as Keras 3 layers."""
+"""The model of the paper's section 3, in its order and notation, as Keras 3 layers."""

@@ -13,24 +13,25 @@ from keras import ops
 from t2t_repro.model.kernels import join_heads, linear, scaled_dot_product_attention, split_heads
 from t2t_repro.model.layers import Dropout, Layer
 
-# What is added to the score of a masked key. The paper has -inf; the largest finite float32 gives the same weights, and
-# uniform ones instead of NaN in a row that is padding throughout.
+# Added to the score of a masked key. The paper has -inf. A finite value near the float32 limit gives the same weights,
+# and uniform weights instead of NaN in a row that contains only padding.
 MASKED = -3.4e38
 
-# Of an attention and x [B, L, D]: its queries, and keys and values of all positions so far (`model.incremental`).
+# For an attention and x [B, L, D]: returns the queries, and keys and values of all positions so far (`incremental`).
 Cache = Callable[["MultiHeadAttention", Any], tuple[Any, Any, Any]]
 
 
 def mask_bias(visible: Any) -> Any:
-    """The float32 term to add to scores: 0 where `visible` is true, `MASKED` where it is not."""
+    """Returns the float32 term to add to scores: 0 where `visible` is true, `MASKED` where it is false."""
     return ops.where(visible, 0.0, MASKED)
 
 
 class MultiHeadAttention(Layer):
-    """Concat(head_1, ..., head_h) W_O, where head_i = Attention(Q W_Q_i, K W_K_i, V W_V_i) (section 3.2.2); no biases.
+    """Concat(head_1, ..., head_h) W_O, where head_i = Attention(Q W_Q_i, K W_K_i, V W_V_i) (section 3.2.2), without
+    biases.
 
-    `d_k` and `d_v` are free of d_model / h (Table 3, rows B). The heads' matrices lie side by side in one. `site` names
-    the place in the model.
+    `d_k` and `d_v` are independent of d_model / h (Table 3, rows B). The matrices of all heads are concatenated into
+    one. `site` is the name of the layer's place in the model.
     """
 
     def __init__(
@@ -53,9 +54,9 @@ class MultiHeadAttention(Layer):
         self.site = site
 
     def call(self, x_BLD: Any, memory_BMD: Any, bias: Any, seed: Any = None, cache: Cache | None = None) -> Any:
-        """Attends from `x_BLD` to `memory_BMD`, in self-attention the same: [B, L, D].
+        """Returns the attention from `x_BLD` to `memory_BMD`: [B, L, D]. In self-attention both are the same tensor.
 
-        `bias` is `mask_bias`, broadcast to [B, H, L, M]. A `cache` gives keys and values in place of `memory_BMD`.
+        `bias` is `mask_bias`, broadcast to [B, H, L, M]. A `cache` provides keys and values instead of `memory_BMD`.
         """
         if cache is None:
             queries_BHLK, (keys_BHMK, values_BHME) = self.queries(x_BLD), self.keys_values(memory_BMD)
@@ -66,10 +67,10 @@ class MultiHeadAttention(Layer):
         return linear(join_heads(heads_BHLE), self.w_o)
 
     def queries(self, x_BLD: Any) -> Any:
-        """Q W_Q, by heads: [B, H, L, K]."""
+        """Returns Q W_Q, split into heads: [B, H, L, K]."""
         return split_heads(linear(x_BLD, self.w_q), self.num_heads)
 
     def keys_values(self, memory_BMD: Any) -> tuple[Any, Any]:
-        """K W_K and V W_V, by heads: [B, H, M, K] and [B, H, M, E]."""
+        """Returns K W_K and V W_V, split into heads: [B, H, M, K] and [B, H, M, E]."""
         keys_BMO, values_BMO = linear(memory_BMD, self.w_k), linear(memory_BMD, self.w_v)
         return split_heads(keys_BMO, self.num_heads), split_heads(values_BMO, self.num_heads)

@@ -1,8 +1,8 @@
 """Decoding one position at a time, with cached keys and values.
 
-The layers are those of training: `DecodingStep` calls `Transformer.decoder`. It gives the attentions their keys and
-values of the positions before, and the products weights that are prepared once for many steps. If you change the
-activation or the order of normalization in `layers.py` or `transformer.py`, decoding changes with it.
+`DecodingStep` calls `Transformer.decoder`, so that its layers are those of training. It provides the attentions with
+keys and values of previous positions, and the products with weights that are prepared once for many steps. A change of
+the activation or of the order of normalization in `layers.py` or `transformer.py` also changes decoding.
 
 Shapes: B batch, M source length, W beam width, T steps decoded, D d_model, H heads, K d_k, E d_v, V vocabulary.
 """
@@ -16,27 +16,27 @@ from keras import ops
 
 from t2t_repro.model import kernels
 from t2t_repro.model.attention import Cache, MultiHeadAttention
-from t2t_repro.model.int8 import int8_map
+from t2t_repro.model.int8 import int8_linear
 from t2t_repro.model.transformer import Transformer
 
 KeysValues = tuple[Any, Any]  # [B, H, M, K] and [B, H, M, E] of the source, or [B, H, T W, K] and [B, H, T W, E]
 
 
 class DecodingStep:
-    """The decoder for one more position of W beams a sentence.
+    """The decoder for one further position of W beams per sentence.
 
-    Made once for many steps, outside of their loop: it casts the weights, or rounds them to 8 bits if `int8`, joins
-    W_Q, W_K and W_V of self-attention, and transposes the embedding (a product with a matrix that is transposed on the
-    way takes up to three times as long on a CPU, in float32).
+    Create it once for many steps, outside of their loop. It casts the weights, or quantizes them to 8 bits if `int8`.
+    It also concatenates W_Q, W_K and W_V of self-attention, and transposes the embedding: on a CPU a float32 product
+    that transposes its matrix takes up to three times as long.
     """
 
     def __init__(self, model: Transformer, int8: bool = False):
         self.model = model
-        self.dtype = "float32" if int8 else model.compute_dtype  # of activations between the products
-        make = int8_map if int8 else functools.partial(kernels.narrow_linear, dtype=model.compute_dtype)
+        self.dtype = "float32" if int8 else model.compute_dtype  # of the activations between products
+        make = int8_linear if int8 else functools.partial(kernels.narrow_linear, dtype=model.compute_dtype)
         key = kernels.product_key
         self.products = {key(model.embedding): make(ops.transpose(model.embedding), result="float32")}
-        self.joined: list[tuple[tuple[Any, ...], kernels.Linear]] = []  # the weights, and the product with all of them
+        self.joined: list[tuple[tuple[Any, ...], kernels.Linear]] = []  # weights, and the product with all of them
         for layer in model.decoder_layers:
             own, memory, feed_forward = layer.self_attention, layer.memory_attention, layer.feed_forward
             weights = own.w_q, own.w_k, own.w_v
@@ -59,13 +59,14 @@ class DecodingStep:
         beam_bias: Any,
         source_bias: Any,
     ) -> tuple[Any, tuple[KeysValues, ...]]:
-        """Logits [B, W, V], float32, of what follows `token_BW` at `position`, and the grown `past`.
+        """Returns logits [B, W, V], float32, of the tokens after `token_BW` at `position`, and the extended `past`.
 
         Args:
-            past: of each layer, the keys and values of the positions before. The beams of a sentence share one set: W
-                new ones a step, never re-ordered.
-            memories: of each layer, `source_keys_values`.
-            beam_bias: [B, 1, W, (T + 1) W], which of the keys lie on each beam's own path.
+            past: per layer, the keys and values of previous positions. The beams of a sentence share one cache: W new
+                entries
+                per step, never reordered.
+            memories: per layer, `source_keys_values`.
+            beam_bias: [B, 1, W, (T + 1) W], the mask of keys that belong to each beam's own history.
             source_bias: `Transformer.source_bias`.
         """
         model = self.model
@@ -83,19 +84,19 @@ class DecodingStep:
 
 
 def source_keys_values(model: Transformer, memory_BMD: Any) -> tuple[KeysValues, ...]:
-    """Keys and values of the encoder's output for every decoder layer: computed once a sentence."""
+    """Returns keys and values of the encoder's output for every decoder layer, computed once per sentence."""
     return tuple(layer.memory_attention.keys_values(memory_BMD) for layer in model.decoder_layers)
 
 
 def empty_past(model: Transformer, batch: Any) -> tuple[KeysValues, ...]:
-    """The `past` of each layer before the first step."""
+    """Returns the `past` of each layer before the first step."""
     h = model.hparams
     keys, values = (ops.zeros((batch, h.num_heads, 0, size), model.compute_dtype) for size in (h.d_k, h.d_v))
     return ((keys, values),) * h.num_layers
 
 
 def _appended(past: KeysValues, grown: list[KeysValues]) -> Cache:
-    """Self-attention's: keys and values of x behind those of `past`; appends both to `grown`."""
+    """Returns the cache of self-attention. It appends keys and values of x to `past`, and the result to `grown`."""
 
     def project(attention: MultiHeadAttention, x_BWD: Any) -> tuple[Any, Any, Any]:
         queries, new = attention.queries(x_BWD), attention.keys_values(x_BWD)
@@ -107,5 +108,5 @@ def _appended(past: KeysValues, grown: list[KeysValues]) -> Cache:
 
 
 def _read(memory: KeysValues) -> Cache:
-    """Attention's to the source: the keys and values of `memory`."""
+    """Returns the cache of attention to the source, with the keys and values of `memory`."""
     return lambda attention, x_BWD: (attention.queries(x_BWD), *memory)

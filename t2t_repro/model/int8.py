@@ -1,15 +1,15 @@
-"""Matrix products in 8-bit integers, for decoding on processors: of a matrix rounded once with a scale for each column,
-and of rows rounded as they come, each with a scale of its own.
+"""Products of 8-bit integers, for decoding on CPUs.
 
-Rows are rounded to -127 to 127, weights to -64 to 64 (seven bits). Sums are exact, in 32 bits, so a row's product does
-not depend on the rows beside it.
+A weight matrix is quantized once, with a scale per column. Activations are quantized when they arrive, with a scale per
+row: to -127 to 127, and weights to -64 to 64 (seven bits). Sums are exact, in 32 bits, so that a row's product does not
+depend on the other rows.
 
-Why seven bits: on a processor without VNNI, oneDNN shifts signed rows by 128 and adds pairs of products in 16 bits
-(`vpmaddubsw`), which saturate at 32,767. The largest pair is (127 + 128) * 64 * 2 = 32,640; with 65 it is 33,150. With
-weights to 127, as VNNI allows, the products are wrong on those processors, without an error.
+The reason for seven bits: on a processor without VNNI, oneDNN shifts signed rows by 128 and adds pairs of products in
+16 bits (`vpmaddubsw`), which saturate at 32,767. The largest pair is (127 + 128) * 64 * 2 = 32,640; with 65 it is
+33,150. With weights up to 127, as VNNI allows, the products are wrong on those processors, without an error.
 
-What a processor needs: any instruction set of x86-64 that TensorFlow runs on, with oneDNN in TensorFlow. It is detected
-by computing products at the limits of both ranges, never by name: see `must_have_int8` and `must_be_exact`.
+Any x86-64 processor that TensorFlow supports will do, if TensorFlow includes oneDNN. Support is detected by computing
+products at the limits of both ranges, never by the processor's name: see `must_have_int8` and `must_be_exact`.
 
 Shapes: N rows, I inputs, O outputs.
 """
@@ -24,7 +24,7 @@ import tensorflow as tf
 
 AttrValue = tf.compat.v1.AttrValue
 
-LARGEST_ROW = 127  # the range is symmetric, as oneDNN has it: -128 is not used
+LARGEST_ROW = 127  # the range is symmetric, as in oneDNN: -128 is not used
 LARGEST_WEIGHT = 64
 PROBES = ((1, 8, 8), (5, 100, 40))  # N, I, O: a vector and a matrix, for which oneDNN may choose different code
 _WRONG = "products of 8-bit integers are wrong on this processor: expected"
@@ -32,36 +32,37 @@ _EXPORT_AGAIN = "export the run without int8"
 
 
 class Int8Matrix(NamedTuple):
-    """A matrix: `values_IO` times the scale of each column."""
+    """A quantized matrix: `values_IO` times the scale of each column."""
 
     values_IO: tf.Tensor  # int8, -64 to 64
     scales_O: tf.Tensor  # float32
 
 
 def int8_matrix(weight_IO: tf.Tensor) -> Int8Matrix:
-    """`weight_IO` [I, O], float32, rounded to nearest: the largest absolute value of a column becomes 64."""
+    """Returns `weight_IO` [I, O], float32, rounded to nearest. The largest absolute value of a column becomes 64."""
     scales_1O = _scales(weight_IO, 0, LARGEST_WEIGHT)
     return Int8Matrix(_rounded(weight_IO, scales_1O), scales_1O[0])
 
 
-def int8_map(
+def int8_linear(
     weight_IO: tf.Tensor, bias_O: tf.Tensor | None = None, result: Any = "float32"
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """x to x W + b, as `result`: what is done with it next takes less time in float32 than in bfloat16 on a CPU."""
+    """Returns x -> x W + b in the dtype `result`. On a CPU the next operations are faster in float32 than in
+    bfloat16."""
     matrix = int8_matrix(tf.convert_to_tensor(weight_IO))
     bias_O = None if bias_O is None else tf.convert_to_tensor(bias_O)
 
-    def mapped(x_NI: tf.Tensor) -> tf.Tensor:
+    def apply(x_NI: tf.Tensor) -> tf.Tensor:
         y_NO = int8_product(x_NI, matrix)
         return tf.cast(y_NO if bias_O is None else y_NO + bias_O, result)
 
-    return mapped
+    return apply
 
 
 def int8_product(x_NI: tf.Tensor, matrix: Int8Matrix) -> tf.Tensor:
-    """x W [N, O], float32.
+    """Returns x W [N, O], float32.
 
-    `matrix` must stay the same for as long as the graph lives: the operation packs it once and keeps that.
+    `matrix` must not change during the life of the graph: the operation packs it once and keeps the packed copy.
     """
     x_NI = tf.cast(x_NI, tf.float32)
     scales_N1 = _scales(x_NI, 1, LARGEST_ROW)
@@ -69,7 +70,8 @@ def int8_product(x_NI: tf.Tensor, matrix: Int8Matrix) -> tf.Tensor:
 
 
 def must_have_int8() -> None:
-    """Raises ValueError if such products are missing or wrong here, or if there is a GPU, which has none."""
+    """Raises ValueError if 8-bit products are missing or wrong on this machine, or if there is a GPU, which has
+    none."""
     if tf.config.list_physical_devices("GPU"):
         raise ValueError("products of 8-bit integers are for CPUs, and there is a GPU; decode without int8")
     try:
@@ -83,10 +85,10 @@ def must_have_int8() -> None:
 
 
 def must_be_exact(size: tf.Tensor) -> tf.Operation:
-    """An operation that fails with `InvalidArgumentError` if such products are wrong where the graph runs.
+    """Returns an operation that fails with `InvalidArgumentError` if 8-bit products are wrong where the graph runs.
 
-    For graphs that are exported: `size`, an int32 scalar of at least 0, comes from each request, so that the products
-    cannot be computed before the graph is loaded.
+    It is for exported graphs. `size`, an int32 scalar of at least 0, comes from each request, so that TensorFlow cannot
+    compute the products before the graph is loaded.
     """
     expected, received = _furthest(size)
     numbers = [tf.as_string(each, precision=0) for each in (expected, received)]
@@ -95,7 +97,7 @@ def must_be_exact(size: tf.Tensor) -> tf.Operation:
 
 
 def _furthest(size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the product at the limits of both ranges that is furthest from its sum: float32, expected and received.
+    """Returns the product at the limits of both ranges with the largest error: float32, expected and received.
 
     `size` is as for `must_be_exact`.
     """
@@ -113,19 +115,21 @@ def _furthest(size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _is_exact(expected: Any, received: Any) -> Any:
-    """Sums are integers, at most 100 * 127 * 64 here, which a few roundings to float32 move by less than a half."""
+    """Returns true if the error is below a half. Sums are integers up to 100 * 127 * 64; rounding to float32 moves them
+    less."""
     return abs(received - expected) < 0.5
 
 
 def _extremes(count: int, length: int) -> np.ndarray:
-    """[count, length] of 1 and -1: all 1, all -1, alternating, and random."""
+    """Returns [count, length] of 1 and -1: all 1, all -1, alternating, and random."""
     signs = np.random.default_rng(0).choice([-1, 1], (count, length))
     signs[:3] = np.stack([np.ones(length), -np.ones(length), np.arange(length) % 2 * 2 - 1])[:count]
     return signs
 
 
 def _scales(x: tf.Tensor, axis: int, largest: int) -> tf.Tensor:
-    """The value of one step if the largest absolute value along `axis` becomes `largest`: at least 1e-30, never 0."""
+    """Returns the size of one quantization step if the largest absolute value along `axis` becomes `largest`;
+    never 0."""
     return tf.maximum(tf.reduce_max(tf.abs(x), axis=axis, keepdims=True) / largest, 1e-30)
 
 
@@ -134,17 +138,16 @@ def _rounded(x: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:
 
 
 def _quantized_matmul(x_NI: tf.Tensor, matrix: Int8Matrix) -> tf.Tensor:
-    """oneDNN's product of 8-bit integers, float32: TensorFlow's `_QuantizedMatMul`, which has no name in Python.
+    """Returns oneDNN's 8-bit product as float32: TensorFlow's `_QuantizedMatMul`, which has no Python function.
 
-    Of those that have one, none takes rows with a sign, or a scale for each column, or keeps the packed matrix.
-
-    The result is never asked for as bfloat16: without AVX-512 that ends the process.
+    The operations with a Python function lack signed rows, a scale per column, or the packed copy of the matrix. The
+    result is never requested as bfloat16: without AVX-512 that aborts the process.
     """
     outputs = matrix.scales_O.shape[0]
-    bias_O = tf.zeros([outputs])  # the kernel wants one, to give what is no integer
-    largest_O = matrix.scales_O * 127  # which the kernel divides by 127, whatever the range
+    bias_O = tf.zeros([outputs])  # the kernel needs a bias to return floating-point numbers
+    largest_O = matrix.scales_O * 127  # the kernel divides by 127, whatever the range
     ranges = [-127.0, 127.0, -largest_O, largest_O]
-    integers = (tf.bitcast(each, tf.qint8) for each in (x_NI, matrix.values_IO))  # no loop carries that type
+    integers = (tf.bitcast(each, tf.qint8) for each in (x_NI, matrix.values_IO))  # loops cannot carry that type
     inputs = [*integers, bias_O, *(tf.convert_to_tensor(each) for each in ranges)]
     attributes = {
         "T1": _type(tf.qint8),

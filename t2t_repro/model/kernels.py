@@ -1,14 +1,14 @@
-"""The fast paths of the model. Each function is one formula, which stands first in its docstring; its plain twin is in
-tests/model/test_kernels.py, value and gradient. Nothing else in `model` has a gradient of its own or casts.
+"""The fast paths of the model. The docstring of each function starts with its formula. tests/model/test_kernels.py
+compares value and gradient with a plain implementation. Nothing else in `model` has a custom gradient or casts.
 
 Shapes: B batch, L query length, M key length, T rows: the positions of all sentences (B L), D d_model, I inputs and O
-outputs of a linear map, H heads, K d_k, E d_v, V vocabulary.
+outputs of a linear layer, H heads, K d_k, E d_v, V vocabulary.
 
-What each trick gains, of base in bfloat16 on two CPU cores (AMD EPYC, AVX512-BF16) unless stated:
+Measured gains, for base in bfloat16 on two CPU cores (AMD EPYC, AVX512-BF16) unless stated:
 
 | trick                                                        | gain, as speed after over before unless stated      |
 |--------------------------------------------------------------|-----------------------------------------------------|
-| own gradients, and casts made again instead of kept:         | 1,289 MB instead of 1,479 at a step's fullest;      |
+| custom gradients, and casts repeated instead of kept:        | peak memory of a step 1,289 MB instead of 1,479;    |
 |   `linear`, `layer_norm`, `dropout`, attention; rows flat    |   8,800 operations instead of 12,300, traced in     |
 |                                                              |   12 s instead of 20                                |
 | one gradient for product and bias, `sum_of_rows`, 16 bits    | 1.05 together; `sum_of_rows` a half to a seventh of |
@@ -35,28 +35,28 @@ from t2t_repro.model.random_masks import keep_mask
 
 Linear = Callable[[Any], Any]  # x [T, I] to x W + b [T, O]
 
-EPSILON = 1e-6  # of layer normalization; the paper names none, this is tensor2tensor's
+EPSILON = 1e-6  # of layer normalization; tensor2tensor's value, as the paper has none
 
 
 # Dtypes.
 
 
 def cast_again(x: Any, dtype: Any, upstream: Any) -> Any:
-    """x in `dtype`, for the backward pass: cast when `upstream` is there.
+    """Returns x in `dtype` for the backward pass, cast only after `upstream` is computed.
 
-    Without the dependency TensorFlow merges this cast with the one of the forward pass, whose result it then keeps.
+    Without this dependency TensorFlow merges the cast with that of the forward pass, and keeps the result in memory.
     """
     with tf.control_dependencies([upstream]):
         return tf.cast(x, dtype)
 
 
 def in_dtype(x: Any, dtype: Any) -> Any:
-    """x, rounded to `dtype`."""
+    """Returns x rounded to `dtype`."""
     return tf.cast(x, dtype)
 
 
 def in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
-    """function(x, ...), computed in float64 and returned as float32, whatever the precision of the model."""
+    """Returns `function` computed in float64, with a float32 result, at any precision of the model."""
 
     @functools.wraps(function)
     def computed(x: Any, *args: Any) -> Any:
@@ -65,14 +65,14 @@ def in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
     return computed
 
 
-# Linear maps.
+# Linear layers.
 
 
 def linear(x_BLI: Any, weight_IO: Any, bias_O: Any = None, activation: Callable[[Any], Any] | None = None) -> Any:
-    """activation(x W + b), in the dtype of `x_BLI`; without `bias_O` b is 0, without `activation` it is the identity.
+    """activation(x W + b), in the dtype of `x_BLI`. Without `bias_O` b is 0, without `activation` it is the identity.
 
-    `activation` acts on each number alone. Inside `prepared_products` it is the prepared product of
-    `weight_IO` and `bias_O`, if there is one.
+    `activation` must be element-wise. Inside `prepared_products` the prepared product of `weight_IO` and `bias_O` is
+    used if there is one.
     """
     x_TI, sizes = flat_rows(x_BLI)
     prepared = (_PREPARED.get() or {}).get(product_key(weight_IO, bias_O))
@@ -98,7 +98,7 @@ def _linear_rows(x_TI: Any, weight_IO: Any, *bias_O: Any) -> Any:
 
 
 def tied_logits(x_BLD: Any, embedding_VD: Any) -> Any:
-    """x E^T, float32, of the embedding matrix E."""
+    """x E^T, float32, with the embedding matrix E."""
     x_TD, sizes = flat_rows(x_BLD)
     prepared = (_PREPARED.get() or {}).get(product_key(embedding_VD))
     if prepared:
@@ -108,7 +108,7 @@ def tied_logits(x_BLD: Any, embedding_VD: Any) -> Any:
 
 
 def narrow_linear(weight_IO: Any, bias_O: Any = None, result: Any = None, *, dtype: Any) -> Linear:
-    """Returns x -> x W + b, computed in `dtype` with weights that are cast here; as `result`, if that is given."""
+    """Returns x -> x W + b, computed in `dtype` with weights cast here, and returned as `result` if that is given."""
     weight_IO = tf.cast(tf.convert_to_tensor(weight_IO), dtype)
     bias_O = None if bias_O is None else tf.cast(tf.convert_to_tensor(bias_O), dtype)
 
@@ -120,12 +120,12 @@ def narrow_linear(weight_IO: Any, bias_O: Any = None, result: Any = None, *, dty
 
 
 def sum_of_rows(x_TO: Any) -> Any:
-    """The sum over the first axis, as a product with ones: [O]."""
+    """The sum over the first axis [O], computed as a product with ones."""
     return tf.matmul(tf.ones((1, tf.shape(x_TO)[0]), x_TO.dtype), x_TO)[0]
 
 
 def product_key(weight: Any, bias: Any = None) -> tuple[int, int]:
-    """The key of x W + b in `prepared_products`."""
+    """Returns the key of x W + b in `prepared_products`."""
     return id(weight), id(bias)
 
 
@@ -134,9 +134,10 @@ _PREPARED: ContextVar[Mapping[tuple[int, int], Linear] | None] = ContextVar("pre
 
 @contextlib.contextmanager
 def prepared_products(products: Mapping[tuple[int, int], Linear]) -> Iterator[None]:
-    """Inside, x W + b is products[product_key(W, b)](x), if it is there, without a gradient: decoding casts W once.
+    """Replaces x W + b by products[product_key(W, b)](x), without a gradient, inside the context: decoding casts W
+    once.
 
-    What `keras.StatelessScope` is for the values of variables, this is for the products with them.
+    This is for products what `keras.StatelessScope` is for the values of variables.
     """
     token = _PREPARED.set(products)
     try:
@@ -146,9 +147,9 @@ def prepared_products(products: Mapping[tuple[int, int], Linear]) -> Iterator[No
 
 
 def joined_products(weights_IO: tuple[Any, ...], product: Linear) -> dict[tuple[int, int], Linear]:
-    """x W_1, x W_2, ... for `prepared_products`, cut from one `product` with the matrices side by side.
+    """Returns x W_1, x W_2, ... for `prepared_products`, as slices of one `product` with the concatenated matrices.
 
-    The product is computed once for all that are asked for with the same x, one after the other.
+    The product is computed once for consecutive calls with the same x.
     """
     widths = [weight_IO.shape[1] for weight_IO in weights_IO]
     latest: list[tuple[Any, list[Any]]] = [(None, [])]
@@ -168,7 +169,7 @@ def joined_products(weights_IO: tuple[Any, ...], product: Linear) -> dict[tuple[
 
 
 def layer_norm(gain_D: Any, bias_D: Any, *terms_BLD: Any) -> Any:
-    """(x - mean(x)) / sqrt(var(x) + epsilon) gain + bias over the last axis, for x the sum of `terms_BLD`.
+    """(x - mean(x)) / sqrt(var(x) + epsilon) gain + bias over the last axis, where x is the sum of `terms_BLD`.
 
     Statistics and gradient are float32. The backward pass keeps x, which in bfloat16 takes half the memory of x - mean.
     """
@@ -181,7 +182,7 @@ def layer_norm(gain_D: Any, bias_D: Any, *terms_BLD: Any) -> Any:
 def _layer_norm_rows(gain_D: Any, bias_D: Any, *terms_TD: Any) -> Any:
     """With c = x - mean, s = 1 / sqrt(var + epsilon), g = dy gain: dx = s (g - mean(g) - c s^2 mean(g c)).
 
-    Its means and sums of rows are products with a vector, which read their matrix once.
+    Means and sums of rows are products with a vector, which read the matrix only once.
     """
     x_TD = sum(terms_TD[1:], terms_TD[0])
     x32_TD = tf.cast(x_TD, tf.float32)
@@ -207,13 +208,15 @@ def _layer_norm_rows(gain_D: Any, bias_D: Any, *terms_TD: Any) -> Any:
 
 
 def _drop(mask: Any, rate: float) -> Callable[[Any], Any]:
-    """Returns x -> mask x / (1 - rate), which is its own gradient. The factor is float32: bfloat16 rounds 1.1111 to
-    1.1094, and everything kept would be 0.16% too small."""
+    """Returns x -> mask x / (1 - rate), which is its own gradient.
+
+    The factor is float32: bfloat16 rounds 1.1111 to 1.1094, so that all kept values would be 0.16% too small.
+    """
     return lambda x: tf.where(mask, tf.cast(tf.cast(x, tf.float32) * (1 / (1 - rate)), x.dtype), 0.0)
 
 
 def dropout(x: Any, rate: float, seed: Any) -> Any:
-    """mask x / (1 - rate), the mask drawn by `keep_mask`. `x` of any shape; without a seed or a rate it is returned."""
+    """mask x / (1 - rate) for `x` of any shape, with a mask from `keep_mask`. Returns x without a seed or a rate."""
     if seed is None or rate == 0:
         return x
     x_TD, sizes = flat_rows(x)
@@ -225,7 +228,7 @@ def dropout(x: Any, rate: float, seed: Any) -> Any:
 
 
 def split_heads(x_BLO: Any, num_heads: int) -> Any:
-    """[B, L, H K] as [B, H, L, K]."""
+    """Returns [B, L, H K] as [B, H, L, K]."""
     x_TO, sizes = flat_rows(x_BLO)
     heads_BHLK = _swapped(sizes.restore(x_TO, num_heads, x_TO.shape[-1] // num_heads))
     heads_BHLK._t2t_sizes = sizes
@@ -233,7 +236,7 @@ def split_heads(x_BLO: Any, num_heads: int) -> Any:
 
 
 def join_heads(heads_BHLE: Any) -> Any:
-    """[B, H, L, E] as [B, L, H E]: Concat(head_1, ..., head_h)."""
+    """Returns [B, H, L, E] as [B, L, H E]: Concat(head_1, ..., head_h)."""
     sizes, x_BLHE = getattr(heads_BHLE, "_t2t_sizes", None), _swapped(heads_BHLE)
     if sizes is None:
         return tf.reshape(x_BLHE, [-1, tf.shape(x_BLHE)[1], x_BLHE.shape[2] * x_BLHE.shape[3]])
@@ -241,15 +244,18 @@ def join_heads(heads_BHLE: Any) -> Any:
 
 
 def _swapped(x: Any) -> Any:
-    """The second and third axis swapped. Inside `prepared_products` as integers, without a gradient: TensorFlow moves
-    those by a loop of its own, and floating-point numbers by oneDNN, which takes longer to start."""
+    """Returns x with the second and third axes swapped.
+
+    Inside `prepared_products` x is swapped as integers, without a gradient: TensorFlow moves integers in its own loop,
+    and floating-point numbers with oneDNN, which takes longer to start.
+    """
     if _PREPARED.get() is None:
         return tf.transpose(x, (0, 2, 1, 3))
     return swapped_as_integers(x)
 
 
 def swapped_as_integers(x: Any) -> Any:
-    """The second and third axis swapped, without a gradient."""
+    """Returns x with the second and third axes swapped, without a gradient."""
     integers = tf.bitcast(x, tf.int16 if x.dtype.size == 2 else tf.int32)
     return tf.bitcast(tf.transpose(integers, (0, 2, 1, 3)), x.dtype)
 
@@ -266,10 +272,10 @@ def scaled_dot_product_attention(
     """softmax(Q K^T / sqrt(d_k) + bias) V (section 3.2.1, eq. 1): [B, H, L, E], in the dtype of V.
 
     Args:
-        bias: float32, broadcast to [B, H, L, M]: 0, or `attention.MASKED` for keys that are not seen.
+        bias: float32, broadcast to [B, H, L, M]: 0, or `attention.MASKED` for masked keys.
         dropout_rate: of the softmax.
         seed: of that dropout, [2] int32; None for no dropout.
-        name: under which `recorded_attention` keeps the softmax.
+        name: the name under which `recorded_attention` keeps the softmax.
     """
     record = _RECORD.get()
     if record is not None or _PREPARED.get() is not None:
@@ -285,7 +291,7 @@ def scaled_dot_product_attention(
 
 
 def attention_weights(queries_BHLK: Any, keys_BHMK: Any, bias: Any) -> Any:
-    """softmax(Q K^T / sqrt(d_k) + bias), float32: [B, H, L, M]. In a narrow dtype a softmax loses the small ones."""
+    """softmax(Q K^T / sqrt(d_k) + bias), float32: [B, H, L, M]. A softmax in a narrow dtype loses small weights."""
     scaled_BHLK = queries_BHLK * (1 / math.sqrt(queries_BHLK.shape[-1]))
     scores_BHLM = tf.matmul(scaled_BHLK, keys_BHMK, transpose_b=True)
     return tf.nn.softmax(tf.cast(scores_BHLM, tf.float32) + bias)
@@ -296,7 +302,7 @@ def _attention(
 ) -> tuple[Any, Callable[[Any], tuple[Any, Any, Any]]]:
     """O = P V for the softmax P of the scores S, and its gradient: dV = P^T dO, dP = dO V^T, dS = P (dP - sum(P dP)).
 
-    The backward pass keeps P as it was multiplied: in bfloat16 a third of what automatic differentiation keeps.
+    The backward pass keeps P in the dtype of the product: in bfloat16 a third of what automatic differentiation keeps.
     """
     dtype, scale = values_BHME.dtype, 1 / math.sqrt(queries_BHLK.shape[-1])
     narrow_BHLM = tf.cast(attention_weights(queries_BHLK, keys_BHMK, bias), dtype)
@@ -323,7 +329,8 @@ _RECORD: ContextVar[dict[str, Any] | None] = ContextVar("record", default=None)
 
 @contextlib.contextmanager
 def recorded_attention() -> Iterator[dict[str, Any]]:
-    """Keeps the attention weights [B, H, L, M], float32, of each call inside, by the name of the attention."""
+    """Records the attention weights [B, H, L, M], float32, of each call in the context, by the name of the
+    attention."""
     record: dict[str, Any] = {}
     token = _RECORD.set(record)
     try:

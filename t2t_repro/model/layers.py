@@ -1,5 +1,7 @@
-"""Layers that encoder and decoder share (sections 3.1, 3.3 to 3.5 and 5.4): dropout, layer normalization, the residual
-connection, the feed-forward network, embeddings, positional encodings.
+"""Layers shared by encoder and decoder (sections 3.1, 3.3 to 3.5 and 5.4).
+
+They are dropout, layer normalization, the residual connection, the feed-forward network, embeddings and positional
+encodings.
 
 Shapes: B batch, L length, D d_model, F d_ff, V vocabulary.
 """
@@ -18,23 +20,24 @@ from t2t_repro.model.kernels import linear
 
 
 class Layer(keras.layers.Layer):
-    """A Keras layer whose weights stay float32; `kernels` casts them where a product needs them.
+    """A Keras layer with float32 weights; `kernels` casts them where a product needs it.
 
-    Keras' own automatic casting would turn masks and statistics to bfloat16 too.
+    Keras' automatic casting would also turn masks and statistics into bfloat16.
     """
 
     def __init__(self, **kwargs: Any):
         super().__init__(autocast=False, **kwargs)
-        self.built = True  # its sizes are known, so its weights are made with it
+        self.built = True  # the sizes are known, so the weights are created in the constructor
 
     def weight(self, name: str, shape: tuple[int, ...], initializer: Any = "glorot_uniform") -> Any:
         return self.add_weight(shape=shape, initializer=initializer, name=name, autocast=False)
 
 
 class Dropout(Layer):
-    """Dropout (section 5.4) as a pure function of a seed: no state, so nothing to save, and each replica draws its own.
+    """Dropout (section 5.4) as a pure function of a seed. It has no state to save, and each replica draws its own
+    masks.
 
-    `site` names the place in the model; every site draws its own mask from the one seed of a forward pass.
+    `site` is the name of the layer's place in the model. Every site draws its own mask from the seed of a forward pass.
     """
 
     def __init__(self, rate: float, site: str, **kwargs: Any):
@@ -43,16 +46,16 @@ class Dropout(Layer):
         self.site = site
 
     def call(self, x: Any, seed: Any = None) -> Any:
-        """`x` of any shape; `seed` [2] int32, or None for no dropout."""
+        """Returns `x`, of any shape, after dropout. `seed` is [2] int32, or None for no dropout."""
         return kernels.dropout(x, self.rate, self.seed(seed))
 
     def seed(self, seed: Any) -> Any:
-        """The seed [2] of this site; None if nothing is dropped."""
+        """Returns the seed [2] of this site; None if nothing is dropped."""
         return None if seed is None or self.rate == 0 else random_masks.site_seed(seed, self.site)
 
 
 class LayerNorm(Layer):
-    """Layer normalization (Ba et al., 2016) over the last axis, of the sum of its arguments."""
+    """Layer normalization (Ba et al., 2016) of the sum of its arguments, over the last axis."""
 
     def __init__(self, d_model: int, **kwargs: Any):
         super().__init__(**kwargs)
@@ -95,7 +98,7 @@ class FeedForward(Layer):
 class Embedding(Layer):
     """Rows of `table_VD` times sqrt(d_model) (section 3.4).
 
-    The table belongs to the model, which shares it between both embeddings and the softmax, and saves it.
+    The table belongs to the model, which saves it and shares it between both embeddings and the softmax.
     """
 
     def __init__(self, table_VD: Any, **kwargs: Any):
@@ -106,17 +109,17 @@ class Embedding(Layer):
         return ops.take(self.table_VD, tokens_BL, axis=0) * math.sqrt(self.table_VD.shape[1])
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves nothing: the model does."""
+        """Saves nothing, because the model saves the table."""
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads nothing: the model does."""
+        """Loads nothing, because the model loads the table."""
 
 
 @kernels.in_float64  # in bfloat16 positions above 256 would collide
 def sinusoids(positions_L: Any, d_model: int) -> Any:
-    """Positional encodings [L, D] (section 3.5).
+    """Returns positional encodings [L, D] (section 3.5).
 
-    PE(pos, 2i) = sin(pos / 10000^(2i / d_model)) and PE(pos, 2i+1) the cosine of the same.
+    PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), and PE(pos, 2i+1) is the cosine of the same angle.
     """
     rates = ops.exp(ops.arange(0, d_model, 2, dtype="float64") * (-math.log(10_000) / d_model))
     angles = ops.expand_dims(positions_L, 1) * ops.expand_dims(rates, 0)

@@ -1,4 +1,4 @@
-"""The random masks of dropout: each place in the model draws its own, the same one for the same seed."""
+"""The random masks of dropout. Each site of the model draws its own mask, which is a function of the seed."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from keras import ops
 
 
 def site_key(site: str) -> tuple[int, int]:
-    """Two numbers below 2^30 that `site_seed` adds to the seed of a forward pass.
+    """Returns two numbers below 2^30 that `site_seed` adds to the seed of a forward pass.
 
-    They are added because a GPU takes its seeds from host memory, where TensorFlow has integer addition but no
+    They are added because a GPU reads its seeds from host memory, where TensorFlow has integer addition but no
     exclusive or.
 
-    Two sites draw the same mask only if both numbers differ by as much as two seeds do. Seeds of one run differ by less
-    than 2^22 in the first number, a step, and by less than 2^12 in the second, a micro-batch; a test shows that no two
-    sites of a model of 64 layers are so close.
+    Two sites draw the same mask only if both numbers differ by as much as two seeds do. The seeds of a run differ by
+    less than 2^22 in the first number, the step, and by less than 2^12 in the second, the micro-batch. A test shows
+    that no two sites of a model of 64 layers are that close.
     """
     digest = hashlib.blake2b(site.encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little") >> 2, int.from_bytes(digest[4:], "little") >> 2
 
 
 def site_seed(seed: Any, site: str) -> Any:
-    """seed + key(site): the seed [2] of the mask that the place `site` in the model draws."""
+    """Returns seed + key(site): the seed [2] of the mask of `site`."""
     return ops.add(seed, tf.constant(site_key(site), tf.int32))
 
 
 def generated_seed(generator: Any) -> Any:
-    """The next seed [2] of a `keras.random.SeedGenerator`, int32 and at least 0."""
+    """Returns the next seed [2] of a `keras.random.SeedGenerator`, int32 and at least 0."""
     return tf.cast(tf.bitwise.bitwise_and(generator.next(), 0x7FFFFFFF), tf.int32)
 
 
 def keep_mask(like: Any, rate: float, seed: Any) -> Any:
-    """Booleans of the shape of `like`, each true with probability 1 - rate; the same for the same seed [2], int32.
+    """Returns booleans of the shape of `like`, each true with probability 1 - rate: a function of the seed [2], int32.
 
-    Sixteen random bits decide an element, so 1 - rate is met to within 2^-17.
+    Sixteen random bits decide an element, so that the probability is exact to within 2^-17.
     """
     shape, size = tf.shape(like), tf.size(like)
-    # what `tf.random.stateless_uniform` draws, without its key, which a GPU would copy from the host for each mask
+    # as `tf.random.stateless_uniform`, but without its key, which a GPU would copy from the host for each mask
     words = tf.raw_ops.StatelessRandomUniformFullInt(shape=[size // 4 + 1], seed=seed, dtype=tf.int64)
     bits = tf.reshape(tf.bitcast(words, tf.int16), [-1])[:size]
     return tf.reshape(bits >= round(rate * 2**16) - 2**15, shape)

@@ -22,7 +22,7 @@ from t2t_repro.token_ids import PAD
 
 
 class EncoderLayer(Layer):
-    """Self-attention, then a feed-forward network, each inside `AddNorm` (section 3.1)."""
+    """Self-attention and a feed-forward network, each in `AddNorm` (section 3.1)."""
 
     def __init__(self, hparams: HParams, site: str, **kwargs: Any):
         super().__init__(**kwargs)
@@ -41,7 +41,7 @@ class EncoderLayer(Layer):
 
 
 class DecoderLayer(Layer):
-    """Masked self-attention, attention to the encoder's output, a feed-forward network, each inside `AddNorm` (section
+    """Masked self-attention, attention to the encoder's output, and a feed-forward network, each in `AddNorm` (section
     3.1)."""
 
     def __init__(self, hparams: HParams, site: str, **kwargs: Any):
@@ -63,7 +63,8 @@ class DecoderLayer(Layer):
         seed: Any = None,
         caches: tuple[Cache | None, Cache | None] = (None, None),
     ) -> Any:
-        """`caches` of both attentions: `model.incremental` gives them for the newest position, no others do."""
+        """Applies the layer. `caches` of both attentions are for `model.incremental` only, which decodes the newest
+        position."""
 
         def self_attention(x_BLD: Any) -> Any:
             return self.self_attention(x_BLD, x_BLD, causal_bias, seed=seed, cache=caches[0])
@@ -79,17 +80,17 @@ class DecoderLayer(Layer):
 class AttentionWeights(NamedTuple):
     """The attention weights of each layer, float32."""
 
-    encoder: tuple[Any, ...]  # [B, H, M, M] of each encoder layer
-    memory: tuple[Any, ...]  # [B, H, L, M] of each decoder layer, over the encoder's output
-    decoder: tuple[Any, ...]  # [B, H, L, L] of each decoder layer, over the shifted target
+    encoder: tuple[Any, ...]  # per encoder layer: [B, H, M, M]
+    memory: tuple[Any, ...]  # per decoder layer: [B, H, L, M], over the encoder's output
+    decoder: tuple[Any, ...]  # per decoder layer: [B, H, L, L], over the shifted target
 
 
 @keras.saving.register_keras_serializable(package="t2t_repro")
 class Transformer(keras.Model):
     """The model of "Attention Is All You Need". Token ids are int32, 0 is padding.
 
-    `hparams` gives the sizes; without them it is the base model. `dtype` is a Keras policy: "float32", or
-    "mixed_bfloat16" or "mixed_float16" for products in that with weights, softmax and normalization statistics in
+    `hparams` defines the sizes; the default is the base model. `dtype` is a Keras policy: "float32", or
+    "mixed_bfloat16" or "mixed_float16" for products in that dtype with weights, softmax and normalization statistics in
     float32.
     """
 
@@ -112,20 +113,20 @@ class Transformer(keras.Model):
         self.token_embedding = Embedding(self.embedding, name="token_embedding", dtype=dtype)
         self.source_dropout = Dropout(h.dropout, "encoder/embedding", dtype=dtype)
         self.target_dropout = Dropout(h.dropout, "decoder/embedding", dtype=dtype)
-        # tuples: tf.train.Checkpoint silently leaves out layers that are kept in a list
+        # tuples: tf.train.Checkpoint silently omits layers in a list
         self.encoder_layers = tuple(EncoderLayer(h, f"encoder/{n}", dtype=dtype) for n in range(h.num_layers))
         self.decoder_layers = tuple(DecoderLayer(h, f"decoder/{n}", dtype=dtype) for n in range(h.num_layers))
         self.seed_generator = keras.random.SeedGenerator()
-        self.built = True  # all sizes are known, so all weights are made
+        self.built = True  # all sizes are known, so all weights are created
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"vocab_size": self.vocab_size, "hparams": self.hparams.to_dict()}
 
     def call(self, inputs: dict[str, Any], training: bool = False, seed: Any = None) -> Any:
-        """Logits [B, L, V], float32, of each target token given those before it and the source.
+        """Returns logits [B, L, V], float32, of each target token given the previous ones and the source.
 
-        `inputs` holds "inputs" [B, M] and "targets" [B, L]; the targets are shifted right here. In training, dropout is
-        drawn from `seed` ([2] int32), or from the model's own generator without one.
+        `inputs` contains "inputs" [B, M] and "targets" [B, L]; the targets are shifted right here. In training, dropout
+        uses `seed` ([2] int32), or without one the model's own generator.
         """
         if training and seed is None:
             seed = random_masks.generated_seed(self.seed_generator)
@@ -135,7 +136,7 @@ class Transformer(keras.Model):
         return self.logits(states_BLD)
 
     def encode(self, source_BM: Any, seed: Any = None) -> Any:
-        """The encoder (section 3.1): [B, M, D]."""
+        """Returns the output of the encoder (section 3.1): [B, M, D]."""
         source_bias_B11M = self.source_bias(source_BM)
         x_BMD = self.embed(source_BM, ops.arange(ops.shape(source_BM)[1]), "source")
         x_BMD = self.source_dropout(x_BMD, seed=seed)
@@ -144,7 +145,7 @@ class Transformer(keras.Model):
         return x_BMD
 
     def decode(self, target_BL: Any, memory_BMD: Any, source_BM: Any, seed: Any = None) -> Any:
-        """The decoder over whole targets, shifted right by one (section 3.1): its last layer's output [B, L, D]."""
+        """Returns the output of the decoder for complete targets, shifted right by one (section 3.1): [B, L, D]."""
         shifted_BL = ops.pad(target_BL, [[0, 0], [1, 0]], constant_values=PAD)[:, :-1]
         positions_L = ops.arange(ops.shape(target_BL)[1])
         causal_bias_LL = mask_bias(ops.expand_dims(positions_L, 1) >= ops.expand_dims(positions_L, 0))
@@ -160,14 +161,16 @@ class Transformer(keras.Model):
         seed: Any = None,
         caches: Sequence[tuple[Cache, Cache]] | None = None,
     ) -> Any:
-        """The decoder's layers, one after the other: [B, L, D]. `caches` are of each layer, for `model.incremental`."""
+        """Applies the decoder's layers in sequence: [B, L, D]. `caches` has one entry per layer, for
+        `model.incremental`."""
         for number, layer in enumerate(self.decoder_layers):
             cached = {} if caches is None else {"caches": caches[number]}
             x_BLD = layer(x_BLD, memory_BMD, causal_bias, source_bias, seed=seed, **cached)
         return x_BLD
 
     def embed(self, tokens_BL: Any, positions_L: Any, side: str) -> Any:
-        """Embeddings times sqrt(d_model), plus positions (sections 3.4 and 3.5): [B, L, D], in the compute dtype."""
+        """Returns embeddings times sqrt(d_model), plus positions (sections 3.4 and 3.5): [B, L, D], in the compute
+        dtype."""
         if self.hparams.positions == "learned":
             table = self.source_positions if side == "source" else self.target_positions
             positions_LD = ops.take(table, ops.minimum(positions_L, self.hparams.max_positions - 1), axis=0)
@@ -176,15 +179,16 @@ class Transformer(keras.Model):
         return kernels.in_dtype(self.token_embedding(tokens_BL) + positions_LD, self.compute_dtype)
 
     def logits(self, states_BLD: Any) -> Any:
-        """States times the transposed embedding matrix (section 3.4): [B, L, V], float32."""
+        """Returns states times the transposed embedding matrix (section 3.4): [B, L, V], float32."""
         return kernels.tied_logits(states_BLD, self.embedding)
 
     def source_bias(self, source_BM: Any) -> Any:
-        """Masks the padding of the source: [B, 1, 1, M]."""
+        """Returns the mask of the source's padding: [B, 1, 1, M]."""
         return mask_bias(source_BM != PAD)[:, None, None, :]
 
     def attention(self, source_BM: Any, target_BL: Any) -> AttentionWeights:
-        """The attention weights of every layer and head, as the model reads the source and writes the target."""
+        """Returns the attention weights of every layer and head while the model reads the source and predicts the
+        target."""
         with kernels.recorded_attention() as weights:
             self({"inputs": source_BM, "targets": target_BL})
 

@@ -1,9 +1,8 @@
-"""Beam search that writes given words, in their order, and between them brackets that match.
+"""Constrained decoding for parsing: the output contains the words of the sentence, in order, and balanced brackets.
 
-A linearized tree holds the words of its sentence (`linearization`), and a parser has nothing to choose there: it
-chooses where brackets stand.
+A linearized tree contains the words of its sentence (`linearization`), so that a parser chooses only the brackets.
 
-Shapes: B sentences, G ids of given words, W beam width, T steps done, V vocabulary, C candidates.
+Shapes: B sentences, G ids of required words, W beam width, T steps done, V vocabulary, C candidates.
 """
 
 from __future__ import annotations
@@ -13,21 +12,22 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from t2t_repro.inference.decoding_loop import NEVER, Beams, Sentences
+from t2t_repro.inference.decoding_loop import NEG_INF, Beams, Sentences
 from t2t_repro.inference.top_k import top_k
-from t2t_repro.parsing.linearization import CLOSE, OPEN, UNTOLD, split_words, symbol_of
+from t2t_repro.parsing.linearization import CLOSE, OPEN, UNKNOWN_TAG, split_words, symbol_of
 from t2t_repro.token_ids import END, PAD
 
-# What begins with a piece, if anything does. _FIRST_OPENING: an opening as the first piece, inside a word as any other.
+# The type of a token. _FIRST_OPENING opens a bracket as the first token, and continues a word elsewhere.
 _INSIDE, _WORD, _OPENING, _FIRST_OPENING, _CLOSING = range(5)
-_SPACE = "\u2581"  # what sentencepiece writes for it
+_SPACE = "\u2581"  # sentencepiece's symbol for a space
 
 
 class ParseConstraint:
-    """What may follow, for a vocabulary: a `Constraint`. How far each beam has come is in its `Beams`."""
+    """The `Constraint` of parsing, for one vocabulary. The state of each beam is in its `Beams`."""
 
     def __init__(self, subwords: Sequence[str]):
-        """`subwords`: the spelling of each id. A bracket has a space before it, except at the beginning of the text."""
+        """Classifies `subwords`, the spelling of each id. A bracket has a space before it except at the start of the
+        text."""
         starts = {_SPACE + OPEN: _OPENING, OPEN: _FIRST_OPENING, _SPACE + CLOSE: _CLOSING, _SPACE: _WORD}
         numbers = {subword: number for number, subword in enumerate(subwords)}
 
@@ -35,44 +35,53 @@ class ParseConstraint:
             return next((kind for start, kind in starts.items() if subword.startswith(start)), _INSIDE)
 
         self._kinds = np.array([kind(subword) for subword in subwords], np.int32)
-        self._kinds[[PAD, END]] = _WORD  # never inside of a bracket
+        self._kinds[[PAD, END]] = _WORD  # never part of a bracket
         closings = [numbers.get(_SPACE + CLOSE + subword.removeprefix(_SPACE)[1:], -1) for subword in subwords]
-        self._closings = np.array(closings, np.int32)  # of the closing subword; -1: any may close
+        self._closings = np.array(closings, np.int32)  # ids of the closing subwords; -1: any closing subword is allowed
 
-    def given(self, texts: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Tokenized sentences with one space between tokens, and their words, spelled as after a bracket: with a space
-        before each. A word that would be read as a bracket is XX."""
+    def required_words(self, texts: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Returns tokenized sentences with single spaces, and their words as spelled after a bracket: with a space
+        before each.
+
+        A word that would be read as a bracket is XX.
+        """
         sentences = [split_words(text) for text in texts]
         spelled = ["".join(f" {symbol_of(word)}" for word in words) for words in sentences]
         return [" ".join(words) for words in sentences], spelled
 
-    def given_tensor(self, texts_B: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def required_words_tensor(self, texts_B: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         bracketless_B = tf.strings.regex_replace(tf.strings.regex_replace(texts_B, r"\(", "-LRB-"), r"\)", "-RRB-")
         words = tf.strings.split(bracketless_B)
         begins_with_mark = tf.strings.regex_full_match(words.flat_values, f"[{OPEN}{CLOSE}](?s:.*)")
-        symbols = tf.where(begins_with_mark, UNTOLD, words.flat_values)
+        symbols = tf.where(begins_with_mark, UNKNOWN_TAG, words.flat_values)
         spelled = words.with_flat_values(tf.strings.join([" ", symbols]))
         return tf.strings.reduce_join(words, axis=1, separator=" "), tf.strings.reduce_join(spelled, axis=1)
 
     def candidates(
         self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences, k: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The k likeliest pieces of brackets that may follow, and the next piece of the words, or END after the last
-        closing: log-probabilities and ids, [B, W, C]. What may not follow has the log-probability `NEVER`.
+        """Returns the k most likely allowed bracket tokens and the next token of the words, or END after the last
+        closing bracket.
 
-        Probabilities are the model's, and a word's is that of any word, for which one is given. They are not shared
-        out among what may follow: a mistake after which nothing else may follow would cost nothing. With room for
-        brackets, and pieces to open one, the root is opened first. A constituent holds a word, only the innermost one
-        is closed, the root after the last word, and nothing is opened that there would be no room to close. A label of
-        several pieces is closed by its first, which `linearization.rebuild` repairs.
+        The result is log-probabilities and ids, [B, W, C]. Forbidden tokens have the log-probability `NEG_INF`.
+
+        Probabilities are those of the model, and the probability of a word token is that of all word tokens, one of
+        which is required. They are not renormalized over the allowed tokens: otherwise a mistake after which only one
+        token is allowed would cost nothing.
+
+        If the length and the vocabulary permit, the root is opened first. A constituent contains a word. Only the
+        innermost one is closed, and the root after the last word. Nothing is opened without room to close it. A label
+        of several tokens is closed by its first one, which `linearization.rebuild` repairs.
         """
         kinds_V = tf.constant(self._kinds)
         width, vocab_size = tf.shape(logits_BWV)[1], logits_BWV.shape[2]
-        left_BW = tf.math.count_nonzero(sentences.given, axis=1, keepdims=True, dtype=tf.int32) - beams.written
-        next_BW = tf.gather(sentences.given, tf.minimum(beams.written, tf.shape(sentences.given)[1] - 1), batch_dims=1)
+        left_BW = tf.math.count_nonzero(sentences.required, axis=1, keepdims=True, dtype=tf.int32) - beams.written
+        next_BW = tf.gather(
+            sentences.required, tf.minimum(beams.written, tf.shape(sentences.required)[1] - 1), batch_dims=1
+        )
         depth_BW, innermost_BW, is_empty_BW = self._innermost(beams.ids)
         between_BW = (left_BW <= 0) | (tf.gather(kinds_V, next_BW) == _WORD)
-        places_BW = sentences.longest[:, None] - step - 1  # after this one
+        places_BW = sentences.longest[:, None] - step - 1  # after this token
         opens_BW = between_BW & (left_BW > 0) & ((step == 0) | (depth_BW > 0)) & (places_BW > left_BW + depth_BW + 1)
         closes_BW = between_BW & (depth_BW > 0) & ~is_empty_BW & ((depth_BW > 1) | (left_BW <= 0))
         ends_BW = (left_BW <= 0) & (~closes_BW | (places_BW <= 0))
@@ -88,16 +97,17 @@ class ParseConstraint:
         writes_BW = (left_BW > 0) & ((step > 0) | ~opens_BW | ~tf.reduce_any(opening_V))
         is_word_BWV &= (writes_BW | ends_BW)[:, :, None]
 
-        words_BW1 = tf.reduce_logsumexp(tf.where(is_word_BWV, logits_BWV, NEVER), axis=2, keepdims=True)
+        words_BW1 = tf.reduce_logsumexp(tf.where(is_word_BWV, logits_BWV, NEG_INF), axis=2, keepdims=True)
         all_BW1 = tf.reduce_logsumexp(logits_BWV, axis=2, keepdims=True)
-        values, ids = top_k(tf.reshape(tf.where(free_BWV, logits_BWV, NEVER), [-1, vocab_size]), k)
+        values, ids = top_k(tf.reshape(tf.where(free_BWV, logits_BWV, NEG_INF), [-1, vocab_size]), k)
         values, ids = (tf.reshape(x, [-1, width, tf.shape(x)[1]]) for x in (values, ids))
         values = tf.concat([values, words_BW1], axis=2)
         ids = tf.concat([ids, tf.where(next_BW == PAD, END, next_BW)[:, :, None]], axis=2)
         return values - all_BW1, ids
 
     def advanced(self, beams: Beams, parents_BW: tf.Tensor) -> Beams:
-        """`beams`, whose tokens are new, with how far they have come, `parents_BW` being the slots they came from."""
+        """Returns `beams` with the constraint's state after the newest tokens. `parents_BW` are the slots the beams
+        came from."""
         written, in_opening = (tf.gather(x, parents_BW, batch_dims=1) for x in (beams.written, beams.in_opening))
         kinds_BW = tf.gather(self._kinds, beams.tokens)
         is_opening_BW = _is_opening(kinds_BW, tf.shape(beams.ids)[2] == 1)
@@ -106,10 +116,11 @@ class ParseConstraint:
         return beams._replace(written=written + tf.cast(is_word_BW, tf.int32), in_opening=in_opening)
 
     def _innermost(self, ids_BWT: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """[B, W]: how many constituents are open, the piece that the innermost began with, and whether it is empty."""
+        """Returns [B, W]: the number of open constituents, the first token of the innermost one, and true if that is
+        empty."""
         kinds_BWT = tf.gather(self._kinds, tf.pad(ids_BWT, [[0, 0], [0, 0], [1, 0]]))
         places_T = tf.range(tf.shape(kinds_BWT)[2])
-        is_opening_BWT = _is_opening(kinds_BWT, places_T == 1)  # behind the padding
+        is_opening_BWT = _is_opening(kinds_BWT, places_T == 1)  # after the padding
         depths_BWT = tf.cumsum(tf.cast(is_opening_BWT, tf.int32) - tf.cast(kinds_BWT == _CLOSING, tf.int32), axis=2)
         depth_BW = depths_BWT[:, :, -1]
         at_BW = tf.reduce_max(tf.where(is_opening_BWT & (depths_BWT == depth_BW[:, :, None]), places_T, 0), axis=2)
@@ -119,5 +130,5 @@ class ParseConstraint:
 
 
 def _is_opening(kinds: tf.Tensor, is_first: tf.Tensor) -> tf.Tensor:
-    """Returns whether subwords open a constituent; `is_first`: whether they are the first of their text."""
+    """Returns true for tokens that open a constituent. `is_first` is true for the first token of a text."""
     return (kinds == _OPENING) | ((kinds == _FIRST_OPENING) & is_first)

@@ -1,15 +1,15 @@
-"""EVALB: labelled bracket recall, precision and F1, as Sekine and Collins' program of that name counts them.
+"""EVALB: labeled bracket recall, precision and F1, counted as by Sekine and Collins' program of that name.
 
-Two trees over the same words are compared by their constituents, each a label and a stretch of words, as multisets.
-What a parameter file deletes is left out first: a deleted part of speech takes its word along (punctuation, traces), a
-deleted constituent leaves its children. A sentence whose words differ is an error, one without words is skipped; both
-are counted and score nothing.
+Two trees over the same words are compared as multisets of constituents, each a label and a span of words. Labels in the
+parameter file's deletion list are removed first: a deleted part of speech removes its word (punctuation, traces), and a
+deleted constituent keeps its children. A sentence whose words differ is an error, and one without words is skipped;
+both are counted but not scored.
 
     gold  (S (NP (DT The) (NN law)) (VP (VBD changed)) (. .))     S 0-3, NP 0-2, VP 2-3
     test  (S (NP (DT The)) (VP (NN law) (VBD changed)) (. .))     S 0-3, NP 0-1, VP 1-3     1 of 3, and 1 crosses
 
-Labels are compared without function tags, parts of speech as they are. An unlabelled bracket around a sentence counts
-as a constituent, as it does in EVALB: both files should have it or neither.
+Labels are compared without function tags, parts of speech unchanged. An unlabeled bracket around a sentence counts as a
+constituent, as in EVALB: both files should have it or neither.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from t2t_repro.parsing.trees import Tree, lines_of_trees, parse_lines
 
 SCORED, ERROR, SKIPPED = 0, 1, 2  # a sentence's status
 
-Forest = Sequence[Tree]  # what stands on one line: one tree as a rule, but EVALB takes any number
+Forest = Sequence[Tree]  # the trees of one line: usually one, but EVALB accepts any number
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sentence. `length` and `words` are gold's: without what DELETE_LABEL_FOR_LENGTH and DELETE_LABEL name."""
+    """The counts of one sentence. `length` and `words` are those of gold without DELETE_LABEL_FOR_LENGTH and
+    DELETE_LABEL."""
 
     number: int
     length: int
@@ -42,12 +43,12 @@ class Row:
     test: int = 0
     crossing: int = 0
     tags: int = 0
-    message: str = ""  # what is wrong with an error sentence
+    message: str = ""  # the reason of an error
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Many sentences: counts of them, and scores in percent over those that were scored; 0 for nothing at all."""
+    """The counts of many sentences, and scores in percent over the valid ones; 0 if there are none."""
 
     sentences: int
     errors: int
@@ -65,7 +66,8 @@ class Summary:
 
 @dataclass(frozen=True)
 class Scores:
-    """What `evalb` found: a row for each sentence, a summary of all, and one of those not longer than the cut-off."""
+    """The result of `evalb`: one row per sentence, a summary of all, and one of the sentences up to the cut-off
+    length."""
 
     rows: tuple[Row, ...]
     cutoff: int
@@ -81,29 +83,29 @@ class Scores:
         return self.all.f1
 
     def to_dict(self) -> dict[str, Any]:
-        """Both summaries, as JSON can hold them."""
+        """Returns both summaries as JSON values."""
         return {"all": asdict(self.all), f"length<={self.cutoff}": asdict(self.short)}
 
 
 def evalb(gold: Iterable[Tree], test: Iterable[Tree], parameters: Parameters = COLLINS) -> Scores:
-    """The scores of the trees `test` against `gold`, the n-th against the n-th.
+    """Returns the scores of the trees `test` against `gold`, compared in order.
 
-    Raises ValueError where they are not equally many, and where more sentences than MAX_ERROR allows differ in words.
+    Raises ValueError if their numbers differ, or if more sentences than MAX_ERROR allows differ in words.
     """
     return _evalb(_side_by_side(([tree] for tree in gold), ([tree] for tree in test), "gold", "test"), parameters)
 
 
 def evalb_files(gold: str, test: str, parameters: Parameters = COLLINS) -> Scores:
-    """The scores of the file `test` against the file `gold`, line by line; either may be .gz.
+    """Returns the scores of the file `test` against the file `gold`, line by line; either may be .gz.
 
-    A line of `test` that is no tree is an error sentence, an empty one is skipped. Raises FileNotFoundError or
-    ValueError for what cannot be read, for a line of `gold` that is no tree, and otherwise as `evalb`.
+    A line of `test` that is not a tree is an error sentence, and an empty one is skipped. Raises FileNotFoundError or
+    ValueError for files that cannot be read and for a line of `gold` that is not a tree, and otherwise as `evalb`.
     """
     return _evalb(_side_by_side(_gold_forests(gold), _test_forests(test), gold, test), parameters)
 
 
-def unlike_outside(gold: str, test: str) -> bool:
-    """Whether only one of two files has an unlabelled bracket around its first sentence, ( (S ...)): see above."""
+def outer_brackets_differ(gold: str, test: str) -> bool:
+    """Returns true if only one of two files has an unlabeled bracket around its first sentence, ( (S ...))."""
     first, second = (next(lines_of_trees(path), "") for path in (gold, test))
     return bool(re.match(r"\s*\(\s*\(", first)) != bool(re.match(r"\s*\(\s*\(", second))
 
@@ -113,11 +115,11 @@ def _gold_forests(path: str) -> Iterator[Forest]:
         try:
             yield list(parse_lines([line], path, first=number))
         except ValueError as error:
-            raise ValueError(f"{error} (EVALB wants a whole tree on each line)") from None
+            raise ValueError(f"{error} (EVALB expects one complete tree per line)") from None
 
 
 def _test_forests(path: str) -> Iterator[Forest | str]:
-    """What each line holds, or why it holds no tree."""
+    """Yields the trees of each line, or the reason why it has none."""
     for number, line in enumerate(lines_of_trees(path), start=1):
         try:
             yield list(parse_lines([line], path, first=number))
@@ -149,23 +151,23 @@ def _evalb(pairs: Iterable[tuple[Forest, Forest | str]], parameters: Parameters)
         row = score(number, gold, test, parameters)
         rows.append(row)
         errors += row.status == ERROR
-        if errors > parameters.max_error + 1:  # one more than the name says: so EVALB counts them
+        if errors > parameters.max_error + 1:  # EVALB allows one more than MAX_ERROR
             raise ValueError(
-                f"sentence {number}: {row.message}; that makes {errors} such errors, and MAX_ERROR is "
-                f"{parameters.max_error}; both must hold the same words, or give parameters with a larger MAX_ERROR"
+                f"sentence {number}: {row.message}; this is error {errors}, and MAX_ERROR is "
+                f"{parameters.max_error}; both must have the same words, or give parameters with a larger MAX_ERROR"
             )
     return Scores(tuple(rows), parameters.cutoff)
 
 
 def score(number: int, gold: Forest, test: Forest | str, parameters: Parameters = COLLINS) -> Row:
-    """One sentence's counts. `test` may be why there is no tree."""
+    """Returns the counts of one sentence. `test` is the trees, or the reason why there are none."""
     one, two = _Sentence(gold, parameters), _Sentence([] if isinstance(test, str) else test, parameters)
     if isinstance(test, str):
         return Row(number, one.length, len(one.leaves), ERROR, message=test)
     if not two.leaves:
         return Row(number, one.length, len(one.leaves), SKIPPED)
     if len(one.leaves) != len(two.leaves):
-        _mend_quotes(one, two, parameters)
+        _restore_quotes(one, two, parameters)
     message = _difference(one, two, parameters)
     if message:
         return Row(number, one.length, len(one.leaves), ERROR, message=message)
@@ -186,22 +188,23 @@ def score(number: int, gold: Forest, test: Forest | str, parameters: Parameters 
 @dataclass(slots=True)
 class _Bracket:
     label: str
-    start: int  # the number of words before it, and before its end
+    start: int  # number of words before its start, and before its end
     end: int
 
 
 @dataclass(slots=True)
 class _Quote:
-    """A quotation mark that may be deleted in one tree and not in the other, and where it stands."""
+    """A quotation mark that may be deleted in only one of the trees, and its position."""
 
     leaf: Tree
-    place: int  # how many words are before it, how many brackets have begun, and which of them are open
+    place: int  # words before it; then the brackets opened before it, and those still open
     brackets: int
     around: list[int]
 
 
 class _Sentence:
-    """A forest as EVALB sees it: `length`, the leaves that are not deleted, all brackets in the order of opening."""
+    """A forest as EVALB reads it: `length`, the leaves that are not deleted, and all brackets in the order of
+    opening."""
 
     def __init__(self, forest: Forest, parameters: Parameters):
         self.length = 0
@@ -223,12 +226,13 @@ class _Sentence:
                     self.leaves.append(part)
 
     def constituents(self, parameters: Parameters) -> list[tuple[int, int, str]]:
-        """(start, end, label) of all that counts: not empty, not deleted, the label without function tags."""
+        """Returns (start, end, label) of the constituents that count: not empty, not deleted, labels without function
+        tags."""
         cut = [(each.start, each.end, _ANNOTATION.split(each.label, maxsplit=1)[0]) for each in self._brackets]
         return [each for each in cut if each[0] != each[1] and each[2] not in parameters.deleted_constituents]
 
-    def put_back(self, number: int) -> None:
-        """Undoes the deletion of one of `quotes`."""
+    def restore(self, number: int) -> None:
+        """Reverts the deletion of one of `quotes`."""
         quote = self.quotes[number]
         self.leaves.insert(quote.place, quote.leaf)
         for bracket in self._brackets[quote.brackets :]:
@@ -244,8 +248,8 @@ _QUOTATION_MARKS = frozenset({"'", '"', "/"})
 _ANNOTATION = re.compile("[-=]")
 
 
-def _mend_quotes(gold: _Sentence, test: _Sentence, parameters: Parameters) -> None:
-    """Puts a deleted quotation mark back where the other tree tags it so that it is not deleted, as a possessive."""
+def _restore_quotes(gold: _Sentence, test: _Sentence, parameters: Parameters) -> None:
+    """Restores a deleted quotation mark that the other tree keeps, tagged for example as a possessive."""
     for number, mark in enumerate(test.quotes):
         place = mark.place
         for other, gold_mark in enumerate(gold.quotes):
@@ -253,13 +257,13 @@ def _mend_quotes(gold: _Sentence, test: _Sentence, parameters: Parameters) -> No
             if gold_mark.place != place or deleted == (mark.leaf.label in parameters.delete):
                 continue
             if deleted:
-                gold.put_back(other)
+                gold.restore(other)
             else:
-                test.put_back(number)
+                test.restore(number)
 
 
 def _difference(gold: _Sentence, test: _Sentence, parameters: Parameters) -> str:
-    """Why two sentences cannot be compared, "" where they can."""
+    """Returns why two sentences cannot be compared, or "" if they can."""
     if len(gold.leaves) != len(test.leaves):
         return f"{len(gold.leaves)} words in gold, {len(test.leaves)} in test"
     for number, (one, two) in enumerate(zip(gold.leaves, test.leaves, strict=True), start=1):
@@ -269,7 +273,7 @@ def _difference(gold: _Sentence, test: _Sentence, parameters: Parameters) -> str
 
 
 def _matched(golds: list[tuple[int, int, str]], tests: list[tuple[int, int, str]], parameters: Parameters) -> int:
-    """How many of gold's constituents have one of test's to themselves, each taking the first that is left."""
+    """Returns the number of gold's constituents that match one of test's; each match uses up one of test's."""
     left = defaultdict(list)
     for start, end, label in tests:
         left[start, end].append(label)
@@ -285,7 +289,7 @@ def _matched(golds: list[tuple[int, int, str]], tests: list[tuple[int, int, str]
 
 
 def _crossing(golds: list[tuple[int, int, str]], tests: list[tuple[int, int, str]]) -> int:
-    """How many of test's constituents overlap one of gold's, neither within the other. Labels do not matter."""
+    """Returns the number of test's constituents that overlap one of gold's without nesting. Labels do not matter."""
     spans = {each[:2] for each in golds}
     return sum(
         any(start < begin < end < stop or begin < start < stop < end for start, end in spans)

@@ -1,4 +1,4 @@
-"""What EVALB is told to leave out and to hold equal: the parameters, and the files that they come in."""
+"""The parameters of EVALB, which delete labels and treat others as equal, and their files."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ Pairs = frozenset[frozenset[str]]
 
 @dataclass(frozen=True)
 class Parameters:
-    """How two trees are compared. The defaults are those of COLLINS.prm, which published figures are computed with.
+    """The rules of comparing two trees. The defaults are those of COLLINS.prm, with which published figures are
+    computed.
 
-    A part of speech in `delete` takes its word along, a constituent in it leaves its children.
+    A part of speech in `delete` removes its word; a constituent in it keeps its children.
     """
 
     delete: frozenset[str] = frozenset({"TOP", "-NONE-", ",", ":", "``", "''", "."})
     delete_for_length: frozenset[str] = frozenset({"-NONE-"})
-    quote: frozenset[str] = frozenset()  # tags that a quotation mark may be confused by: see new.prm
+    quote: frozenset[str] = frozenset()  # tags of words that may be mistaken for a quotation mark: see new.prm
     equal_labels: Pairs = frozenset({frozenset({"ADVP", "PRT"})})
     equal_words: Pairs = frozenset()
     labeled: bool = True
-    cutoff: int = 40  # words of the sentences in the second summary
+    cutoff: int = 40  # maximum number of words of sentences in the second summary
     max_error: int = 10
 
     def same_label(self, one: str, two: str) -> bool:
@@ -39,7 +40,8 @@ class Parameters:
 
     @cached_property
     def deleted_constituents(self) -> frozenset[str]:
-        """`delete` and what equals a label in it; of parts of speech, `delete` alone is left out."""
+        """The labels in `delete` and the labels equal to one of them. For parts of speech only `delete` itself
+        applies."""
         return self.delete.union(*(pair for pair in self.equal_labels if pair & self.delete))
 
 
@@ -51,10 +53,10 @@ _PAIRS = {"EQ_LABEL": "equal_labels", "EQ_WORD": "equal_words"}
 
 
 def read_parameters(path: str) -> Parameters:
-    """The parameters in a file such as COLLINS.prm: what it does not name is not deleted and not equal.
+    """Reads a parameter file such as COLLINS.prm. Labels that it does not name are neither deleted nor equal.
 
-    A line is a keyword and a value; # begins a comment line. DEBUG is read and changes nothing. Raises
-    FileNotFoundError, and ValueError which names the file and line, for what EVALB would not take either.
+    A line is a keyword and a value; # starts a comment line. DEBUG is accepted and has no effect. Raises
+    FileNotFoundError, and ValueError with the file and line for content that EVALB would not accept either.
     """
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no file {path!r}; give a parameter file of EVALB, such as COLLINS.prm")
@@ -86,7 +88,7 @@ def _take(keyword: str, values: list[str], collected: dict[str, set[Any]], numbe
     elif values[0].isascii() and values[0].isdigit():
         numbers[_NUMBERS[keyword]] = int(values[0])
     else:
-        raise ValueError(f"{keyword} takes a whole number, got {values[0]!r}")
+        raise ValueError(f"{keyword} must be an integer, got {values[0]!r}")
 
 
 def _typed(numbers: dict[str, int]) -> dict[str, int | bool]:

@@ -1,4 +1,4 @@
-"""EVALB's scores in EVALB's own layout, so that what reads its output reads this."""
+"""EVALB's scores in EVALB's layout, for programs that read its output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HEAD = (
     " ID  Len.  Stat. Recal  Prec.  Bracket gold test Bracket Words  Tags Accracy",
     _RULE,
 )
-_LINES = (  # the sample that comes with EVALB is older than its FMeasure, and has all lines but that
+_LINES = (  # EVALB's sample output is older than its FMeasure line and has all other lines
     ("Number of sentence", "sentences"),
     ("Number of Error sentence", "errors"),
     ("Number of Skip  sentence", "skipped"),
@@ -27,7 +27,7 @@ _LINES = (  # the sample that comes with EVALB is older than its FMeasure, and h
 
 
 def table(scores: Scores) -> str:
-    """A line for each sentence, their totals, and two summaries."""
+    """Returns one line per sentence, the totals, and two summaries."""
     lines = [*_HEAD, *map(_row, scores.rows), _RULE, _totals(scores), "=== Summary ==="]
     lines += ["", "-- All --", *_summary(scores.all), "", f"-- len<={scores.cutoff} --", *_summary(scores.short)]
     return "\n".join(lines)
@@ -43,7 +43,8 @@ def _row(row: Row) -> str:
 
 
 def _totals(scores: Scores) -> str:
-    """The line below the rows. Under Cross it has how many sentences have none, as EVALB's sample does."""
+    """Returns the line below the rows. Its column Cross has the number of sentences without crossing, as in EVALB's
+    sample."""
     scored = [row for row in scores.rows if row.status == SCORED]
     matched, gold, test, words, tags = (
         sum(getattr(row, name) for row in scored) for name in ("matched", "gold", "test", "words", "tags")

@@ -1,21 +1,20 @@
-"""Linearising: a tree as a line of symbols that a decoder can write, and a tree from whatever a decoder wrote.
+"""Linearization: a tree as a sequence of symbols that a decoder can write, and a tree from any decoder output.
 
-After Vinyals et al. 2015, "Grammar as a Foreign Language": depth first, an opening and a closing symbol for each
-constituent, both with its label. Between them stand the words.
+After Vinyals et al. 2015, "Grammar as a Foreign Language": depth first, an opening and a closing symbol per
+constituent, both with its label. The words are between them.
 
-    (S (NP (PRP We)) (VP (VBP agree)) (. .))    ǀS ǀNP We ǁNP ǀVP agree ǁVP . ǁS
+    (S (NP (PRP We)) (VP (VBP agree)) (. .))        ǀS ǀNP We ǁNP ǀVP agree ǁVP . ǁS
 
-Vinyals et al. put XX for every word and trained on eleven million trees; tensor2tensor puts its part of speech. With a
-few thousand trees a decoder then does not learn which word it has come to: with XX the encoder's outputs for the words
-of a sentence became one vector (23,657 trees, 1,400 updates), with parts of speech 89% of the trees had another number
-of words than the sentence (3,401 trees, 4,282 updates). A word that is written says itself where one is. It costs no
-search, for the words are given: `constrained_decoding` lets a search write these, in their order, and brackets that
-match.
+Vinyals et al. replaced every word by XX and trained on eleven million trees; tensor2tensor uses parts of speech. With a
+few thousand trees such a decoder does not learn its position in the sentence. With XX the encoder's outputs for the
+words of a sentence became identical (23,657 trees, 1,400 steps). With parts of speech 89% of the trees had another
+number of words than the sentence (3,401 trees, 4,282 steps). Words in the output mark the position. They cost no
+search, because `constrained_decoding` restricts the output to these words, in order, and balanced brackets.
 
-Parts of speech are left out since bracket F1 does not see them. A closing symbol repeats its label, so that a decoder
-which attends to a few symbols knows what it closes, and a slip can be mended here. The marks are letters (dental and
-lateral click, which are Latin ones and in no treebank's words) and not brackets, for the sake of the vocabulary:
-sentencepiece never joins a bracket and a letter in one piece, so that `(NP` and `)NP` would be two pieces each.
+Parts of speech are omitted because bracket F1 ignores them. A closing symbol repeats its label: a decoder that attends
+to a few symbols then knows which constituent it closes, and a mistake can be repaired here. The marks are letters
+(dental and lateral click: Latin letters that occur in no treebank's words) and not brackets, because sentencepiece
+never joins a bracket and a letter into one subword: `(NP` and `)NP` would be two subwords each.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from t2t_repro.parsing.trees import ROOT, Tree
 from t2t_repro.problem import Pair
 
 OPEN, CLOSE = "ǀ", "ǁ"  # U+01C0 and U+01C1
-UNTOLD = "XX"  # the part of speech of a word that does not tell its own, and a word that begins with a mark
+UNKNOWN_TAG = "XX"  # the part of speech of words that are not punctuation; also replaces words that start with a mark
 
-PUNCTUATION = {  # what the Penn Treebank tags by the sign alone; ' and - are other things too, and stay XX
+PUNCTUATION = {  # signs with only one tag in the Penn Treebank; ' and - have several, and are XX
     **dict.fromkeys(".?!", "."),
     ",": ",",
     **dict.fromkeys((":", ";", "--", "...", "—", "…"), ":"),
@@ -45,14 +44,17 @@ _SPACE = re.compile(r"\s+", re.ASCII)
 
 
 def pair(tree: Tree) -> Pair:
-    """What a parser is trained on: the words, and the linearised tree."""
-    return " ".join(tree.words()), linearise(tree)
+    """Returns the training pair of a tree: its words, and the linearized tree."""
+    return " ".join(tree.words()), linearize_tree(tree)
 
 
-def linearise(tree: Tree) -> str:
-    """The symbols of a tree, a space between them. Raises ValueError for an unlabelled root, which `clean` removes."""
+def linearize_tree(tree: Tree) -> str:
+    """Returns the symbols of a tree, separated by spaces.
+
+    Raises ValueError for an unlabeled root, which `clean` removes.
+    """
     if not tree.label:
-        raise ValueError(f"a tree with an unlabelled root cannot be linearised; clean it first: {str(tree):.60}")
+        raise ValueError(f"a tree with an unlabeled root cannot be linearized; clean it first: {str(tree):.60}")
     marks = {"(": OPEN, ")": CLOSE}
     return " ".join(
         symbol_of(part.word or "") if step == "word" else marks[step] + part.label for step, part in tree.walk()
@@ -60,12 +62,12 @@ def linearise(tree: Tree) -> str:
 
 
 def symbol_of(word: str) -> str:
-    """What stands for a word: itself, unless it would be read as a bracket."""
-    return UNTOLD if word.startswith((OPEN, CLOSE)) else word
+    """Returns the symbol of a word: the word itself, unless it would be read as a bracket."""
+    return UNKNOWN_TAG if word.startswith((OPEN, CLOSE)) else word
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a tokenised sentence as a treebank writes them: brackets, which a tree cannot hold, are -LRB- -RRB-.
+    """Returns the words of a tokenized sentence. Brackets, which a tree cannot contain, are -LRB- and -RRB-.
 
     "f ( x )" -> ["f", "-LRB-", "x", "-RRB-"]
     """
@@ -74,30 +76,31 @@ def split_words(text: str) -> list[str]:
 
 
 def tag_of(word: str) -> str:
-    """The part of speech that the sign itself tells, "." for "?"; XX for all else.
+    """Returns the part of speech of a punctuation sign, such as "." for "?"; XX for all other words.
 
-    EVALB leaves punctuation out by its tag, so a tree without tags could not be scored.
+    EVALB deletes punctuation by its tag, so that a tree without tags could not be scored.
     """
-    return PUNCTUATION.get(word, UNTOLD)
+    return PUNCTUATION.get(word, UNKNOWN_TAG)
 
 
 def rebuild(symbols: str | Sequence[str], words: Sequence[str], tags: Sequence[str] | None = None) -> tuple[Tree, int]:
-    """A well-formed tree over exactly `words`, whatever the symbols are, and the number of repairs that it took.
+    """Returns a well-formed tree over exactly `words`, for any symbols, and the number of repairs.
 
-    No repairs means that the tree's own symbols are these ones. What counts as one repair, and how each is mended:
+    There are no repairs if and only if the tree's symbols equal the given ones. Each of these is one repair:
 
-    - a bracket without a label: dropped
-    - another word than the one whose place it has: taken for that
-    - a word too many: dropped, the last ones; a word too few: put where the symbols end, into the innermost
-      constituent that is still open there, else into the root
-    - a closing that is missing: supplied, where one further out is closed, and at the end
-    - a closing of what is not open: taken for the innermost constituent's; the root is not closed by it
-    - a closing of the root before the end: put off until the end; a word before the root: taken into the root
-    - a constituent without words: dropped
-    - words without any constituent: under TOP, which claims nothing
+    - A bracket without a label is dropped.
+    - A word that differs from the sentence's word at its position is replaced by that.
+    - Surplus words at the end are dropped. A missing word is added at the end of the symbols, to the innermost
+      constituent
+      that is still open there, or else to the root.
+    - A missing closing bracket is added, before an outer one closes and at the end.
+    - A closing bracket of a label that is not open closes the innermost constituent, but not the root.
+    - A closing bracket of the root before the end is moved to the end. A word before the root is moved into the root.
+    - A constituent without words is dropped.
+    - Words without any constituent are placed under TOP, which EVALB does not count.
 
-    `tags`: the parts of speech, one for each word; without, `tag_of` each. Raises ValueError for no words, for words
-    that no tree can hold (see `split_words`) and for another number of tags.
+    `tags` are the parts of speech, one per word; the default is `tag_of` each. Raises ValueError for no words, for
+    words that a tree cannot contain (see `split_words`), and for another number of tags.
     """
     if not words:
         raise ValueError("a tree needs words, got none")
@@ -118,19 +121,21 @@ def rebuild(symbols: str | Sequence[str], words: Sequence[str], tags: Sequence[s
 
 
 class _Builder:
-    """The tree so far: constituents that are open, the root first, and what stands outside of all."""
+    """A tree under construction: the open constituents, the root first, and the nodes outside of all."""
 
     def __init__(self, leaves: list[Tree]):
         self.repairs = 0
         self._leaves = leaves
         self._used = 0
         self._open: list[tuple[str, list[Tree]]] = []
-        self._labels = Counter[str]()  # of those that are open, so that a long line of symbols takes linear time
+        self._labels = Counter[str]()  # of the open constituents, so that the time is linear in the number of symbols
         self._outside: list[Tree] = []
 
     def understand(self, symbols: Sequence[str]) -> list[tuple[str, str]]:
-        """Symbols as (mark, label), a word's mark being empty, without brackets that have no label and without words
-        beyond the last one."""
+        """Returns symbols as (mark, label), where the mark of a word is empty.
+
+        Brackets without a label and words beyond the last one are dropped.
+        """
         understood = []
         words = 0
         for symbol in symbols:
@@ -154,7 +159,8 @@ class _Builder:
         self._used += 1
 
     def close(self, label: str, ends: bool) -> None:
-        """Closes the innermost constituent of that label and all within it. `ends`: no word or opening follows."""
+        """Closes the innermost constituent with that label and all inside it. `ends`: no word or opening bracket
+        follows."""
         if not self._labels[label]:
             self.repairs += 1
             if len(self._open) <= 1:
@@ -169,7 +175,7 @@ class _Builder:
             self._close_innermost()
 
     def finish(self) -> Tree:
-        """Closes what is open, puts in the words that are left, and gives the tree."""
+        """Closes open constituents, adds the remaining words, and returns the tree."""
         missing = self._leaves[self._used :]
         self.repairs += len(missing) + len(self._open)
         if not self._open and self._outside and self._outside[-1].children:

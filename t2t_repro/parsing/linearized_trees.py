@@ -1,9 +1,9 @@
 """Linearized trees as a text file, so that preparation parses each tree once and every later pass reads text.
 
-    trees/train-0.tsv         words, linearized tree and parts of speech, a tab between them: a tree per line
-    trees/train-0.tsv.json    numbers of trees, where each block starts, SHA-256; written last
+    trees/train-0.tsv           words, linearized tree and parts of speech, separated by tabs: one tree per line
+    trees/train-0.tsv.json      numbers of trees, where each block starts, SHA-256; written last
 
-The two are kept until the data is complete. `treebank.linearize` makes the blocks.
+Both are kept until the data set is complete. `treebank.linearize` makes the blocks.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from t2t_repro.problem import Pair
 
 
 class Block(NamedTuple):
-    """Neighboring trees of one file: their lines, and what was dropped between them."""
+    """Adjacent trees of one file: their lines, and the number of dropped entries between them."""
 
     path: str
     text: bytes
-    trees: int  # lines
-    read: int  # trees in the file, those without words included
-    dropped: int = 0  # what is not a tree, in a parser's output
-    fault: str = ""  # why, for the first of those
+    trees: int  # number of lines
+    read: int  # trees in the file, including those without words
+    dropped: int = 0  # entries of a parser's output that are not trees
+    fault: str = ""  # the reason for the first of those
 
 
 @dataclass(frozen=True)
 class Linearized:
-    """The linearized trees of one corpus, in their order."""
+    """The linearized trees of one corpus, in order."""
 
     path: str
     trees: int
     dropped: int
     fault: str
-    starts: list[list[int]]  # of each block: the number of its first tree, and the byte where it starts
+    starts: list[list[int]]  # per block: the number of its first tree, and its byte offset
 
     @classmethod
     def open(cls, path: str, source: dict[str, Any]) -> Linearized | None:
-        """Returns what `write` wrote, or None if nothing complete and intact of the same source is there."""
+        """Returns the text that `write` wrote, or None if there is no complete and intact text of the same source."""
         try:
             account = read_json(_account(path))
             if account.pop("source") == source and sha256(path) == account.pop("sha256"):
@@ -55,9 +55,9 @@ class Linearized:
 
     @classmethod
     def write(cls, path: str, source: dict[str, Any], blocks: Iterable[Block]) -> Linearized:
-        """Writes blocks to `path`, completely or not at all. `source`: the description of the corpus."""
+        """Writes blocks atomically to `path`. `source` is the description of the corpus."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        for leftover in glob.glob(f"{glob.escape(path)}*"):  # of a killed preparation, or of other text
+        for leftover in glob.glob(f"{glob.escape(path)}*"):  # from a killed preparation, or from other text
             os.remove(leftover)
         starts, digest = [], hashlib.sha256()
         place, trees, dropped, fault = 0, 0, 0, ""
@@ -74,11 +74,11 @@ class Linearized:
         return cls(path, **account)  # type: ignore[arg-type]
 
     def pairs(self, first: int = 0) -> Iterator[Pair]:
-        """Yields (words, linearized tree) of each tree from number `first` on. What is before is skipped by offset."""
+        """Yields (words, linearized tree) of each tree from number `first` on. Previous trees are skipped by offset."""
         return ((words, symbols) for words, symbols, _ in self.lines(first))
 
     def lines(self, first: int = 0) -> Iterator[tuple[str, str, str]]:
-        """Yields (words, linearized tree, parts of speech), as `pairs`."""
+        """Yields (words, linearized tree, parts of speech) like `pairs`."""
         if not self.starts:
             return
         number, place = self.starts[bisect.bisect_right(self.starts, first, key=lambda start: start[0]) - 1]

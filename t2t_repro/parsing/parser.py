@@ -1,4 +1,4 @@
-"""Sentence in, tree out: a trained run of a parsing problem as a `Parser`."""
+"""A trained run of a parsing problem as a `Parser`, from sentence to tree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from t2t_repro.parsing.trees import Tree, parse
 
 
 class Search(Protocol):
-    """A `Translator` under a `ParseConstraint`, or the `ExportedModel` of one."""
+    """A `Translator` with a `ParseConstraint`, or the `ExportedModel` of one."""
 
     @property
     def hparams(self) -> HParams: ...
@@ -26,10 +26,11 @@ class Search(Protocol):
 
 
 class Parser:
-    """A translator whose translations are linearised trees: whatever it writes becomes a tree over the very words.
+    """A translator whose outputs are linearized trees. Every output becomes a tree over exactly the words of its
+    sentence.
 
-    What that took is counted: `sentences` parsed, how many of their best trees were `repaired`, and the `repairs` in
-    all. With `well_formed`, a hypothesis of the beam that needs none goes before those that do, whatever their scores.
+    Repairs are counted: `sentences` parsed, the number of best trees that were `repaired`, and the total of `repairs`.
+    With `well_formed`, hypotheses that need no repair rank before those that do, whatever their scores.
     """
 
     def __init__(self, translator: Search, well_formed: bool = False):
@@ -61,9 +62,10 @@ class Parser:
         alpha: float | None = None,
         tags: Sequence[Sequence[str]] | None = None,
     ) -> list[Tree]:
-        """The best tree of each sentence, which is a list of words, at least one, without brackets or white space.
+        """Returns the best tree of each sentence. A sentence is a list of at least one word without brackets or white
+        space.
 
-        `tags`: the part of speech of each word; without, those that punctuation tells, and XX.
+        `tags` are the parts of speech of the words; the default is that of each punctuation sign, and XX for words.
         """
         must_be_list(sentences, "sentences")
         for number, words in enumerate(sentences, start=1):
@@ -83,8 +85,10 @@ class Parser:
         alpha: float | None = None,
         **options: Any,
     ) -> list[list[tuple[str, float]]]:
-        """The n best trees of each tokenised sentence, written in brackets, with their scores. A text without words
-        gives an empty one. `options`: `report` and `advance` of `Translator.n_best`."""
+        """Returns the n best trees of each tokenized sentence, in brackets, with their scores.
+
+        A text without words gives an empty tree. `options` are `report` and `advance` of `Translator.n_best`.
+        """
         must_be_list(texts)
         sentences = [split_words(text) for text in texts]
         found = self._hypotheses([" ".join(words) for words in sentences], n, beam_size, alpha, **options)
@@ -94,7 +98,7 @@ class Parser:
         ]
 
     def summary(self) -> str:
-        """What was counted: `repaired 12 of 1,700 trees (31 repairs)`."""
+        """Returns the counts: `repaired 12 of 1,700 trees (31 repairs)`."""
         return f"repaired {self.repaired:,} of {self.sentences:,} trees ({self.repairs:,} repairs)"
 
     def _hypotheses(
@@ -107,16 +111,16 @@ class Parser:
     def _trees(
         self, hypotheses: list[tuple[str, float]], words: Sequence[str], n: int, tags: Sequence[str] | None = None
     ) -> list[tuple[Tree, float]]:
-        """The n best trees of one sentence with their scores: all words under TOP if the search found nothing."""
+        """Returns the n best trees of a sentence with their scores: all words under TOP if the search found nothing."""
         hypotheses = hypotheses or [("", -math.inf)]
         rebuilt = [(*rebuild(text, words, tags), score) for text, score in hypotheses]
         if self.well_formed:
-            rebuilt.sort(key=lambda each: each[1] > 0)  # those of a kind stay in order
+            rebuilt.sort(key=lambda each: each[1] > 0)  # a stable sort keeps the order otherwise
         _, repairs, _ = rebuilt[0]
         self.sentences += 1
         self.repaired += repairs > 0
         self.repairs += repairs
         first: dict[str, tuple[Tree, float]] = {}
-        for tree, _, score in rebuilt:  # different symbols may be repaired to one tree
+        for tree, _, score in rebuilt:  # different symbols may be repaired to the same tree
             first.setdefault(str(tree), (tree, score))
         return list(first.values())[:n]

@@ -1,6 +1,6 @@
-"""The task of parsing: trees, whose words are the source and whose linearization is the target, scored by bracket F1.
+"""The parsing task: the source is the words of a tree, the target its linearization, and the score bracket F1.
 
-Without TensorFlow, NumPy included: the server rebuilds trees with this module.
+It needs neither TensorFlow nor NumPy at import: the server rebuilds trees with this module.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from t2t_repro.training.validation import Sample
 
 _CTRANSLATE2_NOTE = """
-This model is a parser: it reads tokens with a space between them, and writes them again with brackets between them. The
-run's own decoding lets it write these tokens alone, in their order, and brackets that match. CTranslate2 does not know
-this constraint, so some outputs are not a tree over their tokens. t2t_repro.parsing.linearization.rebuild(output,
-tokens) repairs them; the signature "parse" of a SavedModel has the constraint.
+This model is a parser: it reads tokens separated by spaces, and writes the same tokens with brackets between them. The
+run's own decoding is constrained to these tokens, in order, and to balanced brackets. CTranslate2 does not have this
+constraint, so some outputs are not a tree over their tokens. t2t_repro.parsing.linearization.rebuild(output, tokens)
+repairs them. The signature "parse" of a SavedModel has the constraint.
 """
 
 
 class Parsing:
-    """The methods are documented in `t2t_repro.task.Task`."""
+    """See `t2t_repro.task.Task` for the methods."""
 
     name = "parsing"
     takes_trees = True
@@ -37,7 +37,7 @@ class Parsing:
     preview_extra_length = 200  # a linearized tree has about four times as many tokens as words
     signature = "parse"
     ctranslate2_note = _CTRANSLATE2_NOTE
-    page_hint = "Tokens of a sentence per line, a space between them"
+    page_hint = "One sentence per line, tokens separated by spaces"
     page_action = "Parse"
 
     def constraint(self, vocabulary: Vocabulary) -> ParseConstraint:
@@ -54,7 +54,7 @@ class Parsing:
         return str(decoder.summary())
 
     def served(self, signature: str, inputs: Mapping[str, Any], outputs: dict[str, Any]) -> dict[str, Any]:
-        """Adds the trees to the symbols that `parse` writes. An older export has made them itself."""
+        """Adds trees to the symbols that `parse` writes. Older exports contain trees already."""
         if signature != self.signature or "symbols" in outputs:
             return outputs
         import numpy as np
@@ -71,7 +71,7 @@ class Parsing:
     def references(
         self, dataset: Dataset, split: str, vocabulary: Vocabulary, longest: int | None = None
     ) -> list[Tree]:
-        """Returns gold's trees."""
+        """Returns the gold trees."""
         golds = read_trees(dataset.trees(split))
         return [gold for gold in golds if longest is None or len(gold.words()) <= longest]
 
@@ -83,22 +83,23 @@ class Parsing:
         beam_size: int | None,
         alpha: float | None,
     ) -> dict[str, Any]:
-        """In percent. `repaired`: of the sentences, those where what was decoded was no tree over their words."""
+        """Returns scores in percent. `repaired` is the share of sentences whose output was not a tree over their
+        words."""
         from t2t_repro.parsing.evalb import evalb
         from t2t_repro.parsing.parser import Parser
 
         parser = Parser(translator)
-        trees = _parsed_again(parser, references, beam_size, alpha)
+        trees = _parse_references(parser, references, beam_size, alpha)
         found = evalb(references, trees).all
         names = ("f1", "recall", "precision", "complete_match", "skipped")
         scores = {"sentences": len(references)} | {name: getattr(found, name) for name in names}
         return scores | {"repaired": 100 * parser.repaired / len(references), "repairs": parser.repairs}
 
     def score_rows(self, scores: Mapping[str, Any]) -> list[tuple[str, str]]:
-        skipped = f"; {scores['skipped']:,} sentences of punctuation alone are not scored" if scores["skipped"] else ""
-        repaired = f"{scores['repaired']:.2f}% of sentences were no tree over their words"
+        skipped = f"; {scores['skipped']:,} sentences of only punctuation are not scored" if scores["skipped"] else ""
+        repaired = f"{scores['repaired']:.2f}% of outputs were not a tree over the words of their sentence"
         return [
-            ("F1", f"{scores['f1']:.2f}  (labelled brackets as EVALB counts them with COLLINS.prm{skipped})"),
+            ("F1", f"{scores['f1']:.2f}  (labeled brackets, as EVALB counts with COLLINS.prm{skipped})"),
             ("recall", f"{scores['recall']:.2f}"),
             ("precision", f"{scores['precision']:.2f}"),
             ("complete", f"{scores['complete_match']:.2f}% of sentences have every bracket right"),
@@ -110,15 +111,15 @@ class Parsing:
         from t2t_repro.parsing.parser import Parser
         from t2t_repro.training.validation import Sample
 
-        trees = _parsed_again(Parser(translator), references, beam_size=1)
+        trees = _parse_references(Parser(translator), references, beam_size=1)
         shown = [(" ".join(gold.words()), str(gold), str(tree)) for gold, tree in zip(references, trees, strict=True)]
         return Sample({"sample_F1": evalb(references, trees).all.f1} if trees else {}, shown)
 
 
-def _parsed_again(
+def _parse_references(
     parser: Parser, golds: Sequence[Tree], beam_size: int | None, alpha: float | None = None
 ) -> list[Tree]:
-    """Returns the parser's trees over gold's words, with gold's tags: EVALB deletes punctuation by these."""
+    """Returns the parser's trees over gold's words, with gold's tags, by which EVALB deletes punctuation."""
     return parser.parse([gold.words() for gold in golds], beam_size, alpha, [gold.tags() for gold in golds])
 
 

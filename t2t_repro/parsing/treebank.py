@@ -1,7 +1,7 @@
-"""Treebanks: the files that `Trees` name, the trees in them as a parser is trained on and scored against.
+"""Treebanks: the files named by `Trees`, and the trees in them for training and scoring.
 
-The Wall Street Journal of the Penn Treebank is wsj_0001.mrg to wsj_2454.mrg, the first two digits being the section:
-in folders 00 to 24, all in one folder, or the whole CD, where they are below parsed/mrg/wsj.
+The Wall Street Journal of the Penn Treebank is wsj_0001.mrg to wsj_2454.mrg, where the first two digits are the
+section. The files may be in folders 00 to 24, all in one folder, or on the complete CD, below parsed/mrg/wsj.
 """
 
 from __future__ import annotations
@@ -24,19 +24,17 @@ from t2t_repro.problem import Trees
 from t2t_repro.processes import map_in_processes
 from t2t_repro.processor import usable_cores
 
-CHUNK_CHARACTERS = 1 << 20  # linearized by one process at a time: some 2,000 trees
-MOST_CHARACTERS = 1 << 25  # of a chunk in which no bracket is closed: it is passed on, to be found wrong
-PROCESSES_FROM = 8 * CHUNK_CHARACTERS  # less is linearized sooner than processes are started
-MOST_DROPPED = (
-    0.01  # of a parser's output: the Berkeley parser fails on fewer sentences; a file of another form has all
-)
-FEW = 10  # dropped from the shortest file
-TREES_NAME = re.compile(r"(validation|test)\.trees")  # what `write_trees` is given to write
+CHUNK_CHARACTERS = 1 << 20  # linearized by one process at a time: about 2,000 trees
+MOST_CHARACTERS = 1 << 25  # of a chunk without a complete tree: it is passed on, and fails to parse
+PROCESSES_FROM = 8 * CHUNK_CHARACTERS  # shorter text is linearized faster than processes start
+MOST_DROPPED = 0.01  # share of a parser's output: the Berkeley parser fails on fewer, a file in another format on all
+FEW = 10  # always allowed, however short the file
+TREES_NAME = re.compile(r"(validation|test)\.trees")  # the files that `write_trees` writes
 _WSJ = re.compile(r"wsj_(\d\d)\d\d\.mrg(\.gz)?", re.IGNORECASE)
 
 
 class Chunk(NamedTuple):
-    """Neighboring lines of one file, at whose end no tree is open."""
+    """Adjacent lines of one file, at whose end no tree is open."""
 
     path: str
     first: int  # the number of the first line, from 1
@@ -45,20 +43,20 @@ class Chunk(NamedTuple):
 
 
 def read(corpus: Trees) -> Iterator[Tree]:
-    """The trees of `corpus`, each `clean`; one that has no words but traces is left out.
+    """Yields the trees of `corpus` after `clean`. Trees whose only words are traces are omitted.
 
-    Raises FileNotFoundError and ValueError, naming file and line, for what cannot be read.
+    Raises FileNotFoundError, and ValueError with the file and line for content that cannot be read.
     """
     return filter(None, map(clean, itertools.chain.from_iterable(map(read_trees, paths(corpus)))))
 
 
 def linearize(corpus: Trees, processes: int | None = None) -> Iterator[Block]:
-    """Yields the trees of `corpus`, linearized, in their order, whatever the number of processes.
+    """Yields the linearized trees of `corpus`, in the same order for any number of processes.
 
-    `processes`: None for one per usable core if the text is long. Each tree is `clean`; one that has no words but
-    traces is left out. In a parser's output what is not a tree is dropped and counted; in a treebank it is an error.
-
-    Raises as `read`, and ValueError if there is no tree with words, or if too much of a parser's output is not a tree.
+    `processes`: None for one per usable core if the text is long. Each tree is passed to `clean`; trees whose only
+    words are traces are omitted. In a parser's output, entries that are not trees are dropped and counted; in a
+    treebank they are an error. Raises as `read`, and ValueError if there is no tree with words, or if too many entries
+    of a parser's output are not trees.
     """
     chunks = itertools.chain.from_iterable(_chunks(path, corpus.by_parser) for path in paths(corpus))
     if processes is None:
@@ -75,8 +73,11 @@ def linearize(corpus: Trees, processes: int | None = None) -> Iterator[Block]:
 
 
 def _chunks(path: str, by_parser: bool) -> Iterator[Chunk]:
-    """The lines of a file in chunks of about CHUNK_CHARACTERS. They end where no bracket is open, or in a parser's
-    output before a line that starts a tree, so that one bracket too few costs one tree."""
+    """Yields the lines of a file in chunks of about CHUNK_CHARACTERS.
+
+    A chunk ends where no bracket is open. In a parser's output it ends before a line that starts a tree, so that one
+    missing bracket costs one tree.
+    """
     first, lines, characters, depth = 1, list[str](), 0, 0
     for number, line in enumerate(lines_of_trees(path), start=1):
         outside = _starts_tree(line) if by_parser else depth <= 0
@@ -90,12 +91,12 @@ def _chunks(path: str, by_parser: bool) -> Iterator[Chunk]:
 
 
 def _starts_tree(line: str) -> bool:
-    """Returns whether a line of a parser's output starts a tree or what stands in place of one: it is not indented."""
+    """Returns true if a line of a parser's output starts a tree or a failure: it is not indented."""
     return line[:1] not in (" ", "\t", ")")
 
 
 def _linearized(chunk: Chunk) -> Block:
-    """The work of one process. Raises ValueError for what is not a tree in a treebank."""
+    """Linearizes one chunk, in a worker process. Raises ValueError if an entry of a treebank is not a tree."""
     text, read, dropped, fault = list[str](), 0, 0, ""
     for first, lines in _entries(chunk) if chunk.by_parser else [(chunk.first, chunk.lines)]:
         trees: Iterable[Tree] = parse_lines(lines, chunk.path, first)
@@ -105,7 +106,7 @@ def _linearized(chunk: Chunk) -> Block:
             except ValueError as error:
                 dropped, fault = dropped + 1, fault or str(error)
                 continue
-        for tree in trees:  # as they are parsed: a list of all costs a quarter of the time, in garbage collection
+        for tree in trees:  # one at a time: a list of all costs a quarter of the time, in garbage collection
             read += 1
             if cleaned := clean(tree):
                 words, symbols = pair(cleaned)
@@ -114,7 +115,7 @@ def _linearized(chunk: Chunk) -> Block:
 
 
 def _entries(chunk: Chunk) -> Iterator[tuple[int, list[str]]]:
-    """Gives, for a parser's output, the lines of each tree and the number of their first."""
+    """Yields the lines of each tree of a parser's output, with the number of the first line."""
     first, lines = chunk.first, list[str]()
     for number, line in enumerate(chunk.lines, start=chunk.first):
         if lines and _starts_tree(line):
@@ -125,7 +126,7 @@ def _entries(chunk: Chunk) -> Iterator[tuple[int, list[str]]]:
 
 
 def _checked(blocks: Iterable[Block], corpus: Trees) -> Iterator[Block]:
-    """The same blocks. Raises ValueError at the end, if there are too few trees in them."""
+    """Yields the same blocks. Raises ValueError at the end if there are too few trees in them."""
     read, trees, dropped, fault = Counter[str](), 0, 0, ""
     for block in blocks:
         read[block.path] += block.read + block.dropped
@@ -133,23 +134,25 @@ def _checked(blocks: Iterable[Block], corpus: Trees) -> Iterator[Block]:
         yield block
     for path, number in read.items():
         if not number:
-            raise ValueError(f"{path} holds no tree; expected Penn Treebank bracketing, (S (NP (PRP We)) ...)")
+            raise ValueError(f"{path} has no tree; expected Penn Treebank bracketing, (S (NP (PRP We)) ...)")
     if dropped > max(MOST_DROPPED * read.total(), FEW) or dropped == read.total():
         raise ValueError(
             f"{dropped:,} of {read.total():,} in {corpus.path} are not trees, the first: {fault}. At most "
             f"{MOST_DROPPED:.0%} is dropped; expected a tree per line, or one whose further lines are indented"
         )
     if not trees:
-        raise ValueError(f"{corpus.path} holds no tree with words in it; expected (S (NP (PRP We)) ...)")
+        raise ValueError(f"{corpus.path} has no tree with words; expected (S (NP (PRP We)) ...)")
 
 
 def paths(corpus: Trees) -> list[str]:
-    """The files of `corpus`, in the order of their names. Raises FileNotFoundError or ValueError where one is missing
-    or there twice."""
+    """Returns the files of `corpus`, sorted by name.
+
+    Raises FileNotFoundError if one is missing, and ValueError if one exists twice.
+    """
     if not corpus.sections:
         return [corpus.path]
     if not os.path.isdir(corpus.path):
-        raise FileNotFoundError(f"raw_dir: no directory {corpus.path!r}; give the one that holds the treebank's files")
+        raise FileNotFoundError(f"raw_dir: no directory {corpus.path!r}; give the one with the treebank's files")
     found: dict[str, str] = {}
     for folder, _, names in os.walk(corpus.path):
         for name in names:
@@ -163,14 +166,15 @@ def paths(corpus: Trees) -> list[str]:
     if missing:
         numbers = ", ".join(f"{section:02d}" for section in missing)
         raise FileNotFoundError(
-            f"raw_dir: {corpus.path!r} holds no wsj_{missing[0]:02d}*.mrg (missing sections: {numbers}); "
+            f"raw_dir: {corpus.path!r} has no wsj_{missing[0]:02d}*.mrg (missing sections: {numbers}); "
             "give the folder of the Penn Treebank's Wall Street Journal, sections 02 to 23"
         )
     return [found[article] for article in sorted(found)]
 
 
 def describe(corpus: Trees, hashed: bool) -> dict[str, Any]:
-    """The file's path, bytes and SHA-256; of sections, the number of files, and bytes and SHA-256 of all, names too."""
+    """Returns the path, bytes and SHA-256 of the file. For sections: the number of files, and bytes and SHA-256 of
+    all."""
     files = paths(corpus)
     described: dict[str, Any] = {"path": str(dataclasses.replace(corpus, path=os.path.abspath(corpus.path)))}
     described |= {"files": len(files)} if corpus.sections else {}

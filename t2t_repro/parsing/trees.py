@@ -1,11 +1,11 @@
-"""Trees: Penn Treebank bracketing, read strictly, cleaned for training, written on one line.
+"""Trees in Penn Treebank bracketing: strict reading, cleaning for training, writing on one line.
 
-    ( (S (NP-SBJ-1 (DT The) (NN law)) (VP (VBD changed) (NP-1 (-NONE- *))) (. .)) )      as the treebank has it
+    ( (S (NP-SBJ-1 (DT The) (NN law)) (VP (VBD changed) (NP-1 (-NONE- *))) (. .)) )      in the treebank
     (S (NP (DT The) (NN law)) (VP (VBD changed)) (. .))                                  clean
 
-What separates is ASCII white space; a no-break space belongs to its word. A leaf that holds several words is one token
-to its annotators, so that its words are joined by "_": CRAFT has five such, (NN Xpd TTD). Nothing here recurses, and a
-tree may be as deep as a file can say.
+Tokens are separated by ASCII white space; a no-break space belongs to its word. Several words in one leaf are one token
+to the annotators and are joined by "_": CRAFT has five such leaves, as (NN Xpd TTD). Nothing here is recursive, so that
+the depth of a tree is not limited.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Literal
 
 from t2t_repro.lines import read_lines
 
-TRACE = "-NONE-"  # the tag of a trace: a word that nobody wrote
-ROOT = "TOP"  # a root of no meaning, which EVALB does not count
-_OUTERMOST = frozenset({"", ROOT, "ROOT", "S1"})  # what treebanks and parsers write around a sentence
+TRACE = "-NONE-"  # the tag of a trace, an empty element
+ROOT = "TOP"  # a root without meaning, which EVALB does not count
+_OUTERMOST = frozenset({"", ROOT, "ROOT", "S1"})  # labels of the bracket around a sentence
 
-MAX_BRACKETS = 1 << 18  # of one tree: a sentence has some hundreds, a file whose first ) is missing has them all
+MAX_BRACKETS = 1 << 18  # of one tree: a sentence has a few hundred; after a missing ) the rest of the file is one
 
 _ATOM = re.compile(r"[^\s()]+", re.ASCII)
-_ANNOTATION = re.compile("[-=]")  # where function tags and indices begin: NP-SBJ-1, NP=2
+_ANNOTATION = re.compile("[-=]")  # start of function tags and indices: NP-SBJ-1, NP=2
 _SYMBOL = re.compile(r"\([^\s()]*|\)|[^\s()]+", re.ASCII)  # "(NP", "(", ")", "word"
 
 Step = Literal["(", "word", ")"]
@@ -33,10 +33,10 @@ Step = Literal["(", "word", ")"]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tree:
-    """A label with children, or with a word: then it is a leaf, and the label is the word's part of speech.
+    """A label with children, or a label with a word: a leaf, whose label is the part of speech.
 
-    Raises ValueError for what no bracketing can say: neither or both, white space or a bracket in a label or word, and
-    a label that is missing anywhere but at the root.
+    Raises ValueError for trees that bracketing cannot express: both or neither of these, white space or a bracket in a
+    label or word, and a missing label anywhere but at the root.
     """
 
     label: str
@@ -45,7 +45,7 @@ class Tree:
 
     def __post_init__(self) -> None:
         if (self.word is None) != bool(self.children):
-            raise ValueError(f"a tree holds children or one word, got {len(self.children)} children and {self.word!r}")
+            raise ValueError(f"a tree has children or one word, got {len(self.children)} children and {self.word!r}")
         if self.word is not None and not _ATOM.fullmatch(self.word):
             raise ValueError(f"a word has no white space and no brackets, and is not empty; got {self.word!r}")
         if not _ATOM.fullmatch(self.label) and (self.label or self.word is not None):
@@ -55,7 +55,7 @@ class Tree:
                 raise ValueError("only the root of a tree may be without a label")
 
     def walk(self) -> Iterator[tuple[Step, Tree]]:
-        """Every part in the order of its writing: ("(", tree) and (")", tree) around children, ("word", leaf)."""
+        """Yields the parts in written order: ("(", tree) and (")", tree) around children, and ("word", leaf)."""
         todo: list[tuple[Step, Tree]] = [("(", self)]
         while todo:
             step, tree = todo.pop()
@@ -77,7 +77,7 @@ class Tree:
         return [leaf.label for leaf in self.leaves()]
 
     def __str__(self) -> str:
-        """The tree on one line: `(S (NP (PRP We)) (VP (VBP agree)) (. .))`."""
+        """Returns the tree on one line: `(S (NP (PRP We)) (VP (VBP agree)) (. .))`."""
         parts = []
         for step, tree in self.walk():
             parts.append(
@@ -104,27 +104,27 @@ class Tree:
 
 
 def read_trees(path: str) -> Iterator[Tree]:
-    """The trees of a file, through gzip where its name ends in `.gz`, one at a time.
+    """Yields the trees of a file, through gzip if its name ends in `.gz`.
 
-    A tree may take many lines and a line may hold many trees. Raises FileNotFoundError, and ValueError which names the
-    file and line, for whatever is not a tree and for a file without any.
+    A tree may span many lines, and a line may contain many trees. Raises FileNotFoundError, and ValueError with the
+    file and line for content that is not a tree and for a file without trees.
     """
     number = 0
     for number, tree in enumerate(parse_lines(lines_of_trees(path), path), start=1):  # noqa: B007
         yield tree
     if not number:
-        raise ValueError(f"{path} holds no tree; expected Penn Treebank bracketing, (S (NP (PRP We)) ...)")
+        raise ValueError(f"{path} has no tree; expected Penn Treebank bracketing, (S (NP (PRP We)) ...)")
 
 
 def lines_of_trees(path: str) -> Iterator[str]:
-    """The lines of a file that is to hold trees."""
+    """Returns the lines of a file of trees."""
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no file {path!r}; give a file of trees in Penn Treebank bracketing")
     return iter(read_lines(path))
 
 
 def parse(text: str) -> Tree:
-    """The one tree that `text` holds. Raises ValueError where it is none, or several."""
+    """Returns the tree in `text`. Raises ValueError unless there is exactly one."""
     found = list(parse_lines([text], "the text"))
     if len(found) != 1:
         raise ValueError(f"expected one tree, got {len(found)} in {text!r:.80}")
@@ -132,7 +132,7 @@ def parse(text: str) -> Tree:
 
 
 def parse_lines(lines: Iterable[str], name: str, first: int = 1) -> Iterator[Tree]:
-    """The trees in `lines`, each as soon as it is closed. Errors name `name` and count lines from `first`."""
+    """Yields each tree in `lines` as soon as it is closed. Errors contain `name`, and count lines from `first`."""
     reader = _Reader(name)
     for reader.line, text in enumerate(lines, start=first):
         for symbol in _SYMBOL.findall(text):
@@ -150,17 +150,17 @@ class _Bracket:
 
 
 class _Reader:
-    """Trees from symbols: "(NP", "word" and ")", which `take` is given one after the other."""
+    """Builds trees from symbols, "(NP", "word" and ")", passed one by one to `take`."""
 
     def __init__(self, name: str):
         self.line = 0
         self._name = name
         self._open: list[_Bracket] = []
-        self._began = 0  # the line of the tree that is being read, and how many brackets of it were read
+        self._first_line = 0  # first line of the current tree, and the number of its brackets
         self._brackets = 0
 
     def take(self, symbol: str) -> Tree | None:
-        """Reads one symbol; gives the tree that it closes, None within a tree."""
+        """Reads one symbol. Returns the tree that it closes, or None within a tree."""
         if symbol == ")":
             return self._close()
         if symbol.startswith("("):
@@ -170,17 +170,17 @@ class _Reader:
         return None
 
     def end(self) -> None:
-        """Raises where the text ends inside a tree."""
+        """Raises ValueError if the text ends inside a tree."""
         if self._open:
             brackets = "a bracket is" if len(self._open) == 1 else f"{len(self._open):,} brackets are"
             raise ValueError(
-                f"{self._name} ends inside a tree that began at line {self._began:,}: {brackets} not closed, "
+                f"{self._name} ends inside a tree that starts at line {self._first_line:,}: {brackets} not closed, "
                 f"the last one ({self._open[-1].label}; expected its )"
             )
 
     def _begin(self, label: str) -> None:
         if not self._open:
-            self._began, self._brackets = self.line, 0
+            self._first_line, self._brackets = self.line, 0
         elif not label:
             raise self._error("a bracket without a label inside a tree; expected (LABEL, only the outermost has none")
         elif self._open[-1].word is not None:
@@ -188,14 +188,14 @@ class _Reader:
         self._brackets += 1
         if self._brackets > MAX_BRACKETS:
             raise self._error(
-                f"the tree that began at line {self._began:,} is not closed after {MAX_BRACKETS:,} brackets; "
+                f"the tree that starts at line {self._first_line:,} is not closed after {MAX_BRACKETS:,} brackets; "
                 "look for a missing ) there"
             )
         self._open.append(_Bracket(label))
 
     def _word(self, word: str) -> None:
         if not self._open:
-            raise self._error(f"{word!r} stands outside of every bracket; expected a tree, which starts with (")
+            raise self._error(f"{word!r} is outside of all brackets; expected a tree, which starts with (")
         bracket = self._open[-1]
         if not bracket.label:
             raise self._error(f"{word!r} in a bracket without a label; expected (TAG {word}), no space after the (")
@@ -205,7 +205,7 @@ class _Reader:
 
     def _close(self) -> Tree | None:
         if not self._open:
-            raise self._error("a ) that closes nothing; expected a tree, which starts with (")
+            raise self._error("unmatched ); expected a tree, which starts with (")
         bracket = self._open.pop()
         if not bracket.children and bracket.word is None:
             raise self._error(f"({bracket.label}) is empty; expected a word or brackets in it")
@@ -216,18 +216,19 @@ class _Reader:
         return None
 
     def _mixed(self, bracket: _Bracket) -> ValueError:
-        return self._error(f"({bracket.label} holds the word {bracket.word!r} and a bracket; expected one or the other")
+        return self._error(f"({bracket.label} has the word {bracket.word!r} and a bracket; expected one or the other")
 
     def _error(self, message: str) -> ValueError:
         return ValueError(f"{self._name}, line {self.line:,}: {message}")
 
 
 def clean(tree: Tree) -> Tree | None:
-    """The tree that a parser is trained on and scored against; None where it has no words but traces.
+    """Returns the tree for training and scoring, or None if its only words are traces.
 
-    Traces go, and constituents that hold nothing else; function tags and indices go (`bare`); so does an outermost
-    bracket that only wraps a sentence (unlabelled, TOP, ROOT, S1), and where it wraps several, it is TOP. A constituent
-    over its like, (NP (NP ...)), stays: EVALB counts both, and grammars drop them for the sake of their charts alone.
+    Traces are removed, and constituents that contain nothing else. Function tags and indices are removed (`bare`). An
+    outermost bracket that only wraps a sentence (unlabeled, TOP, ROOT, S1) is removed; if it wraps several nodes, it
+    becomes TOP. A constituent whose only child has the same label, (NP (NP ...)), is kept: EVALB counts both, and
+    parsers drop them only to keep their charts small.
     """
     around: list[list[Tree]] = [[]]
     for step, part in tree.walk():
@@ -249,5 +250,6 @@ def clean(tree: Tree) -> Tree | None:
 
 
 def bare(label: str) -> str:
-    """A label without function tags and indices, NP for NP-SBJ-1 and NP=2. A label that starts so, -LRB-, stays."""
+    """Returns a label without function tags and indices, NP for NP-SBJ-1 and NP=2. A label that starts with -, -LRB-,
+    is kept."""
     return label if label[:1] in "-=" else _ANNOTATION.split(label, maxsplit=1)[0]

@@ -1,1 +1,1 @@
-"""Answers HTTP requests in the form of TF Serving. It needs what `t2t_repro.exporting` wrote, and nothing of a run."""
+"""The HTTP server, with TF Serving's REST API. It needs only an export of `t2t_repro.exporting`, not the run."""

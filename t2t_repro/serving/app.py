@@ -1,15 +1,17 @@
-"""The web application: TF Serving's REST form over a `ServedModel`, a page, health and metrics.
+"""The web application: TF Serving's REST API over a `ServedModel`, a page, health and metrics.
 
     POST /v1/models/NAME:predict                GET /v1/models/NAME, /v1/models/NAME/metadata
     POST /v1/models/NAME/versions/N:predict     GET /v1/models/NAME/versions/N, /v1/models/NAME/versions/N/metadata
     POST /v1/models/NAME/labels/L:predict       GET /v1/models/NAME/labels/L, /v1/models/NAME/labels/L/metadata
     GET /    GET /healthz    GET /metrics
 
-Every error is a JSON object {"error": "..."}: 400 for what cannot be answered, 404 and 405 for what is not there, 408
-for a body that comes too slowly, 413 for one that is too large, 415 for a compressed one, 503 if too much is under
-way, 504 if the model takes too long, 500 for a defect, of which the client learns no more. aiohttp closes a
-connection whose head does not come within `Settings.idle_seconds`. A response that is not read within
-`Settings.write_seconds` is cut off, and counts as under way until then.
+Every error is a JSON object {"error": "..."}. The status is 400 for an invalid request, 404 and 405 for an unknown
+address or method, 408 for a body that arrives too slowly, 413 for a body that is too large, 415 for a compressed body,
+503 if the server is overloaded, 504 if the model takes too long, and 500 for an internal error, whose details are only
+logged.
+
+aiohttp closes a connection whose head does not arrive within `Settings.idle_seconds`. A response that the client does
+not read within `Settings.write_seconds` is aborted; until then its request counts as in progress.
 """
 
 from __future__ import annotations
@@ -35,55 +37,55 @@ logger = logging.getLogger("t2t_serve")
 access_logger = logging.getLogger("t2t_serve.access")
 
 _SECURITY = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
-_COUNTED = web.RequestKey("counted", bool)  # of a request that `Server.under_way` counts
-_LEFT = 499  # status, in metrics and log, of a request whose client did not read the answer
+_COUNTED = web.RequestKey("counted", bool)  # set on requests that `Server.under_way` counts
+_LEFT = 499  # status, in metrics and log, of a request whose client did not read the response
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a server allows."""
+    """Limits and timeouts of a server."""
 
-    max_batch: int = 64  # rows that are run together
-    batches_at_once: int = 1  # each in a thread of its own
-    batch_seconds: float = 0.005  # that the oldest request waits for others
+    max_batch: int = 64  # maximum rows per batch
+    num_parallel_batches: int = 1  # one thread each
+    batch_seconds: float = 0.005  # maximum time that the oldest request waits for others
     max_body: int = 1 << 20  # bytes
-    max_connections: int = 512  # further ones are answered with 503 and closed
-    max_requests: int = 256  # under way at once, from the head of the request to the last byte of the answer
-    max_waiting: int = 4_096  # rows of long requests, and of short ones, that wait for the model
-    body_seconds: float = 10.0  # in which a body must have come
-    answer_seconds: float = 60.0  # in which the model must have answered
-    overstay_seconds: float = 10.0  # beyond `answer_seconds`, after which a batch that still runs makes /healthz fail
-    write_seconds: float = 30.0  # in which a client must have read its answer
-    idle_seconds: float = 30.0  # that a connection may be silent, or take for the head of its request
-    drain_seconds: float = 5.0  # after SIGTERM, in which /healthz fails and requests are still answered
-    stop_seconds: float = 20.0  # that requests under way have after that
-    labels: tuple[str, ...] = ()  # other names of the version that is served
-    access_log: bool = False  # a line for each request
+    max_connections: int = 512  # further ones receive 503 and are closed
+    max_requests: int = 256  # in progress, from the head of the request to the last byte of the response
+    max_waiting: int = 4_096  # queued rows: this many of long requests, and as many of short ones
+    body_seconds: float = 10.0  # timeout for receiving a body
+    answer_seconds: float = 60.0  # timeout for the model
+    overstay_seconds: float = 10.0  # a batch that runs longer than `answer_seconds` plus this makes /healthz fail
+    write_seconds: float = 30.0  # timeout for a client to read its response
+    idle_seconds: float = 30.0  # timeout for an idle connection, and for the head of a request
+    drain_seconds: float = 5.0  # after SIGTERM: /healthz fails, and requests are still answered
+    stop_seconds: float = 20.0  # after that: time for requests in progress
+    labels: tuple[str, ...] = ()  # aliases of the served version
+    access_log: bool = False  # one line per request
     limits: protocol.Limits = field(default_factory=protocol.Limits)
 
 
 class Metrics:
-    """What /metrics shows, in the text form of Prometheus."""
+    """The metrics of /metrics, in Prometheus' text format."""
 
     def __init__(self, under_way: Callable[[], int], waiting: Callable[[], int]):
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         registry = {"registry": self.registry}
         self.requests = Counter("t2t_requests", "Answered requests", ["path", "status"], **registry)
-        self.seconds = Histogram("t2t_predict_seconds", "From a request's head to the end of its answer", **registry)
+        self.seconds = Histogram("t2t_predict_seconds", "From a request's head to the end of its response", **registry)
         sizes = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
-        self.batches = Histogram("t2t_batch_rows", "Rows that were run at once", buckets=sizes, **registry)
+        self.batches = Histogram("t2t_batch_rows", "Rows per batch", buckets=sizes, **registry)
         gauges = (
-            ("t2t_requests_under_way", "Predictions whose answer has not been sent completely", under_way),
-            ("t2t_waiting_rows", "Rows that wait for the model", waiting),
+            ("t2t_requests_under_way", "Predictions whose response is not completely sent", under_way),
+            ("t2t_waiting_rows", "Rows queued for the model", waiting),
         )
         for name, meaning, value in gauges:
             Gauge(name, meaning, **registry).set_function(value)
 
 
 class Server:
-    """The application `app` over one model under one name. `stopping` is set when clients should go elsewhere."""
+    """The application `app` over one model under one name. `stopping` is set when clients should use another server."""
 
     def __init__(self, model: ServedModel, name: str, settings: Settings):
         self.name, self.settings = name, settings
@@ -105,7 +107,7 @@ class Server:
         )
 
     def serve_model(self, model: ServedModel) -> None:
-        """Answers with `model` from now on; requests under way are answered with the one that they came for."""
+        """Uses `model` for new requests. Requests in progress finish with the previous model."""
         self.model = model
         self.page = page.render(model, self.name)
 
@@ -117,13 +119,13 @@ class Server:
         ]
 
     def _addressed(self, request: web.Request) -> ServedModel:
-        """The model, if it has the version or label in the address."""
+        """Returns the model, if the version or label in the address is that of the model."""
         if int(request.match_info.get("version", self.model.version)) != self.model.version:
             raise web.HTTPNotFound
         label = request.match_info.get("label")
         if label is not None and label not in self.settings.labels:
             known = ", ".join(self.settings.labels) or "none"
-            raise protocol.BadRequest(f"unrecognized servable version label: {label!r:.80}; there are: {known}")
+            raise protocol.BadRequest(f"unrecognized servable version label: {label!r:.80}; known labels: {known}")
         return self.model
 
     async def _with_batcher(self, _: web.Application) -> AsyncIterator[None]:
@@ -133,7 +135,7 @@ class Server:
             settings.batch_seconds,
             settings.max_waiting,
             self.metrics.batches.observe,
-            settings.batches_at_once,
+            settings.num_parallel_batches,
         )
         await self.batcher.start()
         yield
@@ -141,7 +143,7 @@ class Server:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Counts requests until their answer is sent, and gives every failure its form."""
+        """Counts requests until their response is sent, and turns every failure into an error response."""
         started, status = time.perf_counter(), _LEFT
         self.active += 1
         try:
@@ -164,13 +166,15 @@ class Server:
                 access_logger.info(line.encode("ascii", "backslashreplace").decode())
 
     async def _write(self, request: web.Request, response: web.StreamResponse) -> bool:
-        """Returns whether the client read the complete response; if not, it is cut off."""
+        """Sends the response. Returns true if the client read all of it; otherwise the connection is aborted."""
         response.headers.update(_SECURITY)
         if self.stopping:
             response.force_close()
         if request.transport is None:
             return False
-        request.transport.set_write_buffer_limits(0)  # so writing ends when nothing is left in this process
+        request.transport.set_write_buffer_limits(
+            0
+        )  # so that writing returns only when this process holds no more data
         try:
             async with asyncio.timeout(self.settings.write_seconds):
                 await response.prepare(request)
@@ -188,7 +192,7 @@ class Server:
         except (protocol.BadRequest, WrongInput) as error:
             return self._refusal(400, str(error))
         except web.RequestPayloadError:
-            return self._refusal(400, "the body is not whole")
+            return self._refusal(400, "the body is incomplete")
         except Overloaded as error:
             return self._refusal(503, str(error), retry=True)
         except Cancelled:
@@ -198,16 +202,16 @@ class Server:
         except web.HTTPException as error:
             allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
             return self._refusal(error.status, self._what_there_is(request, error), headers=allow)
-        except ConnectionError:  # the client left while its body was read; nobody reads this
+        except ConnectionError:  # the client disconnected while sending its body
             return self._refusal(400, "the connection was closed")
         except Exception:
-            logger.exception("a request failed")
-            return self._refusal(500, "the server failed; its log says why")
+            logger.exception("request failed")
+            return self._refusal(500, "internal error; see the server's log")
 
     def _what_there_is(self, request: web.Request, error: web.HTTPException) -> str:
         if error.status != 404 or not request.path.startswith("/v1/"):
             return error.reason
-        return f"not found; the model here is /v1/models/{self.name}, in version {self.model.version}"
+        return f"not found; this server has /v1/models/{self.name}, version {self.model.version}"
 
     def _refusal(
         self, status: int, message: str, retry: bool = False, headers: dict[str, str] | None = None
@@ -217,13 +221,13 @@ class Server:
         if retry:
             response.headers["Retry-After"] = "1"
         if status in (408, 413, 415):
-            response.force_close()  # what is left of the body is not waited for
+            response.force_close()  # do not wait for the rest of the body
         return response
 
     async def _predict(self, request: web.Request) -> web.Response:
         model = self._addressed(request)
         if self.under_way >= self.settings.max_requests:
-            raise Overloaded("too many requests at once")
+            raise Overloaded("too many requests in progress")
         self.under_way += 1
         request[_COUNTED] = True
         limits = self.settings.limits
@@ -233,20 +237,20 @@ class Server:
                 outputs = await self.batcher(understood, model.run)
         except TimeoutError:
             raise web.HTTPGatewayTimeout(reason="the model took too long; send fewer sentences") from None
-        # in a thread, as the weights of attention are megabytes of text
+        # in a thread, because attention weights are megabytes of text
         text = await asyncio.to_thread(lambda: _dumps(protocol.answer(understood, outputs, limits)))
         return web.Response(text=text, content_type="application/json")
 
     async def _body(self, request: web.Request) -> bytes:
         encoding = request.headers.get("Content-Encoding", "identity")
         if encoding.lower() != "identity":
-            raise web.HTTPUnsupportedMediaType(reason="a compressed body is not read; send JSON as it is")
+            raise web.HTTPUnsupportedMediaType(reason="compressed bodies are not supported; send plain JSON")
         if (request.content_length or 0) > self.settings.max_body:
             raise web.HTTPRequestEntityTooLarge(self.settings.max_body, request.content_length or 0)
         try:
             return await asyncio.wait_for(request.read(), self.settings.body_seconds)
         except TimeoutError:
-            raise web.HTTPRequestTimeout(reason="the body came too slowly") from None
+            raise web.HTTPRequestTimeout(reason="the body arrived too slowly") from None
 
     async def _status(self, request: web.Request) -> web.Response:
         model = self._addressed(request)
@@ -269,7 +273,7 @@ class Server:
         if self.stopping:
             return web.Response(text="stopping\n", status=503)
         if self.batcher.longest > self.settings.answer_seconds + self.settings.overstay_seconds:
-            return web.Response(text="a batch does not end\n", status=503)
+            return web.Response(text="a batch does not finish\n", status=503)
         return web.Response(text="ok\n")
 
     async def _metrics(self, _: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""Dynamic batching: requests that ask the same of a model are run together, and long requests in slices."""
+"""Dynamic batching: compatible requests run in one batch, and long requests run in slices."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from t2t_repro.serving.protocol import Request
 
 Outputs = dict[str, np.ndarray]
 Run = Callable[[str, Mapping[str, np.ndarray], Cancellation], Outputs]
-SLICE_POSITIONS = 1 << 17  # of a batch, or one row: as much as 64 sentences of 450 bytes need, with a beam of 4
-LIGHT_POSITIONS = 1 << 14  # of a request for which there is always a thread: some 20 sentences
-_MISSING = {"scores": -np.inf}  # what fills up outputs that are narrower than those of other slices; else 0 or ""
+SLICE_POSITIONS = 1 << 17  # per batch, unless a single row has more: 64 sentences of 450 bytes with a beam of 4
+LIGHT_POSITIONS = 1 << 14  # maximum of a short request, for which a thread is reserved: about 20 sentences
+_MISSING = {"scores": -np.inf}  # padding for outputs that are narrower than those of other slices; otherwise 0 or ""
 
 
 class Overloaded(Exception):  # noqa: N818
-    """As much is under way as may."""
+    """The queue or the number of requests in progress is at its limit."""
 
 
-@dataclass(eq=False)  # two requests for the same are two
+@dataclass(eq=False)  # equal requests are still two requests
 class _Job:
-    """A request, of which batches take slices."""
+    """A request that is run in slices."""
 
     request: Request
     run: Run
     arrived: float
     outputs: asyncio.Future[Outputs] = field(repr=False)
     taken: int = 0  # rows
-    finished: dict[int, Outputs] = field(default_factory=dict, repr=False)  # slices by their first row
+    finished: dict[int, Outputs] = field(default_factory=dict, repr=False)  # outputs of slices, by their first row
 
     @property
     def left(self) -> int:
@@ -48,7 +48,8 @@ class _Job:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Jobs of one key may be joined. Options that differ by row make outputs as wide as the widest row asks for."""
+        """The key of jobs that may share a batch. Per-row options pad outputs to the widest row, so they are not
+        shared."""
         request = self.request
         if request.signature not in JOINED or len(request.inputs) > 1:
             return (id(self),)
@@ -56,8 +57,10 @@ class _Job:
         return (self.run, request.signature, self.is_light, *options)
 
     def fitting(self, rows: int, positions: int) -> int:
-        """How many of the rows that are left a batch has room for."""
-        if self.request.signature == ATTENTION:  # its weights are as large as the longest pair, and no slice is alike
+        """Returns how many of the remaining rows fit into a batch."""
+        if (
+            self.request.signature == ATTENTION
+        ):  # slices would differ in size, as weights are padded to the longest pair
             return self.left
         up_to = np.cumsum(self.request.positions[self.taken : self.taken + max(rows, 0)])
         return int(np.searchsorted(up_to, positions, side="right"))
@@ -83,7 +86,7 @@ class _Slice(NamedTuple):
 
 @dataclass(eq=False)
 class _Batch:
-    """Slices of one key that run together."""
+    """Slices with the same key that run together."""
 
     slices: list[_Slice]
     started: float
@@ -99,18 +102,19 @@ class _Batch:
 
 
 class Batcher:
-    """Runs requests on a model, `at_once` batches in parallel, each in a thread of its own.
+    """Runs requests on a model in batches, `parallel` of them at the same time, each in its own thread.
 
-    A batch has at most `max_rows` rows and `SLICE_POSITIONS`, so a longer request is run in slices, and the slices of
-    several requests alternate. While long requests have all threads, one more runs batches of short ones.
+    A batch has at most `max_rows` rows and `SLICE_POSITIONS` positions. Longer requests run in slices, and the slices
+    of several requests alternate. When long requests occupy all threads, one more thread runs batches of short
+    requests.
 
-    The oldest request waits at most `wait` seconds for others of its kind, until there are `max_rows` rows; those that
-    come while every thread is busy are the next batch. Threads that have nothing to do share what waits. New requests
-    are refused beyond `max_waiting` rows: of long requests and of short ones, so that long ones cannot crowd out short
-    ones. `on_batch` receives the rows of each batch.
+    The oldest request waits at most `wait` seconds for compatible requests, or until there are `max_rows` rows.
+    Requests that arrive while every thread is busy form the next batch. Idle threads share the queued rows. New
+    requests are refused beyond `max_waiting` queued rows, counted separately for long and short requests, so that long
+    ones cannot crowd out short ones. `on_batch` receives the number of rows of each batch.
 
-    A request that is cancelled has no more slices run, and a batch of which every request is cancelled ends at the next
-    step of decoding.
+    No further slices of a canceled request are run. A batch whose requests are all canceled stops at the next decoding
+    step.
     """
 
     def __init__(
@@ -119,22 +123,22 @@ class Batcher:
         wait: float,
         max_waiting: int,
         on_batch: Callable[[int], None] = lambda rows: None,
-        at_once: int = 1,
+        parallel: int = 1,
     ):
         self._max_rows, self._wait, self._max_waiting = max_rows, wait, max_waiting
         self._on_batch = on_batch
         self._jobs: deque[_Job] = deque()
         self._came = asyncio.Event()
-        self._threads = ThreadPoolExecutor(at_once + 1, "model")
-        self._idle = at_once  # threads; -1 if the one for short requests runs too
-        self._light = 0  # batches of short requests that are running
-        self._running: set[_Batch] = set()  # in the threads
+        self._threads = ThreadPoolExecutor(parallel + 1, "model")
+        self._idle = parallel  # idle threads; -1 while the reserved thread for short requests runs too
+        self._light = 0  # running batches of short requests
+        self._running: set[_Batch] = set()  # batches in the threads
         self._tasks: set[asyncio.Task[None]] = set()
-        self.stuck = False  # whether `stop` left a thread behind
+        self.stuck = False  # true if a thread was still running after `stop`
 
     @property
     def waiting(self) -> int:
-        """Rows that wait for the model."""
+        """Number of queued rows."""
         return sum(job.left for job in self._jobs)
 
     @property
@@ -147,7 +151,7 @@ class Batcher:
         self._begin(self._work())
 
     async def stop(self, seconds: float = 2.0) -> None:
-        """Cancels what is running. A thread that has not ended after so many seconds is left behind."""
+        """Cancels the running batches. Threads that do not end within `seconds` are abandoned."""
         for job in {each.job for batch in self._running for each in batch.slices} | set(self._jobs):
             if not job.outputs.done():
                 job.outputs.set_exception(Cancelled())
@@ -164,18 +168,18 @@ class Batcher:
         self._threads.shutdown(wait=False)
 
     async def __call__(self, request: Request, run: Run) -> Outputs:
-        """The outputs for the rows of this request alone. Raises `Overloaded`, or what `run` raises."""
+        """Returns the outputs for the rows of this request. Raises `Overloaded`, and the exceptions of `run`."""
         loop = asyncio.get_running_loop()
         job = _Job(request, run, loop.time(), loop.create_future())
         ahead = sum(each.left for each in self._jobs if each.is_light == job.is_light)
         if ahead and ahead + request.rows > self._max_waiting:
-            raise Overloaded("too many sentences are waiting")
+            raise Overloaded("too many sentences in the queue")
         self._jobs.append(job)
         self._came.set()
         try:
             return await job.outputs
         finally:
-            job.outputs.cancel()  # if whoever waited has left
+            job.outputs.cancel()  # no effect unless the caller was canceled
             self._came.set()
 
     async def _work(self) -> None:
@@ -201,7 +205,7 @@ class Batcher:
             self._begin(self._occupy(batch, first.is_light))
 
     def _next(self) -> _Job | None:
-        """The oldest job for which there is a thread."""
+        """Returns the oldest job for which there is a thread."""
         if self._idle > 0:
             return self._jobs[0] if self._jobs else None
         if self._light or self._idle < 0:
@@ -210,11 +214,11 @@ class Batcher:
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)  # else nothing would keep it
+        self._tasks.add(task)  # keeps a reference to the task
         task.add_done_callback(self._tasks.discard)
 
     async def _occupy(self, batch: list[_Slice], is_light: bool) -> None:
-        """Has a thread answer a batch."""
+        """Runs a batch in a thread."""
         try:
             await self._answer(batch)
         finally:
@@ -226,14 +230,15 @@ class Batcher:
         self._jobs = deque(job for job in self._jobs if not job.outputs.done())
 
     def _alike(self, first: _Job) -> list[_Job]:
-        """A job and those that may be joined to it, the oldest first."""
+        """Returns a job and those that may share its batch, oldest first."""
         key = first.key
         return [job for job in self._jobs if job.key == key]
 
     def _take(self, first: _Job) -> list[_Slice]:
-        """The next batch: slices of jobs like `first`, as many rows as fit, or as are an idle thread's share.
+        """Returns the next batch: slices of jobs like `first`, up to the limits of a batch and an idle thread's share.
 
-        A job that fits in a batch is not cut to fill one up. A job of which rows are left waits behind the others.
+        A job that fits into a batch is not split to fill one up. A job with remaining rows moves to the end of the
+        queue.
         """
         rows = min(self._max_rows, max(1, math.ceil(self.waiting / max(1, self._idle))))
         positions = SLICE_POSITIONS
@@ -253,7 +258,7 @@ class Batcher:
         return batch
 
     async def _answer(self, slices: Sequence[_Slice]) -> None:
-        """Runs a batch and gives each job its rows. If one job makes it fail, the others are run without it."""
+        """Runs a batch and gives each job its rows. If the batch fails, each slice is run alone."""
         loop = asyncio.get_running_loop()
         batch = _Batch([each for each in slices if not each.job.outputs.done()], loop.time())
         if not batch.slices:
@@ -291,7 +296,7 @@ def _run(batch: _Batch) -> Outputs:
 
 
 def _joined(name: str, parts: Sequence[np.ndarray]) -> np.ndarray:
-    """The rows of all parts; those that are narrower than others are filled up."""
+    """Returns the rows of all parts. Narrower parts are padded."""
     if len(parts) == 1:
         return parts[0]
     shape = np.max([part.shape[1:] for part in parts], axis=0)

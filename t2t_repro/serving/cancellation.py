@@ -1,4 +1,4 @@
-"""A call of a TensorFlow function that another thread can end, between two steps of any loop in it."""
+"""Calls of a TensorFlow function that another thread can cancel, between two steps of any loop in the function."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tensorflow.python.eager import cancellation, context, execute
 
 
 class Cancelled(Exception):  # noqa: N818
-    """The call was ended, as `Cancellation.cancel` asked."""
+    """The call was canceled by `Cancellation.cancel`."""
 
 
 class Cancellation:
-    """Ends the calls that it was given to. One that has not started ends as soon as it does."""
+    """Cancels the calls made through it. A call that has not started is canceled when it starts."""
 
     def __init__(self) -> None:
         self._manager = cancellation.CancellationManager()
@@ -27,10 +27,10 @@ class Cancellation:
         self._manager.start_cancel()
 
     def call(self, function: Any, inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """`function(**inputs)` for a signature of a SavedModel. Raises `Cancelled`.
+        """Returns `function(**inputs)` for a signature of a SavedModel. Raises `Cancelled`.
 
-        TensorFlow has a function for this, `CancellationManager.get_cancelable_function`, but that one keeps the
-        manager in a global of the process: of two threads, one would end the other's call.
+        TensorFlow's `CancellationManager.get_cancelable_function` keeps the manager in a global of the process, so that
+        one of two threads would cancel the call of the other.
         """
         ctx = context.context()
         ctx.ensure_initialized()

@@ -1,4 +1,4 @@
-"""`ServedModel`: an exported SavedModel with what its signatures take and give. It needs no run."""
+"""`ServedModel`: an exported SavedModel with the inputs and outputs of its signatures. It does not need the run."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from tensorflow.core.protobuf import saved_model_pb2
 from t2t_repro.saved_model import DEFAULT_SIGNATURE, GRAPH, SavedModel, newest_version
 from t2t_repro.serving.cancellation import Cancellation
 
-# Signatures whose outputs are as wide whatever other sentences are in the batch: these may be joined.
+# Signatures whose outputs have the same width whatever else is in the batch: their requests may share a batch.
 JOINED = (DEFAULT_SIGNATURE, "translate", "parse")
-ATTENTION = "attention"  # one pair of sentences makes megabytes of JSON, so it is served only on request
+ATTENTION = "attention"  # a pair of sentences gives megabytes of JSON, so this signature is served only if enabled
 
 
 @dataclass(frozen=True)
 class Input:
-    """One input of a signature: `dtype` is numpy's name of it, or "string"; `batched` if it has one value per row.
+    """One input of a signature. `dtype` is numpy's name, or "string".
 
-    One that is not `batched` is an option, one value for all rows; `either` if it may have one value per row too.
+    A `batched` input has one value per row. Any other is an option, one value for all rows; with `either` it may also
+    have one value per row.
     """
 
     name: str
@@ -38,11 +39,11 @@ class Input:
 class ServedModel:
     """The newest version in `export_dir`, loaded.
 
-    Raises FileNotFoundError where there is none, and ValueError where it is no SavedModel of `t2t-exporter`.
+    Raises FileNotFoundError if there is none. Raises ValueError if it is not a SavedModel of `t2t-exporter`.
     """
 
     def __init__(self, export_dir: str, attention: bool = False):
-        """`attention`: whether the signature of that name can be called."""
+        """Loads the model. `attention` enables the signature of that name."""
         self.version = newest_version(export_dir)
         self.path = os.path.join(export_dir, str(self.version))
         self._model = SavedModel(self.path)
@@ -54,7 +55,7 @@ class ServedModel:
             name: {key: tf.make_ndarray(value) for key, value in definition.defaults.items()}
             for name, definition in definitions.items()
         }
-        self.metadata: dict[str, Any] = {  # as TF Serving shows it
+        self.metadata: dict[str, Any] = {  # in TF Serving's format
             name: json_format.MessageToDict(definition, preserving_proto_field_name=True)
             for name, definition in definitions.items()
         }
@@ -67,15 +68,17 @@ class ServedModel:
     def run(
         self, signature: str, inputs: Mapping[str, np.ndarray], cancellation: Cancellation | None = None
     ) -> dict[str, np.ndarray]:
-        """The outputs of a signature, strings as bytes, and of a parser its trees. What has a default may be left out.
+        """Returns the outputs of a signature, strings as bytes, and a parser's trees. Inputs with defaults are
+        optional.
 
-        Raises `WrongInput` if the model refuses, and `Cancelled`.
+        Raises `WrongInput` if the model refuses the inputs, and `Cancelled`.
         """
         values = {**self._defaults[signature], **inputs}
         return self.task.served(signature, values, self._model.call(signature, values, cancellation))
 
     def _takes_rows(self, signature: str) -> bool:
-        """Returns whether each input is one value, one per row, or an option of any shape, and one has rows."""
+        """Returns true if at least one input has one value per row, and the others are options or have one value per
+        row too."""
         ranks = {spec.shape.rank for spec in self._model.inputs(signature).values()}
         return ranks <= {0, 1, None} and 1 in ranks
 
@@ -95,7 +98,7 @@ class ServedModel:
 
 
 def _definitions(path: str) -> dict[str, Any]:
-    """The definition of each signature, as the file has it."""
+    """Returns the definition of each signature from the file."""
     with open(os.path.join(path, GRAPH), "rb") as file:
         saved = saved_model_pb2.SavedModel.FromString(file.read())
     found = saved.meta_graphs[0].signature_def

@@ -1,4 +1,4 @@
-"""The page at /: a form to type into, in one file of its own, without anything from elsewhere."""
+"""The page at /: a form for text, in one self-contained file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TEMPLATE = (importlib.resources.files(__package__ or "") / "page.html").read_te
 
 
 def _hash(tag: str) -> str:
-    """What a policy names the one inline script or style by."""
+    """Returns the hash by which the policy allows the inline script or style."""
     found = re.search(f"<{tag}>(.*?)</{tag}>", _TEMPLATE, re.DOTALL)
     digest = hashlib.sha256((found[1] if found else "").encode("utf-8")).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
@@ -29,7 +29,7 @@ POLICY = (
 
 
 def render(model: ServedModel, name: str) -> str:
-    """The page for a model: what it does, as its card says, and where to send text."""
+    """Returns the page for a model: the description from its model card, and the address that receives the text."""
     problem: dict[str, Any] = model.card.get("problem", {})
     signature = model.task.signature
     values = {

@@ -1,13 +1,13 @@
-"""TF Serving's REST form: JSON to arrays and back.
+"""TF Serving's REST API: JSON to arrays and back.
 
     {"instances": ["a text", "another"]}                      rows     -> {"predictions": [{...}, {...}]}
     {"instances": [{"inputs": "a text", "beam_size": 4}]}     rows
     {"inputs": {"inputs": ["a text"], "beam_size": 4}}        columns  -> {"outputs": {"outputs": [...], ...}}
 
-"signature_name" chooses another signature than serving_default. A string that is not valid UTF-8 is written
-{"b64": "..."}. Every request that TF Serving's REST API accepts means the same here (its rules are those of
-tensorflow_serving/util/json_tensor.cc), but for unknown keys, NaN and infinities, which are refused. What has a default
-may be left out here and not there.
+"signature_name" selects a signature other than serving_default. A string that is not valid UTF-8 is written
+{"b64": "..."}. Every request that TF Serving's REST API accepts has the same meaning here (its rules are in
+tensorflow_serving/util/json_tensor.cc), except for unknown keys, NaN and infinities, which are refused. Inputs with a
+default are optional here, but not in TF Serving.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _KEYS = ("signature_name", "instances", "inputs")
 
 
 class BadRequest(ValueError):  # noqa: N818
-    """What was sent cannot be answered: the message says what was given and what is expected."""
+    """An invalid request. The message contains the received and the expected value."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask for."""
+    """The limits of one request."""
 
     rows: int = 1_024
-    characters: int = 10_000  # of one string; bytes, if it is given in base64
+    characters: int = 10_000  # of one string; bytes if it is sent in base64
     positions: int = 1 << 22  # beam_size x (bytes of the text + extra_length), summed over the rows
-    values: int = 1 << 20  # numbers and strings of the answer
+    values: int = 1 << 20  # numbers and strings in the response
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One request, understood. `inputs` have one value per row, `options` one for all rows.
+    """A parsed request. `inputs` have one value per row, `options` one value for all rows.
 
-    `positions` [rows] is beam_size x (bytes of the text + extra_length): a search takes time in proportion to beams and
-    tokens, and a token is at least one byte.
+    `positions` [rows] is beam_size x (bytes of the text + extra_length). The time of a search is proportional to beams
+    and tokens, and a token has at least one byte.
     """
 
     signature: str
@@ -57,7 +57,7 @@ class Request:
 
 
 def parse(body: bytes, signatures: Mapping[str, Mapping[str, Input]], limits: Limits) -> Request:
-    """Understands the body of a request. Raises `BadRequest`."""
+    """Parses the body of a request. Raises `BadRequest`."""
     message = _object(body)
     unknown = [key for key in message if key not in _KEYS]
     if unknown:
@@ -65,7 +65,7 @@ def parse(body: bytes, signatures: Mapping[str, Mapping[str, Input]], limits: Li
     name = message.get("signature_name", "")
     name = DEFAULT_SIGNATURE if name == "" else name
     if not isinstance(name, str) or name not in signatures:
-        raise BadRequest(f"no signature {name!r:.80}; this model has {', '.join(signatures)}")
+        raise BadRequest(f"unknown signature {name!r:.80}; this model has {', '.join(signatures)}")
     takes = signatures[name]
     by_rows = "instances" in message
     if by_rows == ("inputs" in message):
@@ -80,12 +80,12 @@ def parse(body: bytes, signatures: Mapping[str, Mapping[str, Input]], limits: Li
 
 def _object(body: bytes) -> dict[str, Any]:
     def no_constant(text: str) -> None:
-        raise ValueError(f"{text} is no JSON")
+        raise ValueError(f"{text} is not valid JSON")
 
     try:
         message = json.loads(body.decode("utf-8"), parse_constant=no_constant)
     except UnicodeDecodeError:
-        raise BadRequest("the body is not UTF-8") from None
+        raise BadRequest("the body is not valid UTF-8") from None
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {str(error):.120}") from None
     if not isinstance(message, dict):
@@ -94,19 +94,19 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _columns_of_rows(instances: Any, takes: Mapping[str, Input]) -> dict[str, Any]:
-    """Rows, each an object or each the value of the only required input, as columns."""
+    """Returns rows as columns. A row is an object, or the value of the only required input."""
     if not isinstance(instances, list):
         raise BadRequest(f'"instances" must be a list, got {_kind(instances)}')
     if not instances:
-        raise BadRequest('no values in "instances"; give at least one row')
+        raise BadRequest('"instances" is empty; give at least one row')
     if not _is_row(instances[0]):
-        return {_only(takes, '"instances" must hold objects with', instances[0]): _plain_rows(instances)}
+        return {_only(takes, '"instances" must contain objects with', instances[0]): _plain_rows(instances)}
     names = list(instances[0])
     for number, row in enumerate(instances):
         if not _is_row(row):
             raise BadRequest(f'row {number} of "instances" must be an object like the first, got {_kind(row)}')
         if set(row) != set(names):
-            raise BadRequest(f'row {number} of "instances" has other inputs than the first')
+            raise BadRequest(f'row {number} of "instances" has different inputs than the first')
     _must_be_known(names, takes)
     for name in names:
         if not takes[name].batched and not takes[name].either:
@@ -122,7 +122,7 @@ def _plain_rows(instances: list[Any]) -> list[Any]:
 
 
 def _only(takes: Mapping[str, Input], message: str, value: Any) -> str:
-    """The name of the only required input."""
+    """Returns the name of the only required input."""
     required = [each.name for each in takes.values() if not each.optional]
     if len(required) != 1:
         raise BadRequest(f"{message} {', '.join(required)}, got {_kind(value)}")
@@ -134,7 +134,7 @@ def _is_row(value: Any) -> bool:
 
 
 def _columns(inputs: Any, takes: Mapping[str, Input]) -> dict[str, Any]:
-    """Columns by name, or the column of the only input."""
+    """Returns columns by name. A list alone is the column of the only input."""
     if not _is_row(inputs):
         inputs = {_only(takes, '"inputs" must be an object with', inputs): inputs}
     _must_be_known(list(inputs), takes)
@@ -144,7 +144,7 @@ def _columns(inputs: Any, takes: Mapping[str, Input]) -> dict[str, Any]:
 def _must_be_known(names: list[str], takes: Mapping[str, Input]) -> None:
     unknown = [name for name in names if name not in takes]
     if unknown:
-        raise BadRequest(f"no input {unknown[0]!r:.80}; the signature takes {', '.join(takes)}")
+        raise BadRequest(f"unknown input {unknown[0]!r:.80}; the signature takes {', '.join(takes)}")
 
 
 def _request(
@@ -165,13 +165,13 @@ def _request(
         elif not isinstance(value, list):
             raise BadRequest(f"{each.name!r} must be a list, got {_kind(value)}")
         elif len(value) > limits.rows:
-            raise BadRequest(f"{len(value):,} rows are too many for one request; at most {limits.rows:,}")
+            raise BadRequest(f"too many rows in one request: {len(value):,}; at most {limits.rows:,}")
         else:
             inputs[each.name] = _array(value, each, limits)
     lengths = {len(column) for column in inputs.values()}
     if len(lengths) > 1:
         counts = ", ".join(f"{key} has {len(column)}" for key, column in inputs.items())
-        raise BadRequest(f"the columns must be of one length: {counts}")
+        raise BadRequest(f"the columns must have equal length: {counts}")
     rows = lengths.pop()
     positions = _positions(rows, takes, {**defaults, **inputs, **options})
     if positions.sum() > limits.positions:
@@ -179,14 +179,14 @@ def _request(
             f"beam_size x (bytes of the text + extra_length) of all {rows:,} rows is {positions.sum():,}; at most "
             f"{limits.positions:,}: send fewer rows, or lower beam_size or extra_length"
         )
-    for each in takes.values():  # rows that ask for the same can be run with those of other requests
+    for each in takes.values():  # rows with equal options can share a batch with other requests
         if each.either and each.name in inputs and rows and (inputs[each.name] == inputs[each.name][0]).all():
             options[each.name] = inputs.pop(each.name)[0]
     return Request(name, inputs, options, rows, by_rows, positions)
 
 
 def _positions(rows: int, takes: Mapping[str, Input], values: Mapping[str, Any]) -> np.ndarray:
-    """`Request.positions`, from inputs and options, and the defaults of those that were not given."""
+    """Returns `Request.positions`, computed from inputs, options and defaults."""
     texts = [values[each.name] for each in takes.values() if each.dtype == "string"]
     lengths = np.array([sum(map(len, row)) for row in zip(*texts, strict=True)], np.int64)
     beam_size, extra_length = (
@@ -205,28 +205,28 @@ def _array(values: list[Any], each: Input, limits: Limits) -> np.ndarray:
 def _string(value: Any, name: str, limits: Limits) -> bytes:
     is_bytes = isinstance(value, dict) and set(value) == {"b64"}
     if not is_bytes and not isinstance(value, str):
-        raise BadRequest(f"{name!r} must hold strings, got {_kind(value)}")
+        raise BadRequest(f"{name!r} must contain strings, got {_kind(value)}")
     try:
         data = base64.b64decode(value["b64"], validate=True) if is_bytes else value.encode("utf-8")
     except UnicodeEncodeError:
-        raise BadRequest(f"{name!r} holds a string that is not Unicode: a lone surrogate") from None
+        raise BadRequest(f"{name!r} contains a string that is not valid Unicode: a lone surrogate") from None
     except (TypeError, ValueError):
-        raise BadRequest(f'{name!r}: {{"b64": ...}} must hold base64') from None
+        raise BadRequest(f'{name!r}: {{"b64": ...}} must contain base64') from None
     length = len(data if is_bytes else value)
     if length > limits.characters:
-        raise BadRequest(f"{name!r} holds a string of {length:,} characters; at most {limits.characters:,}")
+        raise BadRequest(f"{name!r} contains a string of {length:,} characters; at most {limits.characters:,}")
     return data
 
 
 def _integer(value: Any, name: str, _: Limits) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not -(2**31) <= value < 2**31:
-        raise BadRequest(f"{name!r} must be a whole number of 32 bits, got {_kind(value)} {value!r:.40}")
+        raise BadRequest(f"{name!r} must be a 32-bit integer, got {_kind(value)} {value!r:.40}")
     return value
 
 
 def _number(value: Any, name: str, _: Limits) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 3.4e38:
-        raise BadRequest(f"{name!r} must be a number of 32 bits, got {_kind(value)} {value!r:.40}")
+        raise BadRequest(f"{name!r} must be a 32-bit number, got {_kind(value)} {value!r:.40}")
     return float(value)
 
 
@@ -236,11 +236,14 @@ def _kind(value: Any) -> str:
 
 
 def answer(request: Request, outputs: Mapping[str, np.ndarray], limits: Limits) -> dict[str, Any]:
-    """The body of the response. A number that JSON lacks (the score -inf of a translation that the beam did not find)
-    is null. Raises `BadRequest` if it holds too many values."""
+    """Returns the body of the response.
+
+    Numbers that JSON lacks are null, such as the score -inf of a translation that the beam did not find. Raises
+    `BadRequest` if the response has too many values.
+    """
     values = sum(value.size for value in outputs.values())
     if values > limits.values:
-        raise BadRequest(f"the answer has {values:,} values; at most {limits.values:,}: send fewer or shorter texts")
+        raise BadRequest(f"the response has {values:,} values; at most {limits.values:,}: send fewer or shorter texts")
     columns = {name: _plain(value) for name, value in outputs.items()}
     if not request.by_rows:
         return {"outputs": next(iter(columns.values())) if len(columns) == 1 else columns}
@@ -262,12 +265,12 @@ def _each(value: Any, function: Any) -> Any:
 
 
 def _shortest(value: np.ndarray) -> Any:
-    """float32 as lists of Python floats: the same numbers in at most nine digits, fewer if they are enough."""
+    """Returns float32 as lists of Python floats: the same numbers in as few digits as possible, nine at most."""
     finite = np.isfinite(value)
     exact = np.where(finite, value, 0).astype(np.float64)
     size = np.floor(np.log10(np.abs(exact), out=np.zeros_like(exact), where=exact != 0)).astype(np.int64)
     found = exact
-    for digits in (9, 8, 7, 6):  # nine digits are always enough
+    for digits in (9, 8, 7, 6):  # nine digits identify every float32
         places = digits - 1 - size
         scale = 10.0 ** np.abs(places)
         rounded = np.where(places >= 0, np.round(exact * scale) / scale, np.round(exact / scale) * scale)

@@ -1,4 +1,4 @@
-"""`serve`: answers over HTTP until a signal stops it, after what is under way is finished."""
+"""`serve`: runs the HTTP server until a signal stops it, and then finishes the requests in progress."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from t2t_repro.serving.model import ServedModel
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-_CLOSING_SECONDS = 5.0  # beyond the time to stop, for closing connections and ending threads
+_CLOSING_SECONDS = 5.0  # beyond `stop_seconds`, for closing connections and threads
 Report = Callable[[str], None]
 
 
@@ -35,19 +35,20 @@ def serve(
     attention: bool = False,
     poll_seconds: float = 0.0,
 ) -> tuple[int, int]:
-    """Serves the newest version in `export_dir` until SIGINT or SIGTERM: the signal's number, and how many requests
-    were answered.
+    """Serves the newest version in `export_dir` until SIGINT or SIGTERM.
+
+    Returns the number of the signal, and the number of requests answered.
 
     Args:
-      model_name: in the address; without it, the name of the folder.
-      attention: whether to serve the signature `attention`.
-      poll_seconds: how often to look for another version, which is then served in place of this one. 0: never.
+      model_name: the name in the address; by default the name of the folder.
+      attention: enables the signature `attention`.
+      poll_seconds: interval of checks for a new version, which then replaces the current one. 0: never.
 
     Raises FileNotFoundError, ValueError or OSError if it cannot start.
     """
     name = model_name or os.path.basename(os.path.abspath(export_dir))
     if not _NAME.fullmatch(name):
-        raise ValueError(f"model_name: {name!r} cannot stand in an address; use letters, digits, . _ and -")
+        raise ValueError(f"model_name: {name!r} cannot be part of an address; use letters, digits, . _ and -")
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(each) for each in bound(host, port)]
         report(f"loading version {newest_version(export_dir)} of {name}")
@@ -58,7 +59,7 @@ def serve(
 
 
 def bound(host: str, port: int) -> list[socket.socket]:
-    """A socket for each address of `host`, bound and not listening yet. Raises OSError, naming the address."""
+    """Returns a socket for each address of `host`, bound but not listening. Raises OSError with the address."""
     sockets: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -76,7 +77,7 @@ def bound(host: str, port: int) -> list[socket.socket]:
 
 
 def _load(export_dir: str, attention: bool) -> ServedModel:
-    """The newest version. Its first run optimizes the graph, which no client should wait for."""
+    """Loads the newest version and runs it once. The first run optimizes the graph, so that no client waits for it."""
     model = ServedModel(export_dir, attention)
     takes = model.signatures[DEFAULT_SIGNATURE].values()
     inputs = {each.name: np.array([b"1"], object) for each in takes if each.batched}
@@ -85,7 +86,7 @@ def _load(export_dir: str, attention: bool) -> ServedModel:
 
 
 class _Watch:
-    """Looks for another newest version, and serves it once it is loaded. One that cannot be loaded is reported once."""
+    """Loads new versions and then serves them. A version that cannot be loaded is reported once."""
 
     def __init__(self, export_dir: str, attention: bool, seconds: float, report: Report):
         self._export_dir, self._attention, self._seconds, self._report = export_dir, attention, seconds, report
@@ -94,7 +95,7 @@ class _Watch:
     async def run(self, server: Server) -> None:
         while self._seconds:
             await asyncio.sleep(self._seconds)
-            with contextlib.suppress(OSError):  # no version is there now, or the folder cannot be read
+            with contextlib.suppress(OSError):  # there is no version at the moment, or the folder is not readable
                 newest = await asyncio.to_thread(newest_version, self._export_dir)
                 if newest != server.model.version and newest not in self._damaged:
                     await self._serve(newest, server)
@@ -103,14 +104,14 @@ class _Watch:
         self._report(f"loading version {version} of {server.name}")
         try:
             server.serve_model(await asyncio.to_thread(_load, self._export_dir, self._attention))
-            self._report(f"version {server.model.version} of {server.name} answers from now on")
+            self._report(f"now serving version {server.model.version} of {server.name}")
         except (OSError, ValueError) as error:
             self._damaged.add(version)
-            self._report(f"version {server.model.version} of {server.name} answers as before: {error}")
+            self._report(f"still serving version {server.model.version} of {server.name}: {error}")
 
 
 class _Refusing(asyncio.Protocol):
-    """A connection beyond the limit."""
+    """A connection beyond the limit, which receives 503."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         writer = cast(asyncio.Transport, transport)  # of a socket
@@ -127,7 +128,7 @@ async def _until_stopped(server: Server, sockets: list[socket.socket], watch: _W
         lingering_time=1,
         auto_decompress=False,
         handler_cancellation=True,
-        shutdown_timeout=1,  # what is under way was waited for before
+        shutdown_timeout=1,  # requests in progress have finished before
     )
     await runner.setup()
     connections = cast(web.Server, runner.server)  # after `setup`
@@ -144,7 +145,7 @@ async def _until_stopped(server: Server, sockets: list[socket.socket], watch: _W
         for each in sockets:
             host, port = each.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
-            report(f"http://{shown}:{port}/ answers for version {server.model.version} of {server.name}")
+            report(f"http://{shown}:{port}/ serves version {server.model.version} of {server.name}")
         watcher = loop.create_task(watch.run(server))
         number = await stopped
         watcher.cancel()
@@ -152,15 +153,15 @@ async def _until_stopped(server: Server, sockets: list[socket.socket], watch: _W
         ender = threading.Timer(drain + settings.stop_seconds + _CLOSING_SECONDS, _end_now, (128 + number, report))
         ender.daemon = True
         ender.start()
-        report(f"stopping: /healthz fails; requests are answered for {drain:g} s more" if drain else "stopping")
+        report(f"stopping: /healthz fails; requests are accepted for {drain:g} s more" if drain else "stopping")
         await asyncio.sleep(drain)
         for listener in listeners:
             listener.close()
-        connections.pre_shutdown()  # closes those without a request
-        report(f"stopping: {server.active} requests are under way; they have {settings.stop_seconds:g} s")
+        connections.pre_shutdown()  # closes idle connections
+        report(f"stopping: {server.active} requests in progress have {settings.stop_seconds:g} s to finish")
         await _idle(server, settings.stop_seconds)
         await server.batcher.stop()
-        await _idle(server, 1)  # while clients are informed
+        await _idle(server, 1)  # while error responses are sent
         return number
     finally:
         await runner.cleanup()
@@ -169,7 +170,7 @@ async def _until_stopped(server: Server, sockets: list[socket.socket], watch: _W
 
 
 def _first_signal(server: Server) -> asyncio.Future[int]:
-    """Is set to the number of the signal that stops the server. A second one ends the process immediately."""
+    """Returns a future of the number of the first signal. A second signal ends the process immediately."""
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[int] = loop.create_future()
 
@@ -185,7 +186,7 @@ def _first_signal(server: Server) -> asyncio.Future[int]:
 
 
 async def _idle(server: Server, seconds: float) -> None:
-    """Waits until no request is under way, but no longer than that."""
+    """Waits at most `seconds` until no request is in progress."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while server.active:
@@ -193,5 +194,5 @@ async def _idle(server: Server, seconds: float) -> None:
 
 
 def _end_now(code: int, report: Report) -> None:
-    report("ended while the model was still running")
+    report("exiting while the model is still running")
     os._exit(code)

@@ -132,13 +132,13 @@ def product_fault(precision: str) -> str:
 
 
 def int8_fault() -> str:
-    """The same for `int8_map`: weights in at least 63 steps of each sign and rows in 127, so each factor is off by half
-    a step of the largest at most. Columns of ones under rows of ones are the largest sums there can be."""
+    """The same for `int8_linear`: weights in at least 63 steps of each sign and rows in 127, so each factor is off by
+    half a step of the largest at most. Columns of ones under rows of ones are the largest sums there can be."""
     rng, inner = np.random.default_rng(1), 256
     weight_IO, x_NI = rng.normal(size=[inner, 96]), rng.normal(size=[33, inner])
     weight_IO[:, ::3] = np.abs(weight_IO[:, ::3])
     weight_IO[:, 0] = x_NI[::2] = 1.0
-    found = tf.function(int8.int8_map(tf.constant(weight_IO, tf.float32)), autograph=False)
+    found = tf.function(int8.int8_linear(tf.constant(weight_IO, tf.float32)), autograph=False)
     y_NO = found(tf.constant(x_NI, tf.float32)).numpy()
     largest = np.abs(x_NI).max(axis=1, keepdims=True) * np.abs(weight_IO).max(axis=0, keepdims=True)
     steps = 0.5 / 127 + 0.5 / 63
@@ -179,7 +179,7 @@ def matrix_rate(precision: str, devices: int = 1, watched: float = WATCHED) -> f
 def int8_rate(watched: float = WATCHED) -> float:
     """The same of products of 8-bit integers, rounding of the rows included."""
     a = tf.random.stateless_normal([_large()] * 2, seed=(0, 0)) / _large() ** 0.5
-    return 2 * _large() ** 3 / _seconds(int8.int8_map(a), a, watched)
+    return 2 * _large() ** 3 / _seconds(int8.int8_linear(a), a, watched)
 
 
 def decoding_rate(precision: str, watched: float = WATCHED) -> float:
@@ -187,7 +187,7 @@ def decoding_rate(precision: str, watched: float = WATCHED) -> float:
     float's name or "int8"."""
     shapes, dtype = ([D_MODEL, D_FF], [D_FF, D_MODEL]), "float32" if precision == "int8" else precision
     weights = [tf.random.stateless_normal(shape, seed=(0, 0)) / shape[0] ** 0.5 for shape in shapes]
-    up, down = map(int8.int8_map if precision == "int8" else partial(_multiply_by, dtype=dtype), weights)
+    up, down = map(int8.int8_linear if precision == "int8" else partial(_multiply_by, dtype=dtype), weights)
     x = tf.ones([DECODING_ROWS, D_MODEL], dtype)
     return 2 * 2 * DECODING_ROWS * D_MODEL * D_FF / _seconds(lambda x: down(up(x)), x, watched)
 

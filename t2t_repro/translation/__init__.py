@@ -1,1 +1,1 @@
-"""Translation: text in, text out, scored by BLEU."""
+"""The translation task: text to text, scored by BLEU."""

@@ -1,4 +1,4 @@
-"""The task of translation: lines of text in two languages, decoded by free beam search, scored by BLEU and chrF."""
+"""The translation task: lines of text in two languages, unconstrained beam search, scored by BLEU and chrF."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from t2t_repro.inference.translator import Translator
     from t2t_repro.training.validation import Sample
 
-RESAMPLED = 1_000  # times, for the interval of BLEU
+RESAMPLED = 1_000  # bootstrap samples for the confidence interval of BLEU
 
 
 class Translation:
-    """The methods are documented in `t2t_repro.task.Task`."""
+    """See `t2t_repro.task.Task` for the methods."""
 
     name = "translation"
     takes_trees = False
@@ -44,7 +44,8 @@ class Translation:
     def references(
         self, dataset: Dataset, split: str, vocabulary: Vocabulary, longest: int | None = None
     ) -> list[Pair]:
-        """Returns (source, target) of each pair: the vocabulary is reversible, so the shards hold the text itself."""
+        """Returns the (source, target) text of each pair. The vocabulary is reversible, so the shards contain the exact
+        text."""
         from t2t_repro.data import input_pipeline
         from t2t_repro.token_ids import PAD
 
@@ -65,8 +66,10 @@ class Translation:
         beam_size: int | None,
         alpha: float | None,
     ) -> dict[str, Any]:
-        """BLEU with the 95% interval that resampling the sentences gives (Koehn, 2004), chrF, and for a target language
-        that Moses' tokenizer knows the paper's own BLEU."""
+        """Returns BLEU, chrF and, for target languages of Moses' tokenizer, the paper's BLEU.
+
+        The 95% interval of BLEU is from bootstrap resampling of the sentences (Koehn, 2004).
+        """
         import sacrebleu
 
         from t2t_repro.evaluation import moses

@@ -1,6 +1,6 @@
-"""The page of attention in a real browser: choices, pointing, keys, dark mode, a phone, and text that stays text.
+"""The attention page in a real browser: selection, pointing, keyboard, dark mode, phones, and escaping.
 
-Chromium is driven through selenium; without them, these tests are skipped and say so.
+selenium drives Chromium; without them, these tests are skipped with a reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SENTENCE = "The Law will never be perfect <script>document.title='run'</script> 
 
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path) -> Callable[..., Page]:
-    """`opened(focus)`: the page of weights of no model, in three layers of four heads, opened at `focus`."""
+    """Returns `opened(focus)`: the page of artificial weights, in three layers of four heads, opened at `focus`."""
 
     def write_and_open(focus: Focus = Focus()) -> Page:  # noqa: B008 (it is frozen)
         write_page(made_up(SENTENCE), focus, str(tmp_path / "page.html"), "made up")
@@ -37,7 +37,7 @@ def chosen(page: Page, group: str) -> list[str]:
     return page.texts(f"#{group} input:checked + span")
 
 
-def test_first_sight(opened):
+def test_initial_page(opened):
     page = opened()
     assert page.texts("#sentence, #translation, #about") == [SENTENCE, SENTENCE.upper(), "made up"]
     assert page.texts("#left button") == [*SENTENCE.split(" "), END_WORD]
@@ -45,11 +45,11 @@ def test_first_sight(opened):
     assert chosen(page, "heads") == ["1", "2", "3", "4"]
     assert len(page.all("#thumbs button")) == 12 and len(page.all("#thumbs .shown")) == 4
     assert page.ink()[..., 3].any() and page.ink("#thumbs canvas")[..., 3].any()
-    assert page.browser.title == f"Attention: {SENTENCE}"  # so the text did not run
+    assert page.browser.title == f"Attention: {SENTENCE}"  # so the text was not executed
     assert page("document.scripts.length") == 2 and page.errors() == []
 
 
-def test_choices_by_mouse(opened):
+def test_selection_by_mouse(opened):
     page = opened()
     for label, group in (("#views label:nth-child(3)", "views"), ("#layers label:nth-child(1)", "layers")):
         page.all(label)[0].click()
@@ -68,22 +68,22 @@ def test_choices_by_mouse(opened):
     assert page.errors() == []
 
 
-def test_pointing_shows_one_word_alone(opened):
+def test_pointing_shows_only_one_word(opened):
     page = opened(Focus(heads=(2,)))
     everything = (page.ink()[..., 3] > 0).sum()
     word = page.all("#left button")[1]
     page.point_at(word)
     assert page.texts("#left .chosen") == ["Law"]
     weights = made_up(SENTENCE).views["encoder"].weights[1, 1, 1]
-    first = f"Law looks at {SENTENCE.split(' ')[weights.argmax()]} {weights.max():.2f}, "
+    first = f"Law attends to {SENTENCE.split(' ')[weights.argmax()]} {weights.max():.2f}, "
     assert page.texts("#readout")[0].startswith(first) and page.texts("#readout")[0].endswith("(layer 2, head 2)")
     ink = page.ink()
     assert 0 < (ink[..., 3] > 0).sum() < everything / 3
-    rows = np.flatnonzero(ink[:, 3, 3])  # at the left edge all lines leave from the one word
+    rows = np.flatnonzero(ink[:, 3, 3])  # at the left edge all lines start at the same word
     middle = page("(() => { const b = document.querySelectorAll('#left button')[1]; return b.offsetTop"
                   " - b.parentNode.offsetTop + b.offsetHeight / 2; })()")  # fmt: skip
     assert abs(rows.mean() - middle) < 2 and np.ptp(rows) < 8
-    # the words looked at are coloured by their weight
+    # the color of attended words is their weight
     bands = page("[...document.querySelectorAll('#right button')].map((b) => b.style.background)")
     alphas = [float(band.split("rgba(")[1].split(")")[0].split(",")[3]) if "rgba(" in band else 1 for band in bands]
     assert np.argmax(alphas) == weights.argmax() and page.all("#left .faint")
@@ -91,10 +91,10 @@ def test_pointing_shows_one_word_alone(opened):
     page.point_at(page.all("#sentence")[0])
     assert not page.all(".chosen") and (page.ink()[..., 3] > 0).sum() == everything
     page.point_at(page.all("#right button")[3])
-    assert page.texts("#right .chosen") == ["never"] and " is looked at by " in page.texts("#readout")[0]
+    assert page.texts("#right .chosen") == ["never"] and " is attended to by " in page.texts("#readout")[0]
 
 
-def test_a_word_that_is_chosen_stays(opened):
+def test_selected_word_stays(opened):
     page = opened(Focus(word="never"))
     assert page.texts("#left .chosen") == ["never"]
     page.all("#left button")[1].click()
@@ -108,7 +108,7 @@ def test_a_word_that_is_chosen_stays(opened):
     assert not page.all(".chosen")
 
 
-def test_keys_alone(opened):
+def test_keyboard_only(opened):
     page = opened()
     page.press("TAB")
     page.press("ARROW_RIGHT")
@@ -119,7 +119,7 @@ def test_keys_alone(opened):
     page.press("TAB")
     page.press("SPACE")
     assert chosen(page, "heads") == ["2", "3", "4"]
-    for _ in range(5):  # three more heads, All, the words
+    for _ in range(5):  # three more heads, All, and the words
         page.press("TAB")
     assert page.texts("#left .chosen") == ["The"]
     page.press("ARROW_DOWN")
@@ -139,30 +139,30 @@ def test_keys_alone(opened):
     assert page.errors() == []
 
 
-def luminance(colour: str) -> float:
-    parts = [int(part) / 255 for part in colour.removeprefix("rgb(").rstrip(")").split(",")]
+def luminance(color: str) -> float:
+    parts = [int(part) / 255 for part in color.removeprefix("rgb(").rstrip(")").split(",")]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_words_can_be_read_in_both_schemes(opened, scheme):
-    """At least the contrast of 4.5 that WCAG 2 asks for, of text and of the numbers on the heads' colours."""
+def test_words_are_readable_in_both_color_schemes(opened, scheme):
+    """Text and the numbers on the heads' colors have at least WCAG 2's contrast of 4.5."""
     page = opened(Focus(word="Law"))
     page.media(scheme)
     pairs = [("h1", "body"), (".about", "body"), (".readout", ".card"), (".hint", ".card"), (".chosen", ".chosen")]
     pairs += [(f"#heads label:nth-of-type({n}) span",) * 2 for n in range(1, 5)]
     for text, background in pairs:
-        colours = [
+        colors = [
             page(f"getComputedStyle(document.querySelector({selector!r})).{which}")
             for selector, which in ((text, "color"), (background, "backgroundColor"))
         ]
-        dim, bright = sorted(map(luminance, colours))
-        assert (bright + 0.05) / (dim + 0.05) >= 4.5, (text, *colours)
+        dim, bright = sorted(map(luminance, colors))
+        assert (bright + 0.05) / (dim + 0.05) >= 4.5, (text, *colors)
     assert (luminance(page("getComputedStyle(document.body).backgroundColor")) < 0.1) == (scheme == "dark")
 
 
-def test_dark_mode_draws_anew(opened):
+def test_dark_mode_redraws(opened):
     page = opened(Focus(heads=(1,), word="Law"))
     light = page.ink()
     page.media("dark")
@@ -182,7 +182,7 @@ def test_phone(opened):
     cards = page("[...document.querySelectorAll('.card')].map((c) => c.getBoundingClientRect().toJSON())")
     assert cards[0]["bottom"] < cards[1]["top"] and all(card["right"] <= 360 for card in cards)
     wide = page("[...document.querySelectorAll('.segments')].map((s) => [s.offsetHeight, s.offsetWidth])")
-    assert all(height < 45 and width < 340 for height, width in wide)  # no choice on a second line
+    assert all(height < 45 and width < 340 for height, width in wide)  # no label wraps to a second line
     canvas, box = page.ink(), page("document.querySelector('.lines').getBoundingClientRect().toJSON()")
     assert canvas.shape[:2] == (round(box["height"]), round(box["width"])) and canvas[..., 3].any()
     page.all("#left button")[2].click()

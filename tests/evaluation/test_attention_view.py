@@ -1,4 +1,4 @@
-"""What a model looks at: the weights against a plain softmax, the page as text, the figure, the program."""
+"""Attention views: weights against a plain softmax, the page as text, the figure, and the program."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from t2t_repro.run import Run
 pytestmark = pytest.mark.numeric
 
 SENTENCE = "3 red cats and 4 old dogs"
-NEAR_ONE = 4 * 2**-24  # a softmax of one score: exponential, sum, reciprocal and product may each be rounded
+NEAR_ONE = 4 * 2**-24  # a softmax of one score: exponential, sum, reciprocal and product are each rounded
 
 
 @pytest.fixture(scope="module")
 def translator(data) -> Translator:
-    """Two layers of two heads with random weights, over the vocabulary of the small problem."""
+    """Returns two layers of two heads with random weights, and the vocabulary of the small problem."""
     vocabulary = Vocabulary(os.path.join(data, "animals", "vocabulary.model"))
     model = Transformer(vocabulary.size, replace(SMALL, beam_size=1))
     rng = np.random.default_rng(1)
@@ -50,7 +50,7 @@ def softmax(queries_LK, keys_MK):
 
 
 def heads(x, weight, count):
-    """x W, head by head, in float64: count matrices."""
+    """Returns x W head by head, in float64: `count` matrices."""
     return np.split(np.asarray(x, np.float64) @ weight.numpy().astype(np.float64), count, axis=-1)
 
 
@@ -64,15 +64,15 @@ def test_every_row_is_a_distribution(shown):
     np.testing.assert_allclose(decoder[..., 0, 0], 1, rtol=NEAR_ONE)
 
 
-def test_an_empty_translation(translator):
+def test_empty_translation(translator):
     views = attend(translator, SENTENCE, "").views
     assert views["decoder"].weights.shape == (2, 2, 1, 1)
     np.testing.assert_allclose(views["decoder"].weights, 1, rtol=NEAR_ONE)
     assert views["memory"].left == [END_WORD]
 
 
-def test_weights_are_a_plain_softmax(translator, shown):
-    """The first layer of the encoder from its embeddings, and the last memory attention from what goes into it."""
+def test_weights_equal_a_plain_softmax(translator, shown):
+    """Recomputes the first encoder layer from the embeddings, and the last memory attention from its inputs."""
     model = translator.model
     source = np.array(translator.vocabulary.encode([SENTENCE]), np.int32)
     x = model.embed(source, np.arange(source.shape[1]), "source")[0]
@@ -96,7 +96,7 @@ def test_weights_are_a_plain_softmax(translator, shown):
         np.testing.assert_allclose(again.views["memory"].weights[-1, head], softmax(q, k), rtol=1e-4, atol=1e-6)
 
 
-def test_watching_leaves_no_trace(translator):
+def test_recording_has_no_side_effects(translator):
     before = translator.translate([SENTENCE])
     assert attend(translator, SENTENCE).target == before[0]
     assert translator.translate([SENTENCE]) == before
@@ -112,13 +112,13 @@ def test_words_of_each_side(shown):
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
-        ("", None, "there is no sentence to look at"),
-        ("  ", None, "there is no sentence to look at"),
+        ("", None, "the sentence is empty"),
+        ("  ", None, "the sentence is empty"),
         ("9 " * 150, None, "the sentence has .* tokens; at most 128 can be shown: give a shorter one"),
         ("3 cats", "9 " * 150, "the translation has .* tokens; at most 128"),
     ],
 )
-def test_what_cannot_be_shown(translator, source, target, message):
+def test_sentences_that_cannot_be_shown(translator, source, target, message):
     with pytest.raises(ValueError, match=message):
         attend(translator, source, target)
 
@@ -147,7 +147,7 @@ def test_page_holds_the_weights(shown, tmp_path):
 
 def test_page_needs_nothing_else(shown, tmp_path):
     page = page_of(shown, tmp_path)
-    page = page.replace(re.search(r'id="data">.*?</script>', page, re.DOTALL)[0], "")  # base64 may look like anything
+    page = page.replace(re.search(r'id="data">.*?</script>', page, re.DOTALL)[0], "")  # base64 may contain anything
     assert not re.search(r"https?:|//\w|@import|url\(|src=|<link|fetch\(|XMLHttpRequest|import\(", page)
     assert "default-src 'none'" in page
 
@@ -182,35 +182,35 @@ def test_focus(tmp_path):
         (Focus(view="all"), "the view must be one of encoder, memory, decoder, got 'all'"),
         (Focus(layer=4), "there is no layer 4: this model has layers 1 to 3"),
         (Focus(heads=(1, 5)), "there is no head 5: this model has heads 1 to 4"),
-        (Focus(word="his"), "no word 'his' on the left of this view; there are: The Law"),
+        (Focus(word="his"), "no word 'his' on the left of this view; the words are: The Law"),
     ],
 )
-def test_focus_on_what_is_not_there(tmp_path, focus, message):
+def test_focus_that_does_not_exist(tmp_path, focus, message):
     with pytest.raises(ValueError, match=message):
         page_of(made_up("The Law"), tmp_path, focus)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("count", [1, 4, 8, 16, 32])
-def test_every_head_has_its_own_colour(count):
+def test_every_head_has_its_own_color(count):
     for background in (attention_view._ON_WHITE, attention_view._ON_BLACK):
-        colours = attention_view._colours(count, background)
-        assert len(set(colours)) == count and all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours)
+        colors = attention_view._colors(count, background)
+        assert len(set(colors)) == count and all(re.fullmatch("#[0-9a-f]{6}", color) for color in colors)
 
 
 # The figure.
 
 
-def test_figure_draws_each_head_in_its_colour(tmp_path):
+def test_figure_draws_each_head_in_its_color(tmp_path):
     path = tmp_path / "figure.png"
-    colours = attention_view._colours(4, attention_view._ON_WHITE)
-    attention = made_up("The $Law$ , its application")  # "$" is no mathematics here
-    attention.views["encoder"].weights[:] = np.eye(6)  # every line upright, at full strength
+    colors = attention_view._colors(4, attention_view._ON_WHITE)
+    attention = made_up("The $Law$ , its application")  # "$" is not mathematics here
+    attention.views["encoder"].weights[:] = np.eye(6)  # every line vertical and opaque
     for head in (1, 3):
         attention_view.write_figure(attention, Focus(heads=(head,), word="its"), str(path))
         pixels = (matplotlib.image.imread(path)[..., :3] * 255).round().astype(int).reshape(-1, 3)
         found = {f"#{r:02x}{g:02x}{b:02x}" for r, g, b in np.unique(pixels, axis=0)}
-        assert colours[head - 1] in found and not found & {c for c in colours if c != colours[head - 1]}
+        assert colors[head - 1] in found and not found & {c for c in colors if c != colors[head - 1]}
 
 
 # The program.
@@ -250,10 +250,10 @@ def test_program(program, trained: Run, tmp_path, monkeypatch):
         (["a", "--html=no/page"], 1, "--html: no directory 'no'; create it first"),
         (["a", "--png=no/figure"], 1, "--png: no directory 'no'; create it first"),
         (["a", "--layer=9"], 1, "there is no layer 9: this model has layers 1 to 1"),
-        ([" "], 1, "there is no sentence to look at; give some text"),
+        ([" "], 1, "the sentence is empty; give some text"),
     ],
 )
-def test_program_says_what_is_wrong(program, trained: Run, tmp_path, monkeypatch, arguments, code, message):
+def test_program_reports_errors(program, trained: Run, tmp_path, monkeypatch, arguments, code, message):
     monkeypatch.chdir(tmp_path)
     given = [f"--output_dir={trained.directory}", "--target=3", *arguments]
     assert program("t2t-attention", *given) == (code, "", f"t2t-attention: {message}\n")

@@ -1,4 +1,4 @@
-"""BLEU: equal to published scores and to the Moses scripts, and refused where it would mean nothing."""
+"""BLEU: equal to published scores and to the Moses scripts, and refused for unsuitable files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REFERENCE = ["Der Hund sieht die alte Katze.", "Es regnet seit drei Tagen.", "Wi
 HYPOTHESIS = ["Der Hund sieht eine alte Katze.", "Es regnet seit drei Tagen!", "Wir gehen um 8 Uhr nach Haus."]
 
 
-# Tokens as Moses makes them: each expectation was printed by the Perl scripts.
+# Tokens of Moses: each expectation was printed by the Perl scripts.
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ HYPOTHESIS = ["Der Hund sieht eine alte Katze.", "Es regnet seit drei Tagen!", "
         ("fr", "L'État, c'est 5 M. Aujourd’hui", "L' État , c' est 5 M. Aujourd' hui"),
     ],
 )
-def test_tokens_are_those_of_moses(language, text, tokens):
+def test_tokens_equal_those_of_moses(language, text, tokens):
     assert moses.tokenize(moses.replace_punctuation(text), language) == tokens
 
 
@@ -57,30 +57,30 @@ def test_compounds(text, split):
 # Figures.
 
 
-def test_perfect_translation_has_100():
+def test_perfect_translation_scores_100():
     for figure in bleu.score(REFERENCE, REFERENCE):
         assert figure.bleu == pytest.approx(100, abs=1e-9), figure.name
 
 
-def test_no_smoothing_where_multi_bleu_has_none():
+def test_no_smoothing_as_in_multi_bleu():
     found = bleu.plain(["a b c x"], ["a b c d"])
     assert found.bleu == 0
     assert found.counts() == "75.0/66.7/50.0/0.0 (BP=1.000, ratio=1.000, hyp_len=4, ref_len=4)"
 
 
-def test_no_break_spaces_are_inside_words_as_for_multi_bleu():
+def test_no_break_spaces_belong_to_words_as_in_multi_bleu():
     assert bleu.plain(["a\u00a0b c\u3000d\u2009e \x1c f"], ["a b c d e f"]).hypothesis_length == 4
     assert bleu.plain(["\u00a0 \u2009"], ["\u2009 \u00a0"]).precisions[:2] == (100, 0)
 
 
-def test_brevity_penalty_worked_out_by_hand():
-    """Four tokens of five: every n-gram is right, so BLEU is exp(1 - 5/4)."""
+def test_brevity_penalty_of_a_manual_example():
+    """Four tokens of five: every n-gram matches, so that BLEU is exp(1 - 5/4)."""
     found = bleu.plain(["a b c d"], ["a b c d e"])
     assert found.bleu == pytest.approx(77.8800783, abs=1e-6)
     assert found.counts() == "100.0/100.0/100.0/100.0 (BP=0.779, ratio=0.800, hyp_len=4, ref_len=5)"
 
 
-def test_every_figure_has_its_signature_and_says_what_it_compares_with():
+def test_every_figure_has_a_signature_and_a_comparison():
     figures = {figure.name: figure for figure in bleu.score(HYPOTHESIS, REFERENCE)}
     assert len({figure.signature for figure in figures.values()}) == len(figures) == 6
     assert all(figure.compare.endswith(".") and "{" not in figure.compare for figure in figures.values())
@@ -89,14 +89,14 @@ def test_every_figure_has_its_signature_and_says_what_it_compares_with():
     assert "|tok:moses-de-compounds|smooth:none|" in figures["the paper's recipe"].signature
 
 
-def test_compounds_are_split_in_german_alone():
+def test_compounds_are_split_only_in_german():
     assert bleu.recipe(["E-Mail"], "de") == ["E ##AT##-##AT## Mail"]
     assert bleu.recipe(["E-Mail"], "fr") == ["E-Mail"]
     found = bleu.paper(HYPOTHESIS, REFERENCE, "fr")
     assert "|tok:moses-fr|" in found.signature and "compounds" not in found.compare
 
 
-# The outside world.
+# Published scores.
 
 
 def expected(corpora):
@@ -105,9 +105,9 @@ def expected(corpora):
 
 
 def check_system(folder, system, row):
-    """Every column of expected.tsv: WMT's own score, sacreBLEU's, and what the Moses scripts print.
+    """Compares with every column of expected.tsv: WMT's score, sacreBLEU's, and that of the Moses scripts.
 
-    online-A's file starts with a byte order mark, which all three count as text.
+    The file of online-A starts with a byte order mark, which all three count as text.
     """
     hypotheses = list(read_lines(str(folder / f"hyp.{system}.gz"), keep_mark=True))
     references = list(read_lines(str(folder / "ref.de.gz")))
@@ -137,7 +137,7 @@ def test_all_other_systems_of_wmt17(corpora):
 
 @pytest.mark.corpora
 def test_plain_bleu_of_tensorflow_nmt(corpora):
-    """Its own test has 22.5855084573. It counts an empty line as one token, so that empty lines get one here."""
+    """Its own test expects 22.5855084573. It counts an empty line as one token, so that empty lines get one here."""
     folder = corpora / "bleu_check/tfnmt_newstest2013_deen"
     hypotheses = [line or "EMPTY" for line in read_lines(str(folder / "deen_output.gz"))]
     references = [line.replace("@@ ", "") for line in read_lines(str(folder / "deen_ref_bpe.gz"))]
@@ -185,15 +185,15 @@ def test_subset_of_newstest2014(corpora):
         (b"eins\nzw\xe9i\ndrei\n", r"hyp, line 2: not UTF-8 \(byte 0xe9 at position 3\); convert the file to UTF-8"),
         (
             b'<refset setid="x" srclang="any">\n<doc docid="1">\n<seg id="1">Haus</seg>\n',
-            "hyp: 3 of 3 lines are SGML or XML, the first of them line 1 .*; give the text inside its segments, one a",
+            "hyp: 3 of 3 lines are SGML or XML, first line 1 .*; give the text of its segments, one per",
         ),
         (
             b"Die Kat@@ ze\nschl@@ aft\nfest\n",
-            r"hyp: 2 of 3 lines are split into subwords, the first of them line 1 \('Die Kat@@ ze'\); join the pieces",
+            r"hyp: 2 of 3 lines are split into subwords, first line 1 \('Die Kat@@ ze'\); join the subwords",
         ),
         (
             "▁Die ▁Kat ze\n▁schläft\n▁fest\n".encode(),
-            "hyp: 3 of 3 lines are split into subwords, the first of them line",
+            "hyp: 3 of 3 lines are split into subwords, first line",
         ),
     ],
 )
@@ -209,21 +209,21 @@ def test_refused(program, tmp_path, monkeypatch, hypothesis, message):
     assert program("t2t-bleu", "other", "hyp").code == 1
 
 
-def test_a_reference_is_refused_alike(tmp_path):
+def test_references_are_refused_too(tmp_path):
     for name, line in (("hyp", "Haus"), ("ref", "Ha@@ us")):
         (tmp_path / name).write_text(f"{line}\n")
     with pytest.raises(ValueError, match="ref: 1 of 1 lines are split into subwords"):
         bleu.score_files(str(tmp_path / "hyp"), str(tmp_path / "ref"))
 
 
-def test_an_empty_gz_is_refused(tmp_path):
+def test_empty_gz_is_refused(tmp_path):
     for name in ("hyp.gz", "ref.gz"):
         (tmp_path / name).write_bytes(gzip.compress(b""))
     with pytest.raises(ValueError, match="hyp.gz is empty; expected one sentence per line"):
         bleu.score_files(str(tmp_path / "hyp.gz"), str(tmp_path / "ref.gz"))
 
 
-def test_one_odd_line_in_many_is_no_other_format(tmp_path):
+def test_one_unusual_line_is_not_another_format(tmp_path):
     path = tmp_path / "text"
     path.write_text("mail me@@ home\n<doc> is what it was called\n" + "Haus\n" * 199)
     assert bleu.score_files(str(path), str(path))["lines"] == 201
@@ -265,11 +265,11 @@ def test_program_prints_json(program, files):
         (["a", "b", "--language=nl"], "flag --language=nl: value should be one of <de|en|fr>"),
     ],
 )
-def test_program_with_a_wrong_command_line(program, arguments, message):
+def test_program_with_an_invalid_command_line(program, arguments, message):
     assert program("t2t-bleu", *arguments) == (2, "", f"t2t-bleu: {message} (see t2t-bleu --help)\n")
 
 
-def test_program_with_no_such_file(program, files):
+def test_program_with_a_missing_file(program, files):
     code, _, err = program("t2t-bleu", "hyp", "reff")
     assert (code, err) == (1, "t2t-bleu: no file 'reff'; give a text file with one sentence per line\n")
 

@@ -1,4 +1,4 @@
-"""A run's scores against the same numbers found by other means."""
+"""Scores of a run against independently computed numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from t2t_repro.run import Run
 
 @pytest.fixture(scope="module")
 def scored(trained):
-    """The scores of a run on its test split, and the texts that went into them."""
+    """Returns the scores of a run on its test split, with the texts."""
     seen: dict[str, list[str]] = {}
     translate = Translator.translate
 
@@ -39,7 +39,7 @@ def test_every_sentence_is_scored(scored):
     assert scores["sentences"] == 8
 
 
-def test_bleu_and_chrf_are_sacrebleus(scored):
+def test_bleu_and_chrf_equal_those_of_sacrebleu(scored):
     scores, seen = scored
     reference_of = dict(pairs_of_test())
     references = [[reference_of[source] for source in seen["sources"]]]
@@ -47,11 +47,11 @@ def test_bleu_and_chrf_are_sacrebleus(scored):
     assert scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(seen["translations"], references).score)
     assert "case:mixed" in scores["bleu_signature"] and "tok:13a" in scores["bleu_signature"]
     assert f"version:{sacrebleu.__version__}" in scores["bleu_signature"]
-    assert "paper_bleu" not in scores  # the problem says no language
+    assert "paper_bleu" not in scores  # the problem has no language
 
 
-def test_the_papers_bleu_and_the_interval(trained, data):
-    """The paper's BLEU is had where the target is a language that Moses' tokenizer knows."""
+def test_bleu_of_the_paper_and_interval(trained, data):
+    """The paper's BLEU requires a target language of Moses' tokenizer."""
     problem = dataclasses.replace(trained.problem, target_language="de")
     run = dataclasses.replace(trained, problem=problem)
     with pytest.MonkeyPatch.context() as patch:
@@ -59,12 +59,12 @@ def test_the_papers_bleu_and_the_interval(trained, data):
         patch.setattr(Translator, "translate", lambda self, texts, *_: [dict(pairs_of_test())[text] for text in texts])
         scores = evaluate(trained.directory)
     assert scores["paper_bleu"] == pytest.approx(100) and "tok:moses-de-compounds" in scores["paper_bleu_signature"]
-    assert scores["bleu_interval"] == pytest.approx(0)  # however it is resampled, all is right
+    assert scores["bleu_interval"] == pytest.approx(0)  # all sentences are correct, so every resample scores the same
     assert "paper's BLEU" in table(scores)
 
 
-def test_perplexity_is_of_the_mean_log_probability(scored, trained):
-    """exp of the negative log-probability a token, ends included, by the scores that a translator gives."""
+def test_perplexity_is_that_of_the_mean_log_probability(scored, trained):
+    """Equals exp of the negative log-probability per token, EOS included, from the scores of a translator."""
     pairs = list(pairs_of_test())
     tokens = sum(map(len, Vocabulary(trained.vocabulary).encode([target for _, target in pairs])))
     log_p = sum(Translator.from_run(trained.directory).score(pairs))
@@ -74,7 +74,7 @@ def test_perplexity_is_of_the_mean_log_probability(scored, trained):
     assert 0 <= scores["accuracy"] <= 1
 
 
-def test_the_table(scored):
+def test_table(scored):
     scores, _ = scored
     lines = table(scores).split("\n")
     assert lines[0] == "problem     animals, test (8 sentences)"
@@ -85,37 +85,38 @@ def test_the_table(scored):
     assert "precision   float32, decoder in int8" in table(scores | {"int8": True}).split("\n")
 
 
-def test_sentences_that_are_too_long_are_cut_and_counted(trained, tmp_path):
-    """The same weights in a run that takes 20 tokens per side: the loss is of these, and the table reports it."""
+def test_long_sentences_are_truncated_and_counted(trained, tmp_path):
+    """Loads the same weights with a limit of 20 tokens per side: the loss is that of truncated pairs, and the table
+    says so."""
     short = dataclasses.replace(trained.hparams, max_positions=20)
     run = dataclasses.replace(trained, directory=str(tmp_path / "RUN"), hparams=short).start(trained.vocabulary)
     shutil.copytree(trained.checkpoints, run.checkpoints, dirs_exist_ok=True)
     translator = Translator.from_run(run.directory)
     lengths = [[len(ids) for ids in translator.vocabulary.encode(pair)] for pair in pairs_of_test()]
     cut = sum(max(each) > 20 for each in lengths)
-    assert 0 < cut < 8  # so that it is about something
+    assert 0 < cut < 8  # otherwise the test would show nothing
     scores = evaluate(run.directory)
     assert (scores["cut"], scores["sentences"]) == (cut, 8)
-    row = f"cut         {cut} pairs of more than 20 tokens per side, of which the first are translated and scored"
+    row = f"cut         {cut} pairs of more than 20 tokens per side, truncated"
     assert row in table(scores).split("\n")
     whole = evaluate(trained.directory)
     assert whole["cut"] == 0 and "cut" not in table(whole) and whole["loss"] != scores["loss"]
 
 
-def test_a_split_that_there_is_not(trained):
+def test_missing_split(trained):
     with pytest.raises(ValueError, match="split must be one of train, validation, test, got 'dev'"):
         evaluate(trained.directory, split="dev")
 
 
-def test_data_that_is_not_there(trained, tmp_path):
+def test_missing_data(trained, tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no prepared data"):
         evaluate(trained.directory, data_dir=str(tmp_path))
 
 
-def test_a_run_that_is_not_there(tmp_path):
+def test_missing_run(tmp_path):
     with pytest.raises(FileNotFoundError, match="no directory"):
         evaluate(str(tmp_path / "RUN"))
 
 
-def test_what_was_trained_on_is_not_what_is_tested():
+def test_training_and_test_splits_are_disjoint():
     assert not set(train_pairs()) & set(pairs_of_test())

@@ -1,4 +1,4 @@
-"""Reports: tables of run directories of every kind, which are never mixed."""
+"""Reports: tables of run directories of every kind, which never share a table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS = 20  # of Table 3
 
 @pytest.fixture
 def make_run(tmp_path):
-    """`make_run("a_h1@tiny")`: a run directory of which only the weights and the vocabulary are not real."""
+    """Returns `make_run("a_h1@tiny")`: a run directory with artificial weights and vocabulary."""
     vocabulary = tmp_path / "vocabulary"
     vocabulary.write_bytes(b"words")
 
@@ -61,7 +61,7 @@ def row(found, name):
     return found
 
 
-def test_an_empty_folder_lists_every_row_as_not_run(tmp_path):
+def test_empty_folder_lists_every_row_as_not_run(tmp_path):
     (tmp_path / "runs").mkdir()
     tables, _ = read(tmp_path)
     assert [len(each.rows) for each in tables] == [3, ROWS, 2]
@@ -71,7 +71,7 @@ def test_an_empty_folder_lists_every_row_as_not_run(tmp_path):
     assert "No run." in text and max(map(len, text.splitlines())) <= 80
 
 
-def test_table_3_stands_as_in_print(tmp_path):
+def test_table_3_is_as_in_print(tmp_path):
     (tmp_path / "runs").mkdir()
     names = [each["set"] for each in table(read(tmp_path)[0], 3).rows]
     assert names[:4] == ["base", "a_h1", "a_h4", "a_h16"] and names[-2:] == ["e_learned", "big"]
@@ -99,7 +99,7 @@ def test_status_of_a_full_run(tmp_path, make_run, bleu, status):
     assert row(table(read(tmp_path)[0], 3), "base")["status"] == status
 
 
-def test_smaller_budgets_and_other_data_are_called_so(tmp_path, make_run):
+def test_smaller_budgets_and_other_data_are_labeled(tmp_path, make_run):
     scores = [("validation", 1, {"bleu": 30.0, "perplexity": 4.0})]
     make_run("a_h1", WMT, pairs=10_000, scores=scores, folder="data")
     make_run("a_h1@tiny", WMT, pairs=4_508_785, scores=scores, folder="scale")
@@ -108,8 +108,8 @@ def test_smaller_budgets_and_other_data_are_called_so(tmp_path, make_run):
     assert found == {"data": "other data", "scale": "smaller budget", "files": "other data"}
 
 
-def test_results_on_an_incomplete_treebank_are_not_the_papers(tmp_path, make_run):
-    """All of training, but for a section of the test set: neither "reproduced" nor a difference, and the reason."""
+def test_results_on_an_incomplete_treebank_are_not_compared(tmp_path, make_run):
+    """A section of the test set is missing: the row is not "reproduced" and has no difference but a reason."""
     problem = Problem(name="parse_wsj", description="", metric="f1")
     missing = "section 23: 8 of 2,416 trees"
     for folder, more in (("whole", {}), ("part", {"incomplete": (missing,)})):
@@ -126,7 +126,7 @@ def test_results_on_an_incomplete_treebank_are_not_the_papers(tmp_path, make_run
             assert status == "reproduced" and difference > 0 and "Not the paper's" not in found.caption
 
 
-def test_unfinished_and_unscored_runs_say_so(tmp_path, make_run):
+def test_status_of_unfinished_and_unscored_runs(tmp_path, make_run):
     make_run("base@tiny", step=300, scores=[("validation", 1, {"bleu": 9.0})])
     make_run("c_n2@tiny")
     make_run("c_n4@tiny", step=0)
@@ -149,13 +149,13 @@ def test_two_conditions_are_two_tables(tmp_path, make_run):
     assert row(tables[0], "a_h1")["delta"] is None  # base is in another table
 
 
-def test_differences_from_base_ours_and_the_papers(tmp_path, make_run):
+def test_measured_and_printed_differences_from_base(tmp_path, make_run):
     make_run("base@tiny", scores=[("validation", 1, {"bleu": 20.0})])
     make_run("c_n2@tiny", scores=[("validation", 1, {"bleu": 18.5})])
     make_run("c_n4@tiny", scores=[("validation", 1, {"bleu": 19.0})], seed=2)
     rows = table(read(tmp_path)[0], 3)
     assert (row(rows, "c_n2")["delta"], row(rows, "c_n2")["printed_delta"]) == (-1.5, pytest.approx(-2.1))
-    assert row(rows, "c_n4")["delta"] is None  # no base with that seed
+    assert row(rows, "c_n4")["delta"] is None  # there is no base with that seed
 
 
 def test_every_seed_is_a_row(tmp_path, make_run):
@@ -171,15 +171,15 @@ def test_exact_and_printed_parameters(tmp_path, make_run):
     assert (base["parameters"], base["millions"]) == (63_045_632, 65)
 
 
-def test_sets_that_the_paper_does_not_have_stand_apart(tmp_path, make_run):
+def test_other_hyperparameter_sets_have_their_own_table(tmp_path, make_run):
     make_run("multi30k", scores=[("test", 10, {"bleu": 38.0, "chrf": 61.0, "perplexity": 5.0})])
     others = read(tmp_path)[0][-1]
-    assert others.title == "Other sets"
+    assert others.title == "Other hyperparameter sets"
     assert (others.rows[0]["bleu"], others.rows[0]["scored"]) == (38.0, "test, mean of 10")
     assert "29,000 training pairs" in others.caption and "sacreBLEU 13a" in others.caption
 
 
-def test_a_damaged_run_is_named_and_the_others_are_reported(tmp_path, make_run):
+def test_damaged_run_is_named_and_others_are_reported(tmp_path, make_run):
     make_run("base@tiny", scores=[("validation", 1, {"bleu": 20.0})])
     damaged = make_run("a_h1@tiny")
     with open(damaged.scores, "w") as file:
@@ -191,7 +191,7 @@ def test_a_damaged_run_is_named_and_the_others_are_reported(tmp_path, make_run):
 
 
 def test_files(tmp_path, make_run, program):
-    """What is written holds every value; the page is whole, and needs nothing from elsewhere."""
+    """The files contain every value. The page is complete and self-contained."""
     run = make_run("c_n2@tiny", scores=[("validation", 1, {"bleu": 18.5})])
     make_run("base@tiny", scores=[("validation", 1, {"bleu": 20.0})])
     with open(run.metrics, "w") as file:
@@ -203,14 +203,14 @@ def test_files(tmp_path, make_run, program):
     texts = {form: Path(path).read_text("utf-8") for form, path in paths.items()}
     [third] = [each for each in json.loads(texts["json"])["tables"] if each["title"].startswith("Table 3")]
     assert row(Table("", "", (), third["rows"]), "c_n2")["bleu"] == 18.5
-    assert texts["html"].count("<svg") == 2  # the curve, and the differences
+    assert texts["html"].count("<svg") == 2  # the curve and the differences
     assert not re.search(r"(src|href)=\"(?!#)|@import|url\((?!#)", texts["html"])
     parser = HTMLParser()
     parser.feed(texts["html"])
     parser.close()
 
 
-def test_what_a_person_typed_is_escaped(tmp_path, make_run):
+def test_user_text_is_escaped(tmp_path, make_run):
     problem = Problem(name="translate_files", description="", vocab_size=6_000)
     make_run("base@tiny", problem, train="<script>alert(1)</script>")
     results, _ = read_runs(str(tmp_path / "runs"))

@@ -1,4 +1,4 @@
-"""t2t_repro.exporting.ctranslate2: an engine that is not ours gives our numbers and our translations."""
+"""t2t_repro.exporting.ctranslate2: CTranslate2 reproduces this package's log-probabilities and translations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def vocabulary(tmp_path_factory):
 
 @functools.cache
 def model_that_ends(vocab_size, **changes):
-    """A random model that never writes padding and comes to an end, as trained ones do."""
+    """Returns a random model that never writes PAD and always ends its output, as trained models do."""
     model = random_model(vocab_size, **changes)
     bias = model.decoder_layers[-1].feed_forward_norm.norm.bias.value.numpy()
     embedding = model.embedding.value.numpy()
@@ -55,14 +55,16 @@ def model_that_ends(vocab_size, **changes):
 
 @pytest.fixture(params=SHAPES)
 def both(request, vocabulary, tmp_path):
-    """Our translator, and the folder of its export in float32."""
+    """Returns a translator, and the folder of its export in float32."""
     model = model_that_ends(vocabulary.size, extra_length=8, **SHAPES[request.param])
     write(model, vocabulary, str(tmp_path / "float32"))
     return Translator(model, vocabulary, model.hparams), str(tmp_path / "float32")
 
 
 def engine_of(exported):
-    return ctranslate2.Translator(str(exported), intra_threads=1)  # more wait for each other busily
+    return ctranslate2.Translator(
+        str(exported), intra_threads=1
+    )  # more threads would wait for each other in a busy loop
 
 
 def pieces_of(exported, texts):
@@ -87,14 +89,14 @@ def test_greedy_translations(both):
     engine, decode = engine_of(exported), translator.vocabulary._processor.decode
     ours = translator.translate(LINES, beam_size=1, alpha=0.0)
     theirs = []
-    for pieces in pieces_of(exported, LINES):  # ours ends at the greatest length, where theirs leaves off
+    for pieces in pieces_of(exported, LINES):  # ours writes EOS at the maximum length, CTranslate2 stops without it
         greatest = len(pieces) + 1 + translator.hparams.extra_length
         found = engine.translate_batch([pieces], beam_size=1, max_decoding_length=greatest - 1)
         theirs.append(decode(found[0].hypotheses[0]))
     assert theirs == ours and len(set(ours)) > 2
 
 
-def test_what_is_written(both, vocabulary):
+def test_files(both, vocabulary):
     _, exported = both
     assert sorted(os.listdir(exported)) == [
         "README.txt", "config.json", "model.bin", "shared_vocabulary.json", "vocabulary.model"
@@ -105,7 +107,7 @@ def test_what_is_written(both, vocabulary):
 
 
 @pytest.mark.numeric
-def test_int8_is_near_and_smaller(both, vocabulary, tmp_path):
+def test_int8_is_close_and_smaller(both, vocabulary, tmp_path):
     translator, exported = both
     write(translator.model, vocabulary, str(tmp_path / "int8"), "int8")
     pairs = list(held_out_pairs())
@@ -113,10 +115,10 @@ def test_int8_is_near_and_smaller(both, vocabulary, tmp_path):
     scored = engine_of(tmp_path / "int8").score_batch(pieces_of(exported, sources), pieces_of(exported, targets))
     assert [sum(result.log_probs) for result in scored] == pytest.approx(translator.score(pairs), rel=0.05)
     sizes = [os.path.getsize(f"{folder}/model.bin") for folder in (exported, tmp_path / "int8")]
-    assert sizes[1] < sizes[0]  # not by much in a model this narrow, whose scales and positions weigh most
+    assert sizes[1] < sizes[0]  # only slightly in a narrow model, which consists mostly of scales and positions
 
 
-def test_the_note_is_to_the_letter(both, capsys):
+def test_example_of_the_note_runs(both, capsys):
     translator, exported = both
     with open(f"{exported}/README.txt", encoding="utf-8") as file:
         lines = [line.removeprefix("    ") for line in file if line.startswith("    ")]
@@ -125,7 +127,7 @@ def test_the_note_is_to_the_letter(both, capsys):
     assert shown.startswith("[") and len(eval(shown)) == 2
 
 
-def test_a_run_is_exported(trained, tmp_path):
+def test_export_of_a_run(trained, tmp_path):
     path = export(trained.directory, str(tmp_path / "E"), format="ctranslate2", quantization="int8")
     with open(f"{path}/model_card.json", encoding="utf-8") as file:
         card = json.load(file)
@@ -137,14 +139,14 @@ def test_a_run_is_exported(trained, tmp_path):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
-def test_the_note_gives_the_runs_own_length_penalty(vocabulary, tmp_path, alpha):
+def test_note_gives_the_runs_length_penalty(vocabulary, tmp_path, alpha):
     model = model_that_ends(vocabulary.size, alpha=alpha)
     write(model, vocabulary, str(tmp_path / "E"))
     note = (tmp_path / "E/README.txt").read_text("utf-8")
     assert f'"length_penalty": {alpha}, ' in note and "parser" not in note
 
 
-def test_an_export_of_a_parser_names_the_constraint_that_it_lacks(trained, program, tmp_path):
+def test_note_of_a_parser_mentions_the_missing_constraint(trained, program, tmp_path):
     problem = replace(trained.problem, train=(), validation=(), test=(), metric="f1")
     parser = replace(trained, directory=str(tmp_path / "RUN"), problem=problem).start(trained.vocabulary)
     shutil.copytree(trained.checkpoints, parser.checkpoints, dirs_exist_ok=True)
@@ -157,7 +159,7 @@ def test_an_export_of_a_parser_names_the_constraint_that_it_lacks(trained, progr
             assert "This model is a parser" in Path(out.strip(), "README.txt").read_text("utf-8")
 
 
-def test_without_the_package(both, vocabulary, tmp_path, monkeypatch):
+def test_ctranslate2_not_installed(both, vocabulary, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -166,7 +168,7 @@ def test_without_the_package(both, vocabulary, tmp_path, monkeypatch):
     assert not (tmp_path / "no").exists()
 
 
-def test_flags_know_every_format(program):
+def test_flag_accepts_every_format(program):
     from t2t_repro.bin.t2t_exporter import FLAGS
 
     assert tuple(FLAGS["format"].parser.enum_values) == FORMATS
@@ -174,8 +176,9 @@ def test_flags_know_every_format(program):
 
 
 @pytest.mark.slow
-def test_a_trained_run_translates_alike(tmp_path):
-    """`tiny` after 400 updates on the built-in problem, its 1,000 test sentences, greedy and by a beam of 4."""
+def test_trained_run_gives_the_same_translations(tmp_path):
+    """Trains `tiny` for 400 steps on the built-in problem, and decodes its 1,000 test sentences greedily and with beam
+    4."""
     import tensorflow as tf
 
     from t2t_repro.preparation.pipeline import prepare
@@ -198,8 +201,8 @@ def test_a_trained_run_translates_alike(tmp_path):
     right = np.mean(
         [a == b for a, b in zip(translator.translate([s for s, _ in pairs]), [t for _, t in pairs], strict=True)]
     )
-    assert right > 0.2  # it has learnt to translate
+    assert right > 0.2  # it has learned to translate
     assert greedy["different"] == greedy["why"]["alike"] + greedy["why"]["cut off"] <= 10
-    # measured: 78 of 1,000, of which 17 are cut off and 59 are likelier by this package's search, which goes on while a
-    # better one is possible; theirs is likelier in 2
+    # measured: 78 of 1,000, of which 17 are truncated and 59 are likelier by this package's search, which continues
+    # while a better one is possible; CTranslate2's is likelier in 2
     assert beam["different"] <= 120 and beam["why"]["theirs"] <= 10

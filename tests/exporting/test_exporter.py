@@ -1,4 +1,4 @@
-"""t2t_repro.exporting.exporter: what is exported stands on its own, and says what the run says."""
+"""t2t_repro.exporting.exporter: an export is self-contained and gives the results of its run."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run that was never trained, which is no matter here."""
+    """Returns the directory of an untrained run."""
     folder = tmp_path_factory.mktemp("export")
     vocabulary = str(folder / "vocabulary.model")
     learn_vocabulary([side for pair in train_pairs() for side in pair], vocabulary, "bpe", PROBLEM.vocab_size)
@@ -86,7 +86,7 @@ def run(tmp_path_factory):
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("quantization", ["none", "int8"])
-def test_a_stranger_gets_what_the_run_gives(run, tmp_path, quantization):
+def test_export_without_this_package_gives_the_runs_results(run, tmp_path, quantization):
     path = export(run.directory, str(tmp_path / "exported"), quantization=quantization)
     argv = [sys.executable, "-c", STRANGER, path, json.dumps(TEXTS)]
     done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, check=False)
@@ -94,7 +94,7 @@ def test_a_stranger_gets_what_the_run_gives(run, tmp_path, quantization):
     found = json.loads(done.stdout)
     translator = Translator.from_run(run.directory, int8=quantization == "int8")
     n_best = translator.n_best(TEXTS, 1)
-    # 8-bit rounding takes a number between two steps to either: the beam of the longest text may take another way
+    # a number halfway between two steps may be rounded to either, which may change the beam of the longest text
     compared = slice(None) if quantization == "none" else slice(3)
     assert found["best"][compared] == [hypotheses[0][0] for hypotheses in n_best][compared]
     assert found["best"][1] == ""
@@ -147,7 +147,7 @@ WRONG += "export the run without int8"
 
 @pytest.fixture(scope="module")
 def int8_exports(run, tmp_path_factory):
-    """An export by products of 8-bit integers, what it translates to here, and an export whose weights are to 127."""
+    """Returns an 8-bit export, its translations on this machine, and an export with weights up to 127."""
     right, wrong = (str(tmp_path_factory.mktemp("int8") / name) for name in ("right", "wrong"))
     module = ExportedTranslator(Translator.from_run(run.directory, int8=True))
     lines = module.signatures()["serving_default"](np.array(SHORT))["outputs"].numpy()
@@ -160,15 +160,15 @@ def int8_exports(run, tmp_path_factory):
 
 
 def save(path: str, module: ExportedTranslator) -> None:
-    """The signatures that decode."""
+    """Exports only the signatures that decode."""
     signatures = module.signatures()
     del signatures["score"], signatures["attention"]
     tf.saved_model.save(module, path, signatures=signatures)
 
 
 @pytest.mark.parametrize("name", instruction_sets(cpu_flags()))
-def test_int8_export_is_right_or_refuses_under_every_instruction_set(int8_exports, name):
-    """By whoever holds the SavedModel alone. Without VNNI, products of weights to 127 saturate."""
+def test_int8_export_is_correct_or_refused_on_every_instruction_set(int8_exports, name):
+    """Runs the SavedModel without this package. Without VNNI, products of weights up to 127 saturate."""
     right, expected, wrong = int8_exports
     has_vnni = name not in ("AVX2", "AVX512_CORE")
     argv = [sys.executable, "-c", HOLDER, json.dumps(SHORT), right, *([] if has_vnni else [wrong])]
@@ -182,14 +182,14 @@ def test_int8_export_is_right_or_refuses_under_every_instruction_set(int8_export
 
 @pytest.fixture
 def wrong_products(monkeypatch):
-    """Every product of 8-bit integers is a thousandth too large, which is not noticed before the graph runs."""
+    """Makes every 8-bit product a thousandth too large, which is detected only when the graph runs."""
     right = int8._quantized_matmul
     monkeypatch.setattr(int8, "_quantized_matmul", lambda x_NI, matrix: right(x_NI, matrix) * 1.001)
     monkeypatch.setattr(ensemble, "must_have_int8", lambda: None)
 
 
 def constrained(run, **options) -> Translator:
-    """The run as if it were of parsing."""
+    """Returns the run with the constraint of parsing."""
     free = Translator.from_run(run.directory, **options)
     return Translator(free.ensemble, free.vocabulary, free.hparams, ParseConstraint(free.vocabulary.subwords))
 
@@ -203,7 +203,7 @@ def test_every_signature_that_decodes_checks_its_products(run, wrong_products, n
         function(np.array(["12 big cows"]))
 
 
-def test_wrong_products_of_an_export_are_one_line(run, tmp_path, wrong_products, program):
+def test_wrong_products_are_reported_in_one_line(run, tmp_path, wrong_products, program):
     path = export(run.directory, str(tmp_path / "exported"), quantization="int8")
     reason = WRONG.replace("1612900", "812800").replace("12750", r"8136\d\d")
     with pytest.raises(ValueError, match=rf"^{path} refuses this: {reason}$"):
@@ -212,9 +212,11 @@ def test_wrong_products_of_an_export_are_one_line(run, tmp_path, wrong_products,
     assert (code, out) == (1, "") and re.fullmatch(rf".* loading version 1 of exported\nt2t-serve: .*{reason}\n", err)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # TensorFlow's, of what it half loaded
-def test_an_operation_that_is_missing_is_one_line(run, tmp_path, program):
-    """As if TensorFlow had been built without oneDNN: the file asks for an operation of another name."""
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # from TensorFlow's partially loaded model
+def test_missing_operation_is_reported_in_one_line(run, tmp_path, program):
+    """Simulates TensorFlow without oneDNN: the file refers to an operation of another name."""
     path = export(run.directory, str(tmp_path / "exported"), quantization="int8")
     graph = Path(path, "saved_model.pb")
     assert b"_QuantizedMatMul" in graph.read_bytes()
@@ -228,8 +230,8 @@ def test_an_operation_that_is_missing_is_one_line(run, tmp_path, program):
     )
 
 
-def test_scores_are_the_same_in_turns(run, monkeypatch):
-    monkeypatch.setattr(signatures, "SCORED_AT_ONCE", 40)
+def test_scores_are_the_same_in_batches(run, monkeypatch):
+    monkeypatch.setattr(signatures, "SCORED_PER_BATCH", 40)
     translator = Translator.from_run(run.directory)
     pairs = [*train_pairs()][:9]
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
@@ -263,7 +265,7 @@ def test_options_may_differ_by_row(run):
         translate(np.array(TEXTS), **one_each | {"beam_size": np.array([3, 1, 3, 65, 3], np.int32)})
 
 
-def test_search_is_cut_by_beams_and_vocabulary(run, monkeypatch):
+def test_search_is_split_by_beams_and_vocabulary(run, monkeypatch):
     translator = Translator.from_run(run.directory)
     texts, options = np.array(TEXTS[:3] * 20), [np.int32(8), np.float32(0.6), np.int32(4), np.int32(1)]
     longest = max(map(len, translator.vocabulary.encode(TEXTS[:3]))) + 4
@@ -301,7 +303,7 @@ def test_translator_splits_batches_by_memory(run, monkeypatch):
 
 
 def test_rows_are_counted_in_64_bits():
-    """4,096 rows of 2^21 tokens are 2^33 of them."""
+    """4,096 rows of 2^21 tokens have 2^33 tokens."""
     lengths = tf.fill([4_096], tf.constant(1 << 21, tf.int64))
     seen = []
 
@@ -309,7 +311,7 @@ def test_rows_are_counted_in_64_bits():
         seen.append(int(stop - start))
         return (tf.cast(order[start:stop], tf.float32)[:, None],)
 
-    (found,) = signatures._in_turns(run, (tf.zeros([0, 1]),), lengths, (1 << 22) // lengths)
+    (found,) = signatures._in_batches(run, (tf.zeros([0, 1]),), lengths, (1 << 22) // lengths)
     assert set(seen) == {2} and found.numpy()[:, 0].tolist() == list(range(4_096))
 
 
@@ -324,8 +326,8 @@ def test_rows_are_counted_in_64_bits():
         ("translate", [["12"], 4, 0.6, 2_000, 1], "extra_length must be from 0 to"),
     ],
 )
-def test_what_is_refused_is_not_computed(run, monkeypatch, signature, arguments, message):
-    """TensorFlow computes beside a check what does not wait for it: of 30,000 tokens the attention, in gigabytes."""
+def test_refused_inputs_are_not_computed(run, monkeypatch, signature, arguments, message):
+    """TensorFlow computes everything that does not depend on a check: attention over 30,000 tokens takes gigabytes."""
     computed, encode = [], Transformer.encode
 
     def recorded(self, source_BM, *rest):
@@ -343,12 +345,14 @@ def test_what_is_refused_is_not_computed(run, monkeypatch, signature, arguments,
 
 
 def test_attention_weights_are_counted_in_64_bits(run):
-    """2,048 pairs of 1,024 tokens are 2^31 weights of a head."""
+    """2,048 pairs of 1,024 tokens have 2^31 weights per head."""
     translator = Translator.from_run(run.directory)
-    text = "€" * 341  # three bytes each, and the end
+    text = "€" * 341  # three bytes each, and EOS
     assert [len(ids) for ids in translator.vocabulary.encode([text])] == [1_024]
     attention = ExportedTranslator(translator).signatures()["attention"]
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"or more of fewer: got pairs and tokens\] \[2048 1024\]"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"or more pairs of fewer: got pairs and tokens\] \[2048 1024\]"
+    ):
         attention(np.array([text] * 2_048), np.array(["12"] * 2_048))
 
 
@@ -378,8 +382,8 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 
 
 @pytest.mark.slow
-def test_memory_of_the_widest_beam_stays_in_bounds(tmp_path):
-    """256 rows x 64 beams x 37,000 subwords are 2.4 GB of logits alone."""
+def test_memory_of_the_widest_beam_is_bounded(tmp_path):
+    """256 rows x 64 beams x 37,000 subwords need 2.4 GB for logits alone."""
     argv = [sys.executable, "-c", MEMORY, str(tmp_path / "vocabulary.model")]
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
     done = subprocess.run(argv, capture_output=True, text=True, env=environment, check=False)
@@ -388,7 +392,7 @@ def test_memory_of_the_widest_beam_stays_in_bounds(tmp_path):
 
 
 @pytest.mark.numeric
-def test_a_constrained_search_holds_the_words(run):
+def test_constrained_search_contains_the_words(run):
     translator = constrained(run)
     sentences = ["3 red cats .", "", " f  ( x )", "12"]
     signatures = ExportedTranslator(translator, "parse").signatures()
@@ -398,7 +402,7 @@ def test_a_constrained_search_holds_the_words(run):
     assert "parse" not in ExportedTranslator(translator).signatures()
 
 
-def test_exports_are_numbered_and_whole(run, tmp_path):
+def test_exports_are_numbered_and_complete(run, tmp_path):
     folder = tmp_path / "exported"
     assert export(run.directory, str(folder)) == str(folder / "1")
     assert export(run.directory, str(folder)) == str(folder / "2")
@@ -409,7 +413,7 @@ def test_exports_are_numbered_and_whole(run, tmp_path):
     assert card["licence"]["code"] == "Apache-2.0" and card["scores"] == []
 
 
-def test_the_card_has_the_scores_of_these_weights(run, tmp_path):
+def test_model_card_has_the_scores_of_these_weights(run, tmp_path):
     scores = [
         {"bleu": 1.0, "checkpoints": ["ckpt-0"], "perplexity": float("inf")},
         {"bleu": 2.0, "checkpoints": ["ckpt-1"]},
@@ -420,7 +424,7 @@ def test_the_card_has_the_scores_of_these_weights(run, tmp_path):
         path = export(run.directory, str(tmp_path / "exported"))
         with open(run.scores, "a") as file:
             file.write("{\n")
-        with pytest.raises(ValueError, match="scores.jsonl, line 3 is damaged: no JSON object"):
+        with pytest.raises(ValueError, match="scores.jsonl, line 3 is damaged: not a JSON object"):
             export(run.directory, str(tmp_path / "exported"))
     finally:
         os.remove(run.scores)
@@ -429,7 +433,7 @@ def test_the_card_has_the_scores_of_these_weights(run, tmp_path):
     assert card["scores"] == scores[1:] and card["scores_of_other_checkpoints"] == [scores[0] | {"perplexity": None}]
 
 
-def test_a_failed_export_leaves_nothing(run, tmp_path, monkeypatch):
+def test_failed_export_leaves_nothing(run, tmp_path, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise OSError("no space left on device")
 
@@ -439,7 +443,7 @@ def test_a_failed_export_leaves_nothing(run, tmp_path, monkeypatch):
     assert list((tmp_path / "exported").iterdir()) == []
 
 
-def test_an_export_folder_that_is_a_file(run, tmp_path):
+def test_export_folder_that_is_a_file(run, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file; give a directory"):
         export(run.directory, str(tmp_path / "file"))

@@ -9,7 +9,7 @@ from t2t_repro.evaluation.attention_view import END_WORD, START_WORD, Attention,
 
 
 def made_up(source: str, layers: int = 3, count: int = 4) -> Attention:
-    """Returns artificial weights, for tests that do not depend on a model."""
+    """Returns artificial weights, for tests that do not depend on their values."""
     words = [piece if not n else f" {piece}" for n, piece in enumerate(source.split(" "))] + [END_WORD]
     rng = np.random.default_rng(2)
     views = {}

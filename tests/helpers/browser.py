@@ -1,4 +1,4 @@
-"""Pages in a real browser: Chromium, driven through selenium."""
+"""Pages in a real browser: selenium drives Chromium."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONS = (
 
 @contextmanager
 def chromium_browser(profile: Path) -> Iterator[Any]:
-    """A running browser with an empty `profile`; the test is skipped if there is none on this machine."""
+    """Yields a running browser with an empty `profile`; skips the test if there is none on this machine."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not chromium or not driver:
@@ -35,7 +35,7 @@ def chromium_browser(profile: Path) -> Iterator[Any]:
 
 
 class Page:
-    """The page as the tests see it."""
+    """A page as the tests see it."""
 
     def __init__(self, browser: Any):
         self.browser = browser
@@ -65,11 +65,11 @@ class Page:
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         scheme = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme)
-        # what changed is drawn by the frame after the next
+        # changes are drawn in the frame after the next
         self.browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
 
     def ink(self, canvas: str = "#lines") -> np.ndarray:
-        """The canvas as [height, width, 4]."""
+        """Returns the canvas as [height, width, 4]."""
         flat = self(
             f"(() => {{ const c = document.querySelector({canvas!r}); const d = c.getContext('2d')"
             ".getImageData(0, 0, c.width, c.height); return [c.width, c.height, ...d.data]; })()"
@@ -78,5 +78,5 @@ class Page:
         return np.array(pixels, np.uint8).reshape(height, width, 4)
 
     def errors(self) -> list[str]:
-        """Returns all errors, including violations of the page's security policy."""
+        """Returns the errors of the page, including violations of its security policy."""
         return [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]

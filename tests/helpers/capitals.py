@@ -1,4 +1,4 @@
-"""A model that writes capitals, in place of a `ServedModel`."""
+"""A stand-in for a `ServedModel` that writes capitals."""
 
 from __future__ import annotations
 

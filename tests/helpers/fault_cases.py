@@ -98,8 +98,8 @@ TREE_FAULTS = Area(
     [
         Fault("a file that ends inside a tree", TREES, "ends inside a tree", text("train.mrg",
                 "(S (NP (PRP We))\n" * 3)),
-        Fault("a bracket too many", TREES, "closes nothing", text("train.mrg", "(S (X a)))\n")),
-        Fault("text in place of trees", TREES, "stands outside of every bracket", text("train.mrg", "We agree .\n")),
+        Fault("a bracket too many", TREES, "unmatched )", text("train.mrg", "(S (X a)))\n")),
+        Fault("text in place of trees", TREES, "is outside of all brackets", text("train.mrg", "We agree .\n")),
         Fault("an empty bracket", TREES, "is empty", text("train.mrg", "(S (NP ))\n")),
         Fault("nothing but traces", TREES, "no tree with words", text("train.mrg", "(S (-NONE- *))\n" * 9)),
         Fault("a bracket opened a million times", TREES, "is not closed after", text("train.mrg", "(S\n" * 1_000_000)),

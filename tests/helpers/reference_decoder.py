@@ -1,5 +1,4 @@
-"""Decoding written plainly: no cache, no batch, no graph of its own, a list of hypotheses. What is tested against it is
-t2t_repro.inference."""
+"""Reference implementation of decoding for tests of t2t_repro.inference: lists of hypotheses, no cache, no batches."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.inference.beam_search import beam_search
-from t2t_repro.inference.decoding_loop import NEVER
+from t2t_repro.inference.decoding_loop import NEG_INF
 from t2t_repro.inference.sampling import sample
 from t2t_repro.token_ids import END, PAD
 
@@ -48,7 +47,7 @@ def compiled_sample(*models):
 
 @functools.cache
 def compiled_log_p(model):
-    """The full decoder's log p [B, L, V] as one graph."""
+    """Returns the full decoder's log p [B, L, V] as one graph."""
 
     @tf.function(input_signature=[IDS, IDS])
     def log_p(source_BM, target_BL):
@@ -58,11 +57,11 @@ def compiled_log_p(model):
 
 
 def hypotheses(found) -> list[list[Hypothesis]]:
-    """Those of each sentence: each ends in END, once, and padding follows."""
+    """Returns the hypotheses of each sentence, and checks that each contains END once, followed only by padding."""
     all_found = []
     for some_ids, some_scores in zip(found.ids.numpy(), found.scores.numpy(), strict=True):
         whole = [(row.tolist(), float(score)) for row, score in zip(some_ids, some_scores, strict=True)]
-        whole = [(row, score) for row, score in whole if score > NEVER / 1e6]
+        whole = [(row, score) for row, score in whole if score > NEG_INF / 1e6]
         for row, _ in whole:
             assert row.count(END) == 1 and PAD not in row[: row.index(END)] and not any(row[row.index(END) + 1 :])
         all_found.append([(tuple(row[: row.index(END) + 1]), score) for row, score in whole])
@@ -74,7 +73,7 @@ def penalty(length: int, alpha: float) -> float:
 
 
 def next_log_p(models, source: Sequence[int], starts: Sequence[tuple[int, ...]]) -> np.ndarray:
-    """log p [len(starts), V] of what follows each start, by the full decoder: the mean of the models' probabilities."""
+    """Returns log p [len(starts), V] of the token after each start, by the full decoder, averaged over the models."""
     sources, targets = batch([source] * len(starts)), batch([[*ids, PAD] for ids in starts])
     p = [np.exp(compiled_log_p(model)(sources, targets).numpy()[:, -1].astype(np.float64)) for model in models]
     return np.log(np.mean(p, axis=0))
@@ -85,7 +84,7 @@ def greatest_length(source: Sequence[int], extra_length: int, prefix: Sequence[i
 
 
 def allowed(step: int, longest: int, prefix: Sequence[int], min_length: int, vocab_size: int) -> Iterable[int]:
-    """The tokens that may come at this step."""
+    """Returns the tokens allowed at this step."""
     if step < len(prefix):
         return [prefix[step]]
     if step + 1 >= longest:
@@ -96,7 +95,8 @@ def allowed(step: int, longest: int, prefix: Sequence[int], min_length: int, voc
 def plain_beam(
     models, source, beam_size, alpha, extra_length, prefix: Sequence[int] = (), min_length: int = 0
 ) -> list[Hypothesis]:
-    """Beam search as Wu et al. have it. A sentence is done when nothing open can beat the worst of W finished."""
+    """Returns the result of beam search as in Wu et al.: finished when no open beam can beat the worst of W finished
+    ones."""
     longest = greatest_length(source, extra_length, prefix, min_length)
     open_now, finished = [((), 0.0)], []
     for step in range(longest):
@@ -120,8 +120,10 @@ def plain_beam(
 def plain_sample(
     models, source, draws, temperature, k, extra_length, prefix: Sequence[int] = (), min_length: int = 0
 ) -> Hypothesis:
-    """One sample: each number of `draws` finds a token where the cumulated probabilities, the likeliest token first if
-    k is given, else in the order of their ids, pass it."""
+    """Returns one sample: each number of `draws` selects the token at which the cumulative probability reaches it.
+
+    The tokens are in descending order of probability if k is given, and otherwise in the order of their ids.
+    """
     longest = greatest_length(source, extra_length, prefix, min_length)
     ids: tuple[int, ...] = ()
     total = 0.0

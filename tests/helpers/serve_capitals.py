@@ -1,7 +1,7 @@
-"""Runs `serve` in a separate process, with `Capitals` as its model: python serve_capitals.py E '{"drain_seconds": 1}'
-MODE
+"""Runs `serve` in a separate process, with `Capitals` as the model: python serve_capitals.py E SETTINGS MODE
 
-MODE "deaf": the model never answers and cannot be cancelled; "slow": it takes 10 ms.
+SETTINGS are JSON, such as '{"drain_seconds": 1}'. MODE "deaf": the model never answers and cannot be cancelled; "slow":
+it takes 10 ms.
 """
 
 import json

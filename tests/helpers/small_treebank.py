@@ -1,6 +1,8 @@
-"""A miniature of the Wall Street Journal of the Penn Treebank, in its own layout: sentences of ours, several lines per
-tree,
-with traces, function tags and indices, an unlabeled bracket around each."""
+"""A tiny treebank in the format of the Penn Treebank's Wall Street Journal.
+
+The sentences are made up. Each tree spans many lines, with traces, function tags, indices, and an unlabeled outer
+bracket.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,11 @@ QUOTED = """( (S (`` ``)
       (SBAR (-NONE- 0)
         (S (-NONE- *T*-2) )))
     (. .) ))"""
-NOTHING = "( (NP (-NONE- *) ))"  # no words but a trace: left out
+NOTHING = "( (NP (-NONE- *) ))"  # no words but a trace: omitted
 
 
 def trees(seed: int, number: int) -> str:
-    """Returns `number` trees in the format of a treebank file."""
+    """Returns `number` trees as the text of a treebank file."""
     rng = random.Random(seed)
     return "\n".join(
         ["", NOTHING]
@@ -62,7 +64,7 @@ def trees(seed: int, number: int) -> str:
 
 
 def write(folder: Path, sections: range = range(0, 25), number: int = 4) -> str:
-    """Two articles of `number` trees in each section, one of them through gzip: 02/wsj_0200.mrg, 02/wsj_0201.mrg.gz."""
+    """Writes two articles of `number` trees per section, one of them gzipped: 02/wsj_0200.mrg, 02/wsj_0201.mrg.gz."""
     for section in sections:
         (folder / f"{section:02d}").mkdir(parents=True)
         for article in (0, 1):

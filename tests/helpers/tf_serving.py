@@ -17,11 +17,11 @@ Dtypes = Mapping[str, str]  # of the inputs of a signature: "string", "int32" or
 
 
 class Refused(Exception):
-    """TensorFlow Serving answers 400."""
+    """TensorFlow Serving responds with status 400."""
 
 
 def tensors(body: str, signatures: Mapping[str, Dtypes]) -> tuple[str, dict[str, np.ndarray]]:
-    """The signature and its inputs. Raises `Refused`."""
+    """Returns the name of the signature and its inputs. Raises `Refused`."""
     message = _loaded(body)
     name = message.get("signature_name", "")
     if not isinstance(name, str):
@@ -78,20 +78,20 @@ def _of_columns(columns: Any, takes: Dtypes) -> dict[str, np.ndarray]:
             raise Refused("inputs is a plain value/list, but expecting an object")
         (name,) = takes
         return {name: _tensor(columns, takes[name])}
-    missing = set(takes) - set(columns)  # what it does not know it does not look at
+    missing = set(takes) - set(columns)  # unknown inputs are ignored
     if missing:
         raise Refused("Missing named input")
     return {name: _tensor(columns[name], dtype) for name, dtype in takes.items()}
 
 
 def _is_object(value: Any) -> bool:
-    """An object that is not a string in base64."""
+    """Returns true for an object that is not a string in base64."""
     return isinstance(value, dict) and not (set(value) == {"b64"} and isinstance(value["b64"], str))
 
 
 def _tensor(value: Any, dtype: str) -> np.ndarray:
     shape, inner = [], value
-    while isinstance(inner, list):  # the first of each list tells the shape
+    while isinstance(inner, list):  # the first element of each list determines the shape
         shape.append(len(inner))
         inner = inner[0] if inner else None
     flat: list[Any] = []

@@ -1,4 +1,4 @@
-"""Beam search against exhaustive search, against greedy decoding, and against the full decoder without a cache."""
+"""Beam search against exhaustive search, greedy decoding, and the full decoder without a cache."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SOURCES = [[*ids, END] for ids in (random_ids(RNG, VOCAB, n) % (VOCAB - 2) + 2 f
 
 
 def larger(dtype: str = "float32"):
-    """A model of two layers, with learned positions; `smaller` has sinusoids."""
+    """Returns a model of two layers with learned positions; `smaller` has sinusoids."""
     return shared_model(VOCAB, positions="learned", dtype=dtype)
 
 
 def search(model, sources, beam_size, alpha=0.6, extra_length=4, extra_columns=0):
-    """For each sentence its hypotheses, best first: (ids up to END, score)."""
+    """Returns the hypotheses of each sentence, best first: (ids up to END, score)."""
     no_prefix = np.zeros([len(sources), 0], np.int32)
     source_BM = batch(sources, extra_columns)
     found = hypotheses(compiled_search(model)(source_BM, beam_size, alpha, extra_length, no_prefix, 0))
@@ -39,14 +39,14 @@ def search(model, sources, beam_size, alpha=0.6, extra_length=4, extra_columns=0
 
 
 def log_probabilities(model, source: list[int], targets: list[tuple[int, ...]]) -> np.ndarray:
-    """Of whole targets, by the full decoder."""
+    """Returns the log-probabilities of complete targets, computed by the full decoder."""
     target_BL = batch([list(target) for target in targets])
     log_p_BLV = compiled_log_p(model)(batch([source] * len(targets)), target_BL)
     chosen_BL = tf.gather(log_p_BLV, target_BL, batch_dims=2).numpy().astype(np.float64)
     return np.where(target_BL == PAD, 0, chosen_BL).sum(axis=1)
 
 
-# Parts.
+# Building blocks.
 
 
 def test_the_length_penalty_of_wu_et_al():
@@ -66,7 +66,7 @@ def test_top_k_is_tensorflows(size, k):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_top_k_where_the_best_are_neighbours():
+def test_top_k_of_adjacent_entries():
     x = np.zeros((1, 3000), np.float32)
     x[0, 1024:1032] = range(8, 0, -1)
     values, at = top_k(tf.constant(x), 8)
@@ -74,7 +74,7 @@ def test_top_k_where_the_best_are_neighbours():
 
 
 def test_top_k_below_zero():
-    """The last group is filled up: with nothing that could win."""
+    """The padding of the last group never wins."""
     x = tf.constant(-1e30 - np.arange(300, dtype=np.float32)[None] * 1e29)
     np.testing.assert_array_equal(top_k(x, 2)[1], [[0, 1]])
 
@@ -83,13 +83,14 @@ def test_top_k_below_zero():
 
 
 def smaller():
-    """A model of `FEW` tokens and one layer. This seed gives long and short sentences, and END often comes second."""
+    """Returns a model of `FEW` tokens and one layer. Its seed gives short and long sentences, with END often second."""
     return shared_model(FEW, seed=8, num_layers=1)
 
 
 def everything(model, source: list[int], alpha: float, longest: int) -> list[tuple[tuple[int, ...], float]]:
-    """Every target of at most `longest` tokens with its score, best first. Where END must follow, its probability
-    still counts.
+    """Returns every target of at most `longest` tokens with its score, best first.
+
+    The probability of END counts even if END is forced.
     """
     words = range(2, FEW)
     targets = [(*ids, END) for n in range(longest) for ids in itertools.product(words, repeat=n)]
@@ -98,9 +99,10 @@ def everything(model, source: list[int], alpha: float, longest: int) -> list[tup
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
-def test_a_wide_beam_is_exhaustive_search(alpha):
-    """4 tokens at most, so 85 targets: a beam of 100 drops none of them. (Of a model with one layer TensorFlow's
-    optimizer once made the result empty.)
+def test_wide_beam_is_exhaustive_search(alpha):
+    """There are 85 targets of at most 4 tokens: a beam of 100 drops none of them.
+
+    With a model of one layer TensorFlow's optimizer once made the result empty.
     """
     model, sources = smaller(), [[2, END], [5, END]]
     for source, found in zip(sources, search(model, sources, 100, alpha, 2), strict=True):
@@ -112,16 +114,16 @@ def test_a_wide_beam_is_exhaustive_search(alpha):
 
 
 @pytest.mark.parametrize("alpha", [0.6, 6.0, 12.0, 40.0])
-def test_beams_that_cannot_be_never_win(alpha):
-    """85 targets for a beam of 100: whatever the length penalty divides by, the other 15 are no hypotheses."""
+def test_impossible_beams_never_win(alpha):
+    """A beam of 100 has 85 targets: the other 15 beams are no hypotheses at any length penalty."""
     for found in search(smaller(), [[2, END], [5, END]], 100, alpha, 2):
         scores = np.array([score for _, score in found])
         assert np.isfinite(scores).all() and (scores[:85] > -100).all() and (scores[85:] < -1e29).all()
         assert len({ids for ids, _ in found[:85]}) == 85
 
 
-def test_alpha_changes_what_wins():
-    """So that the test above is about something: the larger alpha, the longer the best."""
+def test_larger_alpha_favors_longer_hypotheses():
+    """Shows that the tests above exercise the length penalty."""
     model = smaller()
     best = [everything(model, [2, END], alpha, 4)[0][0] for alpha in (0.0, 2.0)]
     assert len(best[0]) < len(best[1])
@@ -132,17 +134,17 @@ def test_alpha_changes_what_wins():
 
 @functools.cache
 def greedy(model, source: tuple[int, ...], longest: int) -> tuple[int, ...]:
-    """The likeliest token each time, by the full decoder without a cache; END after the greatest length."""
+    """Returns the likeliest token of each step, by the full decoder without a cache; END at the maximum length."""
     ids: list[int] = []
     while len(ids) < longest - 1 and END not in ids:
         log_p_BLV = compiled_log_p(model)(np.array([source], np.int32), np.array([[*ids, PAD]], np.int32))
-        ids.append(int(log_p_BLV.numpy()[0, -1, END:].argmax()) + END)  # PAD is no word
+        ids.append(int(log_p_BLV.numpy()[0, -1, END:].argmax()) + END)  # never PAD
     return tuple(ids if END in ids else [*ids, END])
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
-def test_a_beam_of_one_is_greedy(alpha):
-    """Here END often comes second, and ending there would score higher: greedy decoding does not."""
+def test_beam_of_one_is_greedy(alpha):
+    """END is often second here and would score higher; greedy decoding does not take it."""
     model = smaller()
     sources = [[(id - 2) % 4 + 2 if id > END else END for id in ids] for ids in SOURCES]
     expected = [greedy(model, tuple(source), len(source) + 4) for source in sources]
@@ -152,8 +154,8 @@ def test_a_beam_of_one_is_greedy(alpha):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
-def test_scores_are_the_full_decoders(alpha):
-    """With cached keys and values, and beams that change places, every score is that of its own tokens."""
+def test_scores_equal_those_of_the_full_decoder(alpha):
+    """Each score is that of the beam's own tokens, although keys are cached and beams are reordered."""
     model = larger()
     found = search(model, SOURCES, 4, alpha)
     for source, best in zip(SOURCES, found, strict=True):
@@ -164,15 +166,15 @@ def test_scores_are_the_full_decoders(alpha):
         assert len({ids for ids, _ in best}) == 4
 
 
-def test_a_wider_beam_is_no_worse_here():
-    """Not certain in general; certain that it is better somewhere and that scores do not fall on the whole."""
+def test_wider_beam_is_no_worse_on_these_sentences():
+    """A wider beam is not better in general. Here it is better at least once, and no worse on average."""
     model = larger()
     narrow, wide = ([best[0][1] for best in search(model, SOURCES, width)] for width in (1, 4))
     assert sum(wide) > sum(narrow)
 
 
-def test_a_sentence_is_translated_as_if_alone():
-    """Other sentences, padding, and steps that only the longest ones need change nothing."""
+def test_translation_is_independent_of_the_batch():
+    """Other sentences, padding, and further steps for longer sentences change nothing."""
     model = larger()
     together = search(model, SOURCES, 4, extra_columns=3)
     for source, best in zip(SOURCES, together, strict=True):
@@ -182,12 +184,12 @@ def test_a_sentence_is_translated_as_if_alone():
 
 
 @pytest.mark.parametrize("extra_length", [0, 1, 9])
-def test_no_longer_than_the_source_and_so_many_more(extra_length):
-    """`search` has seen that each ends in END, once."""
+def test_length_is_at_most_source_plus_extra_length(extra_length):
+    """`search` has checked that each hypothesis contains END once, at its end."""
     found = search(larger(), SOURCES, 4, alpha=5.0, extra_length=extra_length)
     for source, best in zip(SOURCES, found, strict=True):
         lengths = [len(ids) for ids, _ in best]
-        assert max(lengths) == len(source) + extra_length  # alpha 5 favours length so much
+        assert max(lengths) == len(source) + extra_length  # alpha 5 favors long hypotheses
 
 
 @pytest.mark.slow

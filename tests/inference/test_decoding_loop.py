@@ -1,4 +1,4 @@
-"""Decoding against the plain reference: all beams, all scores, whatever is asked for and whoever else is there."""
+"""Decoding against a plain reference implementation: beams, scores, options, and independence of the batch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ EXTRA = 4
 
 
 def one():
-    return (shared_model(VOCAB, positions="learned", dtype="float32"),)  # as tests/inference/test_beam_search.py has it
+    return (
+        shared_model(VOCAB, positions="learned", dtype="float32"),
+    )  # the model of tests/inference/test_beam_search.py
 
 
 def small():
@@ -43,7 +45,7 @@ def small():
 
 
 def ensemble():
-    """Of different widths, each with its own positions."""
+    """Returns models of different widths, each with its own kind of positions."""
     return small(), shared_model(VOCAB, num_layers=1, positions="learned")
 
 
@@ -53,7 +55,7 @@ def search(models, sources, beam_size=3, alpha=0.6, prefixes=NO_PREFIXES, min_le
 
 
 def assert_equal(found, expected):
-    """The same hypotheses in the same order, the same scores."""
+    """Checks for the same hypotheses in the same order with the same scores."""
     assert [ids for ids, _ in found] == [ids for ids, _ in expected]
     np.testing.assert_allclose([s for _, s in found], [s for _, s in expected], rtol=1e-4, atol=1e-5)
 
@@ -71,7 +73,7 @@ def assert_equal(found, expected):
         (ensemble, 3, 0.6, PREFIXES, 3),
     ],
 )
-def test_beam_search_is_the_plain_one(models, beam_size, alpha, prefixes, min_length):
+def test_beam_search_equals_the_reference(models, beam_size, alpha, prefixes, min_length):
     found = search(models(), SOURCES, beam_size, alpha, prefixes, min_length)
     for source, prefix, hypotheses_found in zip(SOURCES, prefixes, found, strict=True):
         expected = plain_beam(models(), source, beam_size, alpha, EXTRA, prefix, min_length)
@@ -82,7 +84,7 @@ def test_beam_search_is_the_plain_one(models, beam_size, alpha, prefixes, min_le
             assert list(ids[: len(prefix)]) == prefix and len(ids) > min_length
 
 
-def test_who_else_is_in_the_batch_is_no_matter():
+def test_results_are_independent_of_the_batch():
     alone = [search(ensemble(), [s], 3, prefixes=[p])[0] for s, p in zip(SOURCES, PREFIXES, strict=True)]
     for order in ([3, 1, 0, 2], [7, 6, 5, 4, 3, 2, 1, 0], [2, 2, 5]):
         together = search(ensemble(), [SOURCES[i] for i in order], 3, prefixes=[PREFIXES[i] for i in order])
@@ -90,7 +92,7 @@ def test_who_else_is_in_the_batch_is_no_matter():
             assert_equal(found, alone[i])
 
 
-def test_an_empty_batch():
+def test_empty_batch():
     nothing = np.zeros([0, 3], np.int32)
     found = compiled_search(*one())(nothing, 3, 0.6, EXTRA, nothing, 0)
     assert found.ids.shape[:2] == found.scores.shape == (0, 3)
@@ -98,8 +100,7 @@ def test_an_empty_batch():
 
 @functools.cache
 def keeping(share: float):
-    """Beam search whose batch goes on as it is while more than that share of its sentences is not done; it also says
-    how many rows each step had."""
+    """Runs beam search with `share` as the compaction threshold, and records the number of rows of each step."""
     rows: list[int] = []
 
     class Counted(search_module.Ensemble):
@@ -117,15 +118,15 @@ def keeping(share: float):
         return beam_search([small()], source_BM, 2, 0.6, EXTRA, prefix_BP)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search_module, "KEEP", share)
+        patch.setattr(search_module, "COMPACTION_THRESHOLD", share)
         patch.setattr("t2t_repro.inference.beam_search.Ensemble", Counted)
         found = hypotheses(run(batch(SOURCES), batch(PREFIXES)))
     return found, rows
 
 
-def test_sentences_that_are_done_leave_the_batch():
-    """The results are those of a batch that all stay in; the steps get shorter."""
-    (all_stay, rows_of_all), (some_leave, rows_of_some) = keeping(0.0), keeping(search_module.KEEP)
+def test_finished_sentences_are_removed_from_the_batch():
+    """The results equal those of a batch that keeps all sentences; later steps have fewer rows."""
+    (all_stay, rows_of_all), (some_leave, rows_of_some) = keeping(0.0), keeping(search_module.COMPACTION_THRESHOLD)
     for found, expected in zip(some_leave, all_stay, strict=True):
         assert_equal(found, expected)
     assert set(rows_of_all) == {len(SOURCES)}
@@ -146,7 +147,7 @@ def test_sentences_that_are_done_leave_the_batch():
         (1.0, 100, NO_PREFIXES, 0),
     ],
 )
-def test_sampling_is_the_plain_one(temperature, k, prefixes, min_length):
+def test_sampling_equals_the_reference(temperature, k, prefixes, min_length):
     drawn = draws(SOURCES, 3, 40, seed=7)
     arguments = (batch(SOURCES), drawn, temperature, k, EXTRA, batch(prefixes), min_length)
     found = hypotheses(compiled_sample(*one())(*arguments))
@@ -155,8 +156,8 @@ def test_sampling_is_the_plain_one(temperature, k, prefixes, min_length):
         assert_equal(samples, expected)
 
 
-def test_samples_come_as_often_as_they_are_probable():
-    """2,000 first tokens of one sentence: those of the model, to within four standard deviations."""
+def test_sample_frequencies_match_probabilities():
+    """2,000 first tokens of one sentence have the model's distribution, to within four standard deviations."""
     many = 2_000
     drawn = np.random.default_rng(0).random((1, many, 30)).astype(np.float32)
     source = batch(SOURCES[2:3])
@@ -168,7 +169,7 @@ def test_samples_come_as_often_as_they_are_probable():
     assert (np.abs(counts - many * p) <= 4 * np.sqrt(many * p * (1 - p)) + 1e-6).all()
 
 
-def test_draws_depend_on_seed_source_and_number_alone():
+def test_draws_depend_only_on_seed_source_and_number():
     both = draws([[5, 1], [6, 7, 1]], 3, 10, seed=1)
     np.testing.assert_array_equal(draws([[6, 7, 1]], 1, 4, seed=1)[0, 0], both[1, 0, :4])
     every = np.concatenate([both.reshape(-1), draws([[5, 1]], 1, 10, seed=2).reshape(-1)])

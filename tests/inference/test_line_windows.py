@@ -1,4 +1,5 @@
-"""Decoding in windows: flat memory, order, progress, pipes, and the same bytes however often it is stopped."""
+"""Decoding in windows: constant memory, order, progress, pipes, and the same bytes after any number of
+interruptions."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ EXPECTED = "".join(f"{number}!\n" for number in range(NUMBER))
 
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows of 2, 4, 8, 10, 10 and 6 items make 40."""
+    """Makes windows of 2, 4, 8, 10, 10 and 6 items: 40 in all."""
     monkeypatch.setattr(line_windows, "FIRST_WINDOW", 2)
     monkeypatch.setattr(line_windows, "WINDOW", 10)
 
@@ -49,7 +50,7 @@ class Killed(BaseException):
 
 
 def killed_after(calls: int):
-    """A `louder` that is killed in window number `calls`."""
+    """Returns a `louder` that is killed in window number `calls`."""
     left = iter(range(calls))
 
     def decode(window, report, advance):
@@ -61,7 +62,7 @@ def killed_after(calls: int):
 
 
 def killed_or(left: Iterator[int], function: Callable[..., Any], *arguments: Any) -> Any:
-    """What `function` gives, while there is something left."""
+    """Calls `function` while `left` has items, and then raises."""
     if next(left, None) is None:
         raise Killed
     return function(*arguments)
@@ -70,7 +71,7 @@ def killed_or(left: Iterator[int], function: Callable[..., Any], *arguments: Any
 # Windows.
 
 
-def test_windows_grow_and_continue_at_any_of_them(small_windows):
+def test_windows_grow_and_resume_at_any_of_them(small_windows):
     made = list(windows(items()))
     assert [len(window) for window in made] == [2, 4, 8, 10, 10, 6]
     assert list(itertools.chain(*made)) == list(items())
@@ -79,8 +80,8 @@ def test_windows_grow_and_continue_at_any_of_them(small_windows):
     assert len(next(windows(items(), 10**9))) == 10
 
 
-def test_what_comes_from_a_pipe_is_decoded_when_it_pauses(small_windows):
-    """Three lines, then one, and the end only after both were given back."""
+def test_pipe_is_decoded_when_it_pauses(small_windows):
+    """Sends three lines, then one, and closes the pipe only after both were returned."""
     given = [threading.Event(), threading.Event()]
 
     def come() -> Iterator[tuple[str]]:
@@ -97,7 +98,7 @@ def test_what_comes_from_a_pipe_is_decoded_when_it_pauses(small_windows):
     assert found == [("a",), ("b",), ("c",), ("d",)]
 
 
-def test_a_reader_that_fails_fails_after_what_it_read(small_windows):
+def test_reader_error_follows_the_items_read_before_it(small_windows):
     def come() -> Iterator[tuple[str]]:
         yield ("a",)
         raise ValueError("line 2: not UTF-8")
@@ -108,7 +109,7 @@ def test_a_reader_that_fails_fails_after_what_it_read(small_windows):
         next(reader)
 
 
-def test_a_pipe_is_read_no_further_than_a_window_ahead(small_windows):
+def test_pipe_is_read_at_most_one_window_ahead(small_windows):
     taken: list[int] = []
 
     def come() -> Iterator[tuple[str]]:
@@ -123,7 +124,7 @@ def test_a_pipe_is_read_no_further_than_a_window_ahead(small_windows):
     assert len(first) + sum(map(len, reader)) == 1_000
 
 
-def test_lines_are_written_as_windows_are_done(small_windows):
+def test_lines_are_written_window_by_window(small_windows):
     written: list[list[str]] = []
     decode_to_stream(items(), louder, written.append, silent, NUMBER)
     assert [len(lines) for lines in written] == [2, 4, 8, 10, 10, 6]
@@ -157,7 +158,8 @@ def test_reports_name_the_line_of_the_input(small_windows):
 
 @pytest.mark.parametrize("total", [NUMBER, None])
 def test_progress(small_windows, monkeypatch, total):
-    """A second a line: the first report after ten, then each minute; what was done before does not count as fast."""
+    """One item takes a second: the first report comes after ten, then one each minute. Resumed items do not raise the
+    rate."""
     clock = itertools.count()
     monkeypatch.setattr(line_windows.time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(line_windows, "REPORT", 20.0)
@@ -178,11 +180,11 @@ def test_progress(small_windows, monkeypatch, total):
         assert second == "33 of 40 lines, 1.0 per second, 0:00:07 left"
 
 
-# Files that are continued.
+# Resumed files.
 
 
 @pytest.mark.parametrize("stop", range(7))
-def test_stopped_in_any_window_and_continued(small_windows, tmp_path, stop):
+def test_interrupted_in_any_window_and_resumed(small_windows, tmp_path, stop):
     path, said = str(tmp_path / "out"), []
     try:
         decode_to_file(items(), killed_after(stop), path, {"beam": 4}, said.append, NUMBER)
@@ -195,7 +197,7 @@ def test_stopped_in_any_window_and_continued(small_windows, tmp_path, stop):
 
 
 def test_killed_at_any_byte_of_a_window(small_windows, tmp_path):
-    """What was written of a window that no record names is not kept, whether a line, half of one or nothing."""
+    """Bytes of a window that is not in the record are discarded, whether a line, half of one or nothing."""
     path = tmp_path / "out"
     with pytest.raises(Killed):
         decode_to_file(items(), killed_after(3), str(path), {}, silent)
@@ -209,8 +211,8 @@ def test_killed_at_any_byte_of_a_window(small_windows, tmp_path):
         assert path.read_text() == EXPECTED and os.listdir(tmp_path) == ["out"]
 
 
-def test_killed_at_every_change_of_a_file(small_windows, tmp_path, monkeypatch):
-    """Before and after each write that is made durable and each rename: the next time all is well."""
+def test_killed_at_every_file_operation(small_windows, tmp_path, monkeypatch):
+    """Decoding resumes after a kill before or after each durable write and each rename."""
     changes = 0
     for stop in itertools.count():
         folder = tmp_path / str(stop)
@@ -230,7 +232,7 @@ def test_killed_at_every_change_of_a_file(small_windows, tmp_path, monkeypatch):
     assert changes > 12
 
 
-def test_another_command_or_input_does_not_continue(small_windows, tmp_path):
+def test_other_command_or_input_does_not_resume(small_windows, tmp_path):
     path = str(tmp_path / "out")
     with pytest.raises(Killed):
         decode_to_file(items(), killed_after(2), path, {"beam": 4, "alpha": 0.6}, silent)
@@ -241,7 +243,7 @@ def test_another_command_or_input_does_not_continue(small_windows, tmp_path):
     for wrong in (other, list(items(3))):
         with pytest.raises(ValueError, match="out.partial' was written from other input; give the same"):
             decode_to_file(wrong, louder, path, {"beam": 4, "alpha": 0.6}, silent)
-    decode_to_file(items(NUMBER + 1), louder, path, {"beam": 4, "alpha": 0.6}, silent)  # lines that came since
+    decode_to_file(items(NUMBER + 1), louder, path, {"beam": 4, "alpha": 0.6}, silent)  # lines added since
     assert Path(path).read_text() == f"{EXPECTED}{NUMBER}!\n"
 
 
@@ -257,7 +259,7 @@ def test_two_processes_do_not_write_one_file(small_windows, tmp_path):
     assert Path(path).read_text() == EXPECTED
 
 
-def test_nothing_gives_an_empty_file_and_a_failure_no_file(tmp_path):
+def test_no_input_gives_an_empty_file_and_a_failure_no_file(tmp_path):
     decode_to_file(items(0), louder, str(tmp_path / "out"), {}, silent)
     assert (tmp_path / "out").read_bytes() == b""
     with pytest.raises(Killed):
@@ -271,12 +273,12 @@ def test_nothing_gives_an_empty_file_and_a_failure_no_file(tmp_path):
 def decoder(run, *arguments: str, **options) -> subprocess.Popen:
     command = [sys.executable, "-m", "t2t_repro.bin.t2t_decoder", f"--output_dir={run.directory}", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)  # so that the program hides what TensorFlow prints about itself
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)  # so that the program hides TensorFlow's own messages
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, **options)
 
 
 def kill_in_window(child: subprocess.Popen, record: Path, number: int, delay: float) -> None:
-    """SIGKILL some time after that many windows are written."""
+    """Sends SIGKILL `delay` seconds after `number` windows were written."""
     deadline = time.monotonic() + 200
     while not (record.exists() and json.loads(record.read_text())["windows"] >= number):
         assert child.poll() is None and time.monotonic() < deadline
@@ -295,7 +297,7 @@ def kill_in_window(child: subprocess.Popen, record: Path, number: int, delay: fl
         ("--sampling_temperature=1", "--n_best=2"),
     ],
 )
-def test_decoder_killed_twice_makes_the_same_bytes(trained, program, tmp_path, further):
+def test_decoder_killed_twice_writes_the_same_bytes(trained, program, tmp_path, further):
     rng = random.Random(1)
     sources = [source for source, _ in train_pairs()]
     lines = [" ".join(rng.choices(sources, k=1 + number % 2)) if number % 50 else "" for number in range(6_000)]
@@ -326,7 +328,7 @@ def test_decoder_answers_a_pipe_that_stays_open(trained):
 
 
 def test_decoder_ends_while_a_pipe_stays_open(trained):
-    """Interrupted, or with its reader gone, it waits for no further line."""
+    """The decoder ends without further input if it is interrupted or its reader has exited."""
     with decoder(trained, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as child:
         watchdog = threading.Timer(200, child.kill)
         watchdog.start()

@@ -1,4 +1,4 @@
-"""t2t_repro.load: a run, several runs as one, and an export, for any number of threads."""
+"""t2t_repro.load of a run, an ensemble and an export, from any number of threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAIRS = [("3 red cats", "3 rote Katzen"), ("old dogs", "alte Hunde"), ("12", "")
 
 
 def saved(folder: Path, vocabulary: str, seed: int) -> str:
-    """A run that was never trained, which is no matter here."""
+    """Returns the directory of an untrained run."""
     run = Run(str(folder), PROBLEM, SMALL, "", 1, "float32", Vocabulary(vocabulary).sha256).start(vocabulary)
     Checkpoints(run, {"model": random_model(PROBLEM.vocab_size, seed=seed)}, keep=1).save(1)
     return run.directory
@@ -40,13 +40,13 @@ def exported(runs, tmp_path_factory) -> str:
     return export(runs[0], str(tmp_path_factory.mktemp("exported")))
 
 
-def test_an_ensemble_has_the_mean_of_probabilities(runs):
+def test_ensemble_averages_probabilities(runs):
     each = [[log_p for _, log_p in t2t_repro.load(run).score_tokens(PAIRS)[0]] for run in runs]
     both = [log_p for _, log_p in t2t_repro.load(runs).score_tokens(PAIRS)[0]]
     np.testing.assert_allclose(np.exp(both), np.mean(np.exp(each), axis=0), rtol=1e-4)
 
 
-def test_an_ensemble_has_one_vocabulary(runs, tmp_path):
+def test_ensemble_requires_one_vocabulary(runs, tmp_path):
     vocabulary = str(tmp_path / "vocabulary.model")
     learn_vocabulary([source for source, _ in train_pairs()], vocabulary, "bpe", 300)
     run = Run(str(tmp_path / "other"), PROBLEM, SMALL, "", 1, "float32", Vocabulary(vocabulary).sha256)
@@ -55,7 +55,7 @@ def test_an_ensemble_has_one_vocabulary(runs, tmp_path):
         t2t_repro.load([runs[0], run.directory])
 
 
-def test_an_export_answers_as_its_run_does_to_all_threads(runs, exported):
+def test_export_gives_its_runs_results_in_every_thread(runs, exported):
     model, translator = t2t_repro.load(exported), t2t_repro.load(runs[0])
     assert (model.path, model.hparams) == (exported, translator.hparams)
     assert t2t_repro.load(str(Path(exported).parent)).path == exported
@@ -73,7 +73,7 @@ def test_an_export_answers_as_its_run_does_to_all_threads(runs, exported):
     assert model.translate(TEXTS, beam_size=1) == translator.translate(TEXTS, beam_size=1)
 
 
-def test_what_cannot_be_loaded_or_asked_for(exported, tmp_path):
+def test_errors_of_loading_and_of_arguments(exported, tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no run"):
         t2t_repro.load(str(tmp_path))
     with pytest.raises(ValueError, match="is an export, which has no checkpoints to average"):

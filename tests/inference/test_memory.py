@@ -1,4 +1,4 @@
-"""t2t_repro.inference.memory: batches run in parallel only as far as this machine has the memory for them."""
+"""t2t_repro.inference.memory: as many batches run in parallel as fit into memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ GIB = 1 << 30
 
 
 @pytest.mark.parametrize(("total", "batches"), [(64 * GIB, 37), (4 * GIB, 2), (GIB, 1), (None, 1)])
-def test_batches_in_memory_fill_half_of_it(monkeypatch, total, batches):
-    """2,048 tokens of 37,000 subwords, 12 bytes a logit: 867 MiB."""
+def test_batches_in_memory_fill_half_of_memory(monkeypatch, total, batches):
+    """2,048 tokens of 37,000 subwords at 12 bytes per logit need 867 MiB."""
     monkeypatch.setattr(memory, "total_bytes", lambda: total)
     assert batches_in_memory(2_048, 37_000) == batches
 
@@ -24,7 +24,7 @@ def test_batches_in_memory_fill_half_of_it(monkeypatch, total, batches):
     ("total", "cores", "expected"),
     [(64 * GIB, 2, SEARCH_BYTES), (64 * GIB, 64, GIB // 2), (8 * GIB, 16, GIB // 4), (None, 64, SEARCH_BYTES)],
 )
-def test_batch_bytes_are_the_share_of_one_core(monkeypatch, total, cores, expected):
+def test_batch_bytes_are_split_among_the_cores(monkeypatch, total, cores, expected):
     monkeypatch.setattr(memory, "total_bytes", lambda: total)
     assert batch_bytes(cores) == expected
 
@@ -36,14 +36,14 @@ def test_search_bytes_count_beams_times_vocabulary():
     assert search_bytes(ensemble, 37_000, 64, 3) > 64 * 12 * 37_000
 
 
-def test_evaluation_runs_no_more_batches_than_memory_holds(trained, monkeypatch):
+def test_evaluation_runs_only_batches_that_fit_into_memory(trained, monkeypatch):
     asked = []
 
-    def at_once(function, batches, most=None):
+    def parallel_map(function, batches, most=None):
         asked.append(most)
-        return parallel.at_once(function, batches, most)
+        return parallel.parallel_map(function, batches, most)
 
-    monkeypatch.setattr(evaluator, "at_once", at_once)
+    monkeypatch.setattr(evaluator, "parallel_map", parallel_map)
     monkeypatch.setattr(memory, "total_bytes", lambda: 1)
     evaluator.evaluate(trained.directory, beam_size=1)
     assert asked == [1]

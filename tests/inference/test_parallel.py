@@ -1,4 +1,4 @@
-"""A batch on each core: how many at once, in which order they come back, and that nothing else changes."""
+"""Parallel batches: their number, the order of results, and no other effect."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def test_batches_fill_the_cores(monkeypatch, machine, threads, gpus, expected):
     monkeypatch.setattr(parallel, "usable_cores", lambda: machine)
     monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: threads)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU:0"] * gpus)
-    assert parallel.batches_at_once() == expected
+    assert parallel.num_parallel_batches() == expected
 
 
-def test_they_are_computed_together_and_come_in_order(monkeypatch):
-    monkeypatch.setattr(parallel, "batches_at_once", lambda: 3)
-    all_three = threading.Barrier(3, timeout=30)  # is passed by three at a time, or by none
+def test_batches_run_in_parallel_and_return_in_order(monkeypatch):
+    monkeypatch.setattr(parallel, "num_parallel_batches", lambda: 3)
+    all_three = threading.Barrier(3, timeout=30)  # passed only when three threads run in parallel
 
     def squared(number: int) -> int:
         all_three.wait()
         return number * number
 
-    assert list(parallel.at_once(squared, range(9))) == [number * number for number in range(9)]
-    assert list(parallel.at_once(squared, [])) == []
+    assert list(parallel.parallel_map(squared, range(9))) == [number * number for number in range(9)]
+    assert list(parallel.parallel_map(squared, [])) == []
 
 
-def test_no_more_than_the_most_run_at_once(monkeypatch):
-    monkeypatch.setattr(parallel, "batches_at_once", lambda: 4)
+def test_most_limits_parallel_batches(monkeypatch):
+    monkeypatch.setattr(parallel, "num_parallel_batches", lambda: 4)
     running: list[int] = []
 
     def counted(number: int) -> int:
@@ -44,24 +44,24 @@ def test_no_more_than_the_most_run_at_once(monkeypatch):
         running.remove(number)
         return seen
 
-    assert max(parallel.at_once(counted, range(12), most=2)) == 2
+    assert max(parallel.parallel_map(counted, range(12), most=2)) == 2
 
 
-def test_an_error_is_that_of_the_batch_and_ends_the_others(monkeypatch):
-    monkeypatch.setattr(parallel, "batches_at_once", lambda: 2)
-    begun = []
+def test_error_of_a_batch_is_raised_and_stops_the_others(monkeypatch):
+    monkeypatch.setattr(parallel, "num_parallel_batches", lambda: 2)
+    started = []
 
     def fails(number: int) -> None:
-        begun.append(number)
+        started.append(number)
         time.sleep(0.05)
         raise ValueError(f"batch {number}")
 
     with pytest.raises(ValueError, match="batch 0"):
-        list(parallel.at_once(fails, range(50)))
-    assert len(begun) < 50
+        list(parallel.parallel_map(fails, range(50)))
+    assert len(started) < 50
 
 
-def test_threads_stay_as_they_are_once_something_was_computed():
+def test_threads_cannot_change_after_the_first_computation():
     tf.constant(1)
     before = tf.config.threading.get_intra_op_parallelism_threads()
     parallel.set_threads(before + 1)

@@ -1,4 +1,4 @@
-"""Text in, text out: order, empty lines, n-best lists, over-long text, and what each wrong argument is told."""
+"""Translator: order, empty lines, n-best lists, truncation, and the message for each invalid argument."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXTS = ["3 red cats and 4 old dogs", "12", "a word it never saw: Straßenbahn",
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory) -> Translator:
-    """Random weights, so that its text is nonsense, and a real vocabulary."""
+    """Returns a translator with random weights, whose output is nonsense, and a real vocabulary."""
     path = str(tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
     learn_vocabulary([side for pair in train_pairs() for side in pair], path, "bpe", PROBLEM.vocab_size)
     model = random_model(PROBLEM.vocab_size, max_positions=LIMIT, beam_size=3)
@@ -33,30 +33,30 @@ def translator(tmp_path_factory) -> Translator:
 
 
 def test_order_is_kept(translator):
-    """Sentences are batched by length, and come back in the places they had."""
+    """Sentences are batched by length and returned in the order of the input."""
     alone = [translator.translate([text])[0] for text in TEXTS]
     assert len(set(alone)) == len(TEXTS)
     assert translator.translate(TEXTS) == alone
     assert translator.translate(TEXTS[::-1]) == alone[::-1]
 
 
-def test_more_text_than_a_batch_holds(translator, monkeypatch):
+def test_several_batches(translator, monkeypatch):
     few = translator.translate(TEXTS)
     monkeypatch.setattr("t2t_repro.inference.translator.BATCH_TOKENS", 40)
     assert translator.translate(TEXTS * 3) == few * 3
 
 
-def test_an_empty_line_gives_an_empty_line(translator):
+def test_empty_line_gives_an_empty_line(translator):
     assert translator.translate(["", TEXTS[0], "", ""]) == ["", translator.translate([TEXTS[0]])[0], "", ""]
     assert translator.n_best(["", "12"], 2)[0] == [("", 0.0)]
 
 
-def test_nothing_gives_nothing(translator):
+def test_empty_input(translator):
     assert translator.translate([]) == []
     assert translator.score([]) == []
 
 
-def test_the_n_best(translator):
+def test_n_best(translator):
     for n in (1, 2, 3):
         for text, best in zip(TEXTS, translator.n_best(TEXTS, n), strict=True):
             assert 1 <= len(best) <= n and len({text.strip() for text, _ in best}) == len(best)
@@ -65,14 +65,14 @@ def test_the_n_best(translator):
             assert best[0][0] == translator.translate([text])[0]
 
 
-def test_the_beam_holds_at_least_n(translator):
-    """The run's has 3."""
+def test_beam_is_at_least_n(translator):
+    """The beam size of the run is 3."""
     assert translator.n_best(TEXTS[:1], 8) == translator.n_best(TEXTS[:1], 8, beam_size=8)
     assert translator.n_best(TEXTS[:1], 2) == translator.n_best(TEXTS[:1], 2, beam_size=3)
 
 
-def test_no_two_of_the_n_best_differ_in_space_alone(translator, monkeypatch):
-    """The beam holds "12", " 12" and "12" in other pieces, with the best score first, and two others."""
+def test_n_best_differ_in_more_than_space(translator, monkeypatch):
+    """The beam holds "12", " 12" and "12" as other subwords, best score first, and two other texts."""
     texts = [" 12", "12", "13", "12 ", "1 2"]
     found = Hypotheses(tf.ones([1, 5, 1], tf.int32), -tf.range(1.0, 6.0)[None])
     monkeypatch.setattr(translator, "search", lambda *_: found)
@@ -81,8 +81,9 @@ def test_no_two_of_the_n_best_differ_in_space_alone(translator, monkeypatch):
     assert translator.n_best(["12"], 2, beam_size=5) == [[(" 12", -1.0), ("13", -3.0)]]
 
 
-def test_a_beam_and_alpha_of_ones_own(translator):
-    """Given, they replace those of the run: with alpha 0 a score is a log-probability, the shorter the likelier."""
+def test_explicit_beam_and_alpha(translator):
+    """Arguments replace the defaults of the run. With alpha 0 a score is a log-probability: the shorter the
+    likelier."""
     (shorter,), (longer,) = (translator.n_best(["3 red cats"], 5, beam_size=5, alpha=alpha) for alpha in (0.0, 3.0))
     assert np.mean([score for _, score in shorter]) < np.mean([score for _, score in longer])
 
@@ -103,7 +104,7 @@ def test_wrong_arguments(translator, arguments, message):
         translator.n_best(TEXTS, **arguments)
 
 
-def test_text_that_is_too_long_is_cut_and_said(translator):
+def test_long_text_is_truncated_and_reported(translator):
     said: list[tuple[int, str]] = []
     long = "3 red cats and " * 30
     (ids,) = translator.vocabulary.encode([long])
@@ -115,27 +116,27 @@ def test_text_that_is_too_long_is_cut_and_said(translator):
     assert translator.vocabulary.decode(found.ids[:, 0].numpy().tolist()) == [cut[0][0]]
 
 
-def test_a_score_is_the_sum_of_log_probabilities(translator):
-    """One pair at a time, by the model itself; the end of the target counts."""
+def test_score_is_the_sum_of_log_probabilities(translator):
+    """Compares with the model itself, one pair at a time. The EOS of the target counts."""
     pairs = [*train_pairs()][:3] + [("old dogs", "")]
     for (source, target), score in zip(pairs, translator.score(pairs), strict=True):
         (source_ids, target_ids) = translator.vocabulary.encode([source, target])
-        # one more token than there is, for Keras warns about a softmax over one; it changes nothing before it
+        # one extra token, as Keras warns about a softmax over one; previous positions are not affected
         inputs = {"inputs": tf.constant([source_ids]), "targets": tf.constant([[*target_ids, 1]])}
         log_p_LV = tf.nn.log_softmax(translator.model(inputs))[0].numpy()
         expected = sum(log_p_LV[place, token] for place, token in enumerate(target_ids))
         assert score == pytest.approx(expected, rel=1e-4)
 
 
-def test_pairs_that_are_too_long_are_not_scored_and_reported(translator):
-    """A side of half a million tokens would take a terabyte for one matrix of weights."""
+def test_long_pairs_are_reported_and_not_scored(translator):
+    """A side of half a million tokens would take a terabyte for one matrix of attention weights."""
     said: list[tuple[int, str]] = []
     short, long = ("old dogs", "alte Hunde"), "3 red cats and " * 50_000
     pairs = [short, (long, "drei"), ("3", long), short]
     tokens = translator.score_tokens(pairs, report=lambda *each: said.append(each))
     counts = [len(ids) for ids in translator.vocabulary.encode([long, long])]
     assert said == [
-        (number, f"has {count:,} tokens on a side; at most {LIMIT} are scored")
+        (number, f"has {count:,} tokens per side; at most {LIMIT} are scored")
         for number, count in enumerate(counts, start=1)
     ]
     assert tokens[1] == tokens[2] == [] and [piece for piece, _ in tokens[3]][-1] == "</s>"
@@ -144,10 +145,10 @@ def test_pairs_that_are_too_long_are_not_scored_and_reported(translator):
     assert translator.score([(long, "")]) == [-math.inf]
 
 
-# What else can be asked for.
+# Prefixes, minimum length, sampling and scoring.
 
 
-def test_a_translation_begins_with_its_prefix(translator):
+def test_translation_starts_with_its_prefix(translator):
     prefixes = ["3 rote", "", "ein Wort", "", "3"]
     found = translator.n_best(TEXTS, 2, prefixes=prefixes)
     free = translator.n_best(TEXTS, 2)
@@ -159,10 +160,10 @@ def test_a_translation_begins_with_its_prefix(translator):
         translator.translate(TEXTS, prefixes=["3"])
 
 
-def test_a_translation_has_its_least_length(translator):
+def test_translation_has_its_minimum_length(translator):
     free, longer = translator.translate(TEXTS), translator.translate(TEXTS, min_length=30)
     lengths = [len(ids) - 1 for ids in translator.vocabulary.encode(free)]
-    assert min(lengths) < 30  # so that it is about something
+    assert min(lengths) < 30  # otherwise the next assertion would show nothing
     source_BM = tf.constant(translator.vocabulary.encode(["12"]))
     ids = translator.search(source_BM, 1, 0.6, 4, min_length=30).ids.numpy()[0, 0].tolist()
     assert ids.index(1) >= 30
@@ -172,7 +173,7 @@ def test_a_translation_has_its_least_length(translator):
         translator.translate(TEXTS, min_length=-1)
 
 
-def test_samples_are_the_same_whatever_is_sampled_with_them(translator, monkeypatch):
+def test_samples_are_independent_of_the_batch(translator, monkeypatch):
     several = translator.sample(TEXTS, 3, temperature=0.8, top_k=20, seed=5)
     assert [len(samples) for samples in several] == [3] * len(TEXTS)
     assert len({text for samples in several for text, _ in samples}) > len(TEXTS)
@@ -180,7 +181,9 @@ def test_samples_are_the_same_whatever_is_sampled_with_them(translator, monkeypa
     one_each = translator.sample(TEXTS[::-1], 1, temperature=0.8, top_k=20, seed=5)[::-1]
     first = [samples[0] for samples in several]
     for (text, log_p), other in zip(alone + [samples[0] for samples in one_each], several[3] + first, strict=True):
-        assert text == other[0] and log_p == pytest.approx(other[1], rel=1e-4)  # products of other sizes are rounded
+        assert text == other[0] and log_p == pytest.approx(
+            other[1], rel=1e-4
+        )  # rounding differs between sizes of products
     assert translator.sample(TEXTS, 3, temperature=0.8, top_k=20, seed=6) != several
     monkeypatch.setattr("t2t_repro.inference.translator.BATCH_TOKENS", 40)
     in_parts = translator.sample(TEXTS, 3, temperature=0.8, top_k=20, seed=5)
@@ -188,13 +191,13 @@ def test_samples_are_the_same_whatever_is_sampled_with_them(translator, monkeypa
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-45, 5e-324])
-def test_a_temperature_near_zero_is_greedy(translator, temperature):
-    """float32 ends at 1e-45."""
+def test_temperature_near_zero_is_greedy(translator, temperature):
+    """The smallest float32 is 1e-45."""
     sampled = translator.sample(TEXTS, temperature=temperature)
     assert [text for ((text, _),) in sampled] == [text for ((text, _),) in translator.sample(TEXTS, top_k=1)]
 
 
-def test_the_likeliest_token_alone_is_greedy(translator):
+def test_top_1_sampling_is_greedy(translator):
     sampled = translator.sample(TEXTS, top_k=1)
     best = translator.n_best(TEXTS, 1, beam_size=1, alpha=0.0)
     assert [samples[0][0] for samples in sampled] == [hypotheses[0][0] for hypotheses in best]
@@ -232,13 +235,13 @@ def test_wrong_arguments_of_sampling(translator, arguments, message):
         (lambda model: Parser(model).parse([["We"], "12"]), "sentence 2"),
     ],
 )
-def test_one_string_is_no_list_of_texts(translator, call, name):
-    """Python would go through its letters."""
+def test_single_string_is_refused(translator, call, name):
+    """Python would iterate over its characters."""
     with pytest.raises(ValueError, match=f"^{name} must be a list of strings. Received: one string, '12'; give a list"):
         call(translator)
 
 
-def test_a_string_of_two_letters_is_no_pair(translator):
+def test_string_of_two_characters_is_not_a_pair(translator):
     with pytest.raises(ValueError, match="^pair 2 must be a source and a target. Received: '12'; give "):
         translator.score([("a", "b"), "12"])
 
@@ -252,7 +255,7 @@ def test_scores_of_tokens(translator):
 
 
 def test_every_core_has_a_batch(translator, monkeypatch):
-    """Few sentences too are shared, and what is found is the same."""
+    """Even a few sentences are split among the cores, with the same result."""
     best, pairs = translator.n_best(TEXTS, 2), [(text, "12 große Katzen") for text in TEXTS]
     scores, batches = translator.score(pairs), []
 
@@ -261,15 +264,15 @@ def test_every_core_has_a_batch(translator, monkeypatch):
         return Translator.search(translator, source_BM, *arguments)
 
     monkeypatch.setattr(translator, "search", search)
-    monkeypatch.setattr(parallel, "batches_at_once", lambda: 3)
+    monkeypatch.setattr(parallel, "num_parallel_batches", lambda: 3)
     shared = translator.n_best(TEXTS, 2)
     assert len(batches) > 1 and sum(batches) == len(TEXTS)
     assert [[text for text, _ in found] for found in shared] == [[text for text, _ in found] for found in best]
     np.testing.assert_allclose(translator.score(pairs), scores, rtol=1e-5)
 
 
-def test_threads_get_what_one_gets(translator):
-    """A translator of its own, so that the threads make its graphs too."""
+def test_threads_get_the_same_results(translator):
+    """Uses a new translator, so that the threads trace its graphs too."""
     shared = Translator(translator.model, translator.vocabulary, translator.hparams)
     pairs = [(text, "12 große Katzen") for text in TEXTS]
     works = [

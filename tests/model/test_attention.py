@@ -1,4 +1,4 @@
-"""Multi-head attention (section 3.2.2): heads against a loop in float64, and sizes that are free of each other."""
+"""Multi-head attention (section 3.2.2): heads against a loop in float64, and independent sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def called(layer, x_BLD, memory_BMD=None, **keywords):
-    """The layer without a mask."""
+    """Calls the layer without a mask."""
     return layer(x_BLD, x_BLD if memory_BMD is None else memory_BMD, np.zeros((1, 1), np.float32), **keywords)
 
 
@@ -30,7 +30,7 @@ def weights_of(layer) -> dict[str, np.ndarray]:
 
 
 def by_heads(layer, x, memory, num_heads):
-    """Concat(head_1, ..., head_h) W_O, one head at a time (section 3.2.2)."""
+    """Returns Concat(head_1, ..., head_h) W_O, computed one head at a time (section 3.2.2)."""
     w = weights_of(layer)
     w_q, w_k, w_v = (np.split(w[name], num_heads, axis=1) for name in ("w_q", "w_k", "w_v"))
     heads = []
@@ -48,14 +48,14 @@ def test_heads_of_any_size(num_heads, d_k, d_v):
     np.testing.assert_allclose(called(layer, x), by_heads(layer, x, x, num_heads), rtol=1e-4, atol=1e-5)
 
 
-def test_four_matrices_and_no_bias():
+def test_weights_are_four_matrices_without_biases():
     layer = MultiHeadAttention(12, 3, 4, 5)
     shapes = {name: array.shape for name, array in weights_of(layer).items()}
     assert shapes == {"w_q": (12, 12), "w_k": (12, 12), "w_v": (12, 15), "w_o": (15, 12)}
 
 
-def test_dropout_falls_on_weights_and_by_site():
-    """With one key its weight is 1, so an output is 0 or twice as large as without dropout."""
+def test_dropout_applies_to_weights_with_a_mask_per_site():
+    """A single key has weight 1, so that an output is 0 or twice as large as without dropout."""
     x, memory = normal(50, 1, 4), normal(50, 1, 4)
     layers = [MultiHeadAttention(4, 1, 4, 4, attention_dropout=0.5, site=site) for site in ("a", "b")]
     plain, dropped = called(layers[0], x, memory).numpy(), called(layers[0], x, memory, seed=seed(1, 2)).numpy()

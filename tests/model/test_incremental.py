@@ -1,4 +1,5 @@
-"""Decoding position by position gives the logits of the forward pass over whole targets, also of a changed model."""
+"""Decoding position by position gives the logits of the forward pass over complete targets, also for modified
+models."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ SOURCE = np.pad(random_ids(RNG, VOCAB, 3, 5), [(0, 0), (0, 2)])
 TARGET = random_ids(RNG, VOCAB, 3, 6)
 
 
-def whole(model: Transformer) -> np.ndarray:
-    """[B, L, V]"""
+def full_logits(model: Transformer) -> np.ndarray:
+    """Returns [B, L, V] of the full forward pass."""
     return model({"inputs": tf.constant(SOURCE), "targets": tf.constant(TARGET)}).numpy()
 
 
 def step_by_step(model: Transformer, width: int = 1, int8: bool = False) -> np.ndarray:
-    """[B, W, L, V]: W beams that hold the same target, each of which sees its own keys alone."""
+    """Returns [B, W, L, V]: W beams with the same target, each of which sees only its own keys."""
     batch, length = TARGET.shape
     step = DecodingStep(model, int8)
     memories = source_keys_values(model, model.encode(tf.constant(SOURCE)))
@@ -76,12 +77,12 @@ CHANGES = {
 
 @pytest.mark.parametrize("positions", ["sinusoid", "learned"])
 @pytest.mark.parametrize("name", CHANGES)
-def test_step_by_step_decoding_gives_the_logits_of_the_whole_sequence(monkeypatch, name, positions):
-    plain = whole(random_model(VOCAB, positions=positions))
+def test_step_by_step_decoding_gives_the_logits_of_the_full_sequence(monkeypatch, name, positions):
+    plain = full_logits(random_model(VOCAB, positions=positions))
     for change in CHANGES[name]:
         monkeypatch.setattr(*change)
     model = random_model(VOCAB, positions=positions)
-    expected = whole(model)
+    expected = full_logits(model)
     assert (np.abs(expected - plain).max() > 1e-2) == (name != "none")
     scale = np.abs(expected).max()
     for width in (1, 3):
@@ -95,6 +96,6 @@ def test_changed_models_decode_in_8_bit_integers(monkeypatch, dtype, name):
     for change in CHANGES[name]:
         monkeypatch.setattr(*change)
     model = random_model(VOCAB, d_model=64, d_ff=96, num_layers=1, dtype=dtype)
-    expected = whole(model)
+    expected = full_logits(model)
     furthest = np.abs(step_by_step(model, int8=True)[:, 0] - expected).max() / np.abs(expected).max()
     assert 0 < furthest < 0.1

@@ -1,4 +1,4 @@
-"""Products in 8-bit integers against their formula, and decoding by them."""
+"""Products of 8-bit integers against their formula, and decoding with them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from t2t_repro.model.incremental import DecodingStep
 pytestmark = pytest.mark.numeric
 
 RNG = np.random.default_rng(1)
-NEAR = 2e-2  # scores: a number between two steps may be rounded to either, which moves a logit by 1/127 of its spread
+NEAR = (
+    2e-2  # scores: a number halfway between steps may be rounded to either, which moves a logit by 1/127 of its spread
+)
 TEXTS = ["3 red cats and 4 old dogs", "", "12 big cows", "12 big cows and 1 red dog"]
 
 
@@ -26,7 +28,8 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def extremes(count: int, length: int) -> np.ndarray:
-    """[count, length] of -1 to 1, no row without 1 or -1: all 1, all -1, alternating, random signs, random."""
+    """Returns [count, length] of -1 to 1, with a 1 or -1 in each row: all 1, all -1, alternating, random signs,
+    random."""
     rows = np.sign(normal(count, length))
     rows[:3] = np.stack([np.ones(length), -np.ones(length), np.arange(length) % 2 * 2 - 1])[:count]
     rows[5:, 1:] *= RNG.uniform(0, 1, rows[5:, 1:].shape).astype(np.float32)
@@ -35,13 +38,15 @@ def extremes(count: int, length: int) -> np.ndarray:
 
 @pytest.mark.parametrize("inputs", [1, 2, 3, 16, 65, 512, 4_096])
 def test_product_is_the_sum_of_integers_at_the_limits(inputs):
-    """Weights to 64 and rows to 127, all of one sign too: scales are 1, so the product is the sum of the integers.
+    """Weights up to 64 and rows up to 127, also of one sign: scales are 1, so that the product is the sum of the
+    integers.
 
-    float32 holds sums to 2^24; beyond, and for the kernel's scales, at most eight roundings move them by 2^-24 each.
+    float32 represents sums to 2^24 exactly. Beyond, and for the kernel's scales, at most eight roundings move a sum by
+    2^-24 each.
     """
     for outputs in (1, 3, 33, 256):
         weight_IO = np.rint(64 * extremes(outputs, inputs).T)
-        product = tf.function(int8.int8_map(weight_IO), autograph=False, reduce_retracing=True)
+        product = tf.function(int8.int8_linear(weight_IO), autograph=False, reduce_retracing=True)
         for rows in (1, 2, 5, 37):
             x_NI = np.rint(127 * extremes(rows, inputs))
             expected = x_NI.astype(np.int64) @ weight_IO.astype(np.int64)
@@ -50,30 +55,32 @@ def test_product_is_the_sum_of_integers_at_the_limits(inputs):
 
 @pytest.mark.parametrize("result", ["float32", "bfloat16"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_product_is_the_plain_one(dtype, result):
-    """Rows and columns are integers off by at most 0.3, times a power of two: no rounding is near a half. In one graph
-    for all numbers of rows, since the packed matrix is kept."""
+def test_product_equals_the_reference(dtype, result):
+    """Rows and columns are integers plus at most 0.3, times a power of two: no value is close to a half.
+
+    One graph serves all numbers of rows, since it keeps the packed matrix.
+    """
     weight_IO, bias_O = np.rint(64 * extremes(96, 64).T) * 2.0 ** RNG.integers(-9, 9, 96), normal(96)
     smaller = np.abs(weight_IO) < np.abs(weight_IO).max(axis=0)
     given_IO = weight_IO + smaller * RNG.uniform(-0.3, 0.3, weight_IO.shape) * np.abs(weight_IO).max(axis=0) / 64
     product = tf.function(
-        int8.int8_map(given_IO.astype(np.float32), bias_O, result), autograph=False, reduce_retracing=True
+        int8.int8_linear(given_IO.astype(np.float32), bias_O, result), autograph=False, reduce_retracing=True
     )
     for rows in (1, 4, 7, 256, 0, 5):
         steps_NI, scales_N1 = np.rint(127 * extremes(rows, 64)), 2.0 ** RNG.integers(-20, 20, (rows, 1))
-        off_NI = RNG.choice([-0.25, 0, 0.25], (rows, 64)) * (np.abs(steps_NI) < 32)  # what bfloat16 holds exactly
+        off_NI = RNG.choice([-0.25, 0, 0.25], (rows, 64)) * (np.abs(steps_NI) < 32)  # exact in bfloat16
         y_NO = product(tf.cast(tf.constant((steps_NI + off_NI) * scales_N1, tf.float32), dtype))
         assert y_NO.dtype == result and y_NO.shape == (rows, 96)
         expected = steps_NI @ weight_IO * scales_N1
-        # ten roundings to float32: eight of the product, the bias, the sum; one to bfloat16
+        # ten roundings to float32: eight in the product, the bias, the sum; one to bfloat16
         tolerance = (np.abs(expected) + np.abs(bias_O)) * (10 * 2**-24 if result == "float32" else 2**-8)
         assert np.all(np.abs(tf.cast(y_NO, tf.float64) - expected - bias_O) <= tolerance)
 
 
-def test_product_is_near_that_of_the_numbers():
-    """Each number is rounded by at most half a step, a 127th or a 64th of the largest beside it."""
+def test_product_is_close_to_that_of_the_unrounded_numbers():
+    """Rounding moves each number by at most half a step: a 127th or a 64th of the maximum of its row or column."""
     x_NI, weight_IO = normal(37, 200) * np.exp(3 * normal(37, 1)), normal(200, 96) * np.exp(normal(96))
-    y_NO = tf.function(int8.int8_map(weight_IO), autograph=False)(tf.constant(x_NI)).numpy()
+    y_NO = tf.function(int8.int8_linear(weight_IO), autograph=False)(tf.constant(x_NI)).numpy()
     halves_N1 = np.abs(x_NI).max(axis=1, keepdims=True) / 127 / 2
     halves_1O = np.abs(weight_IO).max(axis=0, keepdims=True) / 64 / 2
     bound_NO = (np.abs(x_NI) + halves_N1).sum(axis=1, keepdims=True) * halves_1O
@@ -83,13 +90,13 @@ def test_product_is_near_that_of_the_numbers():
 
 
 def test_extremes():
-    product = tf.function(int8.int8_map(normal(16, 8)), autograph=False)
+    product = tf.function(int8.int8_linear(normal(16, 8)), autograph=False)
     x_NI = np.concatenate([np.zeros((1, 16)), 1e30 * normal(1, 16), 1e-25 * normal(1, 16), normal(1, 16)]).astype("f")
     y_NO = product(tf.constant(x_NI)).numpy()
     assert not y_NO[0].any() and np.isfinite(y_NO).all()
-    for row in range(1, 4):  # each is itself whatever lies beside it
+    for row in range(1, 4):  # a row does not depend on the others
         np.testing.assert_array_equal(product(tf.constant(x_NI[row : row + 1])).numpy()[0], y_NO[row])
-    nothing = tf.function(int8.int8_map(np.zeros((16, 8), np.float32)), autograph=False)
+    nothing = tf.function(int8.int8_linear(np.zeros((16, 8), np.float32)), autograph=False)
     assert not nothing(tf.constant(x_NI)).numpy().any()
 
 
@@ -98,14 +105,14 @@ def found(ensemble: Ensemble, source_BM: np.ndarray) -> list[np.ndarray]:
     return [each.numpy() for each in search(tf.constant(source_BM))]
 
 
-def test_weights_that_are_fixed_are_the_same_weights():
+def test_fixed_weights_are_the_same_weights():
     model, source_BM = random_model(), random_ids(RNG, 11, 4, 6)
     for ours, theirs in zip(found(FixedEnsemble([model]), source_BM), found(Ensemble([model]), source_BM), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
-def test_every_product_of_a_step_is_near(dtype):
+def test_every_product_of_a_step_is_close(dtype):
     model = random_model(dtype=dtype, d_model=64, d_ff=96)
     plain, rounded = DecodingStep(model), DecodingStep(model, int8=True)
     inputs = {id(weight): weight.shape[0] for weight in model.weights} | {id(model.embedding): 64}
@@ -121,9 +128,11 @@ def test_every_product_of_a_step_is_near(dtype):
         assert 0 < furthest < 0.05
 
 
-def test_a_run_decodes_by_them(trained):
-    """What is found by them has nearly the log-probability that the weights themselves give it: at most 0.05 a token,
-    the size of a few steps of 1/64 of this model's logits."""
+def test_run_decodes_with_8_bit_integers(trained):
+    """The log-probability of each translation is within 0.05 per token of that with the original weights.
+
+    That is a few steps of 1/64 of this model's logits.
+    """
     plain, rounded = t2t_repro.load(trained.directory), t2t_repro.load(trained.directory, int8=True)
     assert isinstance(rounded, Translator) and rounded.ensemble.int8 and not plain.ensemble.int8
     source_BM = tf.ragged.constant(plain.vocabulary.encode([text for text in TEXTS if text]), tf.int32).to_tensor()
@@ -135,8 +144,8 @@ def test_a_run_decodes_by_them(trained):
         assert all(difference_B > 0) and all(difference_B < 0.05 * tokens_B)
 
 
-def test_decoding_is_that_by_their_formula(trained, monkeypatch):
-    """The same integers multiplied in float32, which holds their sums exactly, find the same translations."""
+def test_decoding_equals_that_of_the_formula(trained, monkeypatch):
+    """The same integers multiplied in float32, which represents their sums exactly, give the same translations."""
     found = t2t_repro.load(trained.directory, int8=True).n_best(TEXTS, 2)
 
     def plain(x_NI: tf.Tensor, matrix: int8.Int8Matrix) -> tf.Tensor:
@@ -149,7 +158,7 @@ def test_decoding_is_that_by_their_formula(trained, monkeypatch):
         assert [score for _, score in ours] == pytest.approx([score for _, score in theirs], abs=NEAR)
 
 
-def test_a_text_is_decoded_by_them_as_if_it_were_alone(trained):
+def test_decoding_with_8_bit_integers_is_independent_of_the_batch(trained):
     rounded = t2t_repro.load(trained.directory, int8=True)
     for text, together in zip(TEXTS, rounded.n_best(TEXTS, 2), strict=True):
         [alone] = rounded.n_best([text], 2)
@@ -158,7 +167,7 @@ def test_a_text_is_decoded_by_them_as_if_it_were_alone(trained):
 
 
 def saturating(x_NI: tf.Tensor, matrix: int8.Int8Matrix) -> tf.Tensor:
-    """What oneDNN computes without VNNI: rows shifted by 128, pairs of products added in 16 bits."""
+    """Returns the result of oneDNN without VNNI: rows shifted by 128, pairs of products added in 16 bits."""
     shifted_NI1, values_IO = (tf.cast(x_NI, tf.int32) + 128)[:, :, None], tf.cast(matrix.values_IO, tf.int32)
     products_NIO = shifted_NI1 * values_IO
     pairs_NIO = tf.clip_by_value(products_NIO[:, ::2] + products_NIO[:, 1::2], -(2**15), 2**15 - 1)
@@ -167,7 +176,7 @@ def saturating(x_NI: tf.Tensor, matrix: int8.Int8Matrix) -> tf.Tensor:
 
 
 @pytest.mark.parametrize(("largest_weight", "fault"), [(64, None), (65, "expected 825500, received 806350"), (127, "")])
-def test_products_that_saturate_are_found(monkeypatch, largest_weight, fault):
+def test_saturating_products_are_detected(monkeypatch, largest_weight, fault):
     monkeypatch.setattr(int8, "_quantized_matmul", saturating)
     monkeypatch.setattr(int8, "LARGEST_WEIGHT", largest_weight)
     if fault is None:
@@ -178,15 +187,15 @@ def test_products_that_saturate_are_found(monkeypatch, largest_weight, fault):
 
 
 @pytest.mark.parametrize("product", [float("nan"), 1.001, 0.0])
-def test_products_that_are_wrong_are_found(monkeypatch, product):
-    """Each product times a number."""
+def test_wrong_products_are_detected(monkeypatch, product):
+    """Multiplies each product by a number."""
     right = int8._quantized_matmul
     monkeypatch.setattr(int8, "_quantized_matmul", lambda x_NI, matrix: right(x_NI, matrix) * product)
     with pytest.raises(ValueError, match="products of 8-bit integers are wrong on this processor: expected"):
         int8.must_have_int8()
 
 
-def test_where_there_are_none(trained, monkeypatch):
+def test_missing_products_are_reported(trained, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["GPU:0"])
         with pytest.raises(ValueError, match="integers are for CPUs, and there is a GPU; decode without int8"):

@@ -1,4 +1,4 @@
-"""Each kernel beside its plain twin, value and gradient; and the layers' use of them."""
+"""Each kernel against a plain implementation, value and gradient; and the use of kernels in the layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.numeric
 RNG = np.random.default_rng(1)
 TOLERANCE = {"float32": 1e-5, "bfloat16": 0.02}
 
-# A sentence of one token has one key; TensorFlow's layers of Keras remark that a softmax over one score is always 1.
+# A sentence of one token has one key; Keras warns that a softmax over one score is always 1.
 ONE_KEY = pytest.mark.filterwarnings("ignore:You are using a softmax over axis -1:UserWarning")
 
 
@@ -30,7 +30,7 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def compare(found: list[Any], truth: list[Any], tolerance: float) -> None:
-    """Value and gradients, by their largest element."""
+    """Compares value and gradients, relative to their largest element."""
     for ours, theirs in zip(found, truth, strict=True):
         ours, theirs = (tf.cast(each, tf.float64).numpy() for each in (ours, theirs))
         assert ours.shape == theirs.shape
@@ -38,7 +38,7 @@ def compare(found: list[Any], truth: list[Any], tolerance: float) -> None:
 
 
 def rounded(dtype: str, *arrays: np.ndarray) -> list[Any]:
-    """Float32 tensors of values that `dtype` holds."""
+    """Returns float32 tensors of values that are exact in `dtype`."""
     return [tf.cast(tf.cast(each, dtype), tf.float32) for each in arrays]
 
 
@@ -46,14 +46,14 @@ def exact(*tensors: Any) -> list[Any]:
     return [tf.cast(each, tf.float64) for each in tensors]
 
 
-# Linear maps.
+# Linear layers.
 
 
 @pytest.mark.parametrize("activation", [None, tf.nn.relu, tf.nn.gelu])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("shape", [(6, 4), (3, 2, 4), (2, 3, 5, 4)])
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_linear_is_its_formula(dtype, shape, biased, activation):
+def test_linear_equals_its_formula(dtype, shape, biased, activation):
     x, upstream, *weights = rounded(dtype, normal(*shape), normal(*shape[:-1], 5), normal(4, 5), normal(5))
     weights = weights[: 1 + biased]
 
@@ -97,7 +97,7 @@ def test_narrow_linear_is_x_w_plus_b(dtype):
         compare([y], [x.numpy().astype(np.float64) @ weight + bias], TOLERANCE[dtype])
 
 
-def test_joined_products_are_each_product_and_computed_once():
+def test_joined_products_equal_each_product_and_are_computed_once():
     inputs, weights = [tf.constant(normal(2, 3, 4)) for _ in range(2)], tuple(normal(4, width) for width in (2, 2, 5))
     side_by_side, calls = kernels.narrow_linear(np.concatenate(weights, axis=1), dtype="float32"), []
     products = kernels.joined_products(weights, lambda x: calls.append(x) or side_by_side(x))
@@ -108,7 +108,7 @@ def test_joined_products_are_each_product_and_computed_once():
     assert len(calls) == 3
 
 
-def test_prepared_products_take_the_place_of_their_weights_inside():
+def test_prepared_products_replace_their_weights_in_the_context():
     x, prepared, other, bias = tf.constant(normal(2, 3, 4)), normal(4, 5), normal(4, 5), normal(5)
     twice = kernels.narrow_linear(2 * prepared, dtype="float32")
     with kernels.prepared_products({kernels.product_key(prepared): twice}):
@@ -120,7 +120,7 @@ def test_prepared_products_take_the_place_of_their_weights_inside():
     np.testing.assert_allclose(kernels.linear(x, prepared), x.numpy() @ prepared, rtol=1e-5, atol=1e-6)
 
 
-def test_prepared_products_are_those_of_one_thread():
+def test_prepared_products_belong_to_one_thread():
     x, weight = tf.constant(normal(3, 4)), normal(4, 5)
     found = []
     with kernels.prepared_products({kernels.product_key(weight): lambda x: x}):
@@ -130,8 +130,8 @@ def test_prepared_products_are_those_of_one_thread():
     np.testing.assert_allclose(found[0], x.numpy() @ weight, rtol=1e-5, atol=1e-6)
 
 
-def test_rows_that_are_carried_along_survive_loops_and_branches():
-    """A tensor from outside of a loop is used in two loops and after them: no shape made inside is used elsewhere."""
+def test_kept_rows_work_across_loops_and_branches():
+    """A tensor from outside is used in two loops and after them: no shape made in a loop is used elsewhere."""
     x, weight = normal(2, 3, 4), normal(4, 4)
 
     @tf.function(input_signature=[tf.TensorSpec([None, None, 4])], autograph=False)
@@ -178,8 +178,8 @@ EXTREMES = {
 
 
 @pytest.mark.parametrize("name", EXTREMES)
-def test_layer_norm_is_as_exact_as_the_plain_formula(name):
-    """Value and gradients, against float64: no more than a few times the error of the formula in float32."""
+def test_layer_norm_is_as_accurate_as_the_plain_formula(name):
+    """Value and gradients have at most a few times the error of the float32 formula, measured against float64."""
     arrays, upstream = [1 + 0.3 * normal(32), normal(32), EXTREMES[name]], tf.constant(normal(6, 32))
     ours, plain = (
         value_and_gradients(function, [tf.constant(each) for each in arrays], upstream)
@@ -207,7 +207,7 @@ def test_layer_norm_of_a_sum_gives_each_term_the_gradient(dtype):
 
 @pytest.mark.parametrize("shape", [(30, 30), (5, 6, 30)])
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_dropout_is_its_mask_over_the_rate_kept(dtype, shape):
+def test_dropout_is_its_mask_over_the_keep_probability(dtype, shape):
     x, upstream = rounded(dtype, normal(*shape), normal(*shape))
     factors = keep_mask(np.zeros(shape), 0.3, seed(1, 2)).numpy() / 0.7
     found = value_and_gradients(
@@ -225,27 +225,27 @@ def test_dropout_is_its_mask_over_the_rate_kept(dtype, shape):
 def test_attention_is_equation_1(d_k, d_v, length, keys):
     q, k, v = normal(2, 3, length, d_k), normal(2, 3, keys, d_k), normal(2, 3, keys, d_v)
     visible = RNG.random((2, 3, length, keys)) < 0.7
-    visible[..., 0] = True  # so that no row is masked throughout
+    visible[..., 0] = True  # so that no row is fully masked
     for output in both_ways(q, k, v, mask_bias(visible)):
         np.testing.assert_allclose(output, equation_1(q, k, v, visible), rtol=1e-5, atol=1e-6)
 
 
 def both_ways(*arguments: Any) -> list[Any]:
-    """Attention as training computes it, and as decoding does."""
+    """Returns attention as computed in training and as computed in decoding."""
     arguments = tuple(map(tf.constant, arguments))
     with kernels.prepared_products({}):
         decoded = kernels.scaled_dot_product_attention(*arguments)
     return [kernels.scaled_dot_product_attention(*arguments), decoded]
 
 
-def test_scores_far_apart():
-    """Scores in the thousands: a softmax that is not shifted by its maximum would overflow."""
+def test_large_scores():
+    """With scores in the thousands a softmax overflows unless it subtracts the maximum."""
     q, k, v = 300 * normal(1, 1, 4, 8), 300 * normal(1, 1, 6, 8), normal(1, 1, 6, 3)
     for output in both_ways(q, k, v, 0.0):
         np.testing.assert_allclose(output, equation_1(q, k, v, np.ones((1, 1, 4, 6))), rtol=1e-4, atol=1e-5)
 
 
-def test_a_masked_key_has_no_weight_at_all():
+def test_masked_key_has_zero_weight():
     visible = np.array([True, False, True, False])
     q, k, v = normal(1, 2, 3, 4), normal(1, 2, 4, 4), normal(1, 2, 4, 5)
     before, weights = both_ways(q, k, v, mask_bias(visible)), kernels.attention_weights(q, k, mask_bias(visible))
@@ -255,7 +255,7 @@ def test_a_masked_key_has_no_weight_at_all():
     np.testing.assert_array_equal(before, both_ways(q, k, v, mask_bias(visible)))
 
 
-def test_a_row_that_is_masked_throughout_gives_no_nan():
+def test_fully_masked_row_gives_no_nan():
     visible = np.array([[True, True, True], [False, False, False]])
     q, k, v = (tf.constant(normal(1, 1, n, 4)) for n in (2, 3, 3))
     weights = kernels.attention_weights(q, k, mask_bias(visible))
@@ -266,8 +266,8 @@ def test_a_row_that_is_masked_throughout_gives_no_nan():
 
 @pytest.mark.parametrize("rate", [0.0, 0.5])
 @pytest.mark.parametrize(("dtype", "scale"), [("float32", 1), ("float32", 300), ("bfloat16", 1)])
-def test_attention_and_its_gradient_are_the_plain_formulas(dtype, rate, scale):
-    """In float64, whatever is dropped of the weights; a row that is masked throughout, too."""
+def test_attention_and_its_gradient_equal_the_plain_formulas(dtype, rate, scale):
+    """Compares in float64, with dropout of the weights and with a fully masked row."""
     arrays = scale * normal(2, 3, 5, 4), normal(2, 3, 7, 4), normal(2, 3, 7, 6), normal(2, 3, 5, 6)
     q, k, v, upstream = (tf.cast(each, dtype) for each in arrays)
     visible = RNG.random((2, 1, 5, 7)) < 0.7
@@ -296,23 +296,23 @@ def test_weights_are_float32_in_a_narrow_dtype():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_swapped_as_integers(dtype):
-    """What a transposition gives, NaN and infinities too."""
+    """Equals a transposition, also for NaN and infinities."""
     x = normal(2, 3, 4, 5)
     x[0, 0, 0, :3] = np.nan, np.inf, -np.inf
     swapped, expected = kernels.swapped_as_integers(tf.cast(x, dtype)), tf.transpose(tf.cast(x, dtype), (0, 2, 1, 3))
     np.testing.assert_array_equal(tf.cast(swapped, tf.float32), tf.cast(expected, tf.float32))
 
 
-def test_heads_are_columns_side_by_side():
+def test_heads_are_adjacent_columns():
     x = normal(2, 5, 12)
     heads = kernels.split_heads(tf.constant(x), 3)
     assert heads.shape == (2, 3, 5, 4)
     np.testing.assert_array_equal(heads[:, 1], x[..., 4:8])
     np.testing.assert_array_equal(kernels.join_heads(heads), x)
-    np.testing.assert_array_equal(kernels.join_heads(tf.identity(heads)), x)  # heads that carry no sizes
+    np.testing.assert_array_equal(kernels.join_heads(tf.identity(heads)), x)  # heads without sizes
 
 
-def test_recorded_attention_keeps_weights_by_name_inside():
+def test_recorded_attention_keeps_weights_by_name():
     q, k, v = (tf.constant(normal(1, 2, n, 4)) for n in (3, 5, 5))
     with kernels.recorded_attention() as record:
         kernels.scaled_dot_product_attention(q, k, v, 0.0, name="first")
@@ -326,9 +326,12 @@ def test_recorded_attention_keeps_weights_by_name_inside():
 # The layers.
 
 
-def test_a_training_step_keeps_rows_between_its_kernels():
-    """In the graph of a forward and backward pass each kernel reads the rows that another wrote: the embeddings are
-    flattened once, for dropout, and then no activation [B, L, D] is, for no product, sum or mask."""
+def test_training_step_keeps_rows_between_kernels():
+    """In the graph of a forward and backward pass each kernel reads the rows written by another one.
+
+    The embeddings are flattened once, for dropout. No other activation [B, L, D] is flattened for a product, sum or
+    mask.
+    """
     model = random_model(dropout=0.1)
     ids = tf.TensorSpec([None, None], tf.int32)
 
@@ -344,7 +347,7 @@ def test_a_training_step_keeps_rows_between_its_kernels():
     reshapes = [each for each in forward if each.type == "Reshape" and each.outputs[0].shape.rank == 2]
     flattened = [each.inputs[0] for each in reshapes if each.inputs[0].shape.rank == 3]
     assert [each.op.type for each in flattened if each.shape[-1] == SMALL.d_model] == ["AddV2"] * 2
-    # each product of a matrix is one of rows
+    # each product with a matrix is a product of rows
     products = [each for each in operations if each.type.startswith("BatchMatMul")]
     assert products and all(each.inputs[0].shape.rank == 4 for each in products)
     source, target = (random_ids(RNG, 11, 2, n) for n in (3, 4))

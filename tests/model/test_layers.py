@@ -1,4 +1,4 @@
-"""Dropout without state, layer normalization, the residual connection, eq. 2, and the sinusoids."""
+"""Stateless dropout, layer normalization, the residual connection, eq. 2, and the sinusoids."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_site_draws_its_own_mask():
     within((a == b).mean(), 0.5, a.size)
 
 
-def test_what_is_kept_keeps_the_expectation():
+def test_dropout_keeps_the_expectation():
     dropped = Dropout(0.2, "site")(np.full((500, 400), 3, np.float32), seed=seed(7, 8)).numpy()
     np.testing.assert_allclose(np.unique(dropped), [0, 3 / 0.8], rtol=1e-6)
     within(dropped.mean() / (3 / 0.8), 0.8, dropped.size)
@@ -41,8 +41,8 @@ def test_what_is_kept_keeps_the_expectation():
 @pytest.mark.numeric
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("rate", [0.1, 0.3])
-def test_what_is_kept_is_scaled_without_bias(dtype, rate):
-    """Of a hundred thousand numbers the roundings to eight bits cancel to within 2^-9 / sqrt(100,000), about 1e-5."""
+def test_dropout_scales_without_bias(dtype, rate):
+    """In the mean of 100,000 numbers the roundings to eight bits cancel to within 2^-9 / sqrt(100,000), about 1e-5."""
     x = tf.cast(np.random.default_rng(1).uniform(1, 2, [1_000, 100]), dtype)
     dropped = tf.cast(Dropout(rate, "site")(x, seed=seed(3, 4)), tf.float64).numpy()
     kept = dropped != 0
@@ -50,13 +50,13 @@ def test_what_is_kept_is_scaled_without_bias(dtype, rate):
     assert ratio == pytest.approx(1 / (1 - rate), rel=1e-4)
 
 
-def test_no_seed_or_no_rate_changes_nothing():
+def test_dropout_without_seed_or_rate_changes_nothing():
     x = normal(4, 5)
     np.testing.assert_array_equal(Dropout(0.5, "site")(x), x)
     np.testing.assert_array_equal(Dropout(0.0, "site")(x, seed=seed(1, 2)), x)
 
 
-def test_the_gradient_of_dropout_is_its_mask():
+def test_gradient_of_dropout_is_its_mask():
     x = tf.constant(normal(30, 30))
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -73,14 +73,14 @@ def test_dropout_keeps_a_narrow_dtype():
 # Layer normalization and the residual connection.
 
 
-def test_layer_norm_of_a_hand_worked_row():
-    """Mean 3, variance (4 + 1 + 1 + 4) / 4 = 2.5."""
+def test_layer_norm_of_a_manually_computed_row():
+    """The mean is 3, the variance (4 + 1 + 1 + 4) / 4 = 2.5."""
     expected = np.array([-2, -1, 1, 2]) / np.sqrt(2.5)
     np.testing.assert_allclose(LayerNorm(4)(np.array([[1, 2, 4, 5]], np.float32))[0], expected, rtol=1e-5)
 
 
 def test_statistics_are_float32_in_a_narrow_dtype():
-    """In bfloat16 the mean of 1,000 and 1,004, which it can both hold, would be one of them."""
+    """In bfloat16 the mean of 1,000 and 1,004, which are both exact, would be one of them."""
     x = tf.constant([[1000, 1004] * 8], tf.bfloat16)
     normalised = LayerNorm(16, dtype="mixed_bfloat16")(x)
     assert normalised.dtype == tf.bfloat16
@@ -88,7 +88,7 @@ def test_statistics_are_float32_in_a_narrow_dtype():
 
 
 def test_add_norm():
-    """LayerNorm(x + Dropout(Sublayer(x))): dropout falls on the sub-layer's output alone (section 5.4)."""
+    """LayerNorm(x + Dropout(Sublayer(x))): dropout applies only to the sub-layer's output (section 5.4)."""
     layer = AddNorm(8, 0.5, "site")
     x, sublayer = normal(6, 8), normal(6, 8)
     norm = lambda y: (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + EPSILON)  # noqa: E731
@@ -100,7 +100,7 @@ def test_add_norm():
 # The feed-forward network.
 
 
-def test_feed_forward_is_equation_2():
+def test_feed_forward_equals_equation_2():
     layer = FeedForward(6, 10)
     for weight in layer.weights:
         weight.assign(normal(*weight.shape))
@@ -120,7 +120,7 @@ def test_feed_forward_is_equation_2():
 
 
 def formula(positions: np.ndarray, d_model: int) -> np.ndarray:
-    """Section 3.5, one column at a time, in float64."""
+    """Returns the positional encodings of section 3.5, one column at a time, in float64."""
     table = np.zeros((len(positions), d_model))
     for i in range(d_model // 2):
         angle = positions / 10_000 ** (2 * i / d_model)
@@ -129,7 +129,7 @@ def formula(positions: np.ndarray, d_model: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("d_model", [2, 6, 512])
-def test_sinusoids_are_the_formula(d_model):
+def test_sinusoids_equal_the_formula(d_model):
     np.testing.assert_allclose(sinusoids(np.arange(5_000), d_model), formula(np.arange(5_000), d_model), atol=1e-6)
 
 

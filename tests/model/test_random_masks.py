@@ -1,4 +1,4 @@
-"""Dropout masks: their rate, their independence, and that no two of a training run are drawn from one seed."""
+"""Dropout masks: rate, independence, and different seeds for all masks of a training run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.numeric
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.9])
-def test_the_rate_is_met(rate):
+def test_rate(rate):
     mask = keep_mask(np.zeros((500, 1000)), rate, seed(3, 4)).numpy()
     within(mask.mean(), 1 - rate, mask.size)
 
 
 def test_neighboring_elements_are_independent():
-    """Several elements may be cut from one random number: neither their rates nor their pairs may show it."""
+    """Several elements share one random number; neither their rates nor their pairs are affected."""
     mask = keep_mask(np.zeros((1_000_000,)), 0.3, seed(5, 6)).numpy().reshape(-1, 8)
     for i in range(8):
         within(mask[:, i].mean(), 0.7, len(mask))
@@ -33,12 +33,12 @@ def test_neighboring_elements_are_independent():
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 1), (2, 3, 5), (7, 9), (0, 4)])
-def test_a_mask_of_any_shape(shape):
+def test_mask_of_any_shape(shape):
     assert keep_mask(np.zeros(shape), 0.5, seed(1, 1)).shape == shape
 
 
-def test_a_mask_is_of_the_bits_of_stateless_uniform():
-    """A bit of an element decides at a rate of 1/2: its sign."""
+def test_mask_uses_the_bits_of_stateless_uniform():
+    """At a rate of 1/2 one bit decides an element: its sign."""
     words = tf.random.stateless_uniform([100 // 4 + 1], seed(3, 4), minval=None, maxval=None, dtype=tf.int64).numpy()
     expected = np.frombuffer(words.tobytes(), np.int16)[:100] >= 0
     np.testing.assert_array_equal(keep_mask(np.zeros((100,)), 0.5, seed(3, 4)), expected)
@@ -53,8 +53,8 @@ def test_same_seed_same_mask():
         within((masks[0] == other).mean(), 0.5, 1000)
 
 
-def test_no_two_sites_ever_draw_from_one_seed(monkeypatch):
-    """Of a model of 64 layers, in any two of 2^22 steps and 2^12 micro-batches; and no sum overflows int32."""
+def test_no_two_sites_draw_from_one_seed(monkeypatch):
+    """Checks a model of 64 layers in any two of 2^22 steps and 2^12 micro-batches. No sum overflows int32."""
     drawn: list[str] = []
     monkeypatch.setattr(random_masks, "site_key", lambda site: drawn.append(site) or site_key(site))
     model = Transformer(4, replace(SMALL, num_layers=1, dropout=0.1, attention_dropout=0.1))

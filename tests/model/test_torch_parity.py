@@ -1,4 +1,4 @@
-"""The model against an independent implementation: the same weights in PyTorch's `nn.Transformer`."""
+"""The model against an independent implementation, PyTorch's `nn.Transformer`, with the same weights."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def copy_norm(theirs, ours) -> None:
 
 @torch.no_grad()
 def in_torch(model):
-    """`nn.Transformer`, post-norm, with the weights of `model`; it has biases in its attention, here zero."""
+    """Returns a post-norm `nn.Transformer` with the weights of `model`. Its attention has biases, which are zero
+    here."""
     h = model.hparams
     sizes = (h.d_model, h.num_heads, h.num_layers, h.num_layers, h.d_ff)
     theirs = torch.nn.Transformer(*sizes, dropout=0.0, layer_norm_eps=1e-6, batch_first=True, norm_first=False)
@@ -61,7 +62,7 @@ def in_torch(model):
 
 
 def embedded(table, ids):
-    """Embeddings times sqrt(d_model), plus the sinusoids of section 3.5."""
+    """Returns embeddings times sqrt(d_model), plus the sinusoids of section 3.5."""
     d_model = table.shape[1]
     angles = torch.arange(ids.shape[1], dtype=torch.float64)[:, None]
     angles = angles / 10_000 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
@@ -86,9 +87,9 @@ def torch_logits(theirs, table, source, target):
 
 @pytest.fixture(scope="module")
 def both():
-    """Our model, and theirs with its weights."""
+    """Returns the model, and PyTorch's with the same weights."""
     model = random_model(VOCAB, **SIZES)
-    for weight in model.weights:  # of the size they have when they are made: logits of order 1
+    for weight in model.weights:  # with the scale of the initializer: logits of order 1
         if weight.name not in ("gain", "bias"):
             weight.assign(weight.numpy() / 0.3 * weight.shape[-1] ** -0.5)
     return model, in_torch(model)
@@ -104,7 +105,7 @@ def both():
     ],
 )
 @pytest.mark.filterwarnings("ignore:You are using a softmax over axis -1:UserWarning")  # a source of one token
-def test_logits_equal_pytorchs(both, batch, source_length, target_length, lengths):
+def test_logits_equal_those_of_pytorch(both, batch, source_length, target_length, lengths):
     model, theirs = both
     rng = np.random.default_rng(source_length)
     source, target = random_ids(rng, VOCAB, batch, source_length), random_ids(rng, VOCAB, batch, target_length)

@@ -1,4 +1,4 @@
-"""The whole model: exact sizes, what may see what, the shared matrix, and its life as a Keras model."""
+"""The complete model: exact sizes, visibility, the shared matrix, and its use as a Keras model."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ def padded(ids: np.ndarray, rows: int, columns: int) -> np.ndarray:
         {"positions": "learned", "max_positions": 13},
     ],
 )
-def test_as_many_parameters_as_promised(changes):
+def test_number_of_parameters(changes):
     model = Transformer(VOCAB, replace(SMALL, **changes))
     assert sum(int(np.prod(weight.shape)) for weight in model.trainable_weights) == model.count_params()
     assert model.count_params() == model.hparams.num_parameters(VOCAB)
 
 
 def test_base_has_63_million_parameters():
-    """PAPER.md, Table 3: the exact count at V = 37,000. Without arguments the model is the paper's base."""
+    """PAPER.md, Table 3, has the exact count at V = 37,000. The default model is the paper's base."""
     model = Transformer(vocab_size=37_000)
     assert model.count_params() == 63_045_632
     assert model.hparams == HParams(name="base", description="")
 
 
-# What may see what.
+# Visibility.
 
 
 @pytest.mark.parametrize("positions", ["sinusoid", "learned"])
 @pytest.mark.parametrize("changed", range(6))
-def test_a_target_token_changes_only_what_comes_after_it(changed, positions):
+def test_target_token_changes_only_later_positions(changed, positions):
     model = shared_model(VOCAB, positions=positions)
     other = TARGET.copy()
     other[:, changed] = other[:, changed] % (VOCAB - 1) + 1
@@ -71,7 +71,7 @@ def test_a_target_token_changes_only_what_comes_after_it(changed, positions):
         assert np.abs(before[:, later] - after[:, later]).max() > 1e-3
 
 
-def test_the_first_prediction_depends_on_the_source_alone():
+def test_first_prediction_depends_only_on_the_source():
     """The decoder's input is the target shifted right by one (section 3.1)."""
     model = shared_model(VOCAB)
     first = logits(model, SOURCE, TARGET)[:, 0]
@@ -81,7 +81,7 @@ def test_the_first_prediction_depends_on_the_source_alone():
 
 @pytest.mark.parametrize("positions", ["sinusoid", "learned"])
 def test_padding_changes_nothing(positions):
-    """Padding of either side, and rows of nothing but padding. Sums over other shapes differ by rounding."""
+    """Pads either side, and adds rows of padding only. Sums over other shapes differ by rounding."""
     model = shared_model(VOCAB, positions=positions)
     plain = logits(model, SOURCE, TARGET)
     for rows, columns, more in ((0, 4, 0), (0, 0, 3), (2, 0, 0), (2, 1, 5)):
@@ -90,17 +90,18 @@ def test_padding_changes_nothing(positions):
         np.testing.assert_allclose(wide[:3, :6], plain, rtol=1e-4, atol=1e-5)
 
 
-def test_a_sentence_does_not_see_the_others():
+def test_sentences_are_independent():
     model = shared_model(VOCAB)
     plain = logits(model, SOURCE, TARGET)
     np.testing.assert_allclose(logits(model, SOURCE[1:2], TARGET[1:2]), plain[1:2], rtol=1e-4, atol=1e-5)
 
 
-# Section 3, piece by piece.
+# Section 3, part by part.
 
 
 def test_layers_are_post_norm_without_a_final_norm():
-    """Each sub-layer ends in LayerNorm(x + Sublayer(x)): with gain 1 and bias 0 every output has mean 0, variance 1."""
+    """Each sub-layer ends in LayerNorm(x + Sublayer(x)): with gain 1 and bias 0 its outputs have mean 0 and
+    variance 1."""
     model = Transformer(VOCAB, SMALL)
     memory = model.encode(tf.constant(SOURCE))
     states = model.decode(tf.constant(TARGET), memory, tf.constant(SOURCE))
@@ -111,7 +112,7 @@ def test_layers_are_post_norm_without_a_final_norm():
 
 
 def test_embeddings_are_scaled_and_positions_added():
-    """Where every sub-layer gives 0, the encoder normalises E[source] sqrt(d_model) + PE, and nothing else."""
+    """If every sub-layer returns 0, the encoder normalizes E[source] sqrt(d_model) + PE, and does nothing else."""
     model = random_model(VOCAB)
     for weight in model.weights:
         if weight.name in ("w_o", "w_2", "b_2"):
@@ -130,16 +131,18 @@ def test_one_matrix_serves_source_target_and_softmax():
     before = logits(model, source, target)
 
     def after(row: int) -> np.ndarray:
-        """Which logits [L, V] change when a row of the matrix does."""
+        """Returns true for the logits [L, V] that change with a row of the matrix."""
         table = model.embedding.numpy()
         model.embedding.assign(table + 0.5 * (np.arange(VOCAB) == row)[:, None])
         changed = np.abs(logits(model, source, target) - before)[0] > 1e-5
         model.embedding.assign(table)
         return changed
 
-    assert after(2).all()  # in the source: every prediction
-    assert after(4)[1:].all() and after(4)[0].sum() == 1  # in the target: those that come after it
-    np.testing.assert_array_equal(after(9), np.tile(np.arange(VOCAB) == 9, (3, 1)))  # in neither: only its own logit
+    assert after(2).all()  # in the source: every prediction changes
+    assert after(4)[1:].all() and after(4)[0].sum() == 1  # in the target: later predictions change
+    np.testing.assert_array_equal(
+        after(9), np.tile(np.arange(VOCAB) == 9, (3, 1))
+    )  # in neither: only its own logit changes
 
 
 def test_logits_are_states_times_the_embeddings():
@@ -153,7 +156,7 @@ def test_logits_are_states_times_the_embeddings():
 # Dropout.
 
 
-def test_dropout_in_training_alone():
+def test_dropout_only_in_training():
     model = shared_model(VOCAB, dropout=0.3)
     np.testing.assert_array_equal(logits(model, SOURCE, TARGET), logits(model, SOURCE, TARGET, seed=seed(1, 2)))
     first, again, other = (logits(model, SOURCE, TARGET, training=True, seed=seed(1, n)) for n in (2, 2, 3))
@@ -162,7 +165,7 @@ def test_dropout_in_training_alone():
     assert np.abs(first - logits(model, SOURCE, TARGET)).max() > 1e-2
 
 
-def test_training_without_a_seed_draws_anew():
+def test_training_without_a_seed_draws_new_masks():
     model = shared_model(VOCAB, dropout=0.3)
     first, second = (logits(model, SOURCE, TARGET, training=True) for _ in range(2))
     assert np.abs(first - second).max() > 1e-2
@@ -171,7 +174,7 @@ def test_training_without_a_seed_draws_anew():
 # A Keras model.
 
 
-def test_a_copy_from_its_configuration():
+def test_copy_from_config():
     model = shared_model(VOCAB, positions="learned")
     config = json.loads(json.dumps(model.get_config()))
     copy = Transformer.from_config(config)
@@ -182,7 +185,7 @@ def test_a_copy_from_its_configuration():
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
 @pytest.mark.parametrize("positions", ["sinusoid", "learned"])
-def test_a_saved_model_loads_with_keras_alone(tmp_path, positions):
+def test_saved_model_loads_with_keras_only(tmp_path, positions):
     model = random_model(20_000, positions=positions)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
@@ -217,7 +220,7 @@ def test_attention_gives_the_weights_of_every_layer(positions):
     assert not np.any(np.array(found.memory)[..., 5:]) and not np.any(np.triu(found.decoder[0], 1))
 
 
-def test_a_copy_keeps_its_precision():
+def test_copy_keeps_its_precision():
     model = Transformer(VOCAB, SMALL, dtype="mixed_bfloat16")
     assert Transformer.from_config(model.get_config()).compute_dtype == "bfloat16"
 
@@ -233,11 +236,11 @@ def test_mixed_precision_keeps_weights_and_logits_in_float32():
 
 
 def test_every_weight_is_in_a_checkpoint(tmp_path):
-    """tf.train.Checkpoint silently leaves out layers that are kept in a list: so count."""
+    """Counts the weights, as tf.train.Checkpoint silently omits layers in a list."""
     model = random_model(VOCAB, positions="learned", max_positions=9)
     path = tf.train.Checkpoint(model=model).write(str(tmp_path / "weights"))
     shapes = [tuple(shape) for name, shape in tf.train.list_variables(path) if "seed_generator" not in name]
-    shapes = [shape for shape in shapes if shape]  # without the graph of objects, which is a scalar
+    shapes = [shape for shape in shapes if shape]  # without the object graph, which is a scalar
     assert sorted(shapes) == sorted(tuple(weight.shape) for weight in model.weights)
     copy = random_model(VOCAB, seed=2, positions="learned", max_positions=9)
     tf.train.Checkpoint(model=copy).read(path).assert_existing_objects_matched()
@@ -251,8 +254,8 @@ def test_positions_beyond_a_learned_table_share_its_last_row():
 
 
 @pytest.mark.slow
-def test_it_learns_with_keras_alone():
-    """In a notebook: compile, fit. Three pairs are learnt by heart."""
+def test_training_with_keras_only():
+    """Memorizes three pairs with compile and fit, as in a notebook."""
     keras.utils.set_random_seed(1)
     model = Transformer(VOCAB, replace(SMALL, num_layers=1, dropout=0.1))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

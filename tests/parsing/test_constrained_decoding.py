@@ -1,4 +1,4 @@
-"""t2t_repro.parsing.constrained_decoding: beam search that writes given words, against everything that it may write."""
+"""t2t_repro.parsing.constrained_decoding: constrained beam search against an enumeration of all allowed outputs."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ def model():
 
 
 @tf.function
-def search(source_BM, given_BG, beam_size, extra_length):
+def search(source_BM, required_BG, beam_size, extra_length):
     constraint = ParseConstraint(PIECES)
-    return beam_search(model(), source_BM, beam_size, 0.6, extra_length, given_BG=given_BG, constraint=constraint)
+    return beam_search(model(), source_BM, beam_size, 0.6, extra_length, required_BG=required_BG, constraint=constraint)
 
 
-def found(given: list[list[int]], beam_size: int, extra_length: int):
-    """For each sentence its hypotheses, best first: (ids up to END, score)."""
-    source_BM = batch([SOURCE] * len(given))
-    return hypotheses(search(tf.constant(source_BM), tf.constant(batch(given)), beam_size, extra_length))
+def found(required: list[list[int]], beam_size: int, extra_length: int):
+    """Returns the hypotheses of each sentence, best first: (ids up to END, score)."""
+    source_BM = batch([SOURCE] * len(required))
+    return hypotheses(search(tf.constant(source_BM), tf.constant(batch(required)), beam_size, extra_length))
 
 
 def read(ids: tuple[int, ...]) -> tuple[list[int], list[int], bool]:
-    """The given ids among `ids`, the closings of what is open, and whether the newest is of an opening."""
+    """Returns the required ids among `ids`, the closing ids of open brackets, and true if the newest id is of an
+    opening."""
     words, closings, in_opening = [], [], False
     for place, id in enumerate(ids):
         opens = id in OPENINGS and (id != FIRST or place == 0)
@@ -52,10 +53,10 @@ def read(ids: tuple[int, ...]) -> tuple[list[int], list[int], bool]:
     return words, closings, in_opening
 
 
-def may_follow(ids: tuple[int, ...], given: list[int], longest: int) -> tuple[set[int], int | None]:
-    """The pieces of brackets that may follow `ids`, and the one piece else."""
+def may_follow(ids: tuple[int, ...], required: list[int], longest: int) -> tuple[set[int], int | None]:
+    """Returns the bracket tokens that may follow `ids`, and the only other token that may."""
     words, closings, in_opening = read(ids)
-    left, places = given[len(words) :], longest - len(ids) - 1
+    left, places = required[len(words) :], longest - len(ids) - 1
     if left[:1] in ([B], [FIRST]):
         return set(), left[0]
     free = INSIDE if in_opening and places > len(left) + len(closings) else set()
@@ -69,8 +70,8 @@ def may_follow(ids: tuple[int, ...], given: list[int], longest: int) -> tuple[se
     return free, left[0] if left else None if closes and places else END
 
 
-def everything(given: list[int], longest: int) -> dict[tuple[int, ...], float]:
-    """Whatever may be written of at most `longest` pieces, with its score."""
+def everything(required: list[int], longest: int) -> dict[tuple[int, ...], float]:
+    """Returns every allowed output of at most `longest` tokens with its score."""
     scores: dict[tuple[int, ...], float] = {}
     open_now: dict[tuple[int, ...], float] = {(): 0.0}
     while open_now:
@@ -80,7 +81,7 @@ def everything(given: list[int], longest: int) -> dict[tuple[int, ...], float]:
         grown = {}
         for ids, log_p_LV in zip(rows, log_p_RLV, strict=True):
             log_p_V = log_p_LV[len(ids)].astype(np.float64)
-            free, other = may_follow(ids, given, longest)
+            free, other = may_follow(ids, required, longest)
             is_word = {0, 1, A, C} | (INSIDE - free) | ({FIRST} if ids else set())
             word = sum(math.exp(log_p_V[id]) for id in is_word) if other else 0.0
             for id in free:
@@ -96,11 +97,11 @@ def everything(given: list[int], longest: int) -> dict[tuple[int, ...], float]:
 
 
 @pytest.mark.parametrize(
-    ("given", "longest"), [(GIVEN, 9), ([A], 7), ([C, C], 8), ([A, FIRST], 8), ([C, FIRST, B, A], 9)]
+    ("required", "longest"), [(GIVEN, 9), ([A], 7), ([C, C], 8), ([A, FIRST], 8), ([C, FIRST, B, A], 9)]
 )
-def test_a_wide_beam_finds_everything_that_may_be_written(given, longest):
-    expected = everything(given, longest)
-    best = dict(found([given], 500, longest - len(SOURCE))[0])
+def test_wide_beam_finds_every_allowed_output(required, longest):
+    expected = everything(required, longest)
+    best = dict(found([required], 500, longest - len(SOURCE))[0])
     real = {ids: score for ids, score in best.items() if score > -1e20}
     assert real.keys() == expected.keys() and len(expected) > 5
     for ids, score in real.items():
@@ -109,28 +110,28 @@ def test_a_wide_beam_finds_everything_that_may_be_written(given, longest):
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize("extra_length", [0, 1, 30])
-def test_the_words_are_there_whatever_the_room(beam_size, extra_length):
-    """Sentences of other words, and other numbers of them, beside each other."""
+def test_words_are_complete_at_any_length_limit(beam_size, extra_length):
+    """Batches sentences with other words and other numbers of words."""
     many = [GIVEN, [A], [C] * 9, [A, B, B, B], [A, FIRST, FIRST, B, C, FIRST]]
-    for given, best in zip(many, found(many, beam_size, extra_length), strict=True):
+    for required, best in zip(many, found(many, beam_size, extra_length), strict=True):
         ids, score = best[0]
-        assert score > -1e20 and len(ids) <= max(len(SOURCE) + extra_length, len(given) + 1)
+        assert score > -1e20 and len(ids) <= max(len(SOURCE) + extra_length, len(required) + 1)
         written, closings, _ = read(ids[:-1])
-        assert (written, closings, ids[-1]) == (given, [], END)
+        assert (written, closings, ids[-1]) == (required, [], END)
 
 
 @pytest.mark.parametrize("beam_size", [1, 4, 50])
-def test_where_there_is_room_it_is_one_tree(beam_size):
-    """However unlikely its brackets are."""
+def test_output_is_one_tree_if_the_length_permits(beam_size):
+    """Holds however unlikely the brackets are."""
     for best in found([GIVEN, [A], [C] * 9, [A, FIRST, C]], beam_size, 30):
         for ids, score in best:
             assert score < -1e20 or (ids[0] == FIRST and ids[-2] == CLOSE and read(ids[:-2])[1] == [CLOSE])
 
 
-def test_words_are_split_and_spelled_alike_in_a_graph():
+def test_words_are_the_same_in_a_graph():
     texts = ["We  agree .", " f ( x )\t", "", " ", "a\x0bb\u00a0c", "\0", "a \0 b\0", "ǀo ǁ Nǀuu ǁ\n"]
     constraint = ParseConstraint(PIECES)
-    sources, words = constraint.given(texts)
+    sources, words = constraint.required_words(texts)
     assert sources[1] == "f -LRB- x -RRB-" and words[-1] == " XX XX Nǀuu XX"
-    in_graph = constraint.given_tensor(tf.constant(texts))
+    in_graph = constraint.required_words_tensor(tf.constant(texts))
     assert [[text.decode() for text in side.numpy()] for side in in_graph] == [sources, words]

@@ -1,4 +1,4 @@
-"""EVALB: its own sample to the letter, what each rule of it counts, and agreement with a scorer of another design."""
+"""EVALB: its own sample output byte for byte, each counting rule, and agreement with an independent scorer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from t2t_repro.parsing.evalb import ERROR, SCORED, SKIPPED, evalb, score
 from t2t_repro.parsing.evalb_parameters import COLLINS, Parameters, read_parameters
 from t2t_repro.parsing.evalb_table import table
-from t2t_repro.parsing.linearization import linearise, rebuild
+from t2t_repro.parsing.linearization import linearize_tree, rebuild
 from t2t_repro.parsing.trees import Tree, clean, parse, read_trees
 
 GOLD = "(S (NP (DT The) (NN law)) (VP (VBD changed)) (. .))"
@@ -30,7 +30,7 @@ def row(gold, test, parameters=COLLINS):
 
 
 def counts(gold, test, parameters=COLLINS):
-    """matched, gold's, test's, crossing."""
+    """Returns matched, gold's, test's, crossing."""
     found = row(gold, test, parameters)
     assert found.status == SCORED, found.message
     return found.matched, found.gold, found.test, found.crossing
@@ -39,9 +39,9 @@ def counts(gold, test, parameters=COLLINS):
 # What counts.
 
 
-def test_the_example():
+def test_example():
     found = row(GOLD, TEST)
-    assert (found.length, found.words, found.tags) == (4, 3, 3)  # the full stop is a word by length alone
+    assert (found.length, found.words, found.tags) == (4, 3, 3)  # the full stop counts only in the length
     assert counts(GOLD, TEST) == (1, 3, 3, 1)
 
 
@@ -51,15 +51,19 @@ def test_the_example():
         (GOLD, GOLD, (3, 3, 3, 0)),
         ("(S (NP (N a)) (N b))", "(S (VP (N a)) (N b))", (1, 2, 2, 0)),  # labels differ
         ("(S (NP (N a)) (N b))", "(S (N a) (NP (N b)))", (1, 2, 2, 0)),  # words differ, and nothing crosses
-        ("(S (NP-SBJ-1 (N a)))", "(S (NP=2 (N a)))", (2, 2, 2, 0)),  # function tags and indices do not matter
+        ("(S (NP-SBJ-1 (N a)))", "(S (NP=2 (N a)))", (2, 2, 2, 0)),  # function tags and indices are ignored
         ("(S (ADVP (R a)) (N b))", "(S (PRT (R a)) (N b))", (2, 2, 2, 0)),  # EQ_LABEL
         ("(NP (NP (N a)))", "(NP (N a))", (1, 2, 1, 0)),  # each constituent is matched once
         ("(NP (NP (N a)))", "(NP (NP (NP (N a))))", (2, 2, 3, 0)),
         ("(S (TOP (N a)))", "(S (N a))", (1, 1, 1, 0)),  # DELETE_LABEL leaves the children of a constituent
-        ("(S (NP (-NONE- *)) (N a))", "(S (N a))", (1, 1, 1, 0)),  # and takes the word of a part of speech along
-        ("(S (N a) (, ,))", "(S (N a) (PRN (, ,)))", (1, 1, 1, 0)),  # so that a constituent may be left empty
-        ("(S (N a) (PP (, ,) (P b)))", "(S (N a) (, ,) (PP (P b)))", (2, 2, 2, 0)),  # where a comma hangs, none asks
-        ("( (S (N a)))", "( (S (N a)))", (2, 2, 2, 0)),  # the unlabelled bracket counts
+        ("(S (NP (-NONE- *)) (N a))", "(S (N a))", (1, 1, 1, 0)),  # and removes the word of a part of speech
+        ("(S (N a) (, ,))", "(S (N a) (PRN (, ,)))", (1, 1, 1, 0)),  # so that a constituent may become empty
+        (
+            "(S (N a) (PP (, ,) (P b)))",
+            "(S (N a) (, ,) (PP (P b)))",
+            (2, 2, 2, 0),
+        ),  # the parent of a comma is ignored
+        ("( (S (N a)))", "( (S (N a)))", (2, 2, 2, 0)),  # the unlabeled bracket counts
         ("( (S (N a)))", "(S (N a))", (1, 2, 1, 0)),
         ("(S (A (N a) (N b)) (N c) (N d))", "(S (N a) (B (N b) (N c)) (N d))", (1, 2, 2, 1)),
         ("(S (A (N a) (N b)) (A (N c) (N d)))", "(S (N a) (B (N b) (C (N c))) (N d))", (1, 3, 3, 1)),
@@ -71,24 +75,24 @@ def test_counts(gold, test, expected):
 
 def test_every_test_bracket_crosses_at_most_once():
     gold = "(S (A (N a) (N b)) (A (N c) (N d)))"
-    assert counts(gold, "(S (N a) (X (N b) (N c)) (N d))")[3] == 1  # it crosses two of gold's
+    assert counts(gold, "(S (N a) (X (N b) (N c)) (N d))")[3] == 1  # crosses two of gold's
     assert counts(gold, "(S (N a) (X (X (N b) (N c))) (N d))")[3] == 2
 
 
-def test_tags_are_compared_as_they_stand():
+def test_tags_are_compared_unchanged():
     assert row("(S (NN a) (ADVP b) (X-1 c))", "(S (VB a) (PRT b) (X c))").tags == 1
 
 
-def test_words_must_be_the_same():
+def test_words_must_be_equal():
     found = row("(S (N a) (N b))", "(S (N a) (N c))")
     assert (found.status, found.message) == (ERROR, "word 2 is 'b' in gold, 'c' in test")
     found = row("(S (N a) (N b))", "(S (N a))")
     assert (found.status, found.message) == (ERROR, "2 words in gold, 1 in test")
     assert (found.words, found.gold, found.test, found.matched) == (2, 0, 0, 0)
-    assert row("(S (N a) (, ,))", "(S (N a) (N ,))").status == ERROR  # a comma that is no comma is a word more
+    assert row("(S (N a) (, ,))", "(S (N a) (N ,))").status == ERROR  # a comma with another tag is an additional word
 
 
-def test_a_sentence_without_words_is_skipped():
+def test_sentence_without_words_is_skipped():
     assert row(GOLD, "").status == SKIPPED
     assert row(GOLD, "(S (. .))").status == SKIPPED
     assert row("", GOLD).status == ERROR
@@ -102,12 +106,12 @@ def test_unlabeled():
     assert counts("(S (NP (N a)) (N b))", "(X (VP (N a)) (N b))", parameters) == (2, 2, 2, 0)
 
 
-def test_equal_words_and_labels_that_equal_deleted_ones():
+def test_equal_words_and_labels_equal_to_deleted_ones():
     parameters = replace(COLLINS, equal_words=frozenset({frozenset({"An", "an"})}), delete=frozenset({"PRT"}))
     assert counts("(S (DT An))", "(S (DT an))", parameters) == (1, 1, 1, 0)
     assert counts("(S (DT an))", "(S (DT An))", parameters) == (1, 1, 1, 0)
     assert counts("(S (ADVP (R a)))", "(S (R a))", parameters) == (1, 1, 1, 0)  # ADVP equals PRT, which is deleted
-    assert row("(S (ADVP a))", "(S (PRT a))", parameters).status == SKIPPED  # of tags, PRT alone is
+    assert row("(S (ADVP a))", "(S (PRT a))", parameters).status == SKIPPED  # for tags, only PRT itself is deleted
 
 
 @pytest.mark.parametrize(
@@ -119,14 +123,14 @@ def test_equal_words_and_labels_that_equal_deleted_ones():
         ("(S (A (N a)) ('' ') (B (N b)))", "(S (A (N a) (POS ')) (B (N b)))", (2, 3, 3, 0)),
     ],
 )
-def test_a_quotation_mark_that_was_taken_for_a_possessive(gold, test, expected):
-    """With QUOTE_LABEL, a mark that one tree deletes and the other does not is put back, and its tag is wrong."""
+def test_quotation_mark_mistaken_for_a_possessive(gold, test, expected):
+    """With QUOTE_LABEL, a mark that only one tree deletes is restored, and its tag counts as wrong."""
     assert row(gold, test).status == ERROR
     assert counts(gold, test, NEW) == expected
     assert row(gold, test, NEW).tags < row(gold, test, NEW).words
 
 
-def test_the_cut_off():
+def test_cutoff():
     scores = evalb(map(parse, (GOLD, "(S (N a))")), map(parse, (TEST, "(S (N a))")), replace(COLLINS, cutoff=3))
     assert (scores.all.sentences, scores.short.sentences) == (2, 1)
     assert (scores.all.recall, scores.short.recall) == (50.0, 100.0)
@@ -134,18 +138,18 @@ def test_the_cut_off():
 
 
 def test_too_many_errors():
-    """MAX_ERROR lets one more pass than it says, as EVALB does."""
+    """EVALB allows one error more than MAX_ERROR."""
     parameters = replace(COLLINS, max_error=2)
     gold, test = parse("(S (N a))"), parse("(S (N b))")
     assert evalb([gold] * 3, [test] * 3, parameters).all.errors == 3
     with pytest.raises(
-        ValueError, match="sentence 4: word 1 is 'a' in gold, 'b' in test; that makes 4 .* MAX_ERROR is 2"
+        ValueError, match="sentence 4: word 1 is 'a' in gold, 'b' in test; this is error 4, .* MAX_ERROR is 2"
     ):
         evalb([gold] * 4, [test] * 4, parameters)
 
 
 @pytest.mark.parametrize(("gold", "test"), [(2, 3), (4, 3)])
-def test_as_many_trees(gold, test):
+def test_numbers_of_trees_must_be_equal(gold, test):
     tree = parse(GOLD)
     with pytest.raises(ValueError, match=f"gold has {gold} trees and test has {test}; the n-th of one must be"):
         evalb([tree] * gold, iter([tree] * test))
@@ -157,16 +161,16 @@ def test_as_many_trees(gold, test):
         ("DELETE_LABLE X", "line 2: unknown keyword 'DELETE_LABLE': did you mean 'DELETE_LABEL'"),
         ("EQ_LABEL ADVP", "line 2: EQ_LABEL takes two values, got 1"),
         ("DELETE_LABEL", "line 2: DELETE_LABEL takes one value, got 0"),
-        ("MAX_ERROR few", "line 2: MAX_ERROR takes a whole number, got 'few'"),
+        ("MAX_ERROR few", "line 2: MAX_ERROR must be an integer, got 'few'"),
     ],
 )
-def test_a_wrong_parameter_file(tmp_path, line, message):
+def test_invalid_parameter_file(tmp_path, line, message):
     (tmp_path / "x.prm").write_text(f"# comment\n{line}\n")
     with pytest.raises(ValueError, match=message):
         read_parameters(str(tmp_path / "x.prm"))
 
 
-def test_a_parameter_file(tmp_path):
+def test_parameter_file(tmp_path):
     path = tmp_path / "x.prm"
     path.write_text("##--##\nDEBUG 1\nLABELED 0  \nDELETE_LABEL ''\n\nEQ_WORD a\tb\r\nQUOTE_LABEL POS\nCUTOFF_LEN 10\n")
     pairs = frozenset({frozenset("ab")})
@@ -200,7 +204,7 @@ def test_nothing_to_score():
 
 
 def another_scorer(gold, test):
-    """matched, gold's and test's: spans by counting words, PRT renamed, one multiset each."""
+    """Returns matched, gold's and test's counts: spans by counting words, PRT renamed, one multiset each."""
 
     def spans(tree, start=0):
         if tree.word is not None:
@@ -233,12 +237,12 @@ def test_agrees_with_another_scorer(data):
 
 
 @pytest.mark.corpora
-def test_the_treebanks_at_hand(corpora):
-    """A tree against itself is perfect; against itself, broken and rebuilt, it never has other words."""
+def test_available_treebanks(corpora):
+    """A tree scores 100 against itself. A tree that was damaged and rebuilt never has other words."""
     gold = [clean(tree) for tree in read_trees(str(corpora / "trees/wsj_sample.dev.mrg.gz"))]
     perfect = evalb(gold, gold).all
     assert (perfect.recall, perfect.precision, perfect.complete_match, perfect.no_crossing) == (100, 100, 100, 100)
-    broken = [rebuild(linearise(tree).split()[:-4], tree.words(), tree.tags())[0] for tree in gold]
+    broken = [rebuild(linearize_tree(tree).split()[:-4], tree.words(), tree.tags())[0] for tree in gold]
     found = evalb(gold, broken)
     assert found.all.valid == len(gold) == 276 and 50 < found.f1 < 100
     matched, of_gold, of_test = map(sum, zip(*map(another_scorer, gold, broken), strict=True))
@@ -249,8 +253,8 @@ def test_the_treebanks_at_hand(corpora):
 
 
 @pytest.mark.corpora
-def test_the_sample_of_evalb_to_the_letter(corpora, program):
-    """All of EVALB's output but the F1, which is younger than the sample."""
+def test_sample_of_evalb(corpora, program):
+    """Compares all lines except the F1, which is newer than the sample."""
     sample = corpora / "evalb/sample"
     code, out, err = program(
         "t2t-evalb", *(str(sample / name) for name in ("sample.gld", "sample.tst")), f"--parameters={sample}/sample.prm"
@@ -265,7 +269,7 @@ def test_the_sample_of_evalb_to_the_letter(corpora, program):
 
 
 @pytest.mark.corpora
-def test_parameter_files_as_they_stand(corpora):
+def test_parameter_files_of_evalb(corpora):
     collins, new, nk = (read_parameters(str(corpora / f"evalb/{name}.prm")) for name in ("COLLINS", "new", "nk"))
     assert collins == COLLINS
     assert new.quote == {"``", "''", "POS", "NN", "CD", "VBZ", ":"} and new.delete == COLLINS.delete | {"S1", "?", "!"}
@@ -274,7 +278,7 @@ def test_parameter_files_as_they_stand(corpora):
 
 @pytest.fixture
 def files(tmp_path):
-    """`files("gold lines", "test lines")`: two files, and their paths."""
+    """Returns `files("gold lines", "test lines")`, which writes two files and returns their paths."""
 
     def write(*texts):
         paths = [tmp_path / name for name in ("gold", "test.gz")]
@@ -293,18 +297,20 @@ def test_json(program, files):
     assert found["all"]["f1"] == pytest.approx(400 / 6) and found["all"]["valid"] == 2
 
 
-def test_a_line_that_is_no_tree(program, files):
-    """In test it is an error sentence; gold is refused, since a score on a part of it is no score."""
+def test_line_that_is_not_a_tree(program, files):
+    """In test it is an error sentence. In gold it is refused, since an incomplete score would be misleading."""
     code, out, err = program("t2t-evalb", *files(f"{GOLD}\n" * 3, f"{GOLD}\n(S (NP (DT The)\n\n"))
-    assert code == 0 and err.startswith("sentence 2: ") and "ends inside a tree that began at line 2" in err
+    assert code == 0 and err.startswith("sentence 2: ") and "ends inside a tree that starts at line 2" in err
     assert [line.split()[2] for line in out.splitlines()[3:6]] == ["0", "1", "2"]
     code, out, err = program("t2t-evalb", *files(f"{GOLD}\n(S\n(N a))\n", f"{GOLD}\n" * 3))
     assert (code, out) == (1, "")
-    assert "gold ends inside a tree that began at line 2" in err and "(EVALB wants a whole tree on each line)" in err
+    assert (
+        "gold ends inside a tree that starts at line 2" in err and "(EVALB expects one complete tree per line)" in err
+    )
 
 
-def test_an_outer_bracket_in_one_file(program, files):
-    message = "one file has an unlabeled bracket around its sentences, ( (S ...)), which EVALB counts\n"
+def test_outer_bracket_in_only_one_file(program, files):
+    message = "one file has an unlabeled bracket around its sentences, ( (S ...)), and EVALB counts it\n"
     assert program("t2t-evalb", *files(f"( {GOLD})\n", f"{GOLD}\n")).err == message
     assert program("t2t-evalb", *files(f"( {GOLD})\n", f"({GOLD})\n")).err == ""
 
@@ -327,7 +333,7 @@ def test_failures(program, arguments, code, message):
     assert program("t2t-evalb", *arguments) == (code, "", f"t2t-evalb: {message}\n")
 
 
-def test_lines_that_are_not_equally_many(program, files):
+def test_different_numbers_of_lines(program, files):
     code, out, err = program("t2t-evalb", *files(f"{GOLD}\n", f"{GOLD}\n\n"))
     assert (code, out) == (1, "") and "gold has 1 trees and" in err and "test.gz has 2; the n-th of one" in err
 
@@ -345,7 +351,7 @@ def test_help_and_no_tensorflow(program, files):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_deep_tree():
+def test_deep_tree():
     text = "(A " * 5_000 + "(B b)" + ")" * 5_000
     assert counts(text, text) == (5_000, 5_000, 5_000, 0)
     assert isinstance(parse(text), Tree)

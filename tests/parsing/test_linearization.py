@@ -1,4 +1,4 @@
-"""Linearising and rebuilding: exact on every tree, and well formed from whatever a decoder writes."""
+"""Linearization and rebuilding: exact for every tree, and well formed for any decoder output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from helpers.random_trees import random_trees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t2t_repro.parsing.linearization import linearise, pair, rebuild, split_words, tag_of
+from t2t_repro.parsing.linearization import linearize_tree, pair, rebuild, split_words, tag_of
 from t2t_repro.parsing.trees import Tree, clean, parse, read_trees
 
 WORDS = "a b c d".split()
@@ -22,41 +22,41 @@ symbols = st.one_of(
 
 
 def well_formed(tree: Tree, words: list[str]) -> bool:
-    """Whether it can be written and read again, and holds exactly these words."""
+    """Returns true if the tree can be written and read again, and contains exactly these words."""
     return tree.words() == words and parse(str(tree)) == tree
 
 
 def brief(tree: Tree) -> str:
-    """The tree without its parts of speech."""
+    """Returns the tree without its parts of speech."""
     return "".join({"(": f" ({part.label}", ")": ")", "word": f" {part.word}"}[step] for step, part in tree.walk())[1:]
 
 
 # Exact on trees.
 
 
-def test_the_example():
+def test_example():
     tree = parse("(S (NP (PRP We)) (VP (VBP agree)) (. .))")
     assert pair(tree) == ("We agree .", "ǀS ǀNP We ǁNP ǀVP agree ǁVP . ǁS")
-    assert rebuild(linearise(tree), tree.words(), tree.tags()) == (tree, 0)
+    assert rebuild(linearize_tree(tree), tree.words(), tree.tags()) == (tree, 0)
 
 
 @pytest.mark.parametrize("text", ["(NN a)", "(NP (NP (NN a)))", "(XX (ǀXX XX) (ǁ ǀb))", "(ǀ (ǀ ǁ) (ǁ (ǁǁ b)))"])
-def test_any_label_and_any_shape(text):
+def test_any_label_and_shape(text):
     tree = parse(text)
-    assert rebuild(linearise(tree), tree.words(), tree.tags()) == (tree, 0)
+    assert rebuild(linearize_tree(tree), tree.words(), tree.tags()) == (tree, 0)
 
 
 @settings(max_examples=50, deadline=None)
 @given(random_trees)
-def test_rebuilding_undoes_linearising(tree):
-    assert rebuild(linearise(tree), tree.words(), tree.tags()) == (tree, 0)
-    without_tags, repairs = rebuild(linearise(tree).split(" "), tree.words())
-    assert linearise(without_tags) == linearise(tree) and not repairs
+def test_rebuilding_inverts_linearization(tree):
+    assert rebuild(linearize_tree(tree), tree.words(), tree.tags()) == (tree, 0)
+    without_tags, repairs = rebuild(linearize_tree(tree).split(" "), tree.words())
+    assert linearize_tree(without_tags) == linearize_tree(tree) and not repairs
 
 
-def test_an_unlabelled_root_is_refused():
-    with pytest.raises(ValueError, match=r"unlabelled root cannot be linearised; clean it first: \( \(S"):
-        linearise(parse("( (S (NN a)))"))
+def test_unlabeled_root_is_refused():
+    with pytest.raises(ValueError, match=r"unlabeled root cannot be linearized; clean it first: \( \(S"):
+        linearize_tree(parse("( (S (NN a)))"))
 
 
 @pytest.mark.corpora
@@ -69,7 +69,7 @@ def test_an_unlabelled_root_is_refused():
         pytest.param("craft.train", 23_657, marks=pytest.mark.slow),
     ],
 )
-def test_every_tree_at_hand(corpora, name, number):
+def test_every_available_tree(corpora, name, number):
     count = 0
     for count, tree in enumerate(read_trees(str(corpora / "trees" / f"{name}.mrg.gz")), start=1):  # noqa: B007
         cleaned = clean(tree)
@@ -78,25 +78,29 @@ def test_every_tree_at_hand(corpora, name, number):
     assert count == number
 
 
-# Rebuilt from anything.
+# Rebuilding from arbitrary symbols.
 
 
 @pytest.mark.parametrize(
     ("text", "expected", "repairs"),
     [
         ("ǀS ǀNP a ǁNP ǀVP b c d ǁVP ǁS", "(S (NP a) (VP b c d))", 0),
-        # a bracket without a label, and a word that is another
+        # a bracket without a label, and a different word
         ("ǀS a ǀ b c d ǁ ǁS", "(S a b c d)", 2),
         ("ǀS a c XX (NP ǁS", "(S a b c d)", 3),
-        # words too many and too few
+        # surplus and missing words
         ("ǀS ǀNP a b ǁNP ǀVP c d e f ǁVP ǁS", "(S (NP a b) (VP c d))", 2),
-        ("ǀS a b c d ǀNP e ǁNP ǁS", "(S a b c d)", 2),  # one word too many, and then nothing in NP
+        ("ǀS a b c d ǀNP e ǁNP ǁS", "(S a b c d)", 2),  # one surplus word, and then an empty NP
         ("ǀS ǀNP a ǁNP ǀVP b ǁVP ǁS", "(S (NP a) (VP b) c d)", 2),
-        ("ǀS ǀNP a ǁNP ǀVP b", "(S (NP a) (VP b c d))", 4),  # ends early: two words, two closings
-        # a closing that is missing
+        (
+            "ǀS ǀNP a ǁNP ǀVP b",
+            "(S (NP a) (VP b c d))",
+            4,
+        ),  # ends early: two words and two brackets are missing
+        # a missing closing bracket
         ("ǀS ǀNP a ǀVP b c ǁNP d ǁS", "(S (NP a (VP b c)) d)", 1),
         ("ǀS ǀNP a b c d", "(S (NP a b c d))", 2),
-        # a closing of what is not open
+        # a closing bracket of a label that is not open
         ("ǀS ǀNP a ǁVP ǀVP b c d ǁVP ǁS", "(S (NP a) (VP b c d))", 1),
         ("ǀS ǀNP a ǁNP ǁNP ǀVP b c d ǁVP ǁS", "(S (NP a) (VP b c d))", 1),
         ("ǁS ǀS a b c d ǁS ǁS", "(S a b c d)", 2),
@@ -123,18 +127,18 @@ def test_repairs(text, expected, repairs):
 
 @settings(deadline=None)
 @given(st.lists(symbols, max_size=30), st.integers(1, 9))
-def test_whatever_the_symbols_are(text, number):
+def test_random_symbols(text, number):
     words = [f"w{place}" for place in range(number)]
     tree, repairs = rebuild(text, words)
     assert well_formed(tree, words)
-    assert (repairs == 0) == (linearise(tree).split(" ") == [symbol for symbol in text if symbol])
+    assert (repairs == 0) == (linearize_tree(tree).split(" ") == [symbol for symbol in text if symbol])
     assert rebuild(text, words) == (tree, repairs)
-    assert rebuild(linearise(tree), words) == (tree, 0)
+    assert rebuild(linearize_tree(tree), words) == (tree, 0)
 
 
 @settings(deadline=None)
 @given(st.text(st.sampled_from("ǀǁXSN ( \t\n\u00a0\u2028"), max_size=60))
-def test_whatever_the_text_is(text):
+def test_random_text(text):
     assert well_formed(rebuild(text, WORDS)[0], WORDS)
 
 
@@ -155,11 +159,11 @@ def test_a_hundred_thousand_random_strings():
 
 
 @pytest.mark.parametrize("text", ["ǀA " * 50_000, "ǀA " * 50_000 + "ǁB " * 50_000, "ǀA ǀB " * 25_000 + "ǁA " * 50_000])
-def test_long_and_deep_takes_no_time(text):
+def test_long_and_deep_takes_linear_time(text):
     start = time.process_time()
     tree, _ = rebuild(text, WORDS)
     assert tree.words() == WORDS and len(str(tree)) > 0
-    assert time.process_time() - start < 5  # half a second; quadratic would be minutes
+    assert time.process_time() - start < 5  # about half a second; quadratic time would be minutes
 
 
 @pytest.mark.parametrize(
@@ -173,7 +177,7 @@ def test_long_and_deep_takes_no_time(text):
         (["a"], ["("], r"a label has no white space .* got '\('"),
     ],
 )
-def test_words_that_no_tree_can_hold(words, tags, message):
+def test_words_that_a_tree_cannot_contain(words, tags, message):
     with pytest.raises(ValueError, match=message):
         rebuild("XX", words, tags)
 
@@ -186,8 +190,8 @@ def test_split_words():
     assert split_words(" \n") == []
 
 
-def test_tags_of_signs():
-    """A tree without tags can be scored by EVALB, which leaves punctuation out by its tag."""
+def test_tags_of_punctuation():
+    """A tree without tags can be scored by EVALB, which deletes punctuation by its tag."""
     tags = [tag_of(word) for word in ". ? , : -- ; `` '' -LRB- the ' - $".split()]
     assert tags == [".", ".", ",", ":", ":", ":", "``", "''", "-LRB-", "XX", "XX", "XX", "XX"]
     tree, _ = rebuild("ǀS Yes . ǁS", ["Yes", "."])
@@ -195,8 +199,8 @@ def test_tags_of_signs():
     assert str(rebuild("ǀS XX XX ǁS", ["Yes", "."], ["UH", "."])[0]) == "(S (UH Yes) (. .))"
 
 
-def test_a_symbol_is_one_piece_of_the_vocabulary(tmp_path):
-    """Why the marks are letters: a bracket never joins a letter."""
+def test_symbol_is_one_subword(tmp_path):
+    """The marks are letters because sentencepiece never joins a bracket with a letter."""
     from t2t_repro.data.vocabulary import Vocabulary
     from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 
@@ -205,5 +209,5 @@ def test_a_symbol_is_one_piece_of_the_vocabulary(tmp_path):
     lines = [" ".join(rng.choices(sorted(tokens), k=30)) for _ in range(300)]
     learn_vocabulary(lines, str(tmp_path / "vocabulary"), "bpe", 290, num_threads=1)
     vocabulary = Vocabulary(str(tmp_path / "vocabulary"))
-    pieces = {token: len(vocabulary.encode([f"We {token}"])[0]) - 2 for token in tokens}  # We and the end
+    pieces = {token: len(vocabulary.encode([f"We {token}"])[0]) - 2 for token in tokens}  # minus "We" and EOS
     assert {token for token, number in pieces.items() if number == 1} == tokens - {"(PP", ")PP"}

@@ -1,4 +1,5 @@
-"""Trees as text: parsed once, by any number of processes, read from any tree on; what is not a tree is dropped."""
+"""Trees as text: parsed once, by any number of processes, and read from any tree on. Entries that are not trees are
+dropped."""
 
 from __future__ import annotations
 
@@ -24,10 +25,10 @@ from t2t_repro.problem import Problem, Trees
 from t2t_repro.registry import PROBLEMS
 
 SOURCE = {"trees": {"path": "own.mrg", "bytes": 1}}
-FAILURES = (  # what the Berkeley parser writes, one per line
+FAILURES = (  # output of the Berkeley parser, one per line
     "(())",  # for a sentence that it cannot parse, or that is too long
     "( (X (SYM )) )",  # for an empty line: a word without characters
-    "( (NP (-LRB- () (NN x) (-RRB- ))) )",  # for brackets that were not written as -LRB- and -RRB-
+    "( (NP (-LRB- () (NN x) (-RRB- ))) )",  # for brackets that were not escaped as -LRB- and -RRB-
     "( (S (NP (NN x)) )",
     "( (S (NN x)))) )",
     "Exception in thread main",
@@ -36,7 +37,7 @@ FAILURES = (  # what the Berkeley parser writes, one per line
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trees:
-    """60 trees of many lines each, in chunks of a few trees."""
+    """Returns 60 trees of many lines each, in chunks of a few trees."""
     monkeypatch.setattr(treebank, "CHUNK_CHARACTERS", 1_000)
     path = tmp_path / "own.mrg"
     path.write_text(small_treebank.trees(7, 60), "utf-8")
@@ -44,7 +45,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trees:
 
 
 def parsed(folder: Path, lines: Iterable[str], name: str = "parsed.mrg") -> Trees:
-    """What a parser wrote, one tree per line."""
+    """Returns the output of a parser, one tree per line."""
     path = folder / name
     path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     return Trees(str(path), by_parser=True)
@@ -57,7 +58,7 @@ def on_one_line(number: int) -> list[str]:
 # Linearizing.
 
 
-def test_linearizing_gives_the_same_text_from_any_number_of_processes(own: Trees):
+def test_text_is_the_same_for_any_number_of_processes(own: Trees):
     expected = "".join(
         f"{words}\t{symbols}\t{' '.join(tree.tags())}\n"
         for tree in treebank.read(own)
@@ -69,7 +70,7 @@ def test_linearizing_gives_the_same_text_from_any_number_of_processes(own: Trees
         assert b"".join(block.text for block in blocks).decode() == expected
 
 
-def test_linearizing_starts_processes_for_long_text_alone(own: Trees, monkeypatch: pytest.MonkeyPatch):
+def test_processes_are_started_only_for_long_text(own: Trees, monkeypatch: pytest.MonkeyPatch):
     started: list[int] = []
 
     def started_with(work, items, processes):
@@ -89,12 +90,12 @@ def test_linearizing_starts_processes_for_long_text_alone(own: Trees, monkeypatc
     ("wrong", "message"),
     [
         ("(())", "line 903: a bracket without a label inside a tree"),
-        (")", "line 903: a [)] that closes nothing"),
-        ("word", "line 903: 'word' stands outside of every bracket"),
-        ("(S (NN x)", "ends inside a tree that began at line 903: a bracket is not closed"),
+        (")", "line 903: unmatched [)]"),
+        ("word", "line 903: 'word' is outside of all brackets"),
+        ("(S (NN x)", "ends inside a tree that starts at line 903: a bracket is not closed"),
     ],
 )
-def test_a_treebank_with_what_is_not_a_tree_is_refused(tmp_path, monkeypatch, processes, wrong, message):
+def test_treebank_with_invalid_trees_is_refused(tmp_path, monkeypatch, processes, wrong, message):
     monkeypatch.setattr(treebank, "CHUNK_CHARACTERS", 1_000)
     path = tmp_path / "gold.mrg"
     path.write_text("(S\n (NN x)\n)\n" * 300 + "\n\n" + wrong + "\n" + "(S (NN x))\n" * ("S" not in wrong))
@@ -102,14 +103,14 @@ def test_a_treebank_with_what_is_not_a_tree_is_refused(tmp_path, monkeypatch, pr
         list(treebank.linearize(Trees(str(path)), processes))
 
 
-def test_a_bracket_too_few_is_found_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_missing_bracket_is_found_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(treebank, "CHUNK_CHARACTERS", 1_000)
     monkeypatch.setattr(treebank, "MOST_CHARACTERS", 5_000)
     path = tmp_path / "gold.mrg"
     path.write_text("(S (NN x)\n" + "(S (NN x))\n" * 10_000)
     chunks = treebank._chunks(str(path), False)
     assert sum(map(len, next(chunks).lines)) <= 5_000
-    with pytest.raises(ValueError, match="ends inside a tree that began at line 1: a bracket is not closed"):
+    with pytest.raises(ValueError, match="ends inside a tree that starts at line 1: a bracket is not closed"):
         list(treebank.linearize(Trees(str(path)), 1))
 
 
@@ -126,7 +127,7 @@ def test_pairs_start_at_any_tree(own: Trees, tmp_path: Path):
 
 
 def test_pairs_are_read_by_offset(own: Trees, tmp_path: Path):
-    """A chunk of Beam's does not read the trees before it."""
+    """A chunk of the Beam pipeline does not read the trees before it."""
     path = tmp_path / "a.tsv"
     written = Linearized.write(str(path), SOURCE, treebank.linearize(own))
     number, place = written.starts[-1]
@@ -145,7 +146,7 @@ def test_text_of_several_corpora_from_any_pair(own: Trees, tmp_path: Path):
 
 
 @pytest.mark.parametrize(("number", "taken"), [(10, 10), (10, 3), (17, 16), (1_000, 1), (97, 40)])
-def test_what_is_taken_evenly_from_any_place(number: int, taken: int):
+def test_even_sampling_from_any_position(number: int, taken: int):
     all_of_it = list(evenly(iter(range(number)), number, taken))
     assert len(all_of_it) == taken
     for which in range(taken):
@@ -154,7 +155,7 @@ def test_what_is_taken_evenly_from_any_place(number: int, taken: int):
         assert list(evenly(iter(range(place, number)), number, taken, place)) == all_of_it[which:]
 
 
-def test_what_is_complete_is_kept(own: Trees, tmp_path: Path):
+def test_complete_text_is_kept(own: Trees, tmp_path: Path):
     path = str(tmp_path / "a.tsv")
     assert Linearized.open(path, SOURCE) is None
     written = Linearized.write(path, SOURCE, treebank.linearize(own))
@@ -172,7 +173,7 @@ def test_what_is_complete_is_kept(own: Trees, tmp_path: Path):
 # A parser's output.
 
 
-def test_what_a_parser_wrote_where_it_failed_is_dropped(tmp_path: Path):
+def test_failures_of_a_parser_are_dropped(tmp_path: Path):
     lines = on_one_line(20)
     whole = b"".join(block.text for block in treebank.linearize(parsed(tmp_path, lines)))
     for place in (0, 7, 20):
@@ -182,7 +183,7 @@ def test_what_a_parser_wrote_where_it_failed_is_dropped(tmp_path: Path):
         assert block.fault.startswith(f"{tmp_path}/parsed.mrg, line {place + 1}: a bracket without a label")
 
 
-def test_a_parsers_trees_may_take_many_lines(tmp_path: Path):
+def test_trees_of_a_parser_may_span_many_lines(tmp_path: Path):
     gold = tmp_path / "gold.mrg"
     gold.write_text(small_treebank.trees(7, 20), "utf-8")
     indented = parsed(
@@ -193,7 +194,7 @@ def test_a_parsers_trees_may_take_many_lines(tmp_path: Path):
     assert block.text.endswith(b"x\t\xc7\x80S x \xc7\x81S\tNN\n" + expected.text)
 
 
-def test_a_bracket_too_few_costs_one_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_missing_bracket_costs_one_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(treebank, "CHUNK_CHARACTERS", 1_000)
     lines = on_one_line(500)
     lines[250] = lines[250][:-1]
@@ -208,7 +209,7 @@ def test_few_failures_are_dropped(tmp_path: Path, trees: int, failures: int):
 
 
 @pytest.mark.parametrize(("trees", "failures"), [(989, 11), (1_979, 21), (0, 1)])
-def test_more_failures_are_one_error(tmp_path: Path, trees: int, failures: int):
+def test_many_failures_are_one_error(tmp_path: Path, trees: int, failures: int):
     corpus = parsed(tmp_path, [*on_one_line(trees), *["(())"] * failures])
     message = rf"{failures} of {trees + failures:,} in .*parsed\.mrg are not trees, the first: .*line {trees + 1:,}: "
     with pytest.raises(ValueError, match=f"{message}a bracket without .* At most 1% is dropped; expected a tree per"):
@@ -220,7 +221,7 @@ def test_more_failures_are_one_error(tmp_path: Path, trees: int, failures: int):
 
 @pytest.fixture
 def wsj(tmp_path: Path) -> Problem:
-    """The problem of a miniature treebank and 40 trees of a parser."""
+    """Returns the problem of a tiny treebank and 40 trees of a parser."""
     folder = small_treebank.write(tmp_path / "wsj")
     problem = dataclasses.replace(PROBLEMS["parse_wsj_semisupervised"].with_raw_dir(folder), vocab_size=330)
     parsed(tmp_path, on_one_line(40), "whole.mrg")
@@ -232,7 +233,7 @@ def given(problem: Problem, tmp_path: Path, *names: str) -> Problem:
     return problem.with_files(train_trees=[str(tmp_path / name) for name in names])
 
 
-def test_prepared_data_has_no_trace_of_what_was_dropped(wsj: Problem, tmp_path: Path):
+def test_prepared_data_does_not_contain_dropped_entries(wsj: Problem, tmp_path: Path):
     said: list[str] = []
     whole = prepare(given(wsj, tmp_path, "whole.mrg"), str(tmp_path / "whole"), silent)
     dataset = prepare(given(wsj, tmp_path, "failed.mrg"), str(tmp_path / "failed"), said.append)
@@ -270,7 +271,7 @@ class Stopped(BaseException):
     pass
 
 
-def test_a_stopped_preparation_reads_the_text_that_is_there(own: Trees, tmp_path: Path, monkeypatch):
+def test_resumed_preparation_reads_the_existing_text(own: Trees, tmp_path: Path, monkeypatch):
     problem = dataclasses.replace(PROBLEMS["parse_files"], vocab_size=300, train=(own,))
     expected = bytes_of(prepare(problem, str(tmp_path / "whole"), silent).directory)
     data, folder = str(tmp_path / "data"), tmp_path / "data" / "parse_files" / "trees"
@@ -284,7 +285,7 @@ def test_a_stopped_preparation_reads_the_text_that_is_there(own: Trees, tmp_path
             prepare(problem, data, silent)
 
     stopped((treebank, "pair"))
-    assert os.listdir(folder) == []  # nothing incomplete under its name
+    assert os.listdir(folder) == []  # nothing incomplete under the final name
     stopped((prepare_module, "learn_vocabulary"))
     assert sorted(os.listdir(folder)) == ["train-0.tsv", "train-0.tsv.json"]
     with monkeypatch.context() as patched:
@@ -292,7 +293,7 @@ def test_a_stopped_preparation_reads_the_text_that_is_there(own: Trees, tmp_path
         assert bytes_of(prepare(problem, data, silent).directory) == expected
 
 
-def test_text_that_a_kill_left_is_removed(own: Trees, tmp_path: Path):
+def test_text_of_a_killed_preparation_is_removed(own: Trees, tmp_path: Path):
     problem = dataclasses.replace(PROBLEMS["parse_files"], vocab_size=300, train=(own,))
     dataset = prepare(problem, str(tmp_path), silent)
     left = Path(dataset.directory, "trees")
@@ -305,7 +306,7 @@ def test_text_that_a_kill_left_is_removed(own: Trees, tmp_path: Path):
 # A treebank with files missing.
 
 
-def test_a_treebank_with_files_missing_is_reported_and_recorded(wsj: Problem, tmp_path: Path):
+def test_missing_files_of_a_treebank_are_reported_and_recorded(wsj: Problem, tmp_path: Path):
     said: list[str] = []
     dataset = prepare(given(wsj, tmp_path, "whole.mrg"), str(tmp_path / "data"), said.append)
     warnings = [line for line in said if "expected" in line]
@@ -330,7 +331,7 @@ def test_a_treebank_with_files_missing_is_reported_and_recorded(wsj: Problem, tm
     )
 
 
-def test_a_complete_treebank_is_not_reported(wsj: Problem, tmp_path: Path):
+def test_complete_treebank_is_not_reported(wsj: Problem, tmp_path: Path):
     known = {
         split: tuple(
             dataclasses.replace(corpus, number=number if corpus.sections else 0) for corpus in wsj.corpora(split)
@@ -344,6 +345,6 @@ def test_a_complete_treebank_is_not_reported(wsj: Problem, tmp_path: Path):
     assert dataset.incomplete() == [] and "incomplete" not in dataset.condition()
 
 
-def test_the_numbers_are_those_of_the_complete_treebank():
+def test_expected_numbers_are_those_of_the_complete_treebank():
     problem = PROBLEMS["parse_wsj"]
     assert [problem.corpora(split)[0].number for split in ("train", "validation", "test")] == [39_832, 1_700, 2_416]

@@ -1,4 +1,4 @@
-"""Parsing, from bracketed files to F1: the problems, what is prepared, what a run writes, how it is scored."""
+"""Parsing, from bracketed files to F1: problems, prepared data, output of runs, and scores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.inference.translator import Translator
 from t2t_repro.parsing.constrained_decoding import ParseConstraint
 from t2t_repro.parsing.evalb import evalb, evalb_files
-from t2t_repro.parsing.linearization import CLOSE, OPEN, linearise, pair, rebuild, split_words
+from t2t_repro.parsing.linearization import CLOSE, OPEN, linearize_tree, pair, rebuild, split_words
 from t2t_repro.parsing.parser import Parser
 from t2t_repro.parsing.treebank import paths, read
 from t2t_repro.parsing.trees import clean, parse, read_trees
@@ -55,8 +55,8 @@ def gold(split: str, dataset: Dataset) -> list[str]:
 # The problems.
 
 
-def test_the_papers_conditions():
-    """Section 6.3: sections 02-21 and a vocabulary of 16K, more trees and 32K; Table 4 is of section 23."""
+def test_conditions_of_the_paper():
+    """Section 6.3: sections 02-21 with a vocabulary of 16K, and more trees with 32K. Table 4 is of section 23."""
     assert WSJ.train == (Trees(sections=tuple(range(2, 22)), number=39_832),) and WSJ.vocab_size == 16_000
     assert WSJ_AND_MORE.train == (*WSJ.train, Trees(by_parser=True)) and WSJ_AND_MORE.vocab_size == 32_000
     for problem in (WSJ, WSJ_AND_MORE):
@@ -66,7 +66,7 @@ def test_the_papers_conditions():
         assert (HPARAMS[name].beam_size, HPARAMS[name].alpha, HPARAMS[name].extra_length) == (21, 0.3, 300)
 
 
-def test_what_the_user_gives():
+def test_problem_with_the_users_files():
     assert WSJ.takes_files and WSJ_AND_MORE.takes_files and FILES.takes_files
     given = WSJ.with_raw_dir("PTB").with_files(train_trees=[])
     assert given.train == (Trees("PTB", tuple(range(2, 22)), 39_832),) and given.test == (Trees("PTB", (23,), 2_416),)
@@ -95,14 +95,14 @@ def test_what_the_user_gives():
         ),
     ],
 )
-def test_what_the_user_gives_wrongly(problem, given, message):
+def test_invalid_problems(problem, given, message):
     with pytest.raises(ValueError, match=f"^problem .*{re.escape(message)}"):
         raw_dir = given.get("raw_dir")
         problem = problem.with_raw_dir(raw_dir) if raw_dir else problem
         problem.with_files(**{name: paths for name, paths in given.items() if name != "raw_dir"})
 
 
-def test_trees_go_with_f1():
+def test_trees_require_f1():
     with pytest.raises(ValueError, match="metric 'f1' and Trees belong together; got 'bleu' with section 23"):
         Problem(name="p", description="", test=(Trees("PTB", (23,)),))
     with pytest.raises(ValueError, match="metric 'f1' and Trees belong together"):
@@ -114,7 +114,7 @@ def test_trees_as_text():
     assert str(Trees("PTB", (2, 4))) == "sections 02, 04 of PTB" and str(Trees("a.mrg")) == "a.mrg"
 
 
-def test_described_by_the_registry(program):
+def test_description_in_the_registry(program):
     code, out, _ = program("t2t-registry", "--problem=parse_wsj_semisupervised")
     assert code == 0 and "sections 02-21 of your folder, --raw_dir; your files" in out
     assert "section 23 of your folder, --raw_dir" in out and re.search(r"metric +f1\n", out)
@@ -127,21 +127,19 @@ def test_described_by_the_registry(program):
 def test_articles_of_a_section(treebank, tmp_path):
     expected = ["02/wsj_0200.mrg", "02/wsj_0201.mrg.gz", "03/wsj_0300.mrg", "03/wsj_0301.mrg.gz"]
     assert [os.path.relpath(path, treebank) for path in paths(Trees(treebank, (3, 2)))] == expected
-    for name in expected:  # flat
+    for name in expected:  # all in one folder
         shutil.copy(os.path.join(treebank, name), tmp_path)
     (tmp_path / "wsj_0200.pos").write_text("no trees")
     (tmp_path / "xwsj_0200.mrg").write_text("no trees")
     assert paths(Trees(str(tmp_path), (2, 3))) == [str(tmp_path / os.path.basename(name)) for name in expected]
     assert list(read(Trees(str(tmp_path), (2, 3)))) == list(read(Trees(treebank, (2, 3))))
-    assert len(list(read(Trees(treebank, (2, 3))))) == 16  # the trees of a trace alone are left out
+    assert len(list(read(Trees(treebank, (2, 3))))) == 16  # trees whose only words are traces are omitted
 
 
-def test_a_folder_that_is_no_treebank(treebank, tmp_path):
-    with pytest.raises(FileNotFoundError, match="^raw_dir: no directory '.*none'; give the one that holds the tree"):
+def test_folder_that_is_not_a_treebank(treebank, tmp_path):
+    with pytest.raises(FileNotFoundError, match="^raw_dir: no directory '.*none'; give the one with the tree"):
         paths(Trees(str(tmp_path / "none"), (2,)))
-    with pytest.raises(
-        FileNotFoundError, match=r"holds no wsj_25\*\.mrg \(missing sections: 25, 30\); give the folder"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"has no wsj_25\*\.mrg \(missing sections: 25, 30\); give the folder"):
         paths(Trees(treebank, (2, 25, 30)))
     for name in ("wsj_0200.mrg", "wsj_0200.mrg.gz"):
         (tmp_path / name).write_bytes(b"")
@@ -149,13 +147,13 @@ def test_a_folder_that_is_no_treebank(treebank, tmp_path):
         paths(Trees(str(tmp_path), (2,)))
 
 
-# What is prepared.
+# Prepared data.
 
 
-def test_what_the_model_sees(treebank, prepared):
+def test_records_of_the_model(treebank, prepared):
     (first,) = {pair for pair in records(prepared, "test") if pair[0] == gold_words(gold("test", prepared)[0])}
     tree = parse(gold("test", prepared)[0])
-    assert first == (" ".join(tree.words()), linearise(tree))
+    assert first == (" ".join(tree.words()), linearize_tree(tree))
     assert not re.search(r"-NONE-|\*|-SBJ|=3", "".join(gold("test", prepared)))
     assert any("-LRB-" in source for source, _ in records(prepared, "train"))
 
@@ -166,10 +164,10 @@ def gold_words(line: str) -> str:
 
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_gold_and_shards_are_the_same_sentences(treebank, prepared, split):
-    """What was encoded decodes to gold's words and linearisation, and those give back gold: F1 of 100."""
+    """Records decode to gold's words and linearization, which rebuild to gold: the F1 is 100."""
     trees = list(read(Trees(treebank, WSJ.corpora(split)[0].sections)))
     assert gold(split, prepared) == [str(tree) for tree in trees]
-    assert records(prepared, split) == [(" ".join(tree.words()), linearise(tree)) for tree in trees]
+    assert records(prepared, split) == [(" ".join(tree.words()), linearize_tree(tree)) for tree in trees]
     again = [
         rebuild(target, split_words(source), tree.tags())
         for (source, target), tree in zip(records(prepared, split), trees, strict=True)
@@ -178,7 +176,7 @@ def test_gold_and_shards_are_the_same_sentences(treebank, prepared, split):
     assert evalb(trees, [tree for tree, _ in again]).f1 == 100.0
 
 
-def test_the_vocabulary_reads_the_same_in_the_graph(prepared):
+def test_vocabulary_in_a_graph(prepared):
     vocabulary = Vocabulary(prepared.vocabulary)
     texts = [text for pair in records(prepared, "train") for text in pair]
     assert vocabulary.encode_tensor(texts).to_list() == vocabulary.encode(texts)
@@ -197,7 +195,7 @@ def test_dataset_json(treebank, prepared):
     assert record.splits["test"].trees.records == 8 and not record.splits["train"].trees
 
 
-def test_a_treebank_that_changed_since(treebank, prepared, tmp_path):
+def test_treebank_that_changed_since_preparation(treebank, prepared, tmp_path):
     copy = shutil.copytree(treebank, tmp_path / "wsj")
     problem = dataclasses.replace(WSJ.with_raw_dir(str(copy)), vocab_size=VOCAB_SIZE)
     prepare(problem, str(tmp_path / "data"), silent)
@@ -230,18 +228,18 @@ def test_damaged_gold_is_named(prepared, tmp_path):
 
 @pytest.fixture
 def own_trees(tmp_path):
-    """FILES on one file of 60 trees, some of which are for validation, and the file itself."""
+    """Returns FILES with one file of 60 trees, part of which is the validation split, and the file itself."""
     path = tmp_path / "own.trees"
     path.write_text(small_treebank.trees(7, 60))
     return dataclasses.replace(FILES.with_files(train_trees=[str(path)]), vocab_size=300), str(path)
 
 
-def test_gold_of_trees_that_are_held_out(own_trees, tmp_path):
+def test_gold_of_the_validation_split(own_trees, tmp_path):
     problem, path = own_trees
     dataset = prepare(problem, str(tmp_path / "data"), silent)
     held, trained = records(dataset, "validation"), records(dataset, "train")
     assert held and len(held) + len(trained) == 60
-    assert [(gold_words(line), linearise(parse(line))) for line in gold("validation", dataset)] == held
+    assert [(gold_words(line), linearize_tree(parse(line))) for line in gold("validation", dataset)] == held
     assert {*gold("validation", dataset)} < {str(tree) for tree in read(Trees(path))}
     with pytest.raises(ValueError, match=r"has no test text; prepare it with some \(`test_trees`\)"):
         dataset.trees("test")
@@ -252,7 +250,7 @@ class Stopped(BaseException):
     pass
 
 
-def test_stopped_at_every_write_and_continued(own_trees, tmp_path, monkeypatch):
+def test_interrupted_at_every_write_and_resumed(own_trees, tmp_path, monkeypatch):
     problem, path = own_trees
     problem = dataclasses.replace(problem, test=(Trees(path),))
     names, replace = [], os.replace
@@ -280,7 +278,7 @@ def test_stopped_at_every_write_and_continued(own_trees, tmp_path, monkeypatch):
         assert bytes_of(prepare(problem, str(data), silent).directory) == expected
 
 
-# What the user gives wrongly, at the command line.
+# Invalid input on the command line.
 
 
 @pytest.fixture
@@ -295,10 +293,10 @@ def in_an_empty_folder(tmp_path, monkeypatch):
         ("", "", [], "problem 'parse_files' needs your text: give --train_trees"),
         ("", "", ["--train_trees=a"], "cannot read --train_trees 'a': No such file or directory"),
         ("a", "", ["--train_trees=a"], "a is empty; expected"),
-        ("a", " \n", ["--train_trees=a"], "a holds no tree; expected Penn Treebank bracketing"),
-        ("a", "(S (NN x)", ["--train_trees=a"], "a ends inside a tree that began at line 1"),
-        ("a", "(S (NN x))\nNN x", ["--train_trees=a"], "a, line 2: 'NN' stands outside of every bracket"),
-        ("a", "(S (-NONE- *))", ["--train_trees=a"], "a holds no tree with words in it; expected (S"),
+        ("a", " \n", ["--train_trees=a"], "a has no tree; expected Penn Treebank bracketing"),
+        ("a", "(S (NN x)", ["--train_trees=a"], "a ends inside a tree that starts at line 1"),
+        ("a", "(S (NN x))\nNN x", ["--train_trees=a"], "a, line 2: 'NN' is outside of all brackets"),
+        ("a", "(S (-NONE- *))", ["--train_trees=a"], "a has no tree with words; expected (S"),
         ("a.gz", "(S (NN x))", ["--train_trees=a.gz"], "a.gz is not a valid gzip file"),
         ("a", "(S (NN x))", ["--train_trees=a"], "the training text is too small for a validation split"),
         ("a", "(S (NN x))", ["--train_source=a", "--train_target=a"], "problem 'parse_files' takes no --train_source"),
@@ -314,19 +312,19 @@ def in_an_empty_folder(tmp_path, monkeypatch):
             "a",
             "",
             ["--problem=parse_wsj", "--raw_dir=."],
-            "--raw_dir: '.' holds no wsj_02*.mrg (missing sections: 02, ",
+            "--raw_dir: '.' has no wsj_02*.mrg (missing sections: 02, ",
         ),
         ("a", "", ["--problem=translate_files", "--train_trees=a"], "problem 'translate_files' takes no --train_trees"),
         ("a", "", ["--problem=translate_ende_cldr", "--train_trees=a"], "problem 'translate_ende_cldr' has its own"),
     ],
 )
-def test_one_line_for_wrong_input(program, in_an_empty_folder, name, content, arguments, message):
+def test_invalid_input_is_reported_in_one_line(program, in_an_empty_folder, name, content, arguments, message):
     if name:
         Path(name).write_text(content)
     code, out, err = program("t2t-datagen", "--problem=parse_files", "--data_dir=D", "--vocab_size=300", *arguments)
     assert (code, out) == (1, "") and err.startswith(f"t2t-datagen: {message}") and err.count("\n") == 1
     left = [path for path in Path("D").rglob("*") if path.is_file() and not path.name.startswith(".")]
-    assert not left or [path.parent.name for path in left] == ["trees"] * 2  # complete: the next preparation reads it
+    assert not left or [path.parent.name for path in left] == ["trees"] * 2  # complete: the next run reads it
 
 
 # A parser.
@@ -335,7 +333,7 @@ WORDS = "We see ( it ) ?"
 
 
 def parser_that_writes(*hypotheses: str, **options) -> Parser:
-    """A parser whose beam always holds these, the best first."""
+    """Returns a parser whose beam always contains these hypotheses, best first."""
     scored = [(text, -float(number)) for number, text in enumerate(hypotheses)]
 
     def n_best(texts, n, beam_size, alpha):
@@ -349,7 +347,7 @@ RIGHT = "ǀS ǀNP We ǁNP ǀVP see -LRB- it -RRB- ǁVP ? ǁS"
 SHORT = "ǀS ǀNP We ǁNP ǁS"
 
 
-def test_a_tree_over_the_very_words():
+def test_tree_over_exactly_the_words():
     parser = parser_that_writes(RIGHT)
     expected = "(S (NP (XX We)) (VP (XX see) (-LRB- -LRB-) (XX it) (-RRB- -RRB-)) (. ?))"
     assert parser.n_best([WORDS, "", "  "], 1) == [[(expected, 0.0)], [("", 0.0)], [("", 0.0)]]
@@ -371,13 +369,13 @@ def test_repairs_are_counted():
     assert parser.summary() == "repaired 1 of 1 trees (5 repairs)"
 
 
-def test_trees_that_repairs_make_alike_are_one():
+def test_trees_that_are_equal_after_repairs_are_merged():
     (found,) = parser_that_writes(SHORT, f"{SHORT} ǁS", RIGHT).n_best([WORDS], 3)
     assert [score for _, score in found] == [0.0, -2.0]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_the_best_well_formed_one_of_the_beam(n):
+def test_best_well_formed_hypothesis_of_the_beam(n):
     parser = parser_that_writes(SHORT, "nonsense", RIGHT, well_formed=True)
     (found,) = parser.n_best([WORDS], n)
     assert [score for _, score in found] == [-2.0, 0.0, -1.0][:n] and parser.repaired == 0
@@ -386,7 +384,7 @@ def test_the_best_well_formed_one_of_the_beam(n):
 
 @pytest.fixture(scope="module")
 def untrained(prepared):
-    """A parser with random weights and a real vocabulary, in which both marks are pieces of their own."""
+    """Returns a parser with random weights and a real vocabulary, in which both marks are subwords."""
     vocabulary = Vocabulary(prepared.vocabulary)
     model = random_model(vocabulary.size, extra_length=30)
     assert {OPEN, CLOSE} < {*vocabulary.subwords}
@@ -394,27 +392,27 @@ def untrained(prepared):
 
 
 @pytest.mark.parametrize("mark", [OPEN, CLOSE, OPEN + CLOSE, OPEN + OPEN])
-def test_a_mark_at_each_place_of_a_word(untrained, mark):
-    """U+01C0 is a letter of Khoisan languages: "Nǀuu is spoken ." """
+def test_mark_at_each_position_of_a_word(untrained, mark):
+    """U+01C0 is a letter of Khoisan languages: the sentence is "Nǀuu is spoken" and a full stop."""
     sentences = [[f"{word[:place]}{mark}{word[place:]}", "is", word] for word in ("Nuu",) for place in range(4)]
     alone = [untrained.parse([words])[0].words() for words in sentences]
     assert alone == [tree.words() for tree in untrained.parse(sentences)] == sentences
     assert all(found[0][1] > -1e6 for found in untrained.n_best([" ".join(words) for words in sentences], 1))
 
 
-def test_given_words_take_no_prefix_and_no_least_length(untrained):
+def test_constrained_decoding_has_no_prefix_or_minimum_length(untrained):
     for options in ({"prefixes": ["We"]}, {"min_length": 2}):
-        with pytest.raises(ValueError, match="constrained to given words: leave out prefixes and min_length"):
+        with pytest.raises(ValueError, match="constrained to the words of the text: leave out prefixes and min_length"):
             untrained.translator.n_best(["We see"], 1, **options)
 
 
-def test_a_sentence_that_the_search_gives_up_costs_no_other_one():
+def test_failed_sentence_does_not_affect_others():
     parser = parser_that_writes()
     parser.translator.hparams.beam_size = 1
     assert parser.n_best(["We see"], 1) == [[("(TOP (XX We) (XX see))", -math.inf)]]
 
 
-# All of it, through the programs.
+# From files to F1, through the programs.
 
 
 @pytest.fixture
@@ -429,7 +427,7 @@ def test_from_bracketed_files_to_f1(program, one_cpu, treebank, tmp_path, monkey
     data = ["--problem=parse_wsj", "--data_dir=DATA", f"--vocab_size={VOCAB_SIZE}"]
     code, _, err = program("t2t-datagen", *data, f"--raw_dir={treebank}")
     assert code == 0 and "text: 160 train pairs, 8 validation pairs, 8 test pairs" in err
-    assert program("t2t-datagen", *data, "--verify").code == 0  # the treebank need not be named again
+    assert program("t2t-datagen", *data, "--verify").code == 0  # without naming the treebank again
     small = {"num_layers": 1, "d_model": 16, "d_ff": 16, "num_heads": 1, "d_k": 8, "d_v": 8, "beam_size": 3}
     small |= {"batch_tokens": 2_048, "warmup_steps": 4, "extra_length": 20}
     overrides = [f"--override={name}={value}" for name, value in small.items()]
@@ -445,7 +443,7 @@ def test_from_bracketed_files_to_f1(program, one_cpu, treebank, tmp_path, monkey
     assert Run.open("RUN").problem.metric == "f1"
     evaluated = [json.loads(line) for line in Path("RUN/metrics.jsonl").read_text().splitlines() if "sample" in line]
     assert [each["step"] for each in evaluated] == [2, 4] and all(0 <= each["sample_F1"] <= 100 for each in evaluated)
-    assert "sample F1" in err and "source" not in err  # the sentences themselves are for a terminal alone
+    assert "sample F1" in err and "source" not in err  # sentences are printed only on a terminal
 
     gold = list(read_trees("DATA/parse_wsj/test.trees"))
     Path("words").write_text("".join(" ".join(tree.words()) + "\n" for tree in gold) + "\n")
@@ -472,7 +470,9 @@ def test_from_bracketed_files_to_f1(program, one_cpu, treebank, tmp_path, monkey
 
     code, out, _ = program("t2t-eval", "--output_dir=RUN", "--average_checkpoints=2", "--json")
     scores = json.loads(out)
-    retagged = [rebuild(linearise(parse(line)), g.words(), g.tags())[0] for line, g in zip(lines, gold, strict=True)]
+    retagged = [
+        rebuild(linearize_tree(parse(line)), g.words(), g.tags())[0] for line, g in zip(lines, gold, strict=True)
+    ]
     expected = evalb(gold, retagged).all
     assert code == 0 and (scores["sentences"], scores["skipped"]) == (8, 0)
     assert (scores["f1"], scores["recall"], scores["complete_match"]) == pytest.approx(
@@ -485,8 +485,8 @@ def test_from_bracketed_files_to_f1(program, one_cpu, treebank, tmp_path, monkey
 
 
 @pytest.mark.corpora
-def test_real_trees_all_the_way(corpora, tmp_path):
-    """No tree is dropped, and what is prepared gives gold back: F1 of 100."""
+def test_real_trees(corpora, tmp_path):
+    """No tree is dropped, and prepared data gives gold back: the F1 is 100."""
     folder = corpora / "trees"
     problem = FILES.with_files(
         train_trees=[str(folder / "wsj_sample.train.mrg.gz")],
@@ -496,11 +496,9 @@ def test_real_trees_all_the_way(corpora, tmp_path):
     dataset = prepare(dataclasses.replace(problem, vocab_size=4_000), str(tmp_path), silent)
     splits = dataset.record.splits
     assert splits["train"].pairs == 3_401 and not splits["train"].dropped
-    brackets = sum(len(linearise(tree).split()) - len(tree.words()) for tree in read(problem.train[0]))
+    brackets = sum(len(linearize_tree(tree).split()) - len(tree.words()) for tree in read(problem.train[0]))
     tokens = splits["train"].tokens
-    assert (
-        tokens["targets"] - tokens["inputs"] <= 1.02 * brackets
-    )  # a piece each, and few labels so rare that they are spelt
+    assert tokens["targets"] - tokens["inputs"] <= 1.02 * brackets  # one subword each, except for a few rare labels
     for split, number in (("validation", 276), ("test", 3_471)):
         golds = list(read_trees(dataset.trees(split)))
         assert len(golds) == number and all(clean(tree) == tree for tree in golds)
@@ -514,7 +512,7 @@ def test_real_trees_all_the_way(corpora, tmp_path):
 
 @pytest.mark.corpora
 @pytest.mark.slow
-def test_one_tree_at_hand_is_too_long(corpora, tmp_path):
+def test_one_available_tree_is_too_long(corpora, tmp_path):
     folder = corpora / "trees"
     problem = FILES.with_files(
         train_trees=[str(folder / "craft.train.mrg.gz")], validation_trees=[str(folder / "craft.dev.mrg.gz")]

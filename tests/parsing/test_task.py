@@ -1,4 +1,4 @@
-"""t2t_repro.parsing.task: what a server makes of an export's symbols."""
+"""t2t_repro.parsing.task: how a server turns an export's symbols into trees."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WRITTEN = {
 }
 
 
-def test_trees_are_made_of_an_exports_symbols():
+def test_trees_are_built_from_an_exports_symbols():
     found = TASK.served("parse", INPUTS, WRITTEN)
     trees = [text.decode() for text in found["outputs"]]
     assert trees[0] == "(S (NP (XX We)) (VP (XX see) (-LRB- -LRB-) (XX it) (-RRB- -RRB-)) (. ?))"
@@ -32,13 +32,13 @@ def test_trees_are_made_of_an_exports_symbols():
 @pytest.mark.parametrize(
     ("signature", "outputs"), [("translate", WRITTEN), ("parse", WRITTEN | {"symbols": WRITTEN["outputs"]})]
 )
-def test_other_signatures_and_older_exports_are_served_as_they_are(signature, outputs):
-    """Exports of before made the trees in their graph, and have the symbols beside them."""
+def test_other_signatures_and_older_exports_are_served_unchanged(signature, outputs):
+    """Older exports build the trees in their graph, and return the symbols too."""
     assert TASK.served(signature, INPUTS, outputs) is outputs
 
 
 @pytest.mark.parametrize("name", ["parse_wsj", "translate_files"])
-def test_a_task_needs_no_tensorflow(name):
+def test_tasks_need_no_tensorflow(name):
     source = f"""
 import sys, t2t_repro
 task = t2t_repro.get_problem({name!r}).task

@@ -1,4 +1,4 @@
-"""Trees: what is read, what is refused and in which words, cleaning, writing; no depth is too deep."""
+"""Trees: reading, refused input and its messages, cleaning, writing, and unlimited depth."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from t2t_repro.parsing.trees import Tree, bare, clean, parse, parse_lines, read_
 
 GIVEN = "( (S (NP-SBJ-1 (DT The) (NN law)) (VP (VBD changed) (NP-1 (-NONE- *))) (. .)))"
 CLEAN = "(S (NP (DT The) (NN law)) (VP (VBD changed)) (. .))"
-DEPTH = 10_000  # Python gives up recursing at 1,000
+DEPTH = 10_000  # Python's recursion limit is 1,000
 
-# Labels and words are whatever has no ASCII white space and no bracket: no-break spaces and U+2028 are like any letter.
+# Labels and words have no ASCII white space and no bracket; no-break spaces and U+2028 count as letters.
 
 
 def read(tmp_path, text, name="text.mrg"):
@@ -44,51 +44,51 @@ def read(tmp_path, text, name="text.mrg"):
     ],
 )
 @pytest.mark.parametrize("name", ["text.mrg", "text.mrg.gz"])
-def test_what_is_read(tmp_path, text, expected, name):
+def test_reading(tmp_path, text, expected, name):
     assert read(tmp_path, text, name) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("(A a)\nb", r"line 2: 'b' stands outside of every bracket; expected a tree, which starts with \("),
-        ("(A a))", r"line 1: a \) that closes nothing; expected a tree"),
+        ("(A a)\nb", r"line 2: 'b' is outside of all brackets; expected a tree, which starts with \("),
+        ("(A a))", r"line 1: unmatched \); expected a tree"),
         ("(A a)\n(B ()\n)", "line 2: a bracket without a label inside a tree"),
         ("(A\n(B ))", r"line 2: \(B\) is empty; expected a word or brackets in it"),
         ("( )", r"line 1: \(\) is empty"),
-        ("(A a (B b))", r"line 1: \(A holds the word 'a' and a bracket; expected one or the other"),
-        ("(A (B b)\n a)", r"line 2: \(A holds the word 'a' and a bracket"),
+        ("(A a (B b))", r"line 1: \(A has the word 'a' and a bracket; expected one or the other"),
+        ("(A (B b)\n a)", r"line 2: \(A has the word 'a' and a bracket"),
         ("( NP (NN a))", r"line 1: 'NP' in a bracket without a label; expected \(TAG NP\), no space after the \("),
         (
             "(A a)\n\n(B (C\n(D d)",
-            r"ends inside a tree that began at line 3: 2 brackets are not closed, the last one \(C",
+            r"ends inside a tree that starts at line 3: 2 brackets are not closed, the last one \(C",
         ),
-        ("(A a) (B (C c)", r"ends inside a tree that began at line 1: a bracket is not closed, the last one \(B"),
-        ("\n \n", "holds no tree; expected Penn Treebank bracketing"),
+        ("(A a) (B (C c)", r"ends inside a tree that starts at line 1: a bracket is not closed, the last one \(B"),
+        ("\n \n", "has no tree; expected Penn Treebank bracketing"),
         ("", "is empty"),
     ],
 )
-def test_what_is_refused(tmp_path, text, message):
+def test_invalid_input(tmp_path, text, message):
     with pytest.raises(ValueError, match=message) as caught:
         read(tmp_path, text)
     assert str(caught.value).startswith(str(tmp_path / "text.mrg"))
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match="no file '.*none.mrg'; give a file of trees"):
         list(read_trees(str(tmp_path / "none.mrg")))
     with pytest.raises(FileNotFoundError, match="no file"):
         list(read_trees(str(tmp_path)))
 
 
-def test_a_tree_that_is_never_closed_does_not_fill_the_memory(monkeypatch):
+def test_tree_that_is_never_closed_is_read_in_bounded_memory(monkeypatch):
     monkeypatch.setattr(trees, "MAX_BRACKETS", 6)
     assert str(next(parse_lines(["(A (B b) (B b) (B b) (B b) (B b))"], "f")))
-    with pytest.raises(ValueError, match="f, line 3: the tree that began at line 1 is not closed after 6 brackets"):
+    with pytest.raises(ValueError, match="f, line 3: the tree that starts at line 1 is not closed after 6 brackets"):
         list(parse_lines(["(A (B b)", *["(B b) (B b) (B b)"] * 3], "f"))
 
 
-def test_a_tree_is_given_as_soon_as_it_is_closed():
+def test_tree_is_returned_as_soon_as_it_is_closed():
     def lines():
         yield "(A a) (B"
         raise EOFError
@@ -99,7 +99,7 @@ def test_a_tree_is_given_as_soon_as_it_is_closed():
         next(reader)
 
 
-def test_one_tree():
+def test_parse_expects_one_tree():
     with pytest.raises(ValueError, match="expected one tree, got 2 in"):
         parse("(A a) (B b)")
     with pytest.raises(ValueError, match="expected one tree, got 0 in ''"):
@@ -112,8 +112,8 @@ def test_one_tree():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("A",), "holds children or one word, got 0 children and None"),
-        (("A", (parse("(B b)"),), "a"), "holds children or one word, got 1 children and 'a'"),
+        (("A",), "has children or one word, got 0 children and None"),
+        (("A", (parse("(B b)"),), "a"), "has children or one word, got 1 children and 'a'"),
         (("A", (), "a b"), "a word has no white space and no brackets, and is not empty; got 'a b'"),
         (("A", (), "("), "a word has no white space and no brackets"),
         (("A", (), ""), "a word has .* is not empty; got ''"),
@@ -122,7 +122,7 @@ def test_one_tree():
         (("A", (parse("( (B b))"),)), "only the root of a tree may be without a label"),
     ],
 )
-def test_no_tree_that_cannot_be_written(arguments, message):
+def test_trees_that_cannot_be_written(arguments, message):
     with pytest.raises(ValueError, match=message):
         Tree(*arguments)
 
@@ -143,11 +143,11 @@ def test_equality():
 
 @settings(max_examples=50, deadline=None)
 @given(random_trees)
-def test_what_is_written_is_read_again(tree):
+def test_written_trees_are_read_back(tree):
     assert parse(str(tree)) == tree == eval(repr(tree))
 
 
-def test_no_depth_is_too_deep():
+def test_depth_is_unlimited():
     text = "(A" + " (A" * (DEPTH - 2) + " (B b)" + ")" * (DEPTH - 1)
     tree = parse(text)
     assert str(tree) == text and tree == parse(text) and hash(tree) == hash(parse(text))
@@ -186,7 +186,7 @@ def test_nothing_but_traces(text):
 
 @settings(max_examples=50, deadline=None)
 @given(random_trees)
-def test_clean_keeps_the_words_and_is_done_once(tree):
+def test_clean_keeps_the_words_and_is_idempotent(tree):
     cleaned = clean(tree)
     written = [leaf.word for leaf in tree.leaves() if leaf.label != "-NONE-"]
     assert (cleaned.words() if cleaned else []) == written
@@ -200,12 +200,12 @@ def test_bare(label, expected):
     assert bare(label) == expected
 
 
-# The treebanks at hand.
+# Available treebanks.
 
 
 @pytest.mark.corpora
-def test_a_treebank_is_written_and_read_again(corpora):
-    """CRAFT's, with its five leaves of several words."""
+def test_treebank_is_written_and_read_back(corpora):
+    """Uses CRAFT, which has five leaves of several words."""
     count, of_several_words = 0, 0
     for count, tree in enumerate(read_trees(str(corpora / "trees/craft.dev.mrg.gz")), start=1):
         of_several_words += sum("Xpd_" in word or "†_" in word for word in tree.words())

@@ -1,6 +1,6 @@
-"""The page of t2t-serve in a real browser: typing, answers, text that stays text, failures, dark mode, a phone.
+"""The page of t2t-serve in a real browser: typing, results, escaping, errors, dark mode, and phones.
 
-Chromium is driven through selenium; without them, these tests are skipped and say so. The model is a stand-in.
+selenium drives Chromium; without them, these tests are skipped with a reason. The model is a stand-in.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HOSTILE = "<img src=x onerror=\"document.title='run'\"> & more"
 
 @pytest.fixture(scope="module")
 def address():
-    """A server in a thread of its own."""
+    """Returns the address of a server in its own thread."""
     model = Capitals()
     model.card = {"problem": {"name": "capitals", "description": HOSTILE, "source_language": "en"}}
     loop = asyncio.new_event_loop()
@@ -83,30 +83,30 @@ def test_lines_are_translated_and_text_stays_text(page):
     ]
 
 
-def test_keys_alone(page):
+def test_keyboard_only(page):
     assert page("document.activeElement.id") == "text"
     type_and_send(page, "by key", by_key=True)
     assert lines(page) == ["BY KEY"]
 
 
-def test_a_refusal_is_shown_and_the_last_answer_stays(page):
+def test_error_is_shown_and_the_last_result_stays(page):
     type_and_send(page, "fine")
     page("(document.getElementById('text').value = 'x'.repeat(10001), 0)")
     page.all("button")[0].click()
     settled(page)
-    assert page.texts("#said.wrong") == ["'inputs' holds a string of 10,001 characters; at most 10,000"]
+    assert page.texts("#said.wrong") == ["'inputs' contains a string of 10,001 characters; at most 10,000"]
     assert lines(page) == ["FINE"]
     type_and_send(page, "defect")
-    assert page.texts("#said.wrong") == ["the server failed; its log says why"]
-    page.errors()  # the browser notes both answers
+    assert page.texts("#said.wrong") == ["internal error; see the server's log"]
+    page.errors()  # the browser logs both responses
 
 
-def test_nothing_is_sent_for_nothing(page):
+def test_empty_text_is_not_sent(page):
     type_and_send(page, "  \n \n")
     assert lines(page) == [] and page("performance.getEntriesByType('resource').length") == 0
 
 
-def test_dark_mode_and_a_phone(page):
+def test_dark_mode_and_phone(page):
     light = page("getComputedStyle(document.body).backgroundColor")
     page.media("dark", width=360, height=740, phone=True)
     assert page("getComputedStyle(document.body).backgroundColor") != light

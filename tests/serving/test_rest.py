@@ -1,6 +1,7 @@
-"""The REST form of TensorFlow Serving: what it understands means the same to t2t-serve and fits the SavedModel.
+"""TensorFlow Serving's REST API: requests that it accepts have the same meaning in t2t-serve and fit the SavedModel.
 
-`helpers.tf_serving` has its rules. A SavedModel is run as it runs one: in a session, fed by the names of its tensors.
+`helpers.tf_serving` implements its rules. Like TensorFlow Serving, it runs a SavedModel in a session, with inputs by
+tensor name.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def score(**form):
     return {"signature_name": "score", **form}
 
 
-# Body, whether TensorFlow Serving understands it, and whether t2t-serve does.
+# Body, accepted by TensorFlow Serving, accepted by t2t-serve.
 FORMS = [
     ({"instances": ["12 cats", ""]}, True, True),
     ({"instances": [{"inputs": "12 cats"}, {"inputs": "1 dog"}]}, True, True),
@@ -52,16 +53,16 @@ FORMS = [
     (translate(inputs={"inputs": ["12 cats", "1 dog"], **ALL}), True, True),
     (translate(inputs={"inputs": ["12 cats", "1 dog"], **ALL, "beam_size": [3, 2]}), True, True),
     (translate(inputs={"inputs": ["12 cats", "1 dog"], **ALL, "beam_size": [3]}), True, True),
-    # What it ignores is an error here.
+    # Ignored there, refused here.
     ({"instances": ["12 cats"], "context": 1}, True, False),
     ({"inputs": {"inputs": ["12 cats"], "beam": 2}}, True, False),
-    # Whether all options are there is its business alone.
+    # Missing options are an error only there.
     (translate(instances=["12 cats"]), False, True),
     (translate(instances=[{"inputs": "12 cats"}]), False, True),
     (translate(instances=[{"inputs": "12 cats", "beam_size": 3}]), False, True),
     (translate(inputs={"inputs": ["12 cats"], "beam_size": 8, "n_best": 3}), False, True),
     (translate(inputs=["12 cats"]), False, True),
-    # Neither.
+    # Refused by both.
     ({"instances": []}, False, False),
     ({"instances": {}}, False, False),
     ({"instances": "12 cats"}, False, False),
@@ -157,7 +158,7 @@ def test_every_signature_takes_rows_there(model):
         assert {len(value) for value in model.run(name, tensors).values()} == {2}
 
 
-def test_every_request_of_the_page_is_understood_by_both(model):
+def test_requests_in_the_documentation_are_accepted_by_both(model):
     page = (CHECKOUT / "docs" / "serving.md").read_text("utf-8")
     bodies = re.findall(r"^```json\n(.*?)^```$", page, re.M | re.S) + re.findall(r"^curl -d '(.*?)'", page, re.M)
     assert len(bodies) >= 3

@@ -1,6 +1,6 @@
-"""t2t_repro.serving: right answers to many clients at once, and the right refusal for everything else.
+"""t2t_repro.serving: correct responses to many concurrent clients, and the correct error for every invalid request.
 
-The model is a stand-in that writes capitals; the real one is served in `test_serve_program.py`.
+The model is a stand-in that writes capitals; the real one is served in `test_server_program.py`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from t2t_repro.serving.protocol import Limits, Request  # noqa: E402
 from t2t_repro.serving.protocol import answer as written  # noqa: E402
 from t2t_repro.serving.server import bound  # noqa: E402
 
-TestClient.__test__ = TestServer.__test__ = False  # they are no tests
+TestClient.__test__ = TestServer.__test__ = False  # these are not tests
 PREDICT = "/v1/models/m:predict"
 
 
 def served(test, model=None, **settings):
-    """Runs `test(client)` on a server of its own."""
+    """Runs `test(client)` on a new server."""
 
     async def run():
         server = Server(model or Capitals(), "m", Settings(**settings))
@@ -54,7 +54,7 @@ def answer(body, **settings):
     return served(lambda client: post(client, body), **settings)
 
 
-# What is understood.
+# Valid requests.
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def answer(body, **settings):
         ),
         ({"inputs": []}, {"outputs": {"outputs": [], "scores": []}}),
         ({"signature_name": "", "inputs": ["a"]}, {"outputs": {"outputs": ["A"], "scores": [-0.1]}}),
-        ({"instances": [""]}, {"predictions": [{"outputs": "", "scores": None}]}),  # JSON has no -inf
+        ({"instances": [""]}, {"predictions": [{"outputs": "", "scores": None}]}),  # -inf is null in JSON
         ({"instances": [{"b64": "YQ=="}]}, {"predictions": [{"outputs": "A", "scores": -0.1}]}),
         ({"instances": [{"inputs": {"b64": "/w=="}}]}, {"predictions": [{"outputs": "\ufffd", "scores": -0.1}]}),
     ],
@@ -113,16 +113,16 @@ def test_state_and_metadata():
     assert metadata["metadata"]["signature_def"]["signature_def"] == Capitals.metadata
 
 
-# What is refused.
+# Refused requests.
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
         (b"", "the body is not JSON"),
-        (b"\xff", "the body is not UTF-8"),
+        (b"\xff", "the body is not valid UTF-8"),
         (b'{"instances": ["a"]', "the body is not JSON"),
-        (b'{"instances": [NaN]}', "NaN is no JSON"),
+        (b'{"instances": [NaN]}', "NaN is not valid JSON"),
         (b"[" * 100_000, "the body is not JSON"),
         (b'{"instances": [' + b"9" * 5_000 + b"]}", "the body is not JSON"),
         (b'["a"]', "must be a JSON object, got a list"),
@@ -131,50 +131,50 @@ def test_state_and_metadata():
         ({"instances": ["a"], "inputs": ["a"]}, 'give either "instances"'),
         ({"instance": ["a"]}, "unknown key 'instance'; expected signature_name, instances, inputs"),
         ({"instances": "a"}, '"instances" must be a list, got a string'),
-        ({"instances": []}, 'no values in "instances"'),
+        ({"instances": []}, '"instances" is empty; give at least one row'),
         ({"instances": ["a", {"inputs": "a"}]}, 'row 1 of "instances" must be a value like the first, got an object'),
         ({"instances": [{"inputs": "a"}, "a"]}, 'row 1 of "instances" must be an object like the first, got a string'),
-        ({"instances": [1]}, "'inputs' must hold strings, got a number"),
-        ({"instances": [None]}, "'inputs' must hold strings, got null"),
-        ({"instances": [["a"]]}, "'inputs' must hold strings, got a list"),
-        ({"instances": [{"input": "a"}]}, "no input 'input'; the signature takes inputs"),
-        ({"instances": [{"inputs": "a"}, {}]}, 'row 1 of "instances" has other inputs'),
+        ({"instances": [1]}, "'inputs' must contain strings, got a number"),
+        ({"instances": [None]}, "'inputs' must contain strings, got null"),
+        ({"instances": [["a"]]}, "'inputs' must contain strings, got a list"),
+        ({"instances": [{"input": "a"}]}, "unknown input 'input'; the signature takes inputs"),
+        ({"instances": [{"inputs": "a"}, {}]}, 'row 1 of "instances" has different inputs'),
         ({"instances": [{}]}, "missing input 'inputs'"),
-        ({"instances": [{"b64": "?"}]}, "must hold base64"),
-        ({"instances": [{"b64": 1}]}, "must hold base64"),
-        ({"instances": [{"b64": "ü"}]}, "must hold base64"),
+        ({"instances": [{"b64": "?"}]}, "must contain base64"),
+        ({"instances": [{"b64": 1}]}, "must contain base64"),
+        ({"instances": [{"b64": "ü"}]}, "must contain base64"),
         (b'{"instances": ["\\ud800"]}', "a lone surrogate"),
         ({"inputs": {"inputs": "a"}}, "'inputs' must be a list, got a string"),
         ({"inputs": 1}, "'inputs' must be a list, got a number"),
-        ({"signature_name": "tranlsate", "instances": ["a"]}, "no signature 'tranlsate'; this model has serving_def"),
-        ({"signature_name": ["translate"], "instances": ["a"]}, "no signature ['translate']"),
-        ({"signature_name": "score", "instances": ["a"]}, '"instances" must hold objects with inputs, targets, got a'),
+        ({"signature_name": "tranlsate", "instances": ["a"]}, "unknown signature 'tranlsate'; this model has serving"),
+        ({"signature_name": ["translate"], "instances": ["a"]}, "unknown signature ['translate']"),
+        ({"signature_name": "score", "instances": ["a"]}, '"instances" must contain objects with inputs, targets, got'),
         ({"signature_name": "score", "instances": [{"inputs": "a"}]}, "missing input 'targets'; signature score takes"),
         ({"signature_name": "score", "inputs": ["a"]}, '"inputs" must be an object with inputs, targets, got a list'),
         (
             {"signature_name": "score", "inputs": {"inputs": ["a"], "targets": []}},
-            "of one length: inputs has 1, targets has 0",
+            "equal length: inputs has 1, targets has 0",
         ),
         ({"signature_name": "translate", "instances": [{"inputs": "a", "scalar": 2}]}, "one value for all rows"),
         (
             {"signature_name": "translate", "inputs": {"inputs": ["a", "b", "c"], "beam_size": [2, 3]}},
-            "of one length: inputs has 3, beam_size has 2",
+            "equal length: inputs has 3, beam_size has 2",
         ),
         (
             {"signature_name": "translate", "inputs": {"inputs": ["a"] * 1024, "beam_size": 64, "extra_length": 1024}},
             "of all 1,024 rows is 67,174,400; at most 4,194,304: send fewer rows, or lower beam_size or extra_length",
         ),
-        ({"signature_name": "translate", "inputs": {"inputs": ["a"], "beam_size": 2.5}}, "a whole number of 32 bits"),
+        ({"signature_name": "translate", "inputs": {"inputs": ["a"], "beam_size": 2.5}}, "a 32-bit integer"),
         ({"signature_name": "translate", "inputs": {"inputs": ["a"], "beam_size": True}}, "got a boolean True"),
-        ({"signature_name": "translate", "inputs": {"inputs": ["a"], "beam_size": 2**31}}, "a whole number of 32"),
-        ({"signature_name": "translate", "inputs": {"inputs": ["a"], "alpha": "0"}}, "must be a number of 32 bits"),
-        (b'{"signature_name": "translate", "inputs": {"inputs": ["a"], "alpha": 1e999}}', "a number of 32 bits"),
+        ({"signature_name": "translate", "inputs": {"inputs": ["a"], "beam_size": 2**31}}, "a 32-bit integer"),
+        ({"signature_name": "translate", "inputs": {"inputs": ["a"], "alpha": "0"}}, "must be a 32-bit number"),
+        (b'{"signature_name": "translate", "inputs": {"inputs": ["a"], "alpha": 1e999}}', "a 32-bit number"),
         ({"signature_name": "translate", "inputs": {"inputs": ["a"], "beam_size": 65}}, "beam_size must be from 1 to"),
-        ({"instances": ["a"] * 1_025}, "1,025 rows are too many for one request; at most 1,024"),
+        ({"instances": ["a"] * 1_025}, "too many rows in one request: 1,025; at most 1,024"),
         ({"instances": ["a" * 10_001]}, "a string of 10,001 characters; at most 10,000"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_answered_is_told_why(body, message):
+def test_invalid_requests_get_a_reason(body, message):
     status, found = answer(body)
     assert status == 400 and message in found["error"] and list(found) == ["error"]
     assert len(found["error"]) < 250
@@ -183,8 +183,8 @@ def test_what_cannot_be_answered_is_told_why(body, message):
 @pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [
-        ("POST", "/v1/models/n:predict", 404, "the model here is /v1/models/m, in version 3"),
-        ("POST", "/v1/models/m/versions/2:predict", 404, "in version 3"),
+        ("POST", "/v1/models/n:predict", 404, "this server has /v1/models/m, version 3"),
+        ("POST", "/v1/models/m/versions/2:predict", 404, "version 3"),
         ("POST", "/v1/models/m:classify", 404, "not found"),
         ("GET", "/v1/models/m:predict", 405, "Method Not Allowed"),
         ("DELETE", "/v1/models/m", 405, "Method Not Allowed"),
@@ -192,7 +192,7 @@ def test_what_cannot_be_answered_is_told_why(body, message):
         ("GET", "/page.html", 404, "Not Found"),
     ],
 )
-def test_what_is_not_there(method, path, status, message):
+def test_unknown_addresses_and_methods(method, path, status, message):
     async def ask(client):
         async with client.request(method, path) as response:
             return response.status, await response.json(), response.headers.get("Allow", "")
@@ -202,11 +202,11 @@ def test_what_is_not_there(method, path, status, message):
     assert (status == 405) == bool(allow)
 
 
-def test_a_body_too_large():
+def test_body_that_is_too_large():
     async def both(client):
         whole = await post(client, b"x" * 1_001)
 
-        async def chunks():  # its length is not told in advance
+        async def chunks():  # its length is not known in advance
             for _ in range(20):
                 yield b"x" * 100
 
@@ -217,13 +217,13 @@ def test_a_body_too_large():
     assert served(both, max_body=1_000) == (expected, expected)
 
 
-def test_a_compressed_body():
+def test_compressed_body():
     headers = {"Content-Encoding": "gzip"}
     status, found = served(lambda client: post(client, b"\x1f\x8b", headers=headers))
     assert status in (400, 415) and "error" in found
 
 
-def test_a_slow_body():
+def test_slow_body():
     async def ask(client):
         async def drip():
             yield b'{"instances"'
@@ -235,10 +235,10 @@ def test_a_slow_body():
             return response.status, await response.json(), time.monotonic() - started
 
     status, found, seconds = served(ask, body_seconds=0.2)
-    assert (status, found) == (408, {"error": "the body came too slowly"}) and seconds < 4
+    assert (status, found) == (408, {"error": "the body arrived too slowly"}) and seconds < 4
 
 
-def test_a_head_that_never_ends_and_one_that_is_none():
+def test_incomplete_and_invalid_heads():
     async def ask():
         server = TestServer(Server(Capitals(), "m", Settings()).app)
         await server.start_server(keepalive_timeout=0.3)
@@ -258,12 +258,12 @@ def test_a_head_that_never_ends_and_one_that_is_none():
     assert slow == b"" and nonsense.startswith(b"HTTP/1.0 400")
 
 
-def test_a_defect_tells_nothing_of_itself(caplog):
-    assert answer({"instances": ["defect"]}) == (500, {"error": "the server failed; its log says why"})
+def test_internal_errors_are_not_disclosed(caplog):
+    assert answer({"instances": ["defect"]}) == (500, {"error": "internal error; see the server's log"})
     assert "the secret inside" in caplog.text
 
 
-# Many at once.
+# Concurrent requests.
 
 
 async def until(condition):
@@ -274,7 +274,7 @@ async def until(condition):
     raise AssertionError("it never came about")
 
 
-def test_clients_at_once_share_batches_and_get_their_own_answers():
+def test_concurrent_clients_share_batches_and_get_their_own_responses():
     model = Capitals()
 
     async def ask(client):
@@ -298,29 +298,29 @@ def test_clients_at_once_share_batches_and_get_their_own_answers():
     assert first[1]["predictions"][0]["outputs"] == "FIRST" and other[1]["outputs"]["log_probabilities"] == [-0.1]
     sizes = [rows for signature, rows in model.calls if signature == "serving_default"]
     assert sizes[0] == 1 and sum(sizes) == 1 + sum(map(len, texts)) and max(sizes) <= 16
-    assert len(sizes) <= 2 + sum(map(len, texts)) // 14  # nearly full ones
+    assert len(sizes) <= 2 + sum(map(len, texts)) // 14  # nearly full batches
 
 
-def test_idle_threads_share_what_waits():
+def test_idle_threads_share_the_queue():
     model = Capitals()
 
     async def ask(client):
         model.gate.clear()
         first = [asyncio.create_task(post(client, {"instances": [f"first {n}"]})) for n in range(6)]
-        await until(lambda: len(model.calls) == 2)  # the gate is closed: both threads are in the model
+        await until(lambda: len(model.calls) == 2)  # the gate is closed, so both threads wait in the model
         rest = [asyncio.create_task(post(client, {"instances": [f"rest {n}"]})) for n in range(4)]
         await until(lambda: client.t2t.batcher.waiting == 4)
         model.gate.set()
         return await asyncio.gather(*first, *rest)
 
-    found = served(ask, model=model, batch_seconds=0.5, batches_at_once=2)
+    found = served(ask, model=model, batch_seconds=0.5, num_parallel_batches=2)
     texts = [f"FIRST {n}" for n in range(6)] + [f"REST {n}" for n in range(4)]
     assert [body["predictions"][0]["outputs"] for _, body in found] == texts
     assert model.calls[:2] == [("serving_default", 3)] * 2
     assert sum(rows for _, rows in model.calls) == 10
 
 
-def test_a_request_waits_for_others_and_no_longer():
+def test_request_waits_for_others_up_to_the_limit():
     model = Capitals()
 
     async def ask(client):
@@ -333,7 +333,7 @@ def test_a_request_waits_for_others_and_no_longer():
     assert model.calls == [("serving_default", 5), ("serving_default", 1)] and 0.25 < seconds < 3
 
 
-def test_other_options_are_another_batch():
+def test_other_options_need_another_batch():
     model = Capitals()
 
     async def ask(client):
@@ -346,7 +346,7 @@ def test_other_options_are_another_batch():
     assert sorted(model.calls) == [("translate", 1), ("translate", 2), ("translate", 2)]
 
 
-def test_one_failure_is_not_the_others():
+def test_failure_does_not_affect_other_requests():
     async def ask(client):
         return await asyncio.gather(*(post(client, {"instances": [text]}) for text in ("a", "defect", "b")))
 
@@ -355,7 +355,7 @@ def test_one_failure_is_not_the_others():
     assert found[2][1]["predictions"][0]["outputs"] == "B"
 
 
-def test_too_many_are_sent_away():
+def test_too_many_requests_are_refused():
     model = Capitals()
 
     async def ask(client):
@@ -369,12 +369,12 @@ def test_too_many_are_sent_away():
         return refused, health, await asyncio.gather(*waiting)
 
     refused, health, answered = served(ask, model=model, max_requests=3)
-    assert refused == (503, {"error": "too many requests at once"})
+    assert refused == (503, {"error": "too many requests in progress"})
     assert {status for status, _ in answered} == {200}
-    assert health == (200, None)  # who watches the server can always see it
+    assert health == (200, None)  # a monitor can always reach the server
 
 
-def test_too_many_sentences_wait():
+def test_queue_is_limited():
     model = Capitals()
 
     async def ask(client):
@@ -388,11 +388,11 @@ def test_too_many_sentences_wait():
         return refused, await first, await second
 
     refused, *answered = served(ask, model=model, max_waiting=10)
-    assert refused == (503, {"error": "too many sentences are waiting"})
+    assert refused == (503, {"error": "too many sentences in the queue"})
     assert {status for status, _ in answered} == {200}
 
 
-def test_waiting_long_requests_do_not_refuse_short_ones():
+def test_queued_long_requests_do_not_block_short_ones():
     model = Capitals()
 
     async def ask(client):
@@ -410,7 +410,7 @@ def test_waiting_long_requests_do_not_refuse_short_ones():
     assert statuses == [503, 200, 200]
 
 
-def test_a_client_that_resets_its_connection_leaves_no_traceback(caplog):
+def test_connection_reset_leaves_no_traceback(caplog):
     async def ask(client):
         reader, writer = await asyncio.open_connection(client.host, client.port)
         writer.write(b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n{")
@@ -425,7 +425,7 @@ def test_a_client_that_resets_its_connection_leaves_no_traceback(caplog):
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_a_model_too_slow_is_given_up_and_its_queue_forgotten():
+def test_timeout_of_the_model_clears_the_queue():
     model = Capitals()
 
     async def ask(client):
@@ -442,10 +442,10 @@ def test_a_model_too_slow_is_given_up_and_its_queue_forgotten():
 
     found, last = served(ask, model=model, answer_seconds=0.3)
     assert {status for status, _ in found} == {504} and last[0] == 200
-    assert model.calls == [("score", 1), ("serving_default", 1)]  # two were given up before their turn
+    assert model.calls == [("score", 1), ("serving_default", 1)]  # two timed out in the queue
 
 
-def test_a_client_that_left_is_not_worked_for():
+def test_requests_of_disconnected_clients_are_dropped():
     model = Capitals()
 
     async def ask(client):
@@ -466,10 +466,10 @@ def test_a_client_that_left_is_not_worked_for():
     assert [rows for _, rows in model.calls] == [1, 1]
 
 
-# Long requests, and clients that do harm.
+# Long requests and misbehaving clients.
 
 
-def test_a_long_request_is_run_in_slices():
+def test_long_request_runs_in_slices():
     model = Capitals()
     texts = [f"text {number}" for number in range(100)]
 
@@ -486,7 +486,7 @@ def test_a_long_request_is_run_in_slices():
     assert scores["outputs"]["token_log_probabilities"] == expected
 
 
-def test_a_short_request_does_not_wait_for_a_long_one():
+def test_short_request_does_not_wait_for_a_long_one():
     model = Capitals()
 
     async def ask(client):
@@ -502,15 +502,15 @@ def test_a_short_request_does_not_wait_for_a_long_one():
     assert model.calls.index(("translate", 1)) <= 2 and len(model.calls) == 17
 
 
-def test_slices_are_short_if_rows_take_long():
+def test_slices_of_expensive_rows_are_short():
     model = Capitals()
     body = {"signature_name": "translate", "inputs": {"inputs": ["a"] * 10, "beam_size": 64, "extra_length": 600}}
     status, found = answer(body, model=model)
     assert status == 200 and found["outputs"]["outputs"] == ["A"] * 10
-    assert [rows for _, rows in model.calls] == [3, 3, 3, 1]  # 64 x 601 positions a row; at most 131,072 a batch
+    assert [rows for _, rows in model.calls] == [3, 3, 3, 1]  # 64 x 601 positions per row; at most 131,072 per batch
 
 
-def test_there_is_a_thread_for_short_requests():
+def test_thread_is_reserved_for_short_requests():
     model, heavy = Capitals(), {"inputs": ["a"] * 8, "beam_size": 64, "extra_length": 1_024}
     run, gate = model.run, threading.Event()
 
@@ -523,17 +523,17 @@ def test_there_is_a_thread_for_short_requests():
 
     async def ask(client):
         long = [asyncio.create_task(post(client, {"signature_name": "translate", "inputs": heavy})) for _ in range(4)]
-        await until(lambda: client.t2t.batcher.waiting == 30)  # both threads have a row
+        await until(lambda: client.t2t.batcher.waiting == 30)  # both threads run a row
         short = [await post(client, {"instances": [f"{number}"]}) for number in range(5)]
         gate.set()
         return short, await asyncio.gather(*long)
 
-    short, long = served(ask, model=model, batches_at_once=2)
+    short, long = served(ask, model=model, num_parallel_batches=2)
     assert {status for status, _ in short + long} == {200}
     assert model.calls[:5] == [("serving_default", 1)] * 5 and len(model.calls) == 37
 
 
-def test_rows_with_options_of_their_own():
+def test_rows_with_different_options():
     model = Capitals()
     rows = [{"inputs": "a", "beam_size": 2}, {"inputs": "b", "beam_size": 3}]
 
@@ -544,10 +544,10 @@ def test_rows_with_options_of_their_own():
 
     found = served(ask, model=model, batch_seconds=0.2)
     assert [[row["outputs"] for row in body["predictions"]] for _, body in found] == [["A", "B"]] * 2
-    assert model.calls == [("translate", 2)] * 2  # not joined: their outputs are as wide as the widest row
+    assert model.calls == [("translate", 2)] * 2  # separate batches: outputs are as wide as the widest row
 
 
-def test_a_batch_that_nobody_waits_for_ends():
+def test_abandoned_batch_is_canceled():
     model = Capitals()
 
     async def ask(client):
@@ -559,7 +559,7 @@ def test_a_batch_that_nobody_waits_for_ends():
             await both[0]
         await until(lambda: client.t2t.under_way == 1)
         await asyncio.sleep(0.1)
-        still = client.t2t.batcher.longest  # for the other client
+        still = client.t2t.batcher.longest  # of the other client
         both[1].cancel()
         await until(lambda: client.t2t.batcher.longest == 0)
         return still
@@ -568,7 +568,7 @@ def test_a_batch_that_nobody_waits_for_ends():
     assert len(model.calls) == 1
 
 
-def test_slices_after_the_deadline_are_not_run():
+def test_slices_after_the_timeout_are_not_run():
     model = Capitals()
 
     async def ask(client):
@@ -600,10 +600,10 @@ def test_health_fails_while_a_batch_overstays():
         return status, failing, await health()
 
     found = served(ask, model=model, answer_seconds=0.2, overstay_seconds=0.2)
-    assert found == (504, (503, "a batch does not end\n"), (200, "ok\n"))
+    assert found == (504, (503, "a batch does not finish\n"), (200, "ok\n"))
 
 
-def test_an_answer_that_nobody_reads_is_counted_and_cut_off():
+def test_unread_response_is_counted_and_aborted():
     async def ask(client):
         body = json.dumps({"instances": ["large"] * 200}).encode()
         head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
@@ -615,7 +615,7 @@ def test_an_answer_that_nobody_reads_is_counted_and_cut_off():
             connection.sendall(head + body)
             silent.append(connection)
         await until(lambda: client.t2t.under_way == 2 and client.t2t.batcher.waiting == 0)
-        await asyncio.sleep(0.3)  # they are answered, and the answers are not read
+        await asyncio.sleep(0.3)  # the responses are sent and not read
         refused = await post(client, {"instances": ["a"]})
         await until(lambda: client.t2t.under_way == 0)
         async with client.get("/metrics") as response:
@@ -629,9 +629,9 @@ def test_an_answer_that_nobody_reads_is_counted_and_cut_off():
     assert 't2t_requests_total{path="/v1/models/m:predict",status="499"} 2.0' in text
 
 
-def test_answers_are_bounded():
+def test_size_of_responses_is_limited():
     status, found = answer({"instances": ["a", "b"]}, limits=Limits(values=3))
-    assert (status, found["error"]) == (400, "the answer has 4 values; at most 3: send fewer or shorter texts")
+    assert (status, found["error"]) == (400, "the response has 4 values; at most 3: send fewer or shorter texts")
 
 
 def test_numbers_are_the_same_in_json():
@@ -647,10 +647,10 @@ def test_numbers_are_the_same_in_json():
     assert found[2] == 0.1 and max(len(repr(x)) for x in found[8:100_008]) <= len("1.23456789e-05")
 
 
-# Who runs it.
+# Operation.
 
 
-def test_the_model_may_be_exchanged():
+def test_model_can_be_replaced():
     old, new = Capitals(), Capitals()
     new.version = 4
 
@@ -667,12 +667,12 @@ def test_the_model_may_be_exchanged():
         there = await post(client, {"instances": ["a"]}, "/v1/models/m/versions/4:predict")
         return await first, second, state["version"], gone, there
 
-    first, second, version, gone, there = served(ask, model=old, batches_at_once=2)
+    first, second, version, gone, there = served(ask, model=old, num_parallel_batches=2)
     assert (first[0], second[0], version, gone[0], there[0]) == (200, 200, "4", 404, 200)
     assert old.calls == [("serving_default", 1)] and len(new.calls) == 2
 
 
-def test_labels_are_names_of_the_version():
+def test_labels_are_aliases_of_the_version():
     async def ask(client):
         found = [
             await post(client, {"instances": ["a"]}, f"/v1/models/m/labels/{label}:predict")
@@ -685,10 +685,10 @@ def test_labels_are_names_of_the_version():
 
     known, other, *rest = served(ask, labels=("canary", "stable"))
     assert known[0] == 200 and [status for status, _ in rest] == [200, 200, 400]
-    assert other == (400, {"error": "unrecognized servable version label: 'other'; there are: canary, stable"})
+    assert other == (400, {"error": "unrecognized servable version label: 'other'; known labels: canary, stable"})
 
 
-def test_access_log_has_a_line_for_each_request(caplog):
+def test_access_log_has_one_line_per_request(caplog):
     async def ask(client):
         await post(client, {"instances": ["secret"]})
         async with client.get("/v1/%0Aforged?x=1"):
@@ -701,7 +701,7 @@ def test_access_log_has_a_line_for_each_request(caplog):
     assert re.fullmatch(r"127\.0\.0\.1 GET /v1/%0Aforged 404 \d+\.\d{3} s", second)
 
 
-def test_a_taken_port_is_an_error():
+def test_port_in_use_is_an_error():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=f"cannot listen on port {port} of '127.0.0.1': Address already in use"):
@@ -740,7 +740,7 @@ def test_health_and_metrics():
     assert any(line.startswith("process_resident_memory_bytes ") for line in lines)
 
 
-def test_the_page_is_whole_and_escaped():
+def test_page_is_complete_and_escaped():
     model = Capitals()
     model.card = {"problem": {"name": "<b>&", "description": '"><script>alert(1)</script>', "source_language": "en"}}
 

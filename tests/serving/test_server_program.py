@@ -1,4 +1,4 @@
-"""t2t-serve as it is used: a process over a real SavedModel, asked by several clients, stopped by a signal."""
+"""t2t-serve as a process with a real SavedModel: several clients, and signals."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ TEXTS = [source for source, _ in held_out_pairs()] + ["", "12 big cows"]
 
 
 class Served:
-    """A running t2t-serve, reached at `address`."""
+    """A running t2t-serve at `address`."""
 
     def __init__(self, *arguments: str):
         command = [sys.executable, "-m", "t2t_repro.bin.t2t_serve", "--port=0", *arguments]
         environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-        environment.pop("TF_CPP_MIN_LOG_LEVEL", None)  # without it, the program keeps TensorFlow quiet
+        environment.pop("TF_CPP_MIN_LOG_LEVEL", None)  # unset, so that the program hides TensorFlow's messages
         self.process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
         watchdog = threading.Timer(300, self.process.kill)
         watchdog.start()
@@ -63,7 +63,7 @@ class Served:
             return response.read().decode()
 
     def until(self, text):
-        """Reads the log up to a line that holds `text`."""
+        """Reads the log up to a line that contains `text`."""
         while text not in (line := self.process.stderr.readline()):
             assert line, text
 
@@ -88,12 +88,12 @@ def served(exported):
     flags = ["--batch_ms=20", "--answer_seconds=300", "--attention", "--access_log", "--drain_seconds=1"]
     running = Served(f"--export_dir={exported}", *flags, "--stop_seconds=300", "--poll_seconds=1")
     yield running
-    if running.process.poll() is None:  # the last test stops it
+    if running.process.poll() is None:  # unless the last test has stopped it
         running.process.kill()
         running.process.communicate()
 
 
-def test_what_a_run_gives_to_many_clients(served, trained):
+def test_concurrent_clients_get_the_runs_results(served, trained):
     translator = Translator.from_run(trained.directory)
     expected = translator.n_best(TEXTS, 1)
     several = translator.n_best(TEXTS, 2, beam_size=3, alpha=0.0)
@@ -123,7 +123,7 @@ def test_what_a_run_gives_to_many_clients(served, trained):
         dict(zip(found["outputs"], row, strict=True)) for row in zip(*found["outputs"].values(), strict=True)
     ]
     for texts, values, best in zip(found["outputs"]["outputs"], found["outputs"]["scores"], several, strict=True):
-        # the signature keeps translations that differ in spaces alone, of which a `Translator` keeps the best
+        # the signature returns translations that differ only in spaces; a `Translator` returns the best of them
         different = [text for text, _ in distinct(list(zip(texts, values, strict=True)), 2)]
         assert different == [text for text, _ in best][: len(different)]
     _, found = served.post({"signature_name": "score", "inputs": {"inputs": TEXTS, "targets": TEXTS}})
@@ -135,7 +135,7 @@ def test_what_a_run_gives_to_many_clients(served, trained):
     assert "".join(row["target_pieces"]).replace("\u2581", " ").removesuffix("</s>") == TEXTS[1]
 
 
-def test_what_the_model_refuses(served):
+def test_requests_that_the_model_refuses(served):
     body = {"signature_name": "translate", "inputs": {"inputs": ["a"], "beam_size": 65}}
     assert served.post(body) == (400, {"error": "beam_size must be from 1 to 64, got 65"})
     body = {"signature_name": "score", "inputs": {"inputs": ["a"], "targets": ["12 " * 2_000]}}
@@ -144,15 +144,15 @@ def test_what_the_model_refuses(served):
     assert served.post({"instances": ["a"]}, name="F")[0] == 404
 
 
-def test_metadata_is_the_saved_models_own(served):
+def test_metadata_equals_that_of_the_saved_model(served):
     found = json.loads(served.get("v1/models/E/metadata"))
     signatures = found["metadata"]["signature_def"]["signature_def"]
     assert set(signatures) == {"serving_default", "translate", "score", "attention"}
     assert signatures["serving_default"]["inputs"]["inputs"]["dtype"] == "DT_STRING"
-    assert signatures["translate"]["defaults"]["n_best"]["dtype"] == "DT_INT32"  # which TF Serving fills in
+    assert signatures["translate"]["defaults"]["n_best"]["dtype"] == "DT_INT32"  # TF Serving adds the default
     first, second = served.lines
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ loading version 1 of E\n", first)
-    assert second.endswith("answers for version 1 of E\n")
+    assert second.endswith("serves version 1 of E\n")
 
 
 def test_attention_is_not_served_by_default(exported):
@@ -160,7 +160,7 @@ def test_attention_is_not_served_by_default(exported):
     assert set(other.signatures) - set(model.signatures) == {"attention"} == set(other.metadata) - set(model.metadata)
 
 
-def test_a_run_that_is_cancelled_ends_and_no_other(exported):
+def test_cancellation_ends_only_its_own_call(exported):
     model = ServedModel(str(exported))
     inputs = {"inputs": np.array([b"a"] * 64), "beam_size": 64, "extra_length": 1_024, "alpha": 3.0}
     cancelled, other = Cancellation(), Cancellation()
@@ -177,7 +177,7 @@ def test_a_run_that_is_cancelled_ends_and_no_other(exported):
             model.run("translate", small, cancelled)
 
 
-def test_short_requests_are_answered_beside_long_ones(served):
+def test_short_requests_do_not_wait_for_long_ones(served):
     options = {"beam_size": 64, "extra_length": 1_024, "alpha": 3.0}
     body = json.dumps({"signature_name": "translate", "inputs": {"inputs": ["a"] * 60, **options}})
     long = [http.client.HTTPConnection(served.address.split("/")[2]) for _ in range(3)]
@@ -194,7 +194,7 @@ def test_short_requests_are_answered_beside_long_ones(served):
         pass
 
 
-def test_a_new_version_is_served_and_a_damaged_one_is_not(served, exported):
+def test_new_version_is_served_unless_damaged(served, exported):
     def version():
         return json.loads(served.get("v1/models/E"))["model_version_status"][0]["version"]
 
@@ -207,11 +207,11 @@ def test_a_new_version_is_served_and_a_damaged_one_is_not(served, exported):
     (exported / ".4").mkdir()
     (exported / ".4" / "saved_model.pb").write_bytes(b"nonsense")
     (exported / ".4").rename(exported / "4")
-    served.until("version 2 of E answers as before: ")
+    served.until("still serving version 2 of E: ")
     assert version() == "2" and served.post({"instances": ["12 big cows"]})[0] == 200
 
 
-def test_sigterm_finishes_what_is_under_way(served):
+def test_sigterm_finishes_requests_in_progress(served):
     with concurrent.futures.ThreadPoolExecutor(1) as client:
         body = {"signature_name": "translate", "inputs": {"inputs": TEXTS * 20, "beam_size": 8, "extra_length": 100}}
         answer = client.submit(served.post, body)
@@ -223,14 +223,14 @@ def test_sigterm_finishes_what_is_under_way(served):
     assert code == 143
     lines = [line.split(" ", 1)[1] for line in err.splitlines()]
     first, second, last = [line for line in lines if "stop" in line]
-    assert first == "stopping: /healthz fails; requests are answered for 1 s more" and last == lines[-1]
+    assert first == "stopping: /healthz fails; requests are accepted for 1 s more" and last == lines[-1]
     # a fast machine answers it within that second
-    assert re.fullmatch(r"stopping: [01] requests are under way; they have 300 s", second)
+    assert re.fullmatch(r"stopping: [01] requests in progress have 300 s to finish", second)
     assert re.fullmatch(r"stopped; \d+ requests were answered", lines[-1])
     assert any(re.fullmatch(r"127\.0\.0\.1 POST /v1/models/E:predict 200 \S+ s", line) for line in lines)
 
 
-# What it says before anything heavy.
+# Errors before TensorFlow is imported.
 
 
 @pytest.mark.parametrize(
@@ -241,13 +241,13 @@ def test_sigterm_finishes_what_is_under_way(served):
         (["--export_dir=.", "--port=70000"], 2, "flag --port=70000: 70000 is not"),
     ],
 )
-def test_a_wrong_command_line(program, monkeypatch, tmp_path, arguments, code, message):
+def test_invalid_command_line(program, monkeypatch, tmp_path, arguments, code, message):
     monkeypatch.chdir(tmp_path)
     found = program("t2t-serve", *arguments)
     assert (found.code, found.out) == (code, "") and found.err.startswith(f"t2t-serve: {message}")
 
 
-def test_a_taken_port_is_noticed_before_the_model_is_loaded(program, tmp_path):
+def test_port_in_use_is_reported_before_the_model_is_loaded(program, tmp_path):
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "saved_model.pb").write_bytes(b"nonsense")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -257,7 +257,7 @@ def test_a_taken_port_is_noticed_before_the_model_is_loaded(program, tmp_path):
     assert found == (1, "", message)
 
 
-def test_without_the_extra(program, monkeypatch, tmp_path):
+def test_extra_not_installed(program, monkeypatch, tmp_path):
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "saved_model.pb").write_bytes(b"")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "aiohttp" else object())
@@ -265,11 +265,11 @@ def test_without_the_extra(program, monkeypatch, tmp_path):
     assert program("t2t-serve", f"--export_dir={tmp_path}") == (1, "", message)
 
 
-def test_what_cannot_be_served(program, exported, tmp_path):
+def test_exports_that_cannot_be_served(program, exported, tmp_path):
     (tmp_path / "E" / "1").mkdir(parents=True)
     (tmp_path / "E" / "1" / "saved_model.pb").write_bytes(b"nonsense")
     found = program("t2t-serve", f"--export_dir={tmp_path / 'E'}")
     assert found.code == 1 and f"\nt2t-serve: {tmp_path / 'E' / '1'} is damaged: " in found.err
     found = program("t2t-serve", f"--export_dir={exported}", "--model_name=a/b")
-    message = "t2t-serve: --model_name: 'a/b' cannot stand in an address; use letters, digits, . _ and -\n"
+    message = "t2t-serve: --model_name: 'a/b' cannot be part of an address; use letters, digits, . _ and -\n"
     assert found == (1, "", message)

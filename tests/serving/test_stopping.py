@@ -1,6 +1,6 @@
-"""How t2t-serve stops: clients with kept connections lose nothing, and no request can hold the process.
+"""Shutdown of t2t-serve: clients with persistent connections lose no request, and no request blocks the process.
 
-The model is a stand-in in a process of its own.
+The model is a stand-in in its own process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BODY = json.dumps({"instances": ["a"]})
 
 @pytest.fixture
 def start(tmp_path):
-    """`start(mode, **settings)` gives a running server and its port."""
+    """Returns `start(mode, **settings)`, which starts a server and returns it with its port."""
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "saved_model.pb").write_bytes(b"")
     processes = []
@@ -47,7 +47,7 @@ def start(tmp_path):
 
 
 class Client(threading.Thread):
-    """Sends one request after another on a connection that it keeps as long as the server does."""
+    """Sends one request after another on a connection that it keeps until the server closes it."""
 
     def __init__(self, port):
         super().__init__()
@@ -90,7 +90,7 @@ def health(port):
     return found
 
 
-def test_clients_with_kept_connections_lose_no_request(start):
+def test_clients_with_persistent_connections_lose_no_request(start):
     process, port = start("slow", drain_seconds=1.5, stop_seconds=5)
     clients = [Client(port) for _ in range(24)]
     for client in clients:
@@ -102,8 +102,8 @@ def test_clients_with_kept_connections_lose_no_request(start):
     process.send_signal(signal.SIGTERM)
     time.sleep(0.3)
     assert health(port) == (503, "stopping\n", "close")
-    for client in clients[1:]:  # as if a balancer sent them elsewhere; one goes on to the end
-        client.port = 1  # where nobody listens
+    for client in clients[1:]:  # as if a load balancer sent them elsewhere; one continues to the end
+        client.port = 1  # nothing listens on this port
     for client in clients[1:]:
         client.join()
     assert [client.lost for client in clients[1:]] == [[]] * 23
@@ -111,9 +111,9 @@ def test_clients_with_kept_connections_lose_no_request(start):
     seconds = time.monotonic() - started
     clients[0].join()
     assert process.returncode == 143 and 1.5 <= seconds < 6
-    assert len(clients[0].lost) <= 1  # one that connected while the last connections were closed
+    assert len(clients[0].lost) <= 1  # connected while the last connections were closed
     assert sum(client.answered for client in clients) <= int(out)
-    assert "requests are answered for 1.5 s more" in err
+    assert "requests are accepted for 1.5 s more" in err
 
 
 def test_connections_without_a_request_are_closed(start):
@@ -132,7 +132,7 @@ def test_connections_without_a_request_are_closed(start):
     assert process.returncode == 143 and time.monotonic() - started < 5
 
 
-def test_the_process_ends_whatever_runs(start):
+def test_process_ends_whatever_runs(start):
     process, port = start("deaf", drain_seconds=0.1, stop_seconds=0.5)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     connection.request("POST", "/v1/models/m:predict", BODY)
@@ -144,7 +144,7 @@ def test_the_process_ends_whatever_runs(start):
     connection.close()
     _, err = process.communicate(timeout=30)
     assert process.returncode == 143 and time.monotonic() - started < 10
-    assert err.endswith("ended while the model was still running\n")
+    assert err.endswith("exiting while the model is still running\n")
 
 
 def test_connections_are_limited(start):

@@ -51,7 +51,7 @@ def test_a_wrong_transposed_product_is_found(monkeypatch):
 
 
 def stand_in(product):
-    """In the place of `int8_map`."""
+    """In the place of `int8_linear`."""
     return lambda weight_IO, *_: lambda x_NI: tf.numpy_function(product, [x_NI, weight_IO], tf.float32)
 
 
@@ -67,7 +67,7 @@ def test_an_exact_int8_product_is_right(monkeypatch, steps):
         x, weight, scale = quantized(x_NI, weight_IO, steps)
         return (x @ weight * scale).astype(np.float32)
 
-    monkeypatch.setattr(int8, "int8_map", stand_in(product))
+    monkeypatch.setattr(int8, "int8_linear", stand_in(product))
     assert hardware.int8_fault() == ""
 
 
@@ -80,12 +80,12 @@ def test_an_int8_product_that_saturates_is_found(monkeypatch):
         sums = np.clip(pairs[:, ::2] + pairs[:, 1::2], -32_768, 32_767).sum(1) - 128 * weight.sum(0)
         return (sums * scale).astype(np.float32)
 
-    monkeypatch.setattr(int8, "int8_map", stand_in(product))
+    monkeypatch.setattr(int8, "int8_linear", stand_in(product))
     assert " and not 256" in hardware.int8_fault()
 
 
 def test_an_int8_product_that_is_doubled_is_found(monkeypatch):
-    monkeypatch.setattr(int8, "int8_map", stand_in(lambda x_NI, weight_IO: 2 * (x_NI @ weight_IO)))
+    monkeypatch.setattr(int8, "int8_linear", stand_in(lambda x_NI, weight_IO: 2 * (x_NI @ weight_IO)))
     assert " and not " in hardware.int8_fault()
 
 

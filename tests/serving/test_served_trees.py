@@ -1,4 +1,4 @@
-"""What a server answers for a parser's export, and for one of before, which made trees in its graph."""
+"""Responses for a parser's export, and for an older export, which builds trees in its graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INPUTS = {"inputs": np.array([text.encode() for text in SENTENCES], object)}
 
 @pytest.fixture(scope="module")
 def parser(trained: Run, tmp_path_factory) -> Run:
-    """The weights of another task in a run of parsing."""
+    """Returns a parsing run with the weights of another task."""
     problem = dataclasses.replace(trained.problem, train=(), validation=(), test=(), metric="f1")
     directory = str(tmp_path_factory.mktemp("parser") / "RUN")
     run = dataclasses.replace(trained, directory=directory, problem=problem).start(trained.vocabulary)
@@ -46,18 +46,18 @@ def test_trees_are_served(parser, exported):
     assert found["repairs"].sum() == ours.repairs and found["scores"].shape == (4,)
     assert [text.decode() for text in found["symbols"]] == ours.translator.translate(SENTENCES)
     shown = page.render(model, "m")
-    assert 'data-signature="parse"' in shown and ">Parse</button>" in shown and "Tokens of a sentence" in shown
+    assert 'data-signature="parse"' in shown and ">Parse</button>" in shown and "tokens separated by spaces" in shown
 
 
 @pytest.mark.numeric
-def test_an_export_is_loaded_as_a_parser(parser, exported):
+def test_export_is_loaded_as_a_parser(parser, exported):
     model, ours = t2t_repro.load(str(exported)), t2t_repro.load(parser.directory)
     assert model(SENTENCES) == ours(SENTENCES) and model.summary() == ours.summary()
     assert model.parse([["12", "cats"]]) == ours.parse([["12", "cats"]])
 
 
 class Older(tf.Module):
-    """The signatures of an export that makes its own trees, for any sentence the same."""
+    """The signatures of an export that builds its own trees; always the same tree."""
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")])
     def parse(self, inputs):
@@ -65,7 +65,7 @@ class Older(tf.Module):
         return {name: tf.fill([tf.size(inputs)], value) for name, value in written.items()}
 
 
-def test_an_older_export_is_served_as_it_is(exported, tmp_path):
+def test_older_export_is_served_unchanged(exported, tmp_path):
     older = Older()
     signatures = dict.fromkeys(("serving_default", "parse"), older.parse)
     tf.saved_model.save(older, str(tmp_path / "1"), signatures=signatures)
