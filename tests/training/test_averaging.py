@@ -120,7 +120,7 @@ def test_new_run_cannot_be_trained_on(run):
     average("RUN", "NEW", 2)
     state = {"model": random_model(PROBLEM.vocab_size), "step": tf.Variable(0)}
     with pytest.raises(
-        ValueError, match="ckpt-30 holds .* or the work of t2t-avg-checkpoints, which cannot be trained"
+        ValueError, match="ckpt-30 holds .* or an average by t2t-avg-checkpoints, which cannot be trained"
     ):
         Checkpoints(Run.open("NEW"), state, keep=5).restore_newest()
 
@@ -136,7 +136,7 @@ def test_program(program, run):
     ("arguments", "message"),
     [
         (["--average_checkpoints=5"], "'RUN' has 3 checkpoints, and 5 are to be averaged; ask for 1 to 3"),
-        (["--average_dir=RUN"], "--average_dir: 'RUN' is there and not empty; give a new directory"),
+        (["--average_dir=RUN"], "--average_dir: 'RUN' exists and is not empty; give a new directory"),
         (["--average_dir=RUN/run.json"], "--average_dir: 'RUN/run.json' is a file; give a directory"),
         (["--output_dir=NEW"], "--output_dir: no directory 'NEW'; give the one that t2t-trainer wrote"),
     ],
@@ -159,7 +159,7 @@ def put_checkpoint_of(directory, step):
         ({"seed": 2}, "ckpt-20, ckpt-30 in 'RUN/checkpoints' are checkpoints of different runs; keep those of one"),
         ({"dropout": 0.5}, "ckpt-20, ckpt-30 in 'RUN/checkpoints' are checkpoints of different runs; keep those of"),
         ({"d_k": 6}, r".*ckpt-30 does not fit this run's model: .* such as \[16, 12\] and \[16, 10\]"),
-        ({"num_layers": 1}, ".*ckpt-30 holds 31 weights where this model has 61"),
+        ({"num_layers": 1}, ".*ckpt-30 holds 31 weights, but this model has 61"),
     ],
 )
 def test_refuses_what_does_not_belong_together(run, tmp_path, other, message):

@@ -74,7 +74,7 @@ def test_none_yet(run):
 
 def test_a_model_of_another_size(run, weights):
     """Each encoder and decoder layer has 12 + 18 weights, besides the embedding."""
-    with pytest.raises(ValueError, match="ckpt-30 holds 31 weights where this model has 61"):
+    with pytest.raises(ValueError, match="ckpt-30 holds 31 weights, but this model has 61"):
         load_weights(run, small(num_layers=2))
 
 
@@ -162,7 +162,7 @@ def test_a_damaged_newest_is_put_aside_and_the_one_before_is_used(run):
     assert Checkpoints(run, again, keep=5, report=said.append).restore_newest()
     assert int(again["step"]) == 10 and names(paths(run)) == ["ckpt-10"]
     assert [line.partition("ckpt-")[2] for line in said] == [
-        f"{step} is damaged (it is cut off): put aside as damaged-ckpt-{step}, ckpt-10 is used" for step in (30, 20)
+        f"{step} is damaged (it is cut off): renamed to damaged-ckpt-{step}, ckpt-10 is used" for step in (30, 20)
     ]
     assert sum(name.startswith("damaged-ckpt-30.") for name in os.listdir(run.checkpoints)) == 2
     Checkpoints(run, again, keep=5).save(30)
@@ -230,7 +230,7 @@ def test_nothing_to_restore(run):
 
 def test_half_a_checkpoint_is_not_restored(run, weights):
     """A model without the optimizer's state: training would go on from moments of zero."""
-    with pytest.raises(ValueError, match="ckpt-30 holds 32 variables where this run has 96: damaged"):
+    with pytest.raises(ValueError, match="ckpt-30 holds 32 variables, but this run has 96: damaged"):
         Checkpoints(run, state_of(small()), keep=5).restore_newest()
 
 

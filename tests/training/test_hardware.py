@@ -25,7 +25,8 @@ def test_products_are_right_here(dtype):
 @pytest.mark.parametrize("factor", [2.0, 0.0, -1.0, float("nan")])
 def test_a_wrong_product_is_found(monkeypatch, dtype, factor):
     monkeypatch.setattr(tf, "matmul", lambda *args, **kwargs: tf.cast(factor, dtype) * matmul(*args, **kwargs))
-    assert " and not " in hardware.product_fault(dtype) and "in 64 x 256 by 256 x 96" in hardware.product_fault(dtype)
+    fault = hardware.product_fault(dtype)
+    assert " instead of " in fault and "in 64 x 256 by 256 x 96" in fault
 
 
 @pytest.mark.parametrize("bits", [10, 7], ids=["TensorFloat-32", "bfloat16"])
@@ -37,7 +38,7 @@ def test_a_float32_product_of_fewer_bits_is_found(monkeypatch, bits):
         return tf.round(x / scale) * scale
 
     monkeypatch.setattr(tf, "matmul", lambda a, b, **kwargs: matmul(rounded(a), rounded(b), **kwargs))
-    assert " and not " in hardware.product_fault("float32")
+    assert " instead of " in hardware.product_fault("float32")
 
 
 def test_a_wrong_transposed_product_is_found(monkeypatch):
@@ -81,12 +82,12 @@ def test_an_int8_product_that_saturates_is_found(monkeypatch):
         return (sums * scale).astype(np.float32)
 
     monkeypatch.setattr(int8, "int8_map", stand_in(product))
-    assert " and not 256" in hardware.int8_fault()
+    assert " instead of 256" in hardware.int8_fault()
 
 
 def test_an_int8_product_that_is_doubled_is_found(monkeypatch):
     monkeypatch.setattr(int8, "int8_map", stand_in(lambda x_NI, weight_IO: 2 * (x_NI @ weight_IO)))
-    assert " and not " in hardware.int8_fault()
+    assert " instead of " in hardware.int8_fault()
 
 
 @pytest.mark.parametrize(

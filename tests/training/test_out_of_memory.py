@@ -29,7 +29,7 @@ def test_training_starts_again_with_smaller_micro_batches(data, tmp_path):
     halved = trainer(data, tmp_path / "HALVED")
     assert halved.returncode == 0 and "Traceback" not in halved.stderr, halved.stderr
     lines = halved.stderr.splitlines()
-    assert "t2t-trainer: out of memory in step 1; start again for micro-batches of 500 tokens" in lines
+    assert "t2t-trainer: out of memory in step 1; start again with micro-batches of 500 tokens" in lines
     assert any(line.endswith("2,000 tokens per side and step = 2 replicas x 2 micro-batches") for line in lines)
     small = trainer(data, tmp_path / "SMALL", "--microbatch_tokens=500", "--deterministic")
     assert small.returncode == 0 and "out of memory" not in small.stderr, small.stderr
@@ -43,6 +43,6 @@ def test_training_starts_again_with_smaller_micro_batches(data, tmp_path):
 def test_dry_run_starts_again_with_smaller_micro_batches(data, tmp_path):
     done = trainer(data, tmp_path / "RUN", "--dry_run")
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    assert "once more with micro-batches of 500 tokens" in " ".join(done.stdout.split())
+    assert "retrying with micro-batches of 500 tokens" in " ".join(done.stdout.split())
     assert "2 micro-batches per device and step" in " ".join(done.stdout.split())
     assert not (tmp_path / "RUN").exists()

@@ -73,7 +73,7 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(trained, data
     said: list[str] = []
     options = TrainingOptions(precision="float32", checkpoint_steps=4)
     again = train(PROBLEM, TINY, data, run.directory, options, report=said.append)
-    assert "ckpt-8 is damaged (it is cut off): put aside as damaged-ckpt-8, ckpt-4 is used" in said[0]
+    assert "ckpt-8 is damaged (it is cut off): renamed to damaged-ckpt-8, ckpt-4 is used" in said[0]
     expected, found = values(trained, 8), values(again, 8)
     for name in (name for name in found if not name.startswith("spent")):
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)

@@ -165,7 +165,8 @@ def test_train_halves_micro_batches_if_memory_runs_out(data, tmp_path, monkeypat
         run = train(PROBLEM, hparams, data, str(tmp_path / "CUT"), FLOAT32, report=said.append)
     assert "2,000 tokens per side and step = 1 replica x 2 micro-batches" in " ".join(said)
     (line,) = [line for line in said if line.startswith("out of memory")]
-    assert line == "out of memory in step 1; from here on 2,000 tokens per side and step = 1 replica x 4 micro-batches"
+    smaller = "2,000 tokens per side and step = 1 replica x 4 micro-batches"
+    assert line == f"out of memory in step 1; continuing with {smaller}"
     assert run.training.held_tokens == 500
 
     said.clear()  # a run that continues knows what fits
@@ -196,7 +197,8 @@ def test_training_compiled_by_xla(data, tmp_path, one_replica):
 def test_train_reports_what_no_micro_batch_holds(data, tmp_path, monkeypatch, one_replica):
     refuse_parts(monkeypatch, more_than=0)
     message = (
-        r"out of memory in step 1, 2,000 tokens .* x 63 micro-batches; take a smaller set, .* \(OOM when allocating"
+        "out of memory in step 1, 2,000 tokens .* x 63 micro-batches; use a smaller hyperparameter set, "
+        r".* \(OOM when allocating"
     )
     with pytest.raises(ValueError, match=message):
         train(PROBLEM, TINY, data, str(tmp_path / "RUN"), report=silent)
@@ -305,5 +307,5 @@ def test_without_its_list_of_checkpoints_a_run_does_not_start_anew(copy, data, o
 
 def test_two_trainers_in_one_directory(copy, data):
     with FileLock(os.path.join(copy, ".lock")):
-        with pytest.raises(ValueError, match="another t2t-trainer is at work in .*RUN'; wait for it, or stop it"):
+        with pytest.raises(ValueError, match="another t2t-trainer is running in .*RUN'; wait for it, or stop it"):
             train(PROBLEM, TINY, data, copy, FLOAT32, report=silent)

@@ -151,8 +151,8 @@ def test_stopped_and_killed_and_continued_is_uninterrupted(data, tmp_path, undis
     assert ended[left].code == 1 and time.monotonic() - killed < 60, ended[left].err
     assert f"continuing {output_dir} at step {reached}" in ended[0].err
     assert re.fullmatch(
-        rf"t2t-trainer: ({name} \(localhost:\d+\)|another machine) is gone; the last checkpoint is intact: "
-        "start all again by the same command",
+        rf"t2t-trainer: ({name} \(localhost:\d+\)|another machine) disconnected; the last checkpoint is intact: "
+        "restart all machines with the same command",
         last_line(ended[left]),
     )
 
@@ -169,7 +169,7 @@ def test_one_that_does_not_come(data, tmp_path):
     (chief,) = end(start(data, str(output_dir), 5, free_ports(2), T2T_REPRO_START_SECONDS="2"))
     assert chief.code == 1 and not output_dir.exists()
     assert re.fullmatch(
-        r"t2t-trainer: worker 1 \(localhost:\d+\) did not come within 2 s; "
+        r"t2t-trainer: worker 1 \(localhost:\d+\) did not connect within 2 s; "
         "start the same command there, or correct TF_CONFIG",
         last_line(chief),
     )
@@ -198,7 +198,7 @@ def test_a_lost_machine_is_named():
         ("Error reported from /job:worker/task:0: /job:chief/task:0", "the chief (a:1)"),
         ("Socket closed", "another machine"),
     ]:
-        with pytest.raises(ConnectionError, match=f"^{re.escape(name)} is gone; the last checkpoint is intact"):
+        with pytest.raises(ConnectionError, match=f"^{re.escape(name)} disconnected; the last checkpoint is intact"):
             with coordination.worker_failures_named(cluster):
                 raise tf.errors.UnavailableError(None, None, text)
 

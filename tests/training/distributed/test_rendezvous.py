@@ -111,8 +111,8 @@ def test_a_chief_is_before_the_workers(monkeypatch):
             {"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}},
             "two machines have one address",
         ),
-        ({"cluster": {"worker": ["a:1", "b"]}, "task": {"type": "worker", "index": 0}}, "'b' is no host:port"),
-        ({"cluster": {"worker": "a:1"}, "task": {"type": "worker", "index": 0}}, "'a' is no host:port"),
+        ({"cluster": {"worker": ["a:1", "b"]}, "task": {"type": "worker", "index": 0}}, "'b' is not host:port"),
+        ({"cluster": {"worker": "a:1"}, "task": {"type": "worker", "index": 0}}, "'a' is not host:port"),
         ({"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}, "'ps' is neither chief"),
     ],
 )
@@ -125,7 +125,7 @@ def test_what_tf_config_cannot_mean(monkeypatch, config, message):
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan"])
 def test_a_time_to_start_that_is_none(monkeypatch, text):
     monkeypatch.setenv("T2T_REPRO_START_SECONDS", text)
-    with pytest.raises(ValueError, match=f"T2T_REPRO_START_SECONDS: '{text}' is no number of seconds above 0"):
+    with pytest.raises(ValueError, match=f"T2T_REPRO_START_SECONDS: '{text}' is not a number of seconds above 0"):
         Rendezvous(Cluster(), silent)
 
 
@@ -155,7 +155,7 @@ def test_a_worker_that_does_not_come():
     machines, started = cluster_of(3), time.monotonic()
     chief, worker = at_once(*(part(machine, seconds=1.5) for machine in machines[:2]))
     name = machines[0].name(2)
-    assert chief == f"{name} did not come within 2 s; start the same command there, or correct TF_CONFIG"
+    assert chief == f"{name} did not connect within 2 s; start the same command there, or correct TF_CONFIG"
     assert worker == f"{machines[0].name(0)} stopped: {chief}"
     assert time.monotonic() - started < 10
 
@@ -163,13 +163,14 @@ def test_a_worker_that_does_not_come():
 def test_a_chief_that_does_not_come():
     machines = cluster_of(2)
     (worker,) = at_once(part(machines[1], seconds=1))
-    assert worker.startswith(f"{machines[0].name(0)} was not to be reached within 1 s; start the same command there")
+    assert worker.startswith(f"{machines[0].name(0)} could not be reached within 1 s; start the same command there")
 
 
 def test_another_command_on_another_machine():
     machines = cluster_of(2)
     chief, worker = at_once(part(machines[0]), part(machines[1], {**FACTS, "d_model": 17}))
-    assert worker.startswith(f"d_model is 17 on {machines[0].name(1)} and 16 on the chief; start all by one command")
+    remedy = "start all machines with the same command"
+    assert worker.startswith(f"d_model is 17 on {machines[0].name(1)} and 16 on the chief; {remedy}")
     assert chief == f"{machines[0].name(1)} stopped: {worker}"
 
 
@@ -195,7 +196,7 @@ def test_a_machine_that_vanishes():
             rendezvous._close()
 
     chief, _ = at_once(part(machines[0]), vanish)
-    assert chief == f"{machines[0].name(1)} is gone; see what it said, and start all again"
+    assert chief == f"{machines[0].name(1)} disconnected; check its log, then restart all machines"
 
 
 def test_a_stranger_and_a_worker_started_again_do_no_harm():
@@ -230,7 +231,7 @@ def test_other_clusters(monkeypatch):
     (port,) = free_ports(1)
     other = Cluster((machines[0].addresses[0], f"localhost:{port}"), machines[1].tasks, 1)
     chief, worker = at_once(part(machines[0]), part(other, seconds=5))
-    assert chief.startswith("TF_CONFIG names ['localhost:") and chief.endswith("; give all the same cluster")
+    assert chief.startswith("TF_CONFIG names ['localhost:") and chief.endswith("; give all machines the same cluster")
     assert "stopped: TF_CONFIG names" in worker
 
 

@@ -252,7 +252,7 @@ def test_a_busy_machine_is_reported(data, tmp_path, monkeypatch, slowed, words):
 def test_a_run_that_another_trainer_is_at(trained, data, tmp_path):
     folder = shutil.copytree(trained.directory, str(tmp_path / "RUN"))
     with FileLock(os.path.join(folder, ".lock")):
-        with pytest.raises(ValueError, match="another t2t-trainer is at work in .*RUN'"):
+        with pytest.raises(ValueError, match="another t2t-trainer is running in .*RUN'"):
             dry_run(PROBLEM, TINY, data, folder, FLOAT32)
 
 
@@ -263,7 +263,8 @@ def test_out_of_memory(data, tmp_path, monkeypatch):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 
     monkeypatch.setattr(Profiler, "measure", full)
-    with pytest.raises(ValueError, match="does not fit: out of memory in the evaluation; take a smaller set"):
+    message = "does not fit: out of memory in the evaluation; use a smaller hyperparameter set"
+    with pytest.raises(ValueError, match=message):
         dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), show=lambda line: None)
 
 
@@ -274,7 +275,7 @@ def test_dry_run_continues_with_smaller_microbatches(data, tmp_path, monkeypatch
     found = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), FLOAT32, show=lines.append)
     shown = " ".join(lines)
     assert re.search(
-        r"out of memory on a micro-batch of \d+ x 13 x 16 .* once more with\s+micro-batches of 500 tokens", shown
+        r"out of memory on a micro-batch of \d+ x 13 x 16 .* retrying with\s+micro-batches of 500 tokens", shown
     )
     assert found.flops == pytest.approx(estimated[0].flops, rel=0.05)
 
