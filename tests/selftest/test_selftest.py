@@ -285,7 +285,7 @@ def test_memory_that_runs_out_is_a_reason_and_another_end_is_a_failure(monkeypat
             [timed("base", "bfloat16", False, 1.0)],
             "microbatch_tokens",
             0,
-            "8 micro-batches a step of base take 1.0 of 8.0 GiB",
+            "8 micro-batches per step of base take 1.0 of 8.0 GiB",
         ),
     ],
 )
@@ -295,7 +295,7 @@ def test_recommendations_follow_from_what_was_measured(speed, option, value, rea
 
 
 def test_recommendations_avoid_what_is_wrong():
-    wrong = PRODUCTS | {"bfloat16": {"fault": "2 and not 1"}, "int8": {"missing": "a GPU computes"}}
+    wrong = PRODUCTS | {"bfloat16": {"fault": "2 instead of 1"}, "int8": {"missing": "a GPU computes"}}
     found = {each.option: (each.value, each.reason) for each in recommendations(CPU, wrong, [])}
     assert found["precision"] == ("float32", "auto is bfloat16, whose products are wrong here")
     assert found["int8"] == (False, "a GPU computes")
