@@ -107,7 +107,8 @@ def test_start_replaces_the_vocabulary_of_a_start_that_never_finished(run, vocab
 def test_open_without_a_run(tmp_path):
     with pytest.raises(FileNotFoundError, match="output_dir: no directory '.*none'; give the one that t2t-trainer"):
         Run.open(str(tmp_path / "none"))
-    with pytest.raises(FileNotFoundError, match=r"holds no run \(no run.json\); give the one that t2t-trainer wrote"):
+    message = r"is not a run directory \(no run.json\); give the one that t2t-trainer wrote"
+    with pytest.raises(FileNotFoundError, match=message):
         Run.open(str(tmp_path))
 
 

@@ -74,7 +74,7 @@ def test_an_export_answers_as_its_run_does_to_all_threads(runs, exported):
 
 
 def test_what_cannot_be_loaded_or_asked_for(exported, tmp_path):
-    with pytest.raises(FileNotFoundError, match="holds no run"):
+    with pytest.raises(FileNotFoundError, match="is not a run directory"):
         t2t_repro.load(str(tmp_path))
     with pytest.raises(ValueError, match="is an export, which has no checkpoints to average"):
         t2t_repro.load(exported, average_checkpoints=5)
