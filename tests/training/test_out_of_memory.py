@@ -1,4 +1,4 @@
-"""Memory that runs out on one of two replicas, inside the graph: what t2t-trainer does then."""
+"""Out of memory on one of two replicas, inside the graph: t2t-trainer starts again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def trainer(data: str, output_dir: Path, *arguments: str) -> subprocess.Complete
 
 
 def test_training_starts_again_with_smaller_micro_batches(data, tmp_path):
-    """And reaches, to the bit, the weights of a run that had them from the start, with deterministic operations."""
+    """The weights are bitwise equal to those of a run with that size from the start, with deterministic operations."""
     halved = trainer(data, tmp_path / "HALVED")
     assert halved.returncode == 0 and "Traceback" not in halved.stderr, halved.stderr
     lines = halved.stderr.splitlines()
