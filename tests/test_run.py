@@ -1,4 +1,4 @@
-"""The run directory: started, opened again, and refused where it is another run's or damaged."""
+"""The run directory: started, opened again, and rejected if it belongs to another run or is damaged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_start_then_open_gives_the_same_run(run, vocabulary):
     assert sorted(os.listdir(run.directory)) == ["checkpoints", "run.json", "vocabulary.model"]
 
 
-def test_run_json_says_what_a_result_depends_on(run, vocabulary):
+def test_run_json_records_what_results_depend_on(run, vocabulary):
     run.start(str(vocabulary))
     record = read_json(os.path.join(run.directory, "run.json"))
     assert record["format"] == 1
@@ -53,7 +53,7 @@ def test_run_json_says_what_a_result_depends_on(run, vocabulary):
     assert os.path.isabs(record["data_dir"]) and record["command"]
 
 
-def test_started_again_it_continues_also_to_more_steps_and_from_moved_data(run, vocabulary):
+def test_restart_continues_to_more_steps_and_from_moved_data(run, vocabulary):
     run.start(str(vocabulary))
     longer = replace(run, hparams=replace(run.hparams, train_steps=7), data_dir="/elsewhere")
     longer.start(str(vocabulary))
@@ -70,7 +70,7 @@ def test_started_again_it_continues_also_to_more_steps_and_from_moved_data(run, 
         ({"vocabulary_sha256": "0"}, "its vocabulary_sha256 is '[0-9a-f]{64}', not '0'"),
     ],
 )
-def test_another_run_in_the_directory_is_named_and_left_alone(run, vocabulary, change, message):
+def test_another_run_in_the_directory_is_reported_and_unchanged(run, vocabulary, change, message):
     run.start(str(vocabulary))
     before = sha256(os.path.join(run.directory, "run.json"))
     with pytest.raises(ValueError, match=f"holds another run: {message}; give another output_dir$"):
@@ -78,25 +78,25 @@ def test_another_run_in_the_directory_is_named_and_left_alone(run, vocabulary, c
     assert sha256(os.path.join(run.directory, "run.json")) == before
 
 
-def test_a_new_description_is_no_other_run(run, vocabulary):
+def test_a_new_description_is_not_another_run(run, vocabulary):
     run.start(str(vocabulary))
     replace(run, problem=replace(run.problem, description="better said")).start(str(vocabulary))
 
 
-def test_start_refuses_a_file(run, vocabulary, tmp_path):
+def test_start_rejects_a_file(run, vocabulary, tmp_path):
     (tmp_path / "run").write_text("in the way")
     with pytest.raises(ValueError, match="output_dir: '.*run' is a file; give a directory"):
         run.start(str(vocabulary))
 
 
-def test_start_refuses_checkpoints_of_nobody(run, vocabulary):
+def test_start_rejects_checkpoints_without_a_run(run, vocabulary):
     os.makedirs(run.checkpoints)
     open(os.path.join(run.checkpoints, "ckpt-1.index"), "w").close()
     with pytest.raises(ValueError, match="holds checkpoints without a run.json; give another output_dir"):
         run.start(str(vocabulary))
 
 
-def test_start_replaces_the_vocabulary_of_a_start_that_never_finished(run, vocabulary):
+def test_start_replaces_the_vocabulary_of_an_unfinished_start(run, vocabulary):
     os.makedirs(run.directory)
     with open(run.vocabulary, "w") as file:
         file.write("from other data")
@@ -157,7 +157,7 @@ def test_open_with_another_vocabulary(run, vocabulary):
 
 
 def test_training_record_of_an_old_run():
-    """As version 0.1 wrote it."""
+    """In the format of version 0.1."""
     training = Run.open(str(CHECKOUT / "tests/fixtures/run")).training
     assert (training.step, training.device, training.paper_flops) == (3_000, "2 cores of AMD EPYC", None)
     assert training.data is not None and (training.data.pairs, training.data.vocab_size) == (64_000, 400)
@@ -173,14 +173,14 @@ def test_training_record_of_an_old_run():
         TrainingRecord(device="a GPU", replicas=2, held_tokens=500),
     ],
 )
-def test_training_record_comes_back(run, vocabulary, training):
+def test_training_record_round_trip(run, vocabulary, training):
     run.start(str(vocabulary)).note(training)
     assert Run.open(run.directory).training == training
     run.start(str(vocabulary))
     assert run.training == training
 
 
-def test_note_keeps_what_this_version_does_not_know(run, vocabulary):
+def test_note_keeps_unknown_fields(run, vocabulary):
     run.start(str(vocabulary))
     path = os.path.join(run.directory, "run.json")
     write_json(path, read_json(path) | {"training": {"later": 1}})
@@ -221,7 +221,7 @@ def test_atomic_write_leaves_all_or_nothing(tmp_path):
     assert os.listdir(tmp_path) == ["file"] and (tmp_path / "file").read_text() == "first"
 
 
-def test_json_holds_no_nan(tmp_path):
+def test_json_contains_no_nan(tmp_path):
     with pytest.raises(ValueError, match="Out of range float"):
         write_json(str(tmp_path / "x.json"), {"loss": float("nan")})
     assert os.listdir(tmp_path) == []
