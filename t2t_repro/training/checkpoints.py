@@ -77,11 +77,11 @@ class Checkpoints:
             _remove_unfinished(self._run)
         return path
 
-    def _kept(self, there: list[str]) -> list[str]:
+    def _kept(self, existing: list[str]) -> list[str]:
         """Returns the newest checkpoint of any kind, and the newest regular ones."""
-        regular = [path for path in there[:-1] if _is_regular(self._run, path)]
-        number = self._keep - _is_regular(self._run, there[-1])
-        return [*regular[max(len(regular) - number, 0) :], there[-1]]
+        regular = [path for path in existing[:-1] if _is_regular(self._run, path)]
+        number = self._keep - _is_regular(self._run, existing[-1])
+        return [*regular[max(len(regular) - number, 0) :], existing[-1]]
 
     def _must_be_finite(self, step: int) -> None:
         for member in self._members:
@@ -107,8 +107,8 @@ class Checkpoints:
         Damaged checkpoints are reported and renamed. Raises ValueError if all are damaged, or if the newest intact one
         does not have the variables of this run.
         """
-        there = paths(self._run)
-        intact = self._without_damaged(there)
+        existing = paths(self._run)
+        intact = self._without_damaged(existing)
         if not intact:
             return False
         newest = intact[-1]
@@ -124,20 +124,20 @@ class Checkpoints:
         self._fingerprint.assign(_fingerprint(newest) or self._fingerprint)
         return True
 
-    def _without_damaged(self, there: list[str]) -> list[str]:
+    def _without_damaged(self, existing: list[str]) -> list[str]:
         """Renames the newest checkpoints if they are damaged, and returns the others."""
         damaged: list[tuple[str, str]] = []
-        for path in reversed(there):
+        for path in reversed(existing):
             reason = damage(path)
             if not reason:
                 break
             damaged.append((path, reason))
-        if damaged and len(damaged) == len(there):
+        if damaged and len(damaged) == len(existing):
             raise ValueError(
                 f"every checkpoint in {self._run.checkpoints!r} is damaged, the newest too ({damaged[0][1]}); restore "
                 "one from a copy, or give another output_dir to start over"
             )
-        intact = there[: len(there) - len(damaged)]
+        intact = existing[: len(existing) - len(damaged)]
         for path, reason in damaged:
             self._report(
                 f"{path} is damaged ({reason}): renamed to damaged-{os.path.basename(path)}, "
@@ -178,9 +178,9 @@ def to_average(run: Run, number: int) -> list[str]:
     elapsed time or an interruption are not. If `number` is 1, or there is no regular checkpoint, returns the newest
     checkpoint of any kind.
     """
-    there = paths(run)
-    regular = [path for path in there if _is_regular(run, path)]
-    return there[-1:] if number == 1 else (regular or there[-1:])[-number:]
+    existing = paths(run)
+    regular = [path for path in existing if _is_regular(run, path)]
+    return existing[-1:] if number == 1 else (regular or existing[-1:])[-number:]
 
 
 def _is_regular(run: Run, path: str) -> bool:
@@ -237,8 +237,8 @@ def _write_list(run: Run, complete: list[str]) -> None:
 
 def _remove_unfinished(run: Run) -> None:
     """Removes files that the list does not name, left by a trainer that was killed while writing or removing them."""
-    there = set(_files(run))
-    first = len({match[1] for match in map(_FILE.fullmatch, there) if match}) == 1 and run.training.step is None
+    existing = set(_files(run))
+    first = len({match[1] for match in map(_FILE.fullmatch, existing) if match}) == 1 and run.training.step is None
     if first and not os.path.exists(os.path.join(run.checkpoints, _LIST)):
         listed = set()  # killed before the first list was written
     else:

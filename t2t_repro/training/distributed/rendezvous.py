@@ -139,13 +139,13 @@ class Rendezvous:
                 self._receive("same", self._seconds, index)
             self._send({"go": True})
         else:
-            theirs = self._receive("facts", None)
-            mine = json.loads(json.dumps(config))
-            for name in sorted(mine.keys() | theirs.keys()):
-                if mine.get(name) != theirs.get(name):
+            chiefs = self._receive("facts", None)
+            own = json.loads(json.dumps(config))
+            for name in sorted(own.keys() | chiefs.keys()):
+                if own.get(name) != chiefs.get(name):
                     raise ValueError(
-                        f"{name} is {mine.get(name)!r} on {self.cluster.name(self.cluster.index)} and "
-                        f"{theirs.get(name)!r} on the chief; start all machines with the same command and data"
+                        f"{name} is {own.get(name)!r} on {self.cluster.name(self.cluster.index)} and "
+                        f"{chiefs.get(name)!r} on the chief; start all machines with the same command and data"
                     )
             self._send({"same": True})
             self._receive("go", None)
