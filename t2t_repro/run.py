@@ -1,13 +1,13 @@
-"""The run directory: all that training starts from and leaves, and all that decoding and scoring need.
+"""The run directory: configuration, vocabulary, checkpoints and metrics of a training run.
 
     RUN/run.json          a `Run`, the versions and the command; under "training" a `TrainingRecord`
-    RUN/vocabulary.model  the vocabulary itself
+    RUN/vocabulary.model  a copy of the vocabulary
     RUN/checkpoints/      weights, optimizer state and position in the data
     RUN/metrics.jsonl     one line per report; RUN/events.out.* is the same for TensorBoard
     RUN/scores.jsonl      one line per scoring
     RUN/stopped-STEP.json if training diverged: the step and its pairs
 
-The user's own code and text are not needed once there is a run.
+Decoding and scoring need only this directory: neither the code of the problem nor its text.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PACKAGES = ("t2t_repro", "tensorflow", "keras", "tensorflow-text", "sentencepie
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The data of a run: the names of its texts, its size, and what it lacks of the paper's data."""
+    """The data of a run: names of its splits, size, and parts of the paper's data that it lacks."""
 
     pairs: int
     vocab_size: int
@@ -54,14 +54,14 @@ class TrainingData:
         return cls(**fields, incomplete=tuple(_text("incomplete", each) for each in record.get("incomplete", ())))
 
     def to_json(self) -> dict[str, Any]:
-        """Leaves out what is empty."""
+        """Returns the fields that are not empty."""
         record = dataclasses.asdict(self) | {"incomplete": list(self.incomplete)}
         return {name: value for name, value in record.items() if value not in ("", [])}
 
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """How far training has come, on what data and devices, and its cost over all its starts. None: not yet known."""
+    """Progress, data, devices and cost of training, over all its starts. None: not yet known."""
 
     data: TrainingData | None = None
     step: int | None = None
@@ -71,7 +71,7 @@ class TrainingRecord:
     device: str | None = None
     replicas: int | None = None
     paper_flops: float | None = None  # as the paper counts them; None if the paper gives no rate for the device
-    held_tokens: int | None = None  # the micro-batch that fits `device`, if the first one did not
+    held_tokens: int | None = None  # micro-batch size that fits `device`, if the first size did not
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> TrainingRecord:
@@ -89,7 +89,7 @@ class TrainingRecord:
         return cls(data=data, device=device, **numbers)
 
     def to_json(self) -> dict[str, Any]:
-        """Leaves out what is not yet known."""
+        """Returns the fields that are known."""
         record = dataclasses.asdict(self) | {"data": self.data.to_json() if self.data else None}
         kept = {"paper_flops"} if self.step is not None else set()
         return {name: value for name, value in record.items() if value is not None or name in kept}
@@ -109,14 +109,14 @@ def _text(name: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run is: `run.json` without its "training"."""
+    """The identity of a run: run.json without its "training"."""
 
     directory: str
     problem: Problem
     hparams: HParams
     data_dir: str
     seed: int
-    precision: str  # "float32", "bfloat16" or "float16": what matrix products are computed in
+    precision: str  # of matrix products: "float32", "tf32", "bfloat16" or "float16"
     vocabulary_sha256: str
 
     @property
@@ -142,7 +142,9 @@ class Run:
         if not os.path.isdir(directory):
             raise FileNotFoundError(f"output_dir: no directory {directory!r}; give the one that t2t-trainer wrote")
         if not os.path.isfile(path):
-            raise FileNotFoundError(f"{directory!r} holds no run (no run.json); give the one that t2t-trainer wrote")
+            raise FileNotFoundError(
+                f"{directory!r} is not a run directory (no run.json); give the one that t2t-trainer wrote"
+            )
         record = read_json(path)
         if record.get("format") != FORMAT:
             raise ValueError(
@@ -166,7 +168,7 @@ class Run:
         return cls(
             directory=directory,
             problem=Problem(**record["problem"]),
-            hparams=HParams(**({"checkpoint_steps": 1} | record["hparams"])),  # before it was a field, all counted
+            hparams=HParams(**({"checkpoint_steps": 1} | record["hparams"])),  # 1: old runs without this field
             data_dir=str(record["data_dir"]),
             seed=int(record["seed"]),
             precision=str(record["precision"]),
@@ -174,7 +176,7 @@ class Run:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns run.json without "training"; the command and the versions are those of this process."""
+        """Returns run.json without "training". The command and the versions are those of this process."""
         record = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         record.pop("directory")
         record |= {"problem": self.problem.to_dict(), "hparams": self.hparams.to_dict()}
@@ -186,10 +188,10 @@ class Run:
         return os.path.isfile(os.path.join(directory, "run.json"))
 
     def start(self, vocabulary: str) -> Run:
-        """Makes the directory with run.json and a copy of `vocabulary`, or finds the same run there to continue.
+        """Creates the directory with run.json and a copy of `vocabulary`, or continues the same run there.
 
-        A run may continue to another number of steps, and be decoded by other options. Raises ValueError if the
-        directory holds another run.
+        The number of steps and the options of decoding may change. Raises ValueError if the directory holds another
+        run.
         """
         self.can_start()
         os.makedirs(self.checkpoints, exist_ok=True)
@@ -201,7 +203,7 @@ class Run:
         return self
 
     def can_start(self) -> None:
-        """Raises ValueError if the directory holds anything but this very run; writes nothing."""
+        """Raises ValueError if the directory holds another run, or checkpoints without a run. Writes nothing."""
         if os.path.exists(self.directory) and not os.path.isdir(self.directory):
             raise ValueError(f"output_dir: {self.directory!r} is a file; give a directory")
         if Run.exists(self.directory):
@@ -211,18 +213,18 @@ class Run:
 
     @property
     def training(self) -> TrainingRecord:
-        """What `note` has kept."""
+        """The record that `note` wrote last."""
         return TrainingRecord.from_json(self._training_json())
 
     def _training_json(self) -> dict[str, Any]:
         return dict(read_json(self._path).get("training", {}))
 
     def note(self, training: TrainingRecord) -> None:
-        """Keeps `training` in run.json."""
+        """Writes `training` to run.json."""
         write_json(self._path, read_json(self._path) | {"training": self._training_json() | training.to_json()})
 
     def keep_scores(self, scores: dict[str, Any]) -> None:
-        """Adds the scores of one evaluation to scores.jsonl."""
+        """Appends the scores of one evaluation to scores.jsonl."""
         append_line(self.scores, json.dumps(scores, ensure_ascii=False))
 
     @property
@@ -230,7 +232,7 @@ class Run:
         return os.path.join(self.directory, "run.json")
 
     def must_equal(self, other: Run) -> None:
-        """Raises ValueError, naming the first difference, if `other` is another run than this one."""
+        """Raises ValueError, naming the first difference, if `other` is a different run."""
         here, there = self._identity(), other._identity()
         for name in sorted(here.keys() | there.keys()):
             if here.get(name) != there.get(name):
@@ -241,12 +243,12 @@ class Run:
 
     @property
     def fingerprint(self) -> int:
-        """63 bits that two different runs do not share."""
+        """A 63-bit hash that differs between different runs."""
         digest = hashlib.sha256(json.dumps(self._identity(), sort_keys=True).encode("utf-8")).digest()
         return int.from_bytes(digest[:8], "big") >> 1
 
     def _identity(self) -> dict[str, Any]:
-        """Returns what two equal runs share: all but the number of steps, options of decoding, and descriptions."""
+        """Returns the fields that identify a run: all but number of steps, options of decoding, and descriptions."""
         problem = {f"problem {name}": value for name, value in self.problem.to_dict().items() if name != "description"}
         fields = {name: value for name, value in self.hparams.to_dict().items() if name not in _MAY_CHANGE}
         rest = {"seed": self.seed, "precision": self.precision, "vocabulary_sha256": self.vocabulary_sha256}
@@ -254,7 +256,7 @@ class Run:
 
 
 def versions() -> dict[str, str]:
-    """Returns the version of Python and of every package that a result depends on."""
+    """Returns the versions of Python and of every package that results depend on."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

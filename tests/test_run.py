@@ -107,7 +107,8 @@ def test_start_replaces_the_vocabulary_of_an_unfinished_start(run, vocabulary):
 def test_open_rejects_a_directory_without_run(tmp_path):
     with pytest.raises(FileNotFoundError, match="output_dir: no directory '.*none'; give the one that t2t-trainer"):
         Run.open(str(tmp_path / "none"))
-    with pytest.raises(FileNotFoundError, match=r"holds no run \(no run.json\); give the one that t2t-trainer wrote"):
+    message = r"is not a run directory \(no run.json\); give the one that t2t-trainer wrote"
+    with pytest.raises(FileNotFoundError, match=message):
         Run.open(str(tmp_path))
 
 
@@ -156,7 +157,7 @@ def test_open_rejects_another_vocabulary(run, vocabulary):
 
 
 def test_training_record_of_an_old_run():
-    """As version 0.1 wrote it."""
+    """In the format of version 0.1."""
     training = Run.open(str(CHECKOUT / "tests/fixtures/run")).training
     assert (training.step, training.device, training.paper_flops) == (3_000, "2 cores of AMD EPYC", None)
     assert training.data is not None and (training.data.pairs, training.data.vocab_size) == (64_000, 400)
@@ -172,14 +173,14 @@ def test_training_record_of_an_old_run():
         TrainingRecord(device="a GPU", replicas=2, held_tokens=500),
     ],
 )
-def test_training_record_comes_back(run, vocabulary, training):
+def test_training_record_round_trip(run, vocabulary, training):
     run.start(str(vocabulary)).note(training)
     assert Run.open(run.directory).training == training
     run.start(str(vocabulary))
     assert run.training == training
 
 
-def test_note_keeps_what_this_version_does_not_know(run, vocabulary):
+def test_note_keeps_unknown_fields(run, vocabulary):
     run.start(str(vocabulary))
     path = os.path.join(run.directory, "run.json")
     write_json(path, read_json(path) | {"training": {"later": 1}})

@@ -1,1 +1,1 @@
-"""The self-test of a machine: what it has, whether it computes right, how fast, and which options suit it."""
+"""Self-test: describes the machine, checks its results, measures its speed, and recommends options."""

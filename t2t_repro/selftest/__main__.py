@@ -1,4 +1,4 @@
-"""`python -m t2t_repro.selftest`: a child process of the self-test. The program for people is `t2t-selftest`."""
+"""`python -m t2t_repro.selftest`: a child process of the self-test. Users run `t2t-selftest` instead."""
 
 import sys
 

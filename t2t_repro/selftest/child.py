@@ -1,6 +1,6 @@
-"""Tasks in a child process, so that whatever a task does to its process (a crash in a kernel, SIGKILL) is a result.
+"""Runs tasks in a child process, so that the death of the process (a crash in a kernel, SIGKILL) is a result.
 
-A task is a function of a module of this package. Its arguments and what it returns are what JSON holds.
+A task is a function of a module of this package. Its arguments and its result are JSON values.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from typing import IO, Any, NamedTuple, cast
 
 import t2t_repro
 
-LIMIT = 300.0  # seconds that a task may take: one that waits forever must not keep the others waiting
+LIMIT = 300.0  # maximum seconds of a task: a task that hangs must not block the others
 COMMAND = (sys.executable, "-P", "-m", "t2t_repro.selftest")  # -P: modules of the working directory are not imported
 ENVIRONMENT = {
     "KERAS_BACKEND": "tensorflow",
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # two children share a GPU
 }
-_CHATTER = re.compile(r"[IW]\d{4} |WARNING: All log|To enable the following")  # of TensorFlow, about itself
+_TENSORFLOW_LOG = re.compile(r"[IW]\d{4} |WARNING: All log|To enable the following")  # lines that are not errors
 
 
 class Outcome(NamedTuple):
-    """The value that a task returned, or in one line why it did not."""
+    """The value that a task returned, or in one line why it failed."""
 
     value: Any = None
     error: str = ""
-    ended_by: int = 0  # the signal that ended its process
+    ended_by: int = 0  # the signal that killed its process
 
 
 class Child:
-    """A process that does one task after the other. If a task ends it, the next task gets another process.
+    """A process that runs one task after the other. If a task kills it, the next task gets a new process.
 
-    A context manager: at its end the process is gone, and so are its temporary files.
+    As a context manager it ends the process and removes its temporary files.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Child:
         self._end()
 
     def do(self, function: str, **arguments: Any) -> Outcome:
-        """`function` is named by its module here, as "machine.describe"."""
+        """Runs a task. `function` includes its module, such as "machine.describe"."""
         process = self._process or self._start()
         late = threading.Event()
 
@@ -70,7 +70,7 @@ class Child:
             line = self._results.readline()
             if line.endswith("\n"):
                 return Outcome(**json.loads(line))
-        except BrokenPipeError:  # it has ended since the last task
+        except BrokenPipeError:  # the process ended after the last task
             pass
         finally:
             timer.cancel()
@@ -80,7 +80,7 @@ class Child:
         return Outcome(error=error, ended_by=max(-process.returncode, 0))
 
     def kill(self) -> None:
-        """Ends the process for good, while another thread waits for its task, or is about to start it."""
+        """Kills the process permanently. Another thread may be waiting for its task, or be about to start it."""
         self._killed = True
         if process := self._process:
             process.kill()
@@ -102,7 +102,7 @@ class Child:
             stderr=self._log,
             text=True,
             pass_fds=[write],
-            start_new_session=True,  # a Ctrl-C reaches this process, which ends the child
+            start_new_session=True,  # Ctrl-C reaches only this process, which ends the child
         )
         os.close(write)
         if self._killed:
@@ -117,7 +117,7 @@ class Child:
         process.wait()
         try:
             cast(IO[str], process.stdin).close()
-        except BrokenPipeError:  # a task that it never read
+        except BrokenPipeError:  # the child never read the last task
             pass
         self._results.close()
         self._log.close()
@@ -125,15 +125,17 @@ class Child:
 
     def _death(self, code: int) -> str:
         self._log.seek(0)
-        said = [line.strip() for line in self._log if line.strip() and not _CHATTER.match(line)]
+        lines = [line.strip() for line in self._log if line.strip() and not _TENSORFLOW_LOG.match(line)]
         ended = f"the process was ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return f"{ended}{f' ({said[-1][:200]})' if said else ''}"
+        return f"{ended}{f' ({lines[-1][:200]})' if lines else ''}"
 
 
 def serve(arguments: Sequence[str]) -> None:
-    """Does tasks until the parent closes its standard input, or is gone. The argument is the file descriptor
-    for results. Does not return."""
-    sys.modules.setdefault("matplotlib", None)  # type: ignore[arg-type]  # Keras imports it, which takes 0.7 s
+    """Runs tasks until the parent closes standard input, or exits. Does not return.
+
+    The only argument is the file descriptor for results.
+    """
+    sys.modules.setdefault("matplotlib", None)  # type: ignore[arg-type]  # Keras would import it, which takes 0.7 s
     tasks: queue.Queue[str] = queue.Queue()
     threading.Thread(target=_read, args=(tasks,), daemon=True).start()
     with open(int(arguments[0]), "w", encoding="utf-8") as results:
@@ -152,6 +154,6 @@ def _outcome(name: str, arguments: dict[str, Any]) -> Outcome:
     try:
         found = getattr(importlib.import_module(f"t2t_repro.selftest.{module}"), function)
         return Outcome(found(**arguments))
-    except Exception as error:  # whatever it is, it is this task's result
+    except Exception as error:  # any error is the result of the task
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return Outcome(error=f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:300])

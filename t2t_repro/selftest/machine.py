@@ -12,11 +12,11 @@ from t2t_repro.model import int8
 from t2t_repro.training import hardware
 from t2t_repro.training import precision as precisions
 
-WATCHED = 0.4  # seconds of each timing: a rate here informs, and need not be exact
+WATCHED = 0.4  # seconds of each timing: the rates are informative and need not be exact
 
 
 def describe() -> dict[str, Any]:
-    """Processor, cores, memory, GPUs, TensorFlow's build, and what the trainer's "auto" precision is here."""
+    """Returns processor, cores, memory, GPUs, TensorFlow's build, and the precision that "auto" stands for."""
     memory = hardware.gpu_bytes()
     return {
         "system": platform.platform(),
@@ -33,14 +33,14 @@ def describe() -> dict[str, Any]:
 
 
 def product(precision: str) -> dict[str, Any]:
-    """Returns whether products in `precision` ("int8" too) are right on every device, and their rates.
+    """Checks products in `precision` (or "int8") on every device, and measures their rates.
 
-    "fault" says what is wrong, "missing" why there are none; "rate" and "decoding_rate" are FLOP/s, of all devices
-    together, of large matrices and of those of decoding.
+    "fault" describes a wrong product. "missing" is the reason if there are no such products. "rate" and "decoding_rate"
+    are the FLOP/s of all devices together, for large matrices and for those of decoding.
     """
     if precision == "int8":
         return _int8()
-    precisions.allow_tf32(False)  # float32 is what is tested
+    precisions.allow_tf32(False)  # float32 itself is tested
     found: dict[str, Any] = {"fault": "", "rate": 0.0, "decoding_rate": 0.0}
     for device in [gpu.name for gpu in tf.config.list_logical_devices("GPU")] or ["CPU:0"]:
         with tf.device(device):

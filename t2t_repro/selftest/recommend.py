@@ -1,14 +1,12 @@
-"""Which options suit a machine, each with its reason: from what was measured there, and by the trainer's own choice."""
+"""Recommends options for a machine, with reasons, from its measurements and from the trainer's own choice."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 GIB = 2**30
-WORTH = 1.1  # times as fast: what an option that is not the default must gain
-
-
-SMALL = "tiny"  # whose step is bound by other things than products
+WORTH = 1.1  # minimum speedup for an option that is not the default
+SMALL = "tiny"  # its step is not bound by matrix products
 
 
 class Recommendation(NamedTuple):
@@ -31,7 +29,7 @@ def recommendations(
 
 
 def _precision(machine: dict[str, Any], products: dict[str, Any], measured: dict[Any, Any]) -> Recommendation:
-    """The trainer's choice, unless that is wrong here or slower than float32."""
+    """Recommends the trainer's choice, unless its products are wrong here or it is slower than float32."""
     auto, reason = machine["auto_precision"], f"{machine['auto_precision']}: {machine['auto_reason']}"
     if auto == "float32":
         return Recommendation("precision", "auto", reason)
@@ -74,7 +72,7 @@ def _threads(machine: dict[str, Any]) -> Recommendation:
 
 
 def _micro_batch(machine: dict[str, Any], measured: dict[Any, Any]) -> Recommendation:
-    """For base, or for big if that was measured too: the set that needs the most memory."""
+    """Reports the micro-batches of base, or of big if it was measured: of the set that needs more memory."""
     rows = [row for (name, precision, _), row in measured.items() if precision == machine["auto_precision"]]
     rows = [row for row in rows if row["set"] in ("base", "big")]
     if not rows:
@@ -84,11 +82,13 @@ def _micro_batch(machine: dict[str, Any], measured: dict[Any, Any]) -> Recommend
     row = max(rows, key=lambda row: row["peak_bytes"])
     memory = min((gpu["memory_bytes"] for gpu in machine["gpus"]), default=machine["memory_bytes"])
     used = f"take {row['peak_bytes'] / GIB:.1f} of {memory / GIB:.1f} GiB"
-    return Recommendation("microbatch_tokens", 0, f"{row['micro_batches']} micro-batches a step of {row['set']} {used}")
+    return Recommendation(
+        "microbatch_tokens", 0, f"{row['micro_batches']} micro-batches per step of {row['set']} {used}"
+    )
 
 
 def _ratios(measured: dict[Any, Any], one: tuple[str, bool], other: tuple[str, bool]) -> dict[str, float]:
-    """Speed of `one` (precision, XLA) over `other`, for each set that has both."""
+    """Returns the speed of `one` (precision, XLA) over that of `other`, for each hyperparameter set with both."""
     sets = [name for name, *rest in measured if tuple(rest) == one and (name, *other) in measured]
     return {name: measured[name, *other]["seconds"] / measured[name, *one]["seconds"] for name in sets}
 

@@ -1,6 +1,6 @@
-"""`selftest`: describes the machine, checks that it computes right, times training, and recommends options.
+"""Self-test: describes the machine, checks its results, times training, and recommends options.
 
-TensorFlow runs in child processes alone, so a kernel that ends its process is one failed check.
+TensorFlow runs only in child processes, so a kernel that crashes its process is one failed check.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from t2t_repro.selftest.recommend import recommendations
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 Report = Callable[[str], None]
-Check = dict[str, Any]  # "name", "right", and "detail": what was found
+Check = dict[str, Any]  # "name", "right" and "detail" (the result in words)
 
 
 def selftest(report: Report, seconds: float = timing.SECONDS) -> dict[str, Any]:
-    """All that was found, as JSON holds it: "machine", "versions", "products", "checks", "speed", "recommendations",
-    "failed" (names of checks) and "seconds". `seconds` are for the speed of training; 0 leaves it out.
+    """Runs the self-test, and returns its results as JSON values.
 
-    `report` takes lines about progress.
+    The keys are "machine", "versions", "products", "checks", "speed", "recommendations", "failed" (names of checks) and
+    "seconds". `seconds` limits the time for measuring training speed; 0 skips it. `report` is called with lines about
+    progress.
     """
     started = time.monotonic()
 
@@ -78,23 +79,25 @@ def _product_check(precision: str, found: dict[str, Any]) -> Check:
 
 
 def _training_checks(folder: str, say: Report) -> list[Check]:
-    """Runs the checks that need a run, two processes at a time if there are two cores: most work is one thread's."""
-    whole, killed = os.path.join(folder, "whole"), os.path.join(folder, "killed")
+    """Runs the checks that need a run: two processes at a time on two cores, because most work is single-threaded."""
+    complete, killed = os.path.join(folder, "complete"), os.path.join(folder, "killed")
     with _pool() as do:
-        say("one seed trained twice, one of them killed")
-        first = do("training.run", folder=whole)
+        say("training twice with one seed, and killing one of them")
+        first = do("training.run", folder=complete)
         second = do("training.run", folder=killed, kill=True)
         trained, death = first(), second()
-        say("the killed one continued and exported; one replica and two")
-        third = do("training.replicas", folder=whole)
+        say("continuing and exporting the killed run; comparing one and two replicas")
+        third = do("training.replicas", folder=complete)
         with Child() as child:
             continued = child.do("training.run", folder=killed)
-            seed, restored = (child.do("training.compare", one=whole, other=killed, at=at) for at in ("first", "last"))
-            ours = child.do("exports.write", folder=killed)
+            seed, restored = (
+                child.do("training.compare", one=complete, other=killed, at=at) for at in ("first", "last")
+            )
+            written = child.do("exports.write", folder=killed)
         replicas = third()
-    say("the export loaded")
+    say("loading the export")
     with Child() as child:
-        exported = child.do("exports.compare", folder=killed, expected=ours.value)
+        exported = child.do("exports.compare", folder=killed, expected=written.value)
     return [
         _check("one and two replicas", replicas, lambda value: value["fault"], "the same step"),
         _check("same seed twice", _first_error(trained, seed), lambda value: value["fault"], "the same bits"),
@@ -104,24 +107,26 @@ def _training_checks(folder: str, say: Report) -> list[Check]:
             lambda value: value["fault"],
             "continued to the same bits",
         ),
-        _check("export in another process", _first_error(ours, exported), lambda value: value["fault"], "same strings"),
+        _check(
+            "export in another process", _first_error(written, exported), lambda value: value["fault"], "same strings"
+        ),
     ]
 
 
 def _killed(death: Outcome) -> Outcome:
-    """The death by SIGKILL is what was wanted."""
+    """Turns the expected death by SIGKILL into a success."""
     if death.ended_by == 9:
         return Outcome()
-    return Outcome(error=death.error or "it trained to the end, and no checkpoint was seen before")
+    return Outcome(error=death.error or "training ended before a checkpoint was seen")
 
 
 def _first_error(*outcomes: Outcome) -> Outcome:
-    """The first of them that failed, or the last."""
+    """Returns the first outcome that failed, or the last one."""
     return next((outcome for outcome in outcomes if outcome.error), outcomes[-1])
 
 
 def _check(name: str, outcome: Outcome, fault: Callable[[Any], str], right: str = "") -> Check:
-    """`fault` says what is wrong with the value of a task that returned one."""
+    """Returns a check of an outcome. `fault` maps the value of a successful task to its fault, or ""."""
     wrong = outcome.error or fault(outcome.value)
     note = "" if wrong or not isinstance(outcome.value, dict) else outcome.value.get("note", "")
     return {"name": name, "right": not wrong, "detail": wrong or f"{right}{f' ({note})' if note else ''}"}
@@ -129,7 +134,7 @@ def _check(name: str, outcome: Outcome, fault: Callable[[Any], str], right: str 
 
 @contextlib.contextmanager
 def _pool() -> Iterator[Callable[..., Callable[[], Outcome]]]:
-    """`do(function, **arguments)` starts a task in a child of its own, and returns a function that waits for it."""
+    """Yields `do(function, **arguments)`, which starts a task in a new child and returns a function to wait for it."""
     children: list[Child] = []
 
     def in_a_child(child: Child, function: str, arguments: dict[str, Any]) -> Outcome:
@@ -143,7 +148,7 @@ def _pool() -> Iterator[Callable[..., Callable[[], Outcome]]]:
     with ThreadPoolExecutor(min(2, processor.usable_cores())) as pool:
         try:
             yield do
-        except BaseException:  # a Ctrl-C must not wait for the tasks
+        except BaseException:  # Ctrl-C must not wait for the tasks
             for child in children:
                 child.kill()
             raise

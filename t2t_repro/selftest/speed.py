@@ -1,7 +1,7 @@
 """A task that times the train step of a hyperparameter set, on random pairs of one length.
 
-On GPUs a complete step is timed. On a processor it would take minutes, so one micro-batch is timed, and the rest of a
-step (Adam, the sum) without any: a step of A micro-batches takes the latter and A times what one adds to it.
+On GPUs a complete step is timed. On a processor it would take minutes, so a step with one micro-batch and a step
+without micro-batches (Adam, the sum) are timed. A step of A micro-batches is the latter plus A times the difference.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from t2t_repro.training import precision as precisions
 from t2t_repro.training.optimizer import Adam
 from t2t_repro.training.train_step import ReplicaInputs, TrainStep, default_microbatch_tokens
 
-VOCAB_SIZES = {"base": 37_000, "big": 37_000, "multi30k": 6_000, "tiny": 4_000}  # of the problems they are meant for
-LENGTH = 25  # tokens of a sentence, about WMT14's mean
-WATCHED, MOST = 1.0, 10  # seconds of all timings, and their number at most
+VOCAB_SIZES = {"base": 37_000, "big": 37_000, "multi30k": 6_000, "tiny": 4_000}  # of the intended problems
+LENGTH = 25  # tokens per sentence: about the mean of WMT14
+WATCHED, MOST = 1.0, 10  # seconds of all timings, and their maximum number
 
 
 def flops(set_name: str) -> float:
@@ -36,8 +36,11 @@ def flops(set_name: str) -> float:
 
 
 def step(set_name: str, precision: str, xla: bool = False) -> dict[str, Any]:
-    """Returns the seconds of a step, tokens per second and side, peak memory, seconds until the first step is done,
-    and the number of micro-batches of a device."""
+    """Times a step.
+
+    Returns its seconds, tokens per second and side, peak memory, the seconds until the first step is done, and the
+    number of micro-batches per device.
+    """
     _reset_peak()
     hparams = t2t_repro.get_hparams(set_name)
     gpus = [f"GPU:{number}" for number in range(len(tf.config.list_physical_devices("GPU")))]
@@ -89,7 +92,7 @@ def _pairs(hparams: HParams) -> int:
 
 
 def _inputs(hparams: HParams, vocab_size: int, number: int, filled: int) -> ReplicaInputs:
-    """Returns what `training_batches` gives a replica: `number` micro-batches, the first `filled` with pairs."""
+    """Returns inputs as `training_batches` yields them: `number` micro-batches, the first `filled` with pairs."""
     pairs, rng = _pairs(hparams), np.random.default_rng(1)
     ids = rng.integers(1, vocab_size, [2, number, pairs, LENGTH]).astype(np.int32)
     sizes = np.zeros([number, 3], np.int32)
@@ -99,7 +102,7 @@ def _inputs(hparams: HParams, vocab_size: int, number: int, filled: int) -> Repl
 
 
 def _reset_peak() -> None:
-    """Peak memory is of this task alone: the kernel and TensorFlow count anew from what is held now."""
+    """Resets the peak memory counters of the kernel and TensorFlow, so that the peak is that of this task."""
     keras.backend.clear_session()
     for gpu in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.reset_memory_stats(gpu.name.partition("physical_device:")[2])

@@ -1,4 +1,4 @@
-"""Which train steps are timed, in which order, and which are left out because they would take too long."""
+"""Times train steps in order of usefulness, and skips those that would take too long."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from t2t_repro.selftest.child import Child, Outcome
 
-SECONDS = 40.0  # for all of them, by estimates
+SECONDS = 40.0  # for all cases, by estimates
 SMALL = "tiny"
 SETS, GPU_SETS = ("base", SMALL), ("base", "big", SMALL)
-COMPILING = 2.5  # times the start without XLA: what XLA takes on a processor at the least, in float32
-START_SECONDS = {"tiny": 4.0, "base": 8.0, "big": 8.0}  # to build the graph, until it was measured
-REACHED = 0.5  # of the rate of products: what a step reaches at the least
-FIRST = 3  # cases that have all the seconds, whatever those before them took: base is among them
+COMPILING = 2.5  # minimum ratio of the start with XLA to the start without, on a processor in float32
+START_SECONDS = {"tiny": 4.0, "base": 8.0, "big": 8.0}  # to build the graph, until it is measured
+REACHED = 0.5  # minimum FLOP/s of a step, relative to the rate of products
+FIRST = 3  # cases that may each use all the seconds; base is one of them
 SIGKILL = 9
 
 
@@ -26,7 +26,7 @@ class Case(NamedTuple):
 
 
 def cases(machine: dict[str, Any]) -> list[Case]:
-    """The most useful first: what the small set shows soon, then the others as "auto" trains them."""
+    """Returns the cases, the most useful first: the fast small set, then the others in the precision of "auto"."""
     auto, gpu = machine["auto_precision"], bool(machine["gpus"])
     sets = GPU_SETS if gpu else SETS
     others = [each for each in ("float32", "bfloat16", "float16") if each != auto]
@@ -42,11 +42,12 @@ def cases(machine: dict[str, Any]) -> list[Case]:
 def measure(
     machine: dict[str, Any], products: dict[str, Any], seconds: float, say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """For each case "set", "precision", "xla" and what `speed.step` found; or "left_out" and why; or "error"."""
+    """Returns a row per case: "set", "precision", "xla", and the result of `speed.step`, or "left_out" (a reason), or
+    "error"."""
     found: list[dict[str, Any]] = []
     end = time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
-        # one process for each set: what a large model leaves in memory is not counted to a small one
+        # one process per set: memory that a large model leaves allocated does not count for a small one
         children = {name: stack.enter_context(Child()) for name in {case.set for case in cases(machine)}}
         for case in cases(machine):
             row, child = case._asdict(), children[case.set]
@@ -71,7 +72,7 @@ def _result(outcome: Outcome) -> dict[str, Any]:
 
 
 def _too_long(case: Case, child: Child, products: dict[str, Any], found: list[dict[str, Any]], left: float) -> str:
-    """Why a case is not measured; "" if it fits into the seconds that are left."""
+    """Returns why a case is skipped; "" if it fits into the remaining seconds."""
     rate = products[case.precision].get("rate")
     if not rate:
         return f"products in {case.precision} are wrong here"
@@ -87,5 +88,5 @@ def _too_long(case: Case, child: Child, products: dict[str, Any], found: list[di
 
 
 def _same(row: dict[str, Any], case: Case) -> bool:
-    """Returns whether a row is of the same set and precision, without XLA."""
+    """Returns whether a row has the set and precision of `case`, without XLA."""
     return (row["set"], row["precision"], row["xla"]) == (case.set, case.precision, False)

@@ -1,7 +1,7 @@
-"""Tasks that train: the same bits from the same seed, after SIGKILL too, and the same step on one and two replicas.
+"""Tasks that train: the same seed gives the same bits, also after SIGKILL, and replicas give the same step.
 
-The problem is tiny, and the code is the trainer's own. On GPUs only TensorFlow's deterministic operations give the same
-bits, so they are switched on.
+The problem is tiny; the code is that of the trainer. On GPUs only TensorFlow's deterministic operations give the same
+bits, so they are enabled.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ HPARAMS = HParams(
     warmup_steps=STEPS,
     learning_rate_scale=2.0,
 )
-NOT_COMPARED = "spent"  # seconds among it
-# Adam's first moment after one step is (1 - beta1) times the gradient. Two replicas add it up in another order.
-TOLERANCE = 1e-4  # of its norm, float32
+NOT_COMPARED = "spent"  # contains seconds
+# Adam's first moment after one step is (1 - beta1) times the gradient. Two replicas sum it in another order.
+TOLERANCE = 1e-4  # relative to its norm, float32
 
 
 def pairs(start: int, stop: int) -> Iterator[Pair]:
@@ -75,8 +75,10 @@ PROBLEM = Problem(
 
 
 def run(folder: str, kill: bool = False) -> None:
-    """Prepares the data and trains in `folder`, or continues there. With `kill`, ends this process by SIGKILL as soon
-    as the first checkpoint is complete."""
+    """Prepares the data and trains in `folder`, or continues there.
+
+    With `kill`, kills this process by SIGKILL as soon as the first checkpoint is complete.
+    """
 
     def report(line: str) -> None:
         written = paths(Run.open(output_dir)) if Run.exists(output_dir) else []
@@ -90,8 +92,10 @@ def run(folder: str, kill: bool = False) -> None:
 
 
 def compare(one: str, other: str, at: str) -> dict[str, str]:
-    """ "fault": what differs between the checkpoints that two folders have of the "first" or "last" time of saving; ""
-    if every variable is the same to the bit. "note": how many there are."""
+    """Compares the "first" or "last" checkpoints of two folders.
+
+    "fault" names the difference; it is "" if all variables are bitwise equal. "note" is their number.
+    """
     name = f"run/checkpoints/ckpt-{SAVED_EVERY if at == 'first' else STEPS}"
     here, there = (tf.train.load_checkpoint(os.path.join(folder, name)) for folder in (one, other))
     names = [name for name in here.get_variable_to_shape_map() if not name.startswith((NOT_COMPARED, "_CHECKPOINT"))]
@@ -105,8 +109,11 @@ def compare(one: str, other: str, at: str) -> dict[str, str]:
 
 
 def replicas(folder: str) -> dict[str, str]:
-    """ "fault": how the first step's gradient on several replicas differs from that on one; "" within rounding. "note":
-    which they were. They are all GPUs if there are several, else two halves of the processor."""
+    """Compares the first step's gradient on several replicas with that on one.
+
+    "fault" is the difference; it is "" within rounding. "note" names the replicas: all GPUs if there are several, else
+    two logical devices of the processor.
+    """
     devices = [f"GPU:{number}" for number in range(len(tf.config.list_physical_devices("GPU")))]
     if len(devices) < 2:
         (cpu,) = tf.config.list_physical_devices("CPU")
@@ -126,9 +133,10 @@ def replicas(folder: str) -> dict[str, str]:
 
 
 def _first_moment(dataset: Dataset, devices: list[str]) -> tuple[np.ndarray, float]:
-    """Adam's after one step without dropout, whose masks differ between replicas; and the real target tokens.
+    """Returns Adam's first moment after one step, and the number of real target tokens.
 
-    Raises ValueError if the replicas' copies of a weight are not the same bits then.
+    Dropout is off, because its masks differ between replicas. Raises ValueError if the replicas' copies of a weight
+    are not bitwise equal afterwards.
     """
     hparams = HPARAMS.override(["dropout=0"])
     strategy = tf.distribute.MirroredStrategy(devices)

@@ -1,4 +1,4 @@
-"""`average`: a run whose checkpoint is the mean of the newest ones of another (section 6.1)."""
+"""Checkpoint averaging: writes a run whose checkpoint is the mean of the newest ones of another run (section 6.1)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import Checkpoints, load_weights, to_average
 from t2t_repro.training.precision import POLICIES
 
-RECORD = "averaged.json"  # in a run that `average` wrote: the run and checkpoints that it was made from
+RECORD = "averaged.json"  # in a run that `average` wrote: the source run and its checkpoints
 
 
 def average_of(run: Run, number: int) -> list[str]:
-    """Returns the names of the run's newest `number` checkpoints; if `average` wrote the run, of those that it was made
-    from."""
+    """Returns the names of the run's newest `number` checkpoints.
+
+    If `average` wrote the run, returns the names of the checkpoints that were averaged.
+    """
     path = os.path.join(run.directory, RECORD)
     if os.path.exists(path):
         return [str(name) for name in read_json(path)["checkpoints"]]
@@ -28,9 +30,9 @@ def average_of(run: Run, number: int) -> list[str]:
 def average(output_dir: str, average_dir: str, checkpoints: int | None = None) -> list[str]:
     """Writes a run to `average_dir` whose one checkpoint is the mean of the newest `checkpoints` of `output_dir`.
 
-    Without a number it is that of the run's hyperparameter set. The new run is decoded and scored like any other. It
-    has no optimizer, so it cannot train further. Returns the paths of the averaged checkpoints. Raises ValueError if
-    there are fewer, if they do not belong together, or if `average_dir` is not empty.
+    `checkpoints` defaults to `average_checkpoints` of the run. The new run is decoded and scored like any other. It
+    has no optimizer state, so it cannot train further. Returns the paths of the averaged checkpoints. Raises
+    ValueError if the run has fewer, if they are of different runs, or if `average_dir` is not empty.
     """
     run = Run.open(output_dir)
     last = run.hparams.average_checkpoints if checkpoints is None else checkpoints
@@ -38,7 +40,7 @@ def average(output_dir: str, average_dir: str, checkpoints: int | None = None) -
     if not 1 <= last <= found:
         raise ValueError(f"{output_dir!r} has {found} checkpoints, and {last} are to be averaged; ask for 1 to {found}")
     if os.path.exists(average_dir) and (not os.path.isdir(average_dir) or os.listdir(average_dir)):
-        raise ValueError(f"average_dir: {average_dir!r} is there and not empty; give a new directory")
+        raise ValueError(f"average_dir: {average_dir!r} exists and is not empty; give a new directory")
     model = Transformer(Vocabulary(run.vocabulary).size, run.hparams, dtype=POLICIES[run.precision])
     chosen = load_weights(run, model, last)
     path = os.path.normpath(average_dir)

@@ -1,11 +1,10 @@
-"""Checkpoints of a run: saved atomically, restored completely or not at all, averaged (section 6.1).
+"""Checkpoints of a run: saved atomically, restored completely or not at all, and averaged (section 6.1).
 
     RUN/checkpoints/ckpt-500.index, ckpt-500.data-00000-of-00001     one checkpoint, in TensorFlow's format
     RUN/checkpoints/checkpoint                                       lists the complete ones, oldest first
 
-A checkpoint is written beside the others, then added to the list, then the oldest is removed. So a trainer that is
-killed at any moment leaves every checkpoint of the list intact; a file that the list does not name is incomplete, and
-is removed.
+A new checkpoint is written, then added to the list, and then the oldest one is removed. If the trainer is killed at any
+moment, every checkpoint in the list is intact. A file that the list does not name is incomplete and is removed.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ _LIST = "checkpoint"
 _LISTED = re.compile(r'(all_)?model_checkpoint_paths?: "(ckpt-\d+)"')  # a line of the list
 _FILE = re.compile(r"(ckpt-\d+)\.(?:index|data-\d{5}-of-\d{5})")  # of a checkpoint
 _UNFINISHED = re.compile(r"ckpt-\d+_temp|ckpt-\d+\..*tempstate\d*|checkpoint\.tmp.*")
-_DAMAGE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)  # what reading a damaged checkpoint raises
+_DAMAGE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)  # raised by reading a damaged checkpoint
 
 
 class Checkpoints:
-    """The checkpoints of a run in training. `state` maps names to what is saved: model, optimizer, position.
+    """The checkpoints of a run in training. `state` maps names to saved objects: model, optimizer, position.
 
-    Only one process may make it at a time, because it removes incomplete files. `report` is called with a line about
-    each damaged checkpoint. Raises ValueError if there are files and no list of them.
+    Only one process at a time may create it, because it removes incomplete files. `report` is called with a line about
+    each damaged checkpoint. Raises ValueError if there are checkpoint files without a list.
     """
 
     def __init__(
         self, run: Run, state: Mapping[str, Any], keep: int, report: Callable[[str], None] = lambda line: None
     ):
-        _remove_unfinished(run)  # raises if their list is damaged
+        _remove_unfinished(run)  # raises if the list is damaged
         self._checkpoint = tf.train.Checkpoint(**state)
-        # in every checkpoint of a run, so that none of another run is taken for its own; carried on from the first one,
-        # as a later version may count other fields to a run
+        # Saved in every checkpoint, so that a checkpoint of another run is recognized. It is copied from the first one,
+        # because a later version may compute it from other fields.
         self._fingerprint = tf.Variable(run.fingerprint, dtype=tf.int64, trainable=False)
         self._saved = tf.train.Checkpoint(**state, run=self._fingerprint)
         self._run, self._keep, self._report = run, keep, report
@@ -59,7 +58,7 @@ class Checkpoints:
     def save(self, step: int) -> str:
         """Writes the checkpoint of `step` and removes the oldest beyond `keep`.
 
-        Raises OSError if the disk is full, and ValueError if a number is not finite; then nothing has changed.
+        Raises OSError if the disk is full, and ValueError if a number is not finite. In both cases nothing has changed.
         """
         self._must_be_finite(step)
         self.must_have_room()
@@ -67,7 +66,7 @@ class Checkpoints:
         before = [each for each in paths(self._run) if each != path]
         try:
             self._saved.write(path)
-            for name in _files(self._run, os.path.basename(path)):  # TensorFlow renames its files and never syncs them
+            for name in _files(self._run, os.path.basename(path)):  # TensorFlow renames its files without syncing them
                 sync(os.path.join(self._run.checkpoints, name))
             sync(self._run.checkpoints)
             _write_list(self._run, self._kept([*before, path]))
@@ -78,11 +77,11 @@ class Checkpoints:
             _remove_unfinished(self._run)
         return path
 
-    def _kept(self, there: list[str]) -> list[str]:
-        """Returns the newest checkpoint, whenever it was written, and the newest that may be averaged."""
-        regular = [path for path in there[:-1] if _is_regular(self._run, path)]
-        number = self._keep - _is_regular(self._run, there[-1])
-        return [*regular[max(len(regular) - number, 0) :], there[-1]]
+    def _kept(self, existing: list[str]) -> list[str]:
+        """Returns the newest checkpoint of any kind, and the newest regular ones."""
+        regular = [path for path in existing[:-1] if _is_regular(self._run, path)]
+        number = self._keep - _is_regular(self._run, existing[-1])
+        return [*regular[max(len(regular) - number, 0) :], existing[-1]]
 
     def _must_be_finite(self, step: int) -> None:
         for member in self._members:
@@ -94,7 +93,7 @@ class Checkpoints:
                 )
 
     def must_have_room(self) -> None:
-        """Raises OSError if the disk has no room for one more checkpoint."""
+        """Raises OSError if the disk has no room for another checkpoint."""
         needed, free = self._bytes + (1 << 20), shutil.disk_usage(self._run.checkpoints).free
         if free < needed:
             raise OSError(
@@ -103,45 +102,45 @@ class Checkpoints:
             )
 
     def restore_newest(self) -> bool:
-        """Restores the newest intact checkpoint completely. Returns False if there is none yet.
+        """Restores the newest intact checkpoint completely. Returns False if there is no checkpoint yet.
 
-        A damaged one is reported and renamed. Raises ValueError if all are damaged, or if one does not have the
-        variables of this run.
+        Damaged checkpoints are reported and renamed. Raises ValueError if all are damaged, or if the newest intact one
+        does not have the variables of this run.
         """
-        there = paths(self._run)
-        intact = self._without_damaged(there)
+        existing = paths(self._run)
+        intact = self._without_damaged(existing)
         if not intact:
             return False
         newest = intact[-1]
         found = _count(newest)
         if found != self._num_variables:
             raise ValueError(
-                f"{newest} holds {found} variables where this run has {self._num_variables}: damaged, or the work of "
-                "t2t-avg-checkpoints, which cannot be trained on"
+                f"{newest} holds {found} variables, but this run has {self._num_variables}: damaged, or an average by "
+                "t2t-avg-checkpoints, which cannot be trained further"
             )
         status = self._checkpoint.read(newest)
-        status.expect_partial()  # the run's fingerprint, which is carried on below
+        status.expect_partial()  # the run's fingerprint, which is copied below
         status.assert_existing_objects_matched()
         self._fingerprint.assign(_fingerprint(newest) or self._fingerprint)
         return True
 
-    def _without_damaged(self, there: list[str]) -> list[str]:
-        """Returns the checkpoints that remain when the newest ones, if damaged, are renamed."""
+    def _without_damaged(self, existing: list[str]) -> list[str]:
+        """Renames the newest checkpoints if they are damaged, and returns the others."""
         damaged: list[tuple[str, str]] = []
-        for path in reversed(there):
+        for path in reversed(existing):
             reason = damage(path)
             if not reason:
                 break
             damaged.append((path, reason))
-        if damaged and len(damaged) == len(there):
+        if damaged and len(damaged) == len(existing):
             raise ValueError(
                 f"every checkpoint in {self._run.checkpoints!r} is damaged, the newest too ({damaged[0][1]}); restore "
-                "one from a copy, or give another output_dir to start anew"
+                "one from a copy, or give another output_dir to start over"
             )
-        intact = there[: len(there) - len(damaged)]
+        intact = existing[: len(existing) - len(damaged)]
         for path, reason in damaged:
             self._report(
-                f"{path} is damaged ({reason}): put aside as damaged-{os.path.basename(path)}, "
+                f"{path} is damaged ({reason}): renamed to damaged-{os.path.basename(path)}, "
                 f"{os.path.basename(intact[-1])} is used"
             )
         if damaged:
@@ -154,7 +153,7 @@ class Checkpoints:
 
 
 def paths(run: Run) -> list[str]:
-    """Returns the run's checkpoints, oldest first. Raises ValueError if there are files and no list of them."""
+    """Returns the run's checkpoints, oldest first. Raises ValueError if there are files without a list."""
     try:
         with open(os.path.join(run.checkpoints, _LIST), encoding="utf-8") as file:
             lines = [_LISTED.fullmatch(line) for line in file.read().splitlines() if "timestamp" not in line]
@@ -162,25 +161,26 @@ def paths(run: Run) -> list[str]:
         lines = []
     names = [line[2] for line in lines if line and line[1]]
     newest = [line[2] for line in lines if line and not line[1]]
-    if all(lines) and names and newest == names[-1:]:  # else it is cut off, or something else
+    if all(lines) and names and newest == names[-1:]:  # else it is truncated, or another file
         return [os.path.join(run.checkpoints, name) for name in names]
     if _files(run):
         raise ValueError(
             f"{run.checkpoints!r} holds checkpoints, but its file 'checkpoint', which lists them, is missing or "
-            "damaged; restore that file from a copy, or move the folder away to start anew"
+            "damaged; restore that file from a copy, or move the folder away to start over"
         )
     return []
 
 
 def to_average(run: Run, number: int) -> list[str]:
-    """Returns the newest `number` checkpoints that may be averaged, oldest first, or fewer if there are fewer.
+    """Returns at most `number` of the newest regular checkpoints, oldest first.
 
-    They are those of every `checkpoint_steps` steps and of the last step, so that neither the clock nor a stop decides
-    which they are. If `number` is 1, or there are none, it is the newest checkpoint of all.
+    Regular checkpoints are those of every `checkpoint_steps` steps and of the last step. Checkpoints written because of
+    elapsed time or an interruption are not. If `number` is 1, or there is no regular checkpoint, returns the newest
+    checkpoint of any kind.
     """
-    there = paths(run)
-    regular = [path for path in there if _is_regular(run, path)]
-    return there[-1:] if number == 1 else (regular or there[-1:])[-number:]
+    existing = paths(run)
+    regular = [path for path in existing if _is_regular(run, path)]
+    return existing[-1:] if number == 1 else (regular or existing[-1:])[-number:]
 
 
 def _is_regular(run: Run, path: str) -> bool:
@@ -189,22 +189,22 @@ def _is_regular(run: Run, path: str) -> bool:
 
 
 def damage(path: str) -> str:
-    """Returns why a checkpoint cannot be read; "" if it is intact by its checksums."""
+    """Returns why a checkpoint cannot be read; "" if its checksums match."""
     try:
         reader = tf.train.load_checkpoint(path)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
     except _DAMAGE as error:
         return _reason(error)
-    except MemoryError:  # a damaged index may give any size
+    except MemoryError:  # a damaged index may contain any size
         return "it asks for more memory than there is"
     return ""
 
 
 def _reason(error: Exception) -> str:
-    """Returns TensorFlow's reason for which a checkpoint cannot be read, in a few words."""
+    """Returns a short reason for an error of TensorFlow that reads a checkpoint."""
     message = str(error).partition("\n")[0]
-    for theirs, ours in (
+    for pattern, reason in (
         ("No such file", "a file of it is missing"),
         ("Failed to find any", "a file of it is missing"),
         ("Is a directory", "a file of it is a directory"),
@@ -214,13 +214,13 @@ def _reason(error: Exception) -> str:
         ("too short", "it is cut off"),
         ("bad magic number", "it is cut off"),
     ):
-        if theirs in message:
-            return ours
+        if pattern in message:
+            return reason
     return message
 
 
 def _files(run: Run, name: str = "") -> list[str]:
-    """Returns the names of the files of the checkpoint `name`, or of all, listed or not."""
+    """Returns the file names of the checkpoint `name`, or of all checkpoints. They need not be in the list."""
     if not os.path.isdir(run.checkpoints):
         return []
     matches = filter(None, map(_FILE.fullmatch, sorted(os.listdir(run.checkpoints))))
@@ -236,11 +236,11 @@ def _write_list(run: Run, complete: list[str]) -> None:
 
 
 def _remove_unfinished(run: Run) -> None:
-    """Removes files that the list does not name: a trainer was killed while it wrote or removed a checkpoint."""
-    there = set(_files(run))
-    first = len({match[1] for match in map(_FILE.fullmatch, there) if match}) == 1 and run.training.step is None
+    """Removes files that the list does not name, left by a trainer that was killed while writing or removing them."""
+    existing = set(_files(run))
+    first = len({match[1] for match in map(_FILE.fullmatch, existing) if match}) == 1 and run.training.step is None
     if first and not os.path.exists(os.path.join(run.checkpoints, _LIST)):
-        listed = set()  # killed before the list of the very first one
+        listed = set()  # killed before the first list was written
     else:
         listed = {os.path.basename(path) for path in paths(run)}
     if os.path.isdir(run.checkpoints):
@@ -254,10 +254,10 @@ def _remove_unfinished(run: Run) -> None:
 
 
 def load_weights(run: Run, model: tf.Module, average: int = 1) -> list[str]:
-    """Gives `model` the mean of the weights of the run's newest `average` checkpoints, and returns their paths.
+    """Loads the mean of the weights of at most `average` newest checkpoints into `model`, and returns their paths.
 
-    Fewer are averaged where there are fewer. Raises FileNotFoundError where there is none, and ValueError where one has
-    weights of other shapes than `model`, or they are of different runs.
+    Raises FileNotFoundError if there is no checkpoint, and ValueError if the weights of one do not fit `model`, or if
+    the checkpoints are of different runs.
     """
     chosen = to_average(run, average)
     if not chosen:
@@ -286,28 +286,28 @@ def load_weights(run: Run, model: tf.Module, average: int = 1) -> list[str]:
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Turns the error of a checkpoint that cannot be read into a ValueError that names it."""
+    """Turns an error of reading a checkpoint into a ValueError with its path."""
     try:
         yield
     except (tf.errors.OpError, LookupError, RuntimeError) as error:
         raise ValueError(
-            f"{path} is damaged ({_reason(error)}); the same t2t-trainer command goes on from the one before it"
+            f"{path} is damaged ({_reason(error)}); the same t2t-trainer command continues from the one before it"
         ) from None
 
 
 @contextmanager
 def exclusive_lock(run: Run) -> Iterator[None]:
-    """Holds the run's lock: two trainers in one directory would delete each other's checkpoints."""
+    """Holds the run's lock. Two trainers in one directory would delete each other's checkpoints."""
     lock = FileLock(f"{run.directory}/.lock")
     try:
         with lock.acquire(timeout=0):
             yield
     except Timeout:
-        raise ValueError(f"another t2t-trainer is at work in {run.directory!r}; wait for it, or stop it") from None
+        raise ValueError(f"another t2t-trainer is running in {run.directory!r}; wait for it, or stop it") from None
 
 
 def variables_of(part: Any) -> list[tf.Variable]:
-    """Returns the variables that are saved under one name: of a model, of an optimizer, or one itself."""
+    """Returns the variables of a model or optimizer; a variable itself is returned in a list."""
     if isinstance(part, tf.Variable):
         return [part]
     found = part.weights if hasattr(part, "weights") else part.variables
@@ -315,18 +315,18 @@ def variables_of(part: Any) -> list[tf.Variable]:
 
 
 def _must_fit(path: str, variables: list[tf.Variable]) -> None:
-    """Raises ValueError unless a checkpoint's weights have the number and the shapes of `variables`."""
+    """Raises ValueError if number or shapes of a checkpoint's weights differ from those of `variables`."""
     there = Counter(tuple(shape) for shape in _shapes(path, "model/"))
     here = Counter(tuple(variable.shape) for variable in variables)
     if there.total() != here.total():
-        raise ValueError(f"{path} holds {there.total()} weights where this model has {here.total()}")
+        raise ValueError(f"{path} holds {there.total()} weights, but this model has {here.total()}")
     if there != here:
         shapes = " and ".join(f"{list(next(iter(some)))}" for some in (there - here, here - there))
         raise ValueError(f"{path} does not fit this run's model: the shapes of weights differ, such as {shapes}")
 
 
 def _fingerprint(path: str) -> int | None:
-    """Returns the fingerprint of the run that wrote a checkpoint; None if the version was too old to save it."""
+    """Returns the fingerprint of the run that wrote a checkpoint; None if an old version did not save one."""
     reader = tf.train.load_checkpoint(path)
     return int(reader.get_tensor(f"run{_VALUE}")) if reader.has_tensor(f"run{_VALUE}") else None
 
@@ -336,7 +336,7 @@ def _count(path: str, prefix: str = "") -> int:
 
 
 def _shapes(path: str, prefix: str = "") -> list[list[int]]:
-    """Returns the shapes of the variables in a checkpoint. A layer that was left out shows here."""
+    """Returns the shapes of the variables in a checkpoint. They reveal a layer that was not saved."""
     return [
         shape
         for name, shape in tf.train.list_variables(path)

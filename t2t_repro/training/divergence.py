@@ -1,4 +1,4 @@
-"""Detects what goes wrong silently: a loss that is not finite, that diverges, or that does not fall."""
+"""Detects silent failures of training: a loss that is not finite, that diverges, or that does not fall."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from t2t_repro.io import write_json
 from t2t_repro.run import Run
 from t2t_repro.training.metrics import Step
 
-WINDOW = 100  # steps whose mean loss is judged: batches of one length differ from those of another by whole nats
-MAX_SKIPPED = 20  # steps in a row with a gradient that is not finite; a loss scale falls from 2^15 to 1 in fifteen
+WINDOW = 100  # steps over which the loss is averaged: between batches of different lengths it differs by several nats
+MAX_SKIPPED = 20  # consecutive steps without a finite gradient; a loss scale falls from 2^15 to 1 in fifteen
 WARM_UP_SHARE = 4  # a quarter of the warm-up brings a model below the unigram entropy; it took a twelfth on newstest
-MARGIN = 0.5  # nats below the unigram entropy: a model that was there and is above it again has forgotten
+MARGIN = 0.5  # nats below the unigram entropy: a model that reached this and is above the entropy again has diverged
 
 
 class TrainingDiverged(ValueError):
-    """Training diverged. The message reports at which step, and what to try."""
+    """Training diverged. The message names the step, and what to try."""
 
 
 class LossMonitor:
-    """Judges the plain loss of every step, in nats per target token.
+    """Monitors the loss of every step without label smoothing, in nats per target token.
 
-    A model that knows how frequent each token is, and nothing else, has at best the entropy of single target tokens.
-    `report` is called with a warning about what may still recover. Raises `TrainingDiverged` for what does not.
+    The reference is the unigram entropy: the lowest loss of a model that only knows how frequent each token is.
+    `report` is called with a warning if training may still recover. Raises `TrainingDiverged` if it does not.
     """
 
     def __init__(self, run: Run, dataset: Dataset, report: Callable[[str], None]):
@@ -40,11 +40,11 @@ class LossMonitor:
         self._losses: collections.deque[float] = collections.deque(maxlen=WINDOW)
         self._seen = self._skipped = 0
         self._first: float | None = None  # mean loss of the first tenth of WINDOW
-        self._entropy: float | None = None  # of single target tokens; computed when it is first needed
+        self._entropy: float | None = None  # of single target tokens; computed on first use
         self._learned = self._judged = False
 
     def __call__(self, steps: list[Step]) -> None:
-        """Looks at steps, their metrics as Python numbers, in their order."""
+        """Checks consecutive steps. Their metrics are Python numbers."""
         for step in steps:
             metrics = step.metrics
             self._skipped = self._skipped + 1 if metrics.skipped else 0
@@ -61,7 +61,7 @@ class LossMonitor:
             self._judge(steps[-1])
 
     def _judge(self, newest: Step) -> None:
-        """Looks at the mean loss of the last WINDOW steps."""
+        """Checks the mean loss of the last WINDOW steps."""
         step, mean, entropy = newest.number, float(np.mean(self._losses)), self.entropy()
         self._learned |= mean < entropy - MARGIN
         if mean > 2 * math.log(self._vocabulary.size):
@@ -81,7 +81,7 @@ class LossMonitor:
                 self._warn(step, f"the loss is {mean:.2f} nats, and {context}")
 
     def entropy(self) -> float:
-        """Returns the entropy of single target tokens of the training text in nats, END among them.
+        """Returns the entropy of single target tokens of the training text in nats, including END.
 
         They are counted over the first window of an epoch, which is a random sample.
         """
@@ -114,7 +114,7 @@ class LossMonitor:
         )
 
     def _advice(self) -> str:
-        """Returns what to change. A run keeps its learning rate, so it takes another run."""
+        """Returns what to change. A run keeps its learning rate, so a new run is needed."""
         h = self._run.hparams
         wider = "" if self._run.precision == "float32" else ", or precision=float32"
         return (

@@ -1,14 +1,14 @@
-"""The loss from the decoder's states to one number, with its gradient, without keeping any logits.
+"""The loss and its gradient from the decoder's states, without storing the logits.
 
-`projected_loss` is `loss.smoothed_cross_entropy` of the logits states embedding^T. The loss is a sum, so its gradient
-is known, up to one factor, as soon as a chunk's softmax is: both products of the backward pass are done while the
-chunk's logits are at hand. With p the softmax, the gradient with respect to the logits is p - (1 - eps) one-hot -
-eps / V, of which only p is dense. Sums are taken in float32; the logits are in the dtype of the states.
+`projected_loss` is `loss.smoothed_cross_entropy` of the logits states embedding^T. The loss is a sum over tokens, so
+the softmax of a chunk determines the chunk's gradient up to one factor. Both products of the backward pass are computed
+while the chunk's logits exist. If p is the softmax, the gradient with respect to the logits is p - (1 - eps) one-hot -
+eps / V. Only p is dense. Sums are taken in float32; the logits have the dtype of the states.
 
-Measured at the fullest of a step of base in bfloat16: blocks of the vocabulary save 100 MB, and casting them one after
-the other 30 MB more.
+Peak memory of a step of base in bfloat16: blocks of the vocabulary save 100 MB, and casting them one after the other
+saves 30 MB more.
 
-Shapes: T target tokens, D d_model, V vocabulary, C tokens of one chunk, J words of one block of the vocabulary.
+Shapes: T target tokens, D d_model, V vocabulary, C tokens of one chunk, J subwords of one block of the vocabulary.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from t2t_repro.model.kernels import cast_again
 from t2t_repro.token_ids import PAD
 from t2t_repro.training.loss import Loss
 
-CHUNK = 512  # tokens, at most, whose logits exist at one time
-BLOCK = 4_000  # words whose logits are computed at one time
+CHUNK = 512  # maximum number of tokens whose logits exist at one time
+BLOCK = 4_000  # subwords whose logits are computed at one time
 
 Sums = tuple[tf.Tensor, ...]  # the first three numbers of `Loss`
 
 
 def vocabulary_blocks(embedding_VD: tf.Tensor) -> list[tf.Tensor]:
-    """The matrix cut into blocks of words, so that what is computed of a block is read again while a cache still has
-    it. Not on a GPU, where each operation costs its start: there it is one block."""
+    """Splits the matrix into blocks of subwords, so that the results for a block are still cached when they are read.
+
+    On a GPU, where launching each operation has a cost, the matrix is one block.
+    """
     vocab_size = embedding_VD.shape[0]
     size = BLOCK if _on_cpu() else vocab_size
     return [embedding_VD[start : start + size] for start in range(0, vocab_size, size)]
@@ -48,16 +50,19 @@ def projected_loss(
     label_smoothing: float,
     factor: tf.Tensor | float = 1.0,
 ) -> tuple[tf.Tensor, Loss]:
-    """`smoothed_cross_entropy` of the logits states embedding^T, over the targets that are not `PAD`.
+    """Computes `smoothed_cross_entropy` of the logits states embedding^T, over the targets that are not `PAD`.
 
     Returns `factor` times the smoothed loss, and the loss itself. Only the former has a gradient.
 
     Args:
+        states_TD: the decoder's output.
         blocks_JD: the embedding, float32, in `vocabulary_blocks`.
-        rows_TD: the embedding's rows of the targets, float32. The embedding's gradient is the sum of both, of which
-            this one is sparse.
-        factor: a float32 scalar. It multiplies before the states' gradient is rounded to their dtype: float16 cannot
-            hold most of it without the loss scale, and bfloat16 cannot hold 1 / tokens.
+        rows_TD: the rows of the embedding for the targets, float32. The embedding's gradient is the sum of the
+            gradients of blocks and rows. That of the rows is sparse.
+        targets_T: the token ids, int32.
+        label_smoothing: eps.
+        factor: a float32 scalar. It is applied before the states' gradient is rounded to their dtype: without the loss
+            scale most of that gradient underflows in float16, and bfloat16 cannot represent 1 / tokens.
     """
     factor, eps = tf.convert_to_tensor(factor, tf.float32), label_smoothing
 
@@ -74,7 +79,7 @@ def projected_loss(
 
         return (factor * sums[0], *sums), grad
 
-    # a state of zeros has no part in the gradient of the embedding, nor gets one itself
+    # a state of zeros adds nothing to the gradient of the embedding, and gets no gradient
     real_T = targets_T != PAD
     scaled, smoothed, plain, correct = fused(tf.where(real_T[:, None], states_TD, 0), rows_TD, *blocks_JD)
     return scaled, Loss(smoothed, plain, correct, tf.math.count_nonzero(real_T, dtype=tf.float32))
@@ -88,11 +93,13 @@ def _over_chunks(
     eps: float,
     factor: tf.Tensor,
 ) -> tuple[Sums, tf.Tensor, tuple[tf.Tensor, ...]]:
-    """The sums of `_chunk` over all chunks; the gradient of the states, times `factor`; and that of each block but for
-    the targets' rows, without `factor`."""
+    """Returns the sums of `_chunk` over all chunks and the gradients of states and blocks.
+
+    The states' gradient includes `factor`. The blocks' gradient does not, and excludes the targets' rows.
+    """
     vocab_size, tokens = sum(block_JD.shape[0] for block_JD in blocks_JD), tf.shape(states_TD)[0]
     chunks = tf.maximum((tokens + CHUNK - 1) // CHUNK, 1)
-    size = (tokens + chunks - 1) // chunks  # C: all alike, for XLA knows no others
+    size = (tokens + chunks - 1) // chunks  # C: one size, because XLA needs static shapes
     mean_row_D = tf.add_n([tf.reduce_sum(block_JD, axis=0) for block_JD in blocks_JD]) / vocab_size
     inputs = [_in_chunks(each, chunks, size) for each in (states_TD, rows_TD, targets_T)]
 
@@ -113,12 +120,12 @@ def _over_chunks(
     _, sums, d_states, d_blocks_JD = tf.while_loop(
         lambda number, *_: number < chunks, add, start, parallel_iterations=1
     )
-    # not `concat`, for which a GPU copies the lengths of all chunks to the host
+    # not `concat`: on a GPU it copies the lengths of all chunks to the host
     return sums, tf.reshape(d_states.stack(), [-1, states_TD.shape[-1]])[:tokens], d_blocks_JD
 
 
 def _in_chunks(x: tf.Tensor, chunks: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """[T, ...] as [chunks, C, ...], zeros at the end."""
+    """Returns [T, ...] as [chunks, C, ...], padded with zeros."""
     padded = tf.pad(x, [[0, chunks * size - tf.shape(x)[0]]] + [[0, 0]] * (len(x.shape) - 1))
     return tf.reshape(padded, [chunks, size, *x.shape[1:]])
 
@@ -132,8 +139,11 @@ def _chunk(
     eps: float,
     factor: tf.Tensor,
 ) -> tuple[tuple[tf.Tensor, ...], tf.Tensor, list[tf.Tensor]]:
-    """Of one chunk: the first three numbers of `Loss`, and the gradient of the first of them with respect to the
-    states, times `factor`, in their dtype, and, where it is that of p, to each block of the embedding, float32."""
+    """Returns the first three numbers of `Loss` for one chunk, and the gradients of the first one.
+
+    The gradient with respect to the states includes `factor` and has their dtype. The gradient with respect to each
+    block of the embedding is float32, and contains only the term of p.
+    """
     states32_CD, real_C = tf.cast(states_CD, tf.float32), tf.cast(targets_C != PAD, tf.float32)
     logits_CJ = _logits(states_CD, blocks_JD)
     highest_C, exps_CJ, total_C = _exps(logits_CJ)
@@ -156,7 +166,7 @@ def _product(weights_CJ: tf.Tensor, states_CD: tf.Tensor) -> tf.Tensor:
 
 
 def _logits(states_CD: tf.Tensor, blocks_JD: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Of each block, in the dtype of the states."""
+    """Returns the logits of each block in the dtype of the states."""
     logits_CJ: list[tf.Tensor] = []
     for block_JD in blocks_JD:
         logits_CJ.append(tf.matmul(states_CD, _narrow(block_JD, states_CD.dtype, logits_CJ[-1:]), transpose_b=True))
@@ -164,8 +174,10 @@ def _logits(states_CD: tf.Tensor, blocks_JD: Sequence[tf.Tensor]) -> list[tf.Ten
 
 
 def _exps(logits_CJ: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
-    """The highest logit of all blocks [C], float32; exp(logits - highest) of each, in their dtype; the sum of all
-    these [C], float32."""
+    """Returns the maximum logit over all blocks [C], exp(logits - maximum) of each block, and their sum [C].
+
+    The exponentials have the dtype of the logits; maximum and sum are float32.
+    """
     highest_C = tf.reduce_max(tf.stack([tf.reduce_max(block_CJ, axis=-1) for block_CJ in logits_CJ]), axis=0)
     exps_CJ = [tf.exp(tf.cast(block_CJ - highest_C[:, None], tf.float32)) for block_CJ in logits_CJ]
     total_C = tf.add_n([tf.reduce_sum(block_CJ, axis=-1) for block_CJ in exps_CJ])
@@ -173,7 +185,7 @@ def _exps(logits_CJ: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor], t
 
 
 def _weighted_sum(weights_CJ: Sequence[tf.Tensor], blocks_JD: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The rows of all blocks by their weights: [C, D], float32."""
+    """Returns the weighted sum of the rows of all blocks: [C, D], float32."""
     parts_CD: list[tf.Tensor] = []
     for block_CJ, block_JD in zip(weights_CJ, blocks_JD, strict=True):
         product_CD = tf.matmul(block_CJ, _narrow(block_JD, block_CJ.dtype, [*weights_CJ, *parts_CD[-1:]]))
@@ -182,13 +194,13 @@ def _weighted_sum(weights_CJ: Sequence[tf.Tensor], blocks_JD: Sequence[tf.Tensor
 
 
 def _narrow(block_JD: tf.Tensor, dtype: tf.DType, after: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The block in that dtype, cast when `after` is there: so the whole matrix never is, nor a block twice as long."""
+    """Returns the block in `dtype`. It is cast after `after` is computed, so only one cast block exists at a time."""
     with tf.control_dependencies(after):
         return tf.cast(block_JD, dtype)
 
 
 def _chosen(logits_CJ: list[tf.Tensor], targets_C: tf.Tensor) -> tf.Tensor:
-    """The logit of each target: [C]."""
+    """Returns the logit of each target: [C]."""
     size = logits_CJ[0].shape[1]
     block_C, word_C = targets_C // size, targets_C % size
     chosen_C = tf.zeros_like(logits_CJ[0][:, 0])

@@ -1,5 +1,4 @@
-"""What the machine is and can do: its devices and memory, which precision they compute natively, whether their matrix
-products are right, and how fast those are."""
+"""Properties of the machine: devices, memory, native precision, and correctness and speed of matrix products."""
 
 from __future__ import annotations
 
@@ -15,10 +14,10 @@ import tensorflow as tf
 from t2t_repro import processor
 from t2t_repro.model import int8
 
-NVIDIA = "/dev/nvidia0"  # there if the kernel's driver has found a GPU
-SECONDS = 0.05  # that one timing takes at least, so that starting it does not count
-WATCHED = 1.0  # seconds of timings, of which the fastest counts: a shared machine may lack a core for half a second
-SIZES = {"CPU": 2_048, "GPU": 8_192}  # of square matrices: what starting a product and reading them takes is little
+NVIDIA = "/dev/nvidia0"  # exists if the kernel's driver has found a GPU
+SECONDS = 0.05  # minimum duration of one timing, so that launching it does not count
+WATCHED = 1.0  # seconds of timings, of which the fastest counts: a shared machine may lose a core for half a second
+SIZES = {"CPU": 2_048, "GPU": 8_192}  # of square matrices: launching a product and reading them take little time
 DECODING_ROWS, D_MODEL, D_FF = 128, 512, 2_048  # a feed-forward layer of base, on the rows of 32 sentences, beam 4
 PRODUCTS = (  # shapes of factors, and whether the second is transposed: linear layers, one row, odd sizes, attention
     ([64, 256], [256, 96], False),
@@ -26,11 +25,11 @@ PRODUCTS = (  # shapes of factors, and whether the second is transposed: linear 
     ([37, 129], [129, 65], False),
     ([2, 3, 17, 32], [2, 3, 19, 32], True),
 )
-ODD = 1 + 2.0**-12  # the nearest number of TensorFloat-32 or bfloat16 is 1: in float32 no product may round it so
+ODD = 1 + 2.0**-12  # TensorFloat-32 and bfloat16 round it to 1; products in float32 must not
 
 
 def name() -> str:
-    """The GPU's name, or `2 cores of AMD EPYC` if there is none; several kinds of GPU are joined by " + "."""
+    """Returns the GPU's name, or `2 cores of AMD EPYC` without one. Several kinds of GPU are joined by " + "."""
     if tf.config.list_physical_devices("GPU"):
         return " + ".join(sorted({gpu["name"] for gpu in gpus()}))
     cores = processor.usable_cores()
@@ -38,7 +37,7 @@ def name() -> str:
 
 
 def gpus() -> list[dict[str, Any]]:
-    """ "name" and "compute_capability" (major, minor) of each GPU that TensorFlow sees; (0, 0) if it has none."""
+    """Returns "name" and "compute_capability" (major, minor; (0, 0) if unknown) of each GPU that TensorFlow sees."""
     found = []
     for gpu in tf.config.list_physical_devices("GPU"):
         details = tf.config.experimental.get_device_details(gpu)
@@ -58,14 +57,14 @@ def unused_gpu() -> str:
 
 
 def gpu_bytes() -> list[int]:
-    """The memory that TensorFlow may use of each GPU. Initializes them."""
+    """Returns the memory that TensorFlow may use on each GPU. Initializes the GPUs."""
     from tensorflow.python.client import device_lib
 
     return [device.memory_limit for device in device_lib.list_local_devices() if device.device_type == "GPU"]
 
 
 def tensorflow_build() -> dict[str, Any]:
-    """ "version", "cuda" (the version it was built with, or None) and "onednn" (whether its kernels are in use)."""
+    """Returns "version", "cuda" (the version of the build, or None) and "onednn" (whether its kernels are in use)."""
     return {
         "version": tf.__version__,
         "cuda": tf.sysconfig.get_build_info().get("cuda_version"),
@@ -74,19 +73,19 @@ def tensorflow_build() -> dict[str, Any]:
 
 
 def _has_onednn() -> bool:
-    """TensorFlow decides by the processor, unless TF_ENABLE_ONEDNN_OPTS is set before it is imported."""
+    """Returns whether TensorFlow uses oneDNN. The processor decides, unless TF_ENABLE_ONEDNN_OPTS is set at import."""
     try:
         from tensorflow.python.util import _pywrap_util_port
-    except ImportError:  # not public: a later version may lack it
+    except ImportError:  # not public: a later version may not have it
         return os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0"
     return bool(_pywrap_util_port.IsMklEnabled())
 
 
 def native_precision() -> tuple[str, str]:
-    """The fastest precision that the devices compute natively, and why it is that.
+    """Returns the fastest precision that the devices compute natively, and the reason.
 
-    It must be known before TensorFlow computes anything (strategies come first), so nothing is tried here:
-    `product_fault` tries it.
+    The answer is needed before TensorFlow runs any operation (strategies come first), so nothing is computed here.
+    `product_fault` tests the products.
     """
     if found := gpus():
         least = min(gpu["compute_capability"] for gpu in found)
@@ -98,8 +97,8 @@ def native_precision() -> tuple[str, str]:
         return "float32", f"{capability}: no tensor cores"
     if not processor.has_bfloat16():
         limit = processor.onednn_limit()
-        held = f" under ONEDNN_MAX_CPU_ISA={limit}" if limit else ""
-        return "float32", f"the processor has no products in bfloat16{held}"
+        limited = f" under ONEDNN_MAX_CPU_ISA={limit}" if limit else ""
+        return "float32", f"the processor has no products in bfloat16{limited}"
     if not tensorflow_build()["onednn"]:
         return "float32", "without oneDNN products in bfloat16 are computed in float32"
     return "bfloat16", "the processor has products in bfloat16"
@@ -111,11 +110,11 @@ def bfloat16_fault() -> str:
 
 
 def product_fault(precision: str) -> str:
-    """What is wrong with matrix products in `precision` ("float32", "bfloat16", "float16"); "" if they are right.
+    """Returns the error of matrix products in `precision` ("float32", "bfloat16", "float16"); "" if they are right.
 
-    They are compared with float64, from factors that the precision holds exactly. For any order of summation in
-    float32, and one rounding of the result, |error| <= (inner eps(float32) + 4 eps(precision)) |a| |b|, eps being twice
-    what rounding may change. A factor 2, a NaN, or a product in fewer bits than promised lies outside.
+    They are compared with float64. The factors are exact in `precision`. For any order of summation in float32 and one
+    rounding of the result, |error| <= (inner eps(float32) + 4 eps(precision)) |a| |b|, where eps is twice the largest
+    relative rounding error. A factor of 2, a NaN, or a product in fewer bits than promised exceeds this bound.
     """
     dtype, rng = tf.as_dtype(precision), np.random.default_rng(1)
     for shape_a, shape_b, transpose_b in PRODUCTS:
@@ -132,8 +131,11 @@ def product_fault(precision: str) -> str:
 
 
 def int8_fault() -> str:
-    """The same for `int8_linear`: weights in at least 63 steps of each sign and rows in 127, so each factor is off by
-    half a step of the largest at most. Columns of ones under rows of ones are the largest sums there can be."""
+    """Returns the error of products by `int8_linear`; "" if they are right.
+
+    Weights have at least 63 steps per sign and rows 127, so the error of a factor is at most half a step of the
+    largest. Columns and rows of ones give the largest possible sums.
+    """
     rng, inner = np.random.default_rng(1), 256
     weight_IO, x_NI = rng.normal(size=[inner, 96]), rng.normal(size=[33, inner])
     weight_IO[:, ::3] = np.abs(weight_IO[:, ::3])
@@ -146,22 +148,22 @@ def int8_fault() -> str:
 
 
 def _fault(found: np.ndarray, exact: np.ndarray, bound: np.ndarray) -> str:
-    """`32.1 and not 16.1 (tolerance 0.1)`, of the element that is the farthest outside; "" if there is none."""
+    """Returns `32.1 instead of 16.1 (tolerance 0.1)` for the element with the largest excess; "" if all are within."""
     if found.shape != exact.shape:
-        return f"shape {list(found.shape)} and not {list(exact.shape)}"
+        return f"shape {list(found.shape)} instead of {list(exact.shape)}"
     excess = np.where(np.isfinite(found), np.abs(found - exact) / bound, np.inf)
     at = np.unravel_index(np.argmax(excess), excess.shape)
-    return f"{found[at]:.6g} and not {exact[at]:.6g} (tolerance {bound[at]:.2g})" if excess[at] > 1 else ""
+    return f"{found[at]:.6g} instead of {exact[at]:.6g} (tolerance {bound[at]:.2g})" if excess[at] > 1 else ""
 
 
 def _float64_product(factors: tuple[tf.Tensor, tf.Tensor], transpose_b: bool) -> np.ndarray:
-    """By NumPy, so that nothing that is tested takes part."""
+    """Returns the product computed by NumPy, which is independent of the code under test."""
     a, b = (tf.cast(each, tf.float64).numpy() for each in factors)
     return a @ (np.swapaxes(b, -1, -2) if transpose_b else b)
 
 
 def _eps(dtype: tf.DType) -> float:
-    """From 1 to the next number."""
+    """Returns the distance from 1 to the next larger number."""
     return {tf.float32: 2.0**-23, tf.bfloat16: 2.0**-7, tf.float16: 2.0**-10}[dtype]
 
 
@@ -170,21 +172,23 @@ def _shape(shape: list[int]) -> str:
 
 
 def matrix_rate(precision: str, devices: int = 1, watched: float = WATCHED) -> float:
-    """FLOPs per second of large matrix products in that precision, of so many devices together."""
+    """Returns the FLOP/s of large matrix products in `precision` on `devices` devices together."""
     size = _large()
     a = tf.cast(tf.random.stateless_normal([size, size], seed=(0, 0)) / size**0.5, precision)
     return devices * 2 * size**3 / _seconds(lambda x: tf.matmul(x, a), a, watched)
 
 
 def int8_rate(watched: float = WATCHED) -> float:
-    """The same of products of 8-bit integers, rounding of the rows included."""
+    """Returns the FLOP/s of large products of 8-bit integers, including the quantization of the rows."""
     a = tf.random.stateless_normal([_large()] * 2, seed=(0, 0)) / _large() ** 0.5
     return 2 * _large() ** 3 / _seconds(int8.int8_linear(a), a, watched)
 
 
 def decoding_rate(precision: str, watched: float = WATCHED) -> float:
-    """FLOPs per second of the two products of a feed-forward layer of base in a step of beam search; `precision` is a
-    float's name or "int8"."""
+    """Returns the FLOP/s of the two products of a feed-forward layer of base in a step of beam search.
+
+    `precision` is the name of a float type, or "int8".
+    """
     shapes, dtype = ([D_MODEL, D_FF], [D_FF, D_MODEL]), "float32" if precision == "int8" else precision
     weights = [tf.random.stateless_normal(shape, seed=(0, 0)) / shape[0] ** 0.5 for shape in shapes]
     up, down = map(int8.int8_linear if precision == "int8" else partial(_multiply_by, dtype=dtype), weights)
@@ -202,11 +206,11 @@ def _large() -> int:
 
 
 def _seconds(step: Callable[[tf.Tensor], tf.Tensor], first: tf.Tensor, watched: float) -> float:
-    """Of one call of `step`, the least over `watched` seconds. It maps x to what the next call takes."""
+    """Returns the minimum seconds of one call of `step` over `watched` seconds. `step` maps x to its next argument."""
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int32)])
     def steps(number: tf.Tensor) -> tf.Tensor:
-        """Each on the result of the one before, so that none can be left out."""
+        """Applies each call to the result of the previous one, so that none can be optimized away."""
         _, last = tf.while_loop(lambda n, _: n < number, lambda n, x: (n + 1, step(x)), (tf.constant(0), first))
         return last[0, 0]
 
@@ -226,27 +230,27 @@ def _seconds(step: Callable[[tf.Tensor], tf.Tensor], first: tf.Tensor, watched: 
 
 
 def peak_bytes() -> int:
-    """Returns the most memory held at one time: of the fullest GPU, or of this process without one."""
+    """Returns the peak memory in bytes: of the fullest GPU, or of this process if there is no GPU."""
     gpus = tf.config.list_logical_devices("GPU")
     if gpus:
         return max(tf.config.experimental.get_memory_info(gpu.name.partition("device:")[2])["peak"] for gpu in gpus)
-    return _status("VmHWM")  # `ru_maxrss` may be that of the process it came from
+    return _status("VmHWM")  # `ru_maxrss` may be that of the parent process
 
 
 def _status(name: str) -> int:
-    """Bytes, of a line of /proc/self/status."""
+    """Returns the bytes in a line of /proc/self/status."""
     with open("/proc/self/status", encoding="ascii") as file:
         (line,) = [line for line in file if line.startswith(f"{name}:")]
     return int(line.split()[1]) * 1024
 
 
 def total_bytes() -> int | None:
-    """The memory of this machine, or what a container is allowed of it. None if GPUs compute (`gpu_bytes`)."""
+    """Returns the memory of this machine, or the container's limit; None if GPUs compute (see `gpu_bytes`)."""
     return None if tf.config.list_logical_devices("GPU") else machine_bytes()
 
 
 def machine_bytes() -> int:
-    """The same, whatever computes."""
+    """Returns the memory of this machine, or the container's limit."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:

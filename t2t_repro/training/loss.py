@@ -1,4 +1,4 @@
-"""Cross-entropy with label smoothing (section 5.4): its definition. Training computes it by `fused_loss`.
+"""Cross-entropy with label smoothing (section 5.4). Training computes the same loss with `fused_loss`.
 
 Shapes: T target tokens, V vocabulary.
 """
@@ -14,17 +14,17 @@ import tensorflow as tf
 class Loss(NamedTuple):
     """Sums over tokens, float32 scalars."""
 
-    smoothed: tf.Tensor  # what is minimized
+    smoothed: tf.Tensor  # the training objective
     plain: tf.Tensor  # negative log-likelihood in nats: exp(plain / tokens) is the perplexity per token
-    # Tokens whose likeliest prediction is the target. If several words have the highest logit, in the dtype of the
-    # states, `projected_loss` counts any of them as right, and `smoothed_cross_entropy` the one with the lowest id.
+    # Tokens whose most likely prediction is the target. If several subwords tie for the highest logit in the dtype of
+    # the states, `projected_loss` counts any of them as correct, `smoothed_cross_entropy` the one with the lowest id.
     correct: tf.Tensor
     tokens: tf.Tensor
 
 
 def smoothed_cross_entropy(logits_TV: tf.Tensor, targets_T: tf.Tensor, label_smoothing: float) -> Loss:
-    """-sum q log p for p = softmax(logits) and q = (1 - eps) one-hot(target) + eps / V (Szegedy et al., 2016, section
-    7), summed over tokens.
+    """Returns -sum q log p, summed over tokens, for p = softmax(logits) and q = (1 - eps) one-hot(target) + eps / V
+    (Szegedy et al., 2016, section 7).
 
     `logits_TV` float32, `targets_T` int32 without padding.
     """

@@ -1,4 +1,4 @@
-"""What a run reports while it trains: a line in the log, metrics.jsonl, and TensorBoard."""
+"""Training metrics: a line in the log, metrics.jsonl, and TensorBoard."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from t2t_repro.log import DETAIL
 from t2t_repro.run import Run
 from t2t_repro.training.train_step import StepMetrics
 
-UNKNOWN = -1.0  # FLOPs as the paper counts them, of a device of which the paper gives no rate
+UNKNOWN = -1.0  # FLOPs as the paper counts them, if the paper gives no rate for the device
 
 
 class Cost(NamedTuple):
-    """What training has cost so far, over all its starts."""
+    """The cost of training so far, over all its starts."""
 
     target_tokens: float = 0.0  # real ones
     flops: float = 0.0
@@ -30,18 +30,18 @@ class Cost(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step that was taken. `metrics` and `position` are tensors: the device may still compute them."""
+    """A step of training. `metrics` and `position` are tensors that the device may still be computing."""
 
     number: int  # from 1
     learning_rate: float
-    position: tf.Tensor  # in the data, of the next step
+    position: tf.Tensor  # of the next step in the data
     metrics: StepMetrics
 
 
 class MetricsLogger:
-    """Sums up steps, and reports them every `seconds`: only then is the device waited for.
+    """Sums up steps and reports them every `seconds`. It waits for the device only then.
 
-    On a terminal the newest line replaces the one before it.
+    On a terminal the newest line replaces the previous one.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class MetricsLogger:
         """Starts the clock.
 
         Args:
-          run: whose metrics.jsonl and events are written.
-          report: called with one finished line.
-          cost: of training before.
-          seconds: between two reports.
-          paper_rate: FLOP/s of the devices by the paper, or `UNKNOWN`.
-          on_report: called after each report with the steps since the last one, their metrics as Python numbers.
+          run: the run whose metrics.jsonl and TensorBoard events are written.
+          report: called with each complete line.
+          cost: the cost of training so far.
+          seconds: the time between two reports.
+          paper_rate: FLOP/s of the devices according to the paper, or `UNKNOWN`.
+          on_report: called after each report with the steps since the previous one. Their metrics are Python numbers.
         """
         self._run, self._report, self._seconds = run, report, seconds
         self._paper_rate, self._on_report = paper_rate, on_report
@@ -71,10 +71,10 @@ class MetricsLogger:
         self._started = self._last = time.monotonic()
         self._first_step: int | None = None
         self._steps: list[Step] = []
-        self._untimed = 1  # of those steps: the very first also builds the graph
+        self._untimed = 1  # of these steps: the very first one also builds the graph
 
     def add(self, step: Step) -> None:
-        """Takes note of a step, and reports if it is time."""
+        """Adds a step, and reports if a report is due."""
         self._steps.append(step)
         if self._first_step is None:
             self._first_step = step.number - 1
@@ -96,7 +96,7 @@ class MetricsLogger:
         self._report(line)
 
     def show(self, step: int, translations: Sequence[tuple[str, str, str]]) -> None:
-        """Shows source, reference and our own translation of some sentences."""
+        """Shows the source, the reference and the model's translation of some sentences."""
         names = ("source", "reference", "ours")
         rows = [[text.replace("\n", " ") for text in texts] for texts in translations]
         table = [list(names), ["---"] * 3, *([text.replace("|", "\\|") for text in row] for row in rows)]
@@ -108,15 +108,15 @@ class MetricsLogger:
                 self._report(f"{DETAIL}{name:<11}{text}")
 
     def resume(self) -> None:
-        """Leaves out of the speed the time since the last report: of a checkpoint, or of validation."""
+        """Excludes the time since the last report, such as that of a checkpoint or validation, from the throughput."""
         self._last = time.monotonic()
 
     def close(self) -> None:
-        with contextlib.suppress(tf.errors.OpError):  # on a full disk; what it would write, metrics.jsonl has too
+        with contextlib.suppress(tf.errors.OpError):  # the disk is full; metrics.jsonl has the same values
             self._events.close()
 
     def flush(self) -> None:
-        """Reports the steps since the last time, if any."""
+        """Reports the steps since the last report, if any."""
         if not self._steps:
             return
         steps = [step._replace(metrics=step.metrics.numpy()) for step in self._steps]
@@ -124,7 +124,7 @@ class MetricsLogger:
         self._steps, self._untimed = [], 0
         if timed:
             elapsed = now - self._last
-        else:  # the first step and no other: its time is that of its graph too
+        else:  # the first step alone: its time includes building the graph
             timed, elapsed = steps, now - self._counted
         self._last = now
         sums, newest = _sums(steps), steps[-1]
@@ -155,7 +155,7 @@ class MetricsLogger:
         self._counted = now
 
     def _line(self, step: int, values: dict[str, float], now: float) -> str:
-        """Returns the line of a report, which ends with the time left: 80 columns up to 300,000 steps and 100 hours."""
+        """Returns the line of a report. It ends with the time left. Fits 80 columns up to 300k steps and 100 hours."""
         total = self._run.hparams.train_steps
         per_step = (now - self._started) / max(step - (self._first_step or 0) - 1, 1)
         return (
@@ -166,14 +166,14 @@ class MetricsLogger:
 
 
 def _sums(steps: list[Step]) -> StepMetrics:
-    """Returns the sum of each metric, in float64: `skipped` counts steps."""
+    """Returns the sum of each metric in float64. `skipped` becomes a number of steps."""
     return StepMetrics(*np.array([step.metrics for step in steps], np.float64).sum(axis=0).tolist())
 
 
 def write_scores(directory: str, scores: dict[str, Any]) -> None:
-    """Adds what a scoring found to the run's curves in TensorBoard, at the step of its newest weights.
+    """Adds scores to the run's curves in TensorBoard, at the step of the newest weights.
 
-    `scores` are those of `evaluate`: they become `test/bleu` and the like, or `test_average5/bleu` of averaged weights.
+    `scores` is the result of `evaluate`. The curves are `test/bleu`, or `test_average5/bleu` for averaged weights.
     """
     averaged = len(scores["checkpoints"])
     group = f"{scores['split']}_average{averaged}" if averaged > 1 else scores["split"]
@@ -184,7 +184,7 @@ def write_scores(directory: str, scores: dict[str, Any]) -> None:
 
 
 def clock(seconds: float) -> str:
-    """1:02:03, 2:03 below an hour, 12h34m from ten hours on."""
+    """Formats a duration as 1:02:03, as 2:03 below an hour, and as 12h34m from ten hours on."""
     hours, rest = divmod(int(max(seconds, 0)), 3600)
     minutes, left = divmod(rest, 60)
     if hours >= 10:
@@ -193,7 +193,7 @@ def clock(seconds: float) -> str:
 
 
 def short(number: int) -> str:
-    """8,500, and 300k where nothing is lost by it."""
+    """Formats a number as 8,500, and multiples of 1,000 as 300k."""
     return f"{number // 1000:,}k" if number >= 1000 and number % 1000 == 0 else f"{number:,}"
 
 

@@ -16,7 +16,9 @@ LOSS_SCALE_GROWTH = 2_000  # steps in a row with finite gradients, after which t
 
 
 def learning_rate(step: int, hparams: HParams) -> float:
-    """d_model^-0.5 min(step^-0.5, step warmup_steps^-1.5), for step = 1, 2, ...; times `learning_rate_scale`, 1 there.
+    """Returns `learning_rate_scale` d_model^-0.5 min(step^-0.5, step warmup_steps^-1.5), for step = 1, 2, ...
+
+    In the paper `learning_rate_scale` is 1.
 
     Raises ValueError for a step below 1.
     """
@@ -27,10 +29,10 @@ def learning_rate(step: int, hparams: HParams) -> float:
 
 
 class LossScale(tf.Module):
-    """The factor by which the loss is multiplied before its gradient is taken, and the gradient divided after.
+    """A dynamic loss scale: it multiplies the loss before the backward pass, and divides the gradient afterwards.
 
-    It is halved, down to 1, if a gradient is not finite, which skips the step; and doubled after `LOSS_SCALE_GROWTH`
-    steps in a row whose gradients are finite. Both variables are saved with the optimizer that holds it.
+    If a gradient is not finite, the step is skipped and the scale is halved, down to 1. The scale is doubled after
+    `LOSS_SCALE_GROWTH` consecutive steps with finite gradients. Both variables are saved with the optimizer.
     """
 
     def __init__(self) -> None:
@@ -39,7 +41,7 @@ class LossScale(tf.Module):
         self.finite_updates = tf.Variable(0, trainable=False, name="finite_updates")
 
     def adapt(self, finite: tf.Tensor) -> None:
-        """To be called once an update; `finite` is a boolean scalar."""
+        """Updates the scale. Call it once per step; `finite` is a boolean scalar."""
         row = tf.where(finite, self.finite_updates + 1, 0)
         grown = tf.equal(row, LOSS_SCALE_GROWTH)
         halved = tf.maximum(self.factor / 2, 1.0)
@@ -50,19 +52,19 @@ class LossScale(tf.Module):
 class Adam(tf.Module):
     """First and second moments of each variable, and the number of updates so far.
 
-    Applied outside the replicas, to a gradient already summed over them. Against `keras.optimizers.Adam`, whose every
-    update is a dozen passes over the weights, TensorFlow's fused kernel makes one.
+    Applied outside the replicas, to a gradient already summed over them. `keras.optimizers.Adam` makes a
+    dozen passes over the weights; TensorFlow's fused kernel, which is used here, makes one.
     """
 
-    loss_scale: LossScale | None  # for a model in float16: by what its gradients come multiplied
+    loss_scale: LossScale | None  # for a model in float16: its gradients are multiplied by it
 
     def __init__(self, variables: Sequence[tf.Variable], hparams: HParams, scaled: bool = False):
         super().__init__(name="adam")
         self.loss_scale = LossScale() if scaled else None
-        self._strategy = tf.distribute.get_strategy()  # the one it is made in: `apply` is traced outside its scope
+        self._strategy = tf.distribute.get_strategy()  # the current one: `apply` is traced outside its scope
         self.beta1, self.beta2, self.epsilon = hparams.adam_beta1, hparams.adam_beta2, hparams.adam_epsilon
         self.updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
-        # tuples: tf.train.Checkpoint silently leaves out what is kept in a list of a Keras model
+        # tuples: tf.train.Checkpoint silently omits variables in a list of a Keras model
         self.first = tuple(tf.Variable(tf.zeros_like(v), trainable=False, name="first") for v in variables)
         self.second = tuple(tf.Variable(tf.zeros_like(v), trainable=False, name="second") for v in variables)
 

@@ -1,8 +1,8 @@
-"""The precision that matrix products are computed in.
+"""The precision of matrix products.
 
 In "bfloat16" and "float16" the activations between products have that dtype too: residual sums, biases, ReLU, dropout,
-and the attention weights that are kept for the backward pass. Weights, their gradients' sums, Adam, softmax, the sums
-of the loss and the statistics of layer normalization are float32 always. In "tf32" a GPU rounds the factors of float32
+and the attention weights that are kept for the backward pass. Weights, accumulated gradients, Adam, softmax, the sums
+of the loss and the statistics of layer normalization are always float32. In "tf32" a GPU rounds the factors of float32
 products to ten bits of mantissa; in every other precision it does not.
 """
 
@@ -23,18 +23,20 @@ POLICIES = {  # Keras' names
 
 
 def allow_tf32(allowed: bool) -> None:
-    """Lets GPUs multiply float32 in TF32, or not, in the whole process. TensorFlow's own default is to do so."""
+    """Enables or disables TF32 on GPUs for this process. TensorFlow enables it by default."""
     tf.config.experimental.enable_tensor_float_32_execution(allowed)
 
 
 def resolve(precision: str, of_run: str | None = None) -> str:
-    """Returns the precision that "auto" stands for: `of_run`, that of a run, or without one the fastest that the
-    hardware computes natively; any other `precision` as it is.
+    """Returns the precision that "auto" stands for; returns any other `precision` unchanged.
 
-    The fastest is "bfloat16" on GPUs of compute capability 8.0 and on processors that have it, "float16" on GPUs of 7.0
-    and later, whose tensor cores are for that alone, and "float32" elsewhere (`hardware.native_precision`). Raises
-    ValueError for an unknown precision, for one that cannot be computed here, and for "tf32" on other devices than GPUs
-    of 8.0 and later, unless it is that of a run: its weights are float32.
+    "auto" stands for `of_run`, the precision of a run. Without a run it stands for the fastest precision that the
+    hardware computes natively (`hardware.native_precision`): "bfloat16" on GPUs of compute capability 8.0 and later and
+    on processors with bfloat16 products, "float16" on GPUs of 7.0 and later, whose tensor cores support only that, and
+    "float32" elsewhere.
+
+    Raises ValueError for an unknown precision, and for one that cannot be computed here. "tf32" needs GPUs of compute
+    capability 8.0 or later, unless it is `of_run`: the weights of such a run are float32.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
@@ -52,5 +54,5 @@ def resolve(precision: str, of_run: str | None = None) -> str:
 
 
 def resolve_for_run(precision: str, output_dir: str) -> str:
-    """Returns what `resolve` does for the run in `output_dir`, if there is one, whichever machine it started on."""
+    """Returns `resolve` with the precision of the run in `output_dir`, if there is one."""
     return resolve(precision, Run.open(output_dir).precision if Run.exists(output_dir) else None)

@@ -1,10 +1,10 @@
-"""A training step: the gradient of all micro-batches and replicas, divided once by the real target tokens, then Adam.
+"""A training step: gradients summed over micro-batches and replicas, divided by the real target tokens, then Adam.
 
-A step depends on its pairs alone. How they are split over replicas, and over the micro-batches that a replica computes
-one after the other, changes the result only by rounding: the divisor is the number of real target tokens of the step.
+The result of a step depends only on its pairs. The number of replicas, and of micro-batches per replica, changes it
+only by rounding, because the divisor is the number of real target tokens of the complete step.
 
 Shapes: A micro-batches of a replica, B pairs of a micro-batch, M source length, L target length, T real target tokens,
-D d_model, V vocabulary, J words of one block of the vocabulary.
+D d_model, V vocabulary, J subwords of one block of the vocabulary.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from t2t_repro.training.optimizer import Adam
 
 ReplicaInputs = dict[str, tf.Tensor]  # an element of `training_batches`: the micro-batches of one replica
 
-# With XLA: 1 to 8, then eight to an octave, so that a size grows by less than an eighth when it is rounded up.
+# With XLA: 1 to 8, then eight sizes per octave, so that rounding up adds less than an eighth to a size.
 BUCKET_SIZES = np.array(
     [*range(1, 8), *(eighths << octave for octave in range(20) for eighths in range(8, 16))], np.int32
 )
 
 
 class StepMetrics(NamedTuple):
-    """The result of a step: sums over its micro-batches and replicas, then two facts of its gradient. Scalars."""
+    """The metrics of a step as scalars: sums over micro-batches and replicas, then two properties of the gradient."""
 
     smoothed: tf.Tensor  # the first four are those of `Loss`
     plain: tf.Tensor
@@ -46,15 +46,15 @@ class StepMetrics(NamedTuple):
     tokens: tf.Tensor  # real target tokens
     flops: tf.Tensor
     gradient_norm: tf.Tensor
-    skipped: tf.Tensor  # bool: whether the norm was not finite, so that the weights did not change
+    skipped: tf.Tensor  # bool: true if the norm is not finite, so that the weights did not change
 
     def numpy(self) -> StepMetrics:
-        """Returns the same as Python numbers, once the device has computed them."""
+        """Waits for the device, and returns the metrics as Python numbers."""
         return StepMetrics(*(value.numpy().item() for value in self))
 
 
 class TrainStep:
-    """A step of a model and its optimizer. Made and called inside the scope of a `tf.distribute` strategy."""
+    """A step of a model and its optimizer. Create and call it inside the scope of a `tf.distribute` strategy."""
 
     def __init__(
         self,
@@ -68,12 +68,12 @@ class TrainStep:
         """Prepares the step; `build` makes its graph.
 
         Args:
-          model: built, in the scope.
-          optimizer: of the model's trainable weights, in their order.
+          model: a built model, created in the scope.
+          optimizer: the optimizer of the model's trainable weights, in their order.
           hparams: the hyperparameters.
-          seed: of dropout, below 2^18.
-          microbatch_tokens: as of `batching.microbatches`.
-          jit_compile: whether XLA compiles the gradient of a micro-batch, once for each shape. Micro-batches are then
+          seed: the seed of dropout, below 2^18.
+          microbatch_tokens: see `batching.microbatches`.
+          jit_compile: whether XLA compiles the gradient of a micro-batch, one program per shape. Micro-batches are then
             padded to `BUCKET_SIZES`.
         """
         self.model, self.optimizer, self.hparams, self.seed = model, optimizer, hparams, seed
@@ -89,10 +89,10 @@ class TrainStep:
         self.microbatches = batching.microbatches(hparams.batch_tokens, replicas, microbatch_tokens)  # of each replica
         numbers = self.strategy.experimental_distribute_values_from_function(lambda at: at.replica_id_in_sync_group)
         first, *others = self.strategy.experimental_local_results(numbers)
-        self.local = range(first, first + 1 + len(others))  # which of all the replicas are on this machine
+        self.local = range(first, first + 1 + len(others))  # the replicas on this machine
 
     def build(self, element_spec: Any) -> Any:
-        """Returns `__call__` as one graph for inputs of that specification, whatever their sizes: it is traced once."""
+        """Returns `__call__` as one graph for inputs of `element_spec`. It is traced once, for inputs of any size."""
         scalars = (tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.float32))
         return tf.function(
             self.__call__, input_signature=([element_spec for _ in self.local], *scalars), autograph=False
@@ -105,8 +105,8 @@ class TrainStep:
     def __call__(self, inputs: list[ReplicaInputs], step: tf.Tensor, rate: tf.Tensor) -> StepMetrics:
         """Takes one step, number `step` (int32), at the learning rate `rate` (float32).
 
-        All arguments are tensors of the host. (A distributed dataset would be ahead on the devices by some 200 KB a
-        step; but TensorFlow releases one only after up to a minute, in which a program that should stop does not.)
+        All arguments are tensors on the host. (A distributed dataset would prefetch about 200 KB per step. But
+        TensorFlow takes up to a minute to release one, which delays the end of a program that was asked to stop.)
         """
         element = self.strategy.experimental_distribute_values_from_function(
             lambda at: inputs[self.local.index(at.replica_id_in_sync_group)]
@@ -129,20 +129,19 @@ class TrainStep:
     def _replica_gradients(
         self, element: ReplicaInputs, step: tf.Tensor, divisor: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Returns this replica's share of the gradient, and the first five numbers of `StepMetrics` over its
-        micro-batches, in one tensor.
+        """Returns this replica's share of the gradient, and the first five numbers of `StepMetrics` in one tensor.
 
-        `divisor`, float32, of the summed loss: the real target tokens of the step, over the loss scale.
+        `divisor` (float32) divides the summed loss: the real target tokens of the step over the loss scale.
         """
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         replicas = self.strategy.num_replicas_in_sync
 
         def microbatch(number: tf.Tensor | int) -> tuple[list[tf.Tensor], tf.Tensor]:
-            # the seed of a dropout mask: step, run and micro-batch; `Dropout` mixes in the place in the model
+            # the seed of a dropout mask: step, run and micro-batch; `Dropout` adds the position in the model
             seed = tf.stack([step, self.seed * 4096 + number * replicas + replica])
             return self._microbatch_gradients(element, number, seed, divisor)
 
-        if self.microbatches == 1:  # even if it is empty: without the loop there is no second set of gradients
+        if self.microbatches == 1:  # even if it is empty: the loop would hold a second set of gradients
             return microbatch(0)
         zeros = [tf.zeros(variable.shape) for variable in self.variables], tf.zeros(5)
 
@@ -150,7 +149,7 @@ class TrainStep:
             more, numbers = microbatch(number)
             return number + 1, [a + b for a, b in zip(gradients, more, strict=True)], sums + numbers
 
-        filled = tf.reduce_sum(tf.minimum(element["sizes"][:, 0], 1))  # `count_nonzero` would count on a GPU
+        filled = tf.reduce_sum(tf.minimum(element["sizes"][:, 0], 1))  # `count_nonzero` would run on a GPU
         _, gradients, sums = tf.while_loop(
             lambda number, *_: number < filled, accumulate, (tf.constant(0), *zeros), parallel_iterations=1
         )
@@ -182,14 +181,14 @@ class TrainStep:
             states_BLD = self.model.decode(target_BL, memory_BMD, source_BM, seed)
             target_T = tf.reshape(target_BL, [-1])
             states_TD = tf.reshape(states_BLD, [-1, states_BLD.shape[-1]])
-            if not self.jit_compile:  # XLA knows no shape that the values decide
+            if not self.jit_compile:  # XLA does not support shapes that depend on values
                 real_T = tf.where(target_T != PAD)[:, 0]
                 states_TD, target_T = tf.gather(states_TD, real_T), tf.gather(target_T, real_T)
             rows_TD = tf.gather(embedding, target_T)
             eps = self.hparams.label_smoothing
             mean_loss, loss = projected_loss(states_TD, blocks_JD, rows_TD, target_T, eps, 1 / divisor)
         d_blocks_JD, gradients = tape.gradient(mean_loss, (blocks_JD, self.variables))
-        # joined at once, where the loss has left room, and not at the end, where it lies in pieces: 60 MB less for base
+        # concatenated here, while memory is free: at the end it is fragmented, and base needs 60 MB more
         d_matrix_VD = tf.concat(d_blocks_JD, axis=0)
         looked_up = next(at for at, variable in enumerate(self.variables) if variable is embedding)
         rows = gradients[looked_up]
@@ -202,7 +201,7 @@ def _target_tokens(element: ReplicaInputs) -> tf.Tensor:
 
 
 def pad_to_bucket(source_BM: tf.Tensor, target_BL: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns a micro-batch padded to the size that `bucket_sizes` gives it, so that XLA compiles few programs."""
+    """Pads a micro-batch to its `bucket_sizes`, so that XLA compiles few programs."""
     (batch, source_length), target_length = tf.unstack(tf.shape(source_BM)), tf.shape(target_BL)[1]
     size_BL = bucket_sizes(tf.stack([batch, source_length, target_length]))
 
@@ -213,10 +212,10 @@ def pad_to_bucket(source_BM: tf.Tensor, target_BL: tf.Tensor) -> tuple[tf.Tensor
 
 
 def bucket_sizes(sizes: tf.Tensor) -> tf.Tensor:
-    """Returns for (B, M, L) of micro-batches [..., 3], int32, the B and the one length of both sides [..., 2], each
-    rounded up to one of `BUCKET_SIZES`.
+    """Returns the padded sizes (B, length) [..., 2] for micro-batches of (B, M, L) [..., 3], int32.
 
-    With a length for each side there would be ten times as many shapes (`python -m benchmarks.pipeline` counts them).
+    Both sides are padded to the same length. Each size is rounded up to one of `BUCKET_SIZES`. Separate lengths would
+    give ten times as many shapes (`python -m benchmarks.pipeline` counts them).
     """
     numbers = tf.stack([sizes[..., 0], tf.reduce_max(sizes[..., 1:], axis=-1)], axis=-1)
     above = tf.searchsorted(BUCKET_SIZES, tf.reshape(numbers, [-1]))
@@ -226,7 +225,7 @@ def bucket_sizes(sizes: tf.Tensor) -> tf.Tensor:
 def validate_settings(problem: Problem, hparams: HParams) -> None:
     """Raises ValueError if the longest sentence does not fit in a micro-batch, or has more tokens than positions.
 
-    Learned positions have no row beyond `max_positions`, and decoding and evaluation cut what is longer.
+    Learned positions have no row beyond `max_positions`. Decoding and evaluation cut longer sentences.
     """
     if problem.max_length > hparams.max_positions:
         raise ValueError(
@@ -243,15 +242,18 @@ def validate_settings(problem: Problem, hparams: HParams) -> None:
 
 
 def default_microbatch_tokens(hparams: HParams, replicas: int) -> int:
-    """Returns the tokens per side of a micro-batch: on a GPU, where each operation costs its start, all of a device's
-    share of a step; on a CPU, as many as its caches hold."""
+    """Returns the default tokens per side of a micro-batch.
+
+    On a GPU, where launching each operation has a cost, it is the device's complete share of a step. On a CPU it is
+    what the caches hold.
+    """
     if tf.config.list_physical_devices("GPU"):
         return math.ceil(hparams.batch_tokens / replicas)
     return batching.part_tokens(hparams.batch_tokens)
 
 
 def first_microbatch_tokens(run: Run, options: TrainingOptions, replicas: int, machines: int = 1) -> int:
-    """Returns the size of micro-batch to start with: on one machine, at most what its devices were found to hold."""
+    """Returns the initial micro-batch size. On one machine it is at most the size known to fit its devices."""
     wanted = options.microbatch_tokens or default_microbatch_tokens(run.hparams, replicas)
     known = run.training if machines == 1 and Run.exists(run.directory) else TrainingRecord()
     held = known.held_tokens if known.device == hardware.name() else None
@@ -259,7 +261,7 @@ def first_microbatch_tokens(run: Run, options: TrainingOptions, replicas: int, m
 
 
 def make_evaluator(model: Transformer, label_smoothing: float) -> Any:
-    """Returns a function of source [B, M] and target [B, L] that gives their `Loss`, without dropout."""
+    """Returns a function from source [B, M] and target [B, L] to their `Loss`, without dropout."""
 
     @tf.function(autograph=False, reduce_retracing=True)
     def evaluate(source_BM: tf.Tensor, target_BL: tf.Tensor) -> Loss:

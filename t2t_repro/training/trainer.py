@@ -1,4 +1,4 @@
-"""`train`: a problem and a hyperparameter set become a run directory. The same call continues where it stopped."""
+"""The trainer: `train` trains a problem with a hyperparameter set into a run directory, or continues that run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from t2t_repro.training.validation import MakeSampler, Validation
 Prepare = Callable[[Problem, str, Callable[[str], None]], Dataset]
 
 
-class Interrupted(Exception):  # noqa: N818 (not an error: the run was asked to stop, and has saved)
+class Interrupted(Exception):  # noqa: N818 (not an error: the run was asked to stop, and saved a checkpoint)
     """A signal stopped training, after a checkpoint. `signal` is its number."""
 
     def __init__(self, number: int):
@@ -56,32 +56,33 @@ def train(
     report: Callable[[str], None] = log,
     sampler: MakeSampler | None = None,
 ) -> Run:
-    """Trains to `hparams.train_steps` steps, or continues the run that `output_dir` holds.
+    """Trains for `hparams.train_steps` steps in total, or continues the run in `output_dir`.
 
     A checkpoint is written every `checkpoint_steps` steps, after `checkpoint_minutes` without one, and at the end.
 
-    On each of several machines that TF_CONFIG names, the same call does that machine's share. The chief alone prepares
-    and writes.
+    If TF_CONFIG names several machines, each machine makes the same call. Only the chief prepares data and writes.
 
-    If TensorFlow runs out of memory in a step, one device continues with micro-batches of half the size. With several
-    devices the call raises `OutOfMemory`, and continues so when it is repeated in another process.
+    If memory runs out in a step on a single device, training continues with micro-batches of half the size. On several
+    devices the call raises `OutOfMemory`; the same call in another process continues with smaller micro-batches.
 
     Args:
-      problem: what to train on.
+      problem: the problem to train on.
       hparams: the hyperparameters.
       data_dir: the folder of prepared data.
       output_dir: the run directory.
       options: seed, precision, checkpoints, micro-batches and XLA.
-      prepare: called as `prepare(problem, data_dir, report)` first; without it, the data must be there.
+      prepare: called first, as `prepare(problem, data_dir, report)`. If None, the data must already be prepared.
       report: called with each line of progress.
-      sampler: makes a function for the model, whose result is reported beside the validation loss.
+      sampler: makes a function of the model. Its result is reported with the validation loss.
 
-    Raises ValueError if `output_dir` holds another run, or memory does not suffice for two pairs, `TrainingDiverged` if
-    the loss diverges, ConnectionError if another machine does not come, differs, or is gone, and `Interrupted` after
-    SIGINT or SIGTERM, when the current step is finished and saved.
+    Raises:
+      ValueError: if `output_dir` holds another run, or memory runs out even with the smallest micro-batches.
+      TrainingDiverged: if the loss diverges.
+      ConnectionError: if another machine does not connect, has another configuration, or disconnects.
+      Interrupted: after SIGINT or SIGTERM, once the current step is finished and saved.
     """
     validate_settings(problem, hparams)
-    precision = precisions.resolve_for_run(options.precision, output_dir)  # refused before hours of preparation
+    precision = precisions.resolve_for_run(options.precision, output_dir)  # checked before hours of preparation
     steps = options.checkpoint_steps or hparams.checkpoint_steps
     hparams = dataclasses.replace(hparams, checkpoint_steps=steps)
     if options.deterministic:
@@ -106,12 +107,12 @@ def train(
 
 
 def checkpoints_kept(hparams: HParams) -> int:
-    """Returns how many regular checkpoints a run keeps: enough to average, and at least five."""
+    """Returns the number of regular checkpoints that a run keeps: enough to average, and at least five."""
     return max(hparams.average_checkpoints, 5)
 
 
 class Trainer:
-    """A run in progress: model, optimizer, position in the data, and everything that is kept of them."""
+    """A training run in progress: model, optimizer, position in the data, and their checkpoints."""
 
     def __init__(
         self,
@@ -123,16 +124,16 @@ class Trainer:
         report: Callable[[str], None],
         sampler: MakeSampler | None = None,
     ):
-        """Makes the model on all devices; `train` does the rest.
+        """Creates the model on all devices.
 
         Args:
-          run: as `Run.start` left it.
+          run: a started run (see `Run.start`).
           cluster: the machines.
           dataset: the prepared data of the run's problem.
           vocab_size: the size of its vocabulary.
-          options: micro-batches, checkpoints and XLA; seed and precision are those of the run.
+          options: micro-batches, checkpoints and XLA; the run defines seed and precision.
           report: called with each line of progress.
-          sampler: as of `train`.
+          sampler: see `train`.
         """
         self.run, self.cluster, self.dataset = run, cluster, dataset
         self.options, self.report = options, report
@@ -146,9 +147,9 @@ class Trainer:
         self.replicas = self.strategy.num_replicas_in_sync
         self.microbatch_tokens = first_microbatch_tokens(run, options, self.replicas, cluster.size)
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps taken or skipped so far
-        # in the data: epoch, window, steps within it; of any length, for version 0.1 saved epoch and steps alone
+        # in the data: epoch, window, steps within it; of any length, because version 0.1 saved epoch and steps only
         self.position = tf.Variable([0, 0, 0], shape=[None], dtype=tf.int64, trainable=False)
-        # a `Cost`; of any length, for version 0.1 saved three numbers
+        # a `Cost`; of any length, because version 0.1 saved three numbers
         self.spent = tf.Variable(Cost(), shape=[None], dtype=tf.float64, trainable=False)
         state = {"model": self.model, "optimizer": self.optimizer}
         state |= {"step": self.step, "position": self.position, "spent": self.spent}
@@ -163,7 +164,7 @@ class Trainer:
             self.report(f"continuing {self.run.directory} at step {int(self.step):,}")
             self._upgrade_state()
         coordination.broadcast(self.cluster, self.strategy, [self.step])
-        if self.step > 0:  # else they are the chief's already, as TensorFlow made them
+        if self.step > 0:  # initial values are the chief's already
             coordination.broadcast(self.cluster, self.strategy, self.variables)
         self._make_step()
         truncation = self.validation.truncation() if self.validation else ""
@@ -184,7 +185,7 @@ class Trainer:
             raise Interrupted(stop.signal)
 
     def _upgrade_state(self) -> None:
-        """Completes what version 0.1 saved of the position and the cost."""
+        """Adds the fields of position and cost that version 0.1 did not save."""
         epoch, *window, skip = self.position.numpy().tolist()
         self.position.assign([epoch, window[0] if window else 0, skip])
         tokens, flops, seconds, *paper = self.spent.numpy().tolist()
@@ -205,7 +206,7 @@ class Trainer:
             )
 
     def _steps(self, stop: coordination.CoordinatedStop) -> Iterator[Step]:
-        """Takes the steps that are left, in smaller micro-batches if memory runs out."""
+        """Runs the remaining steps, with smaller micro-batches if memory runs out."""
         number, position = int(self.step), self.position.value()
         while True:
             try:
@@ -219,7 +220,7 @@ class Trainer:
                 self._halve_microbatches(number + 1, error)
 
     def _halve_microbatches(self, step: int, error: tf.errors.OpError) -> None:
-        """Halves the micro-batches, here or, with several devices, in the next process: see `train`."""
+        """Halves the micro-batches: in this process, or, with several devices, in the next one (see `train`)."""
         h, count = self.run.hparams, self.replicas * self.train_step.microbatches
         fails = f"out of memory in step {step:,}"
         if not batching.may_halve(h.batch_tokens, count, self.run.problem.max_length):
@@ -237,10 +238,10 @@ class Trainer:
             )
         )
         if self.replicas > 1:
-            smaller = f"start again for micro-batches of {self.microbatch_tokens:,} tokens"
+            smaller = f"start again with micro-batches of {self.microbatch_tokens:,} tokens"
             raise memory.OutOfMemory(f"{fails}; {smaller}", self.microbatch_tokens) from None
         self._make_step()
-        self.report(f"{fails}; from here on {_equation(self.train_step)}")
+        self.report(f"{fails}; continuing with {_equation(self.train_step)}")
 
     def _steps_after(self, number: int, position: tf.Tensor, stop: coordination.CoordinatedStop) -> Iterator[Step]:
         data = self._data(position)
@@ -254,7 +255,7 @@ class Trainer:
             yield Step(number, rate, inputs[0]["position"], metrics)
 
     def _train_loop(self, checkpoints: Checkpoints, logger: MetricsLogger, stop: coordination.CoordinatedStop) -> None:
-        """Takes the steps, reports them, and saves checkpoints."""
+        """Runs the steps, reports them, and saves checkpoints."""
         hparams, minutes = self.run.hparams, self.options.checkpoint_minutes
         saved_at, saved_step = time.monotonic(), int(self.step)
         step: Step | None = None
@@ -270,7 +271,7 @@ class Trainer:
             self._save(checkpoints, step, logger, validate=not stop.signal)
 
     def _data(self, position: tf.Tensor) -> tf.data.Dataset:
-        """Returns this machine's elements from there on, without end."""
+        """Returns this machine's elements from `position` on, in an endless sequence."""
         epoch, window, skip = position.numpy().tolist()
         return input_pipeline.training_batches(
             self.dataset.shards("train"),
@@ -286,7 +287,7 @@ class Trainer:
         )
 
     def _save(self, checkpoints: Checkpoints, step: Step, logger: MetricsLogger, validate: bool = True) -> None:
-        """Reports and saves the steps up to this one, and validates the model if memory suffices for it."""
+        """Reports and saves the steps up to this one, and validates the model if memory suffices."""
         logger.flush()
         self.step.assign(step.number)
         self.position.assign(step.position)
@@ -304,7 +305,7 @@ class Trainer:
             self.report(f"{saved}: out of memory ({error.message:.100})")
 
     def record_progress(self) -> None:
-        """Keeps the step and the cost of training in run.json."""
+        """Writes the step and the cost of training to run.json."""
         cost = Cost(*self.spent.numpy().tolist())
         self.run.note(
             dataclasses.replace(
@@ -339,7 +340,7 @@ def _equation(step: TrainStep) -> str:
 
 @contextmanager
 def caught_signals() -> Iterator[list[int]]:
-    """Yields a list that the first SIGINT or SIGTERM is put into; the second one acts as usual."""
+    """Yields a list that receives the first SIGINT or SIGTERM. The second one has its usual effect."""
     caught: list[int] = []
     on_main_thread = threading.current_thread() is threading.main_thread()
     signals = (signal.SIGINT, signal.SIGTERM) if on_main_thread else ()

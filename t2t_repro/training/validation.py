@@ -1,4 +1,4 @@
-"""Validation of a model in training: loss, perplexity and accuracy, and its translations of a few sentences."""
+"""Validation during training: loss, perplexity, accuracy, and translations of a few sentences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from t2t_repro.training.train_step import make_evaluator
 
 
 class Sample(NamedTuple):
-    """The translations of a few sentences by a model in training."""
+    """A model's translations of a few sentences during training."""
 
     scores: dict[str, float]  # by name, as "sample_BLEU"
     translations: list[tuple[str, str, str]]  # source, reference, ours
@@ -28,7 +28,7 @@ MakeSampler = Callable[[Transformer, Run, Dataset], Callable[[], Sample]]
 
 
 class Validation:
-    """Scores the model on the validation split, with the weights that it has when this is called."""
+    """Scores the current weights of a model on the validation split."""
 
     def __init__(self, model: Transformer, run: Run, dataset: Dataset, sampler: MakeSampler | None = None):
         self._shards, self._max_tokens = dataset.shards("validation"), run.hparams.max_positions
@@ -36,7 +36,7 @@ class Validation:
         self._sample = sampler(model, run, dataset) if sampler else lambda: Sample({}, [])
 
     def __call__(self, step: int, logger: MetricsLogger) -> None:
-        """Reports the scores at a checkpoint. Raises `tf.errors.OpError` if memory does not suffice."""
+        """Reports the scores at a checkpoint. Raises `tf.errors.OpError` if memory runs out."""
         loss, sample = self._loss(), self._sample()
         perplexity, accuracy = safe_exp(loss.plain / loss.tokens), loss.correct / loss.tokens
         values = {"validation_loss": loss.smoothed / loss.tokens, "validation_perplexity": perplexity}
@@ -49,8 +49,7 @@ class Validation:
         logger.show(step, sample.translations)
 
     def _loss(self) -> Loss:
-        """Returns the sums as Python numbers. Batches are halved each time that memory runs out, down to single
-        pairs."""
+        """Returns the sums as Python numbers. Halves the batches when memory runs out, down to single pairs."""
         batch_tokens = input_pipeline.EVALUATION_TOKENS
         while True:
             try:
@@ -62,6 +61,6 @@ class Validation:
                 batch_tokens //= 2
 
     def truncation(self) -> str:
-        """Returns a line about pairs that are longer than the model's positions, if any."""
+        """Returns a line about pairs with more tokens than the model has positions; "" if there are none."""
         longer, limit = input_pipeline.longer_pairs(self._shards, self._max_tokens), self._max_tokens
         return f"{longer:,} validation pairs have more than {limit:,} tokens per side and are cut" if longer else ""

@@ -249,7 +249,11 @@ def test_closed_output_pipe_is_quiet():
             ["--output_dir=none"],
             "--output_dir: no directory 'none'; give the one that t2t-trainer wrote",
         ),
-        ("t2t-eval", ["--output_dir=."], "'.' holds no run (no run.json); give the one that t2t-trainer wrote"),
+        (
+            "t2t-eval",
+            ["--output_dir=."],
+            "'.' is not a run directory (no run.json); give the one that t2t-trainer wrote",
+        ),
     ],
 )
 def test_failure(program, name, arguments, message):

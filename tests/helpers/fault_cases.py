@@ -169,7 +169,7 @@ RUN_FAULTS = Area(
     "Runs",
     [
         of_run("no such directory", lambda: None, "no directory 'NONE'", ("t2t-decoder", "--output_dir=NONE")),
-        of_run("a directory without a run", lambda: None, "holds no run", ("t2t-decoder", "--output_dir=data")),
+        of_run("a directory without a run", lambda: None, "not a run directory", ("t2t-decoder", "--output_dir=data")),
         of_run("run.json cut off", cut("RUN/run.json", 300), "is damaged: not JSON"),
         of_run("run.json empty", cut("RUN/run.json", 0), "is damaged: not JSON"),
         of_run("run.json not UTF-8", text("RUN/run.json", b'{"format": 1, "\xff": 2}'), "is damaged: not JSON"),
@@ -183,7 +183,7 @@ RUN_FAULTS = Area(
                "dropout"),
         of_run("run.json with a list for what was trained", edited("RUN/run.json", lambda r: r.update(training=[1])),
                "is damaged"),
-        of_run("a directory in place of run.json", folder("RUN/run.json"), "holds no run"),
+        of_run("a directory in place of run.json", folder("RUN/run.json"), "is not a run directory"),
         of_run("the vocabulary gone", gone("RUN/vocabulary.model"), "is missing"),
         of_run("the vocabulary with a bit flipped", flip("RUN/vocabulary.model", 999), "SHA-256 differs"),
         of_run("the vocabulary of another run", copied("train.en", "RUN/vocabulary.model"), "SHA-256 differs"),

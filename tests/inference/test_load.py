@@ -74,7 +74,7 @@ def test_export_gives_its_runs_results_in_every_thread(runs, exported):
 
 
 def test_errors_of_loading_and_of_arguments(exported, tmp_path):
-    with pytest.raises(FileNotFoundError, match="holds no run"):
+    with pytest.raises(FileNotFoundError, match="is not a run directory"):
         t2t_repro.load(str(tmp_path))
     with pytest.raises(ValueError, match="is an export, which has no checkpoints to average"):
         t2t_repro.load(exported, average_checkpoints=5)

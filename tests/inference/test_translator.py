@@ -225,7 +225,6 @@ def test_wrong_arguments_of_sampling(translator, arguments, message):
         (lambda model: model.translate("12"), "texts"),
         (lambda model: model.n_best("12", 1), "texts"),
         (lambda model: model.n_best(["a", "b"], 1, prefixes="12"), "prefixes"),
-        (lambda model: model.n_best(["a", "b"], 1, given="12"), "given"),
         (lambda model: model.sample("12"), "texts"),
         (lambda model: model.score("12"), "pairs"),
         (lambda model: model.score_tokens("12"), "pairs"),

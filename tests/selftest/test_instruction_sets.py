@@ -1,4 +1,4 @@
-"""The instruction sets under which the numeric tests run: which a processor has, and that a limit took hold."""
+"""Instruction sets of the numeric tests: those that a processor has, and whether a limit is in effect."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_instruction_sets_follow_from_the_flags(flags, expected):
         ),
     ],
 )
-def test_configurations_are_all_but_the_native_one(sets, native_onednn, expected):
+def test_configurations_exclude_the_native_one(sets, native_onednn, expected):
     assert [str(each) for each in configurations(sets, native_onednn)] == expected
 
 
@@ -57,14 +57,14 @@ onednn_verbose,v1,primitive,exec,cpu,gemm_api,,undef,src_f32::blocked:ab:f0,,,64
 SOFTMAX = "onednn_verbose,v1,primitive,exec,cpu,softmax,jit:avx2,forward_inference,src:f32::blocked:ab::f0,,,64x64,3\n"
 
 
-def test_read_report_finds_the_set_and_whose_the_softmax_was():
+def test_read_report_finds_the_instruction_set_and_the_softmax():
     assert read_report(LOG) == Report("Intel AVX2", onednn=False)
     assert read_report(LOG + SOFTMAX) == Report("Intel AVX2", onednn=True)
     with pytest.raises(ValueError, match="oneDNN must report its instruction set. Received: ''"):
         read_report("")
 
 
-def test_must_hold_refuses_a_limit_without_effect():
+def test_must_hold_rejects_a_limit_without_effect():
     reports = {
         Configuration("AVX2", False): Report("Intel AVX2", False),
         Configuration("AVX2", True): Report("Intel AVX2", True),

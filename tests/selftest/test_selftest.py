@@ -1,4 +1,4 @@
-"""t2t-selftest: what it finds on a machine that is right, and that each fault is named."""
+"""t2t-selftest: the results on a correct machine, and the report of each fault."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STEP = {"seconds": 0.5, "tokens_per_second": 6_250.0, "peak_bytes": 2**30, "star
 
 @pytest.fixture
 def fault(monkeypatch):
-    """`fault("double")`: children are of `faulty_selftest`."""
+    """Returns `fault("double")`, which makes children run `faulty_selftest`."""
 
     def put(name: str) -> None:
         monkeypatch.setattr(child, "COMMAND", (sys.executable, str(FAULTY)))
@@ -61,7 +61,7 @@ def timed(set_name, precision, xla, seconds, **more):
 
 
 def answers(monkeypatch, **outcomes):
-    """In the place of children: what each task gives, by the task's name with _ for the dot; {} else."""
+    """Replaces children: each task returns the argument with its name (_ for the dot), or {}."""
 
     class Answering(Child):
         def do(self, function, **arguments):
@@ -76,11 +76,11 @@ def answers(monkeypatch, **outcomes):
     monkeypatch.setattr(timing, "Child", Answering)
 
 
-# A machine that is right
+# A correct machine
 
 
 @pytest.mark.slow
-def test_a_run_as_a_user_makes_it(tmp_path):
+def test_selftest_from_the_command_line(tmp_path):
     command = [sys.executable, "-m", "t2t_repro.bin.t2t_selftest"]
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "TMPDIR": str(tmp_path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path, check=False)
@@ -91,7 +91,7 @@ def test_a_run_as_a_user_makes_it(tmp_path):
     assert titles[-1].startswith("9 of 9 checks passed in ") and not os.listdir(tmp_path)
 
 
-def test_json_is_one_object_and_the_program_imports_no_tensorflow(monkeypatch, program):
+def test_json_is_one_object_without_importing_tensorflow(monkeypatch, program):
     answers(monkeypatch)
     code, out, err = program("t2t-selftest", "--json", "--seconds=0")
     found = json.loads(out)
@@ -113,7 +113,7 @@ def test_json_is_one_object_and_the_program_imports_no_tensorflow(monkeypatch, p
 # Faults
 
 
-def test_a_doubled_product_fails_and_is_named(monkeypatch, program, fault):
+def test_a_doubled_product_is_reported(monkeypatch, program, fault):
     fault("double")
     monkeypatch.setattr(selftest, "_training_checks", lambda folder, say: [])
     code, out, err = program("t2t-selftest", "--seconds=0")
@@ -124,7 +124,7 @@ def test_a_doubled_product_fails_and_is_named(monkeypatch, program, fault):
     assert "WRONG: " in out and "in 64 x 256 by 256 x 96" in out.replace("\n", "").replace(" " * 17, " ")
 
 
-def test_a_kernel_that_crashes_is_one_failed_check(monkeypatch, program, fault):
+def test_a_crashing_kernel_is_one_failed_check(monkeypatch, program, fault):
     fault("crash")
     monkeypatch.setattr(selftest, "_training_checks", lambda folder, say: [])
     code, out, err = program("t2t-selftest", "--seconds=0", "--json")
@@ -132,21 +132,21 @@ def test_a_kernel_that_crashes_is_one_failed_check(monkeypatch, program, fault):
     assert code == 1 and found["failed"] == ["products in bfloat16"]
     reason = "the process was ended by SIGILL (illegal hardware instruction)"
     assert found["products"]["bfloat16"] == {"fault": reason}
-    assert found["products"]["float16"]["rate"] > 0  # after it
+    assert found["products"]["float16"]["rate"] > 0  # afterwards
     assert "Traceback" not in err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "failed", "detail"),
-    [  # weights that no seed decides differ between the models of one and two replicas, and at the end, too
+    [  # unseeded weights differ between the models of one and two replicas, and also at the end
         ("seed", "same seed twice, one and two replicas, checkpoint after SIGKILL", "variables differ, such as "),
         ("checkpoint", "checkpoint after SIGKILL", "variables differ, such as "),
         ("replica", "one and two replicas", "gradients differ by "),
         ("export", "export in another process", "and by the run "),
     ],
 )
-def test_faults_of_training_are_named(fault, monkeypatch, tmp_path, name, failed, detail):
+def test_faults_of_training_are_reported(fault, monkeypatch, tmp_path, name, failed, detail):
     fault(name)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "folder").mkdir()
@@ -168,7 +168,7 @@ def test_faults_of_training_are_named(fault, monkeypatch, tmp_path, name, failed
         ("exports_write", Outcome(error="OSError: disk full"), "export in another process"),
     ],
 )
-def test_a_check_that_fails_or_raises_is_named(monkeypatch, task, outcome, failed):
+def test_a_check_that_fails_or_raises_is_reported(monkeypatch, task, outcome, failed):
     answers(monkeypatch, **{task: outcome})
     found = selftest.selftest(lambda line: None, seconds=0)
     assert found["failed"] == [failed]
@@ -185,14 +185,14 @@ def test_a_task_that_raises_is_one_line():
         assert process.do("child.run_nothing").value is None  # the same process still answers
 
 
-def test_a_task_that_hangs_ends_at_the_limit(monkeypatch):
+def test_a_hanging_task_ends_at_the_time_limit(monkeypatch):
     monkeypatch.setattr(child, "LIMIT", 1.0)
     with Child() as process:
-        found = process.do("child.serve", arguments=["1"])  # waits for tasks of its own
+        found = process.do("child.serve", arguments=["1"])  # waits for its own tasks
     assert found == Outcome(error="no result within 1 s", ended_by=signal.SIGKILL)
 
 
-def test_nothing_is_left_when_it_is_stopped(tmp_path):
+def test_stopping_leaves_no_process_or_file(tmp_path):
     command = [sys.executable, "-m", "t2t_repro.bin.t2t_selftest"]
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "TMPDIR": str(tmp_path)}
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
@@ -207,8 +207,8 @@ def test_nothing_is_left_when_it_is_stopped(tmp_path):
         assert "Traceback" not in err and not os.listdir(tmp_path)
 
 
-def test_stopped_while_tasks_run_side_by_side(monkeypatch):
-    """A Ctrl-C does not wait for them."""
+def test_stopping_while_tasks_run_in_parallel(monkeypatch):
+    """Ctrl-C does not wait for them."""
     monkeypatch.setattr(child, "LIMIT", 60.0)
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt), selftest._pool() as do:
@@ -221,7 +221,7 @@ def test_stopped_while_tasks_run_side_by_side(monkeypatch):
 # Speed and recommendations
 
 
-def test_cases_that_take_too_long_are_left_out_with_a_reason(monkeypatch):
+def test_cases_that_take_too_long_are_skipped_with_a_reason(monkeypatch):
     steps = {"speed_step": Outcome(STEP | {"estimated": False}), "speed_flops": Outcome(1e12)}
     answers(monkeypatch, **steps)
     rows = timing.measure(CPU, PRODUCTS, 40.0, lambda line: None)
@@ -235,7 +235,7 @@ def test_cases_that_take_too_long_are_left_out_with_a_reason(monkeypatch):
     assert timing.measure(CPU, PRODUCTS, 0.0, lambda line: None)[0]["left_out"].endswith(", and 0 are left")
 
 
-def test_memory_that_runs_out_is_a_reason_and_another_end_is_a_failure(monkeypatch):
+def test_out_of_memory_is_a_reason_and_another_death_is_a_failure(monkeypatch):
     answers(
         monkeypatch, speed_flops=Outcome(1e12), speed_step=Outcome(error="the process was ended by SIGKILL", ended_by=9)
     )
@@ -285,23 +285,23 @@ def test_memory_that_runs_out_is_a_reason_and_another_end_is_a_failure(monkeypat
             [timed("base", "bfloat16", False, 1.0)],
             "microbatch_tokens",
             0,
-            "8 micro-batches a step of base take 1.0 of 8.0 GiB",
+            "8 micro-batches per step of base take 1.0 of 8.0 GiB",
         ),
     ],
 )
-def test_recommendations_follow_from_what_was_measured(speed, option, value, reason):
+def test_recommendations_follow_the_measurements(speed, option, value, reason):
     (found,) = [each for each in recommendations(CPU, PRODUCTS, speed) if each.option == option]
     assert (found.value, found.reason) == (value, reason)
 
 
-def test_recommendations_avoid_what_is_wrong():
-    wrong = PRODUCTS | {"bfloat16": {"fault": "2 and not 1"}, "int8": {"missing": "a GPU computes"}}
+def test_recommendations_avoid_faulty_products():
+    wrong = PRODUCTS | {"bfloat16": {"fault": "2 instead of 1"}, "int8": {"missing": "a GPU computes"}}
     found = {each.option: (each.value, each.reason) for each in recommendations(CPU, wrong, [])}
     assert found["precision"] == ("float32", "auto is bfloat16, whose products are wrong here")
     assert found["int8"] == (False, "a GPU computes")
 
 
-def test_a_gpu_is_set_beside_the_paper():
+def test_a_gpu_is_compared_with_the_paper():
     machine = CPU | {"gpus": [H100]}
     speed = [timed("base", "bfloat16", False, 0.123), timed("big", "bfloat16", False, 0.456)]
     advice = [each._asdict() for each in recommendations(machine, PRODUCTS, speed)]

@@ -1,4 +1,4 @@
-"""t2t-avg-checkpoints: a run of its own from the mean of a run's last checkpoints."""
+"""t2t-avg-checkpoints: writes a run with the mean of another run's last checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXTS = ["3 red cats and 4 old dogs", "12 big cows"]
 
 
 def make_run(directory, folder, seed=1, weights=STEPS, **changes):
-    """A run that was never trained: its checkpoint at each step holds random weights."""
+    """Returns an untrained run whose checkpoint at each step holds random weights."""
     vocabulary = str(folder / "vocabulary.model")
     if not os.path.exists(vocabulary):
         learn_vocabulary([side for pair in train_pairs() for side in pair], vocabulary, "bpe", PROBLEM.vocab_size)
@@ -49,15 +49,15 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def run(made, tmp_path, monkeypatch):
-    """That run as RUN in a folder of its own, to be spoilt."""
+    """Copies that run to RUN in a temporary folder, for tests that damage it."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(made.directory, "RUN")
     shutil.copy(made.vocabulary, "vocabulary.model")
     return Run.open("RUN")
 
 
-def test_the_card_of_an_export_names_all_that_was_averaged(run, tmp_path):
-    """Whether the run was averaged before or is averaged for the export."""
+def test_the_card_of_an_export_names_the_averaged_checkpoints(run, tmp_path):
+    """The same card for a run that is already averaged, and for averaging during the export."""
     average("RUN", "MEAN", 2)
     for directory, number, checkpoints in (("MEAN", 1, ["ckpt-30"]), ("RUN", 2, ["ckpt-20", "ckpt-30"])):
         card = read_json(f"{export(directory, str(tmp_path / 'E'), number)}/model_card.json")
@@ -79,7 +79,7 @@ def variables(directory, step):
     return {n: reader.get_tensor(n) for n in reader.get_variable_to_shape_map() if n.startswith("model/")}
 
 
-def test_equals_an_average_by_hand(run):
+def test_equals_a_manual_average(run):
     average("RUN", "NEW", 3)
     each = [variables("RUN", step) for step in STEPS]
     new = variables("NEW", 30)
@@ -91,7 +91,7 @@ def test_equals_an_average_by_hand(run):
         assert not np.array_equal(new[name], each[2][name])
 
 
-def test_new_run_is_the_run_averaged_on_the_fly(run):
+def test_new_run_equals_averaging_on_the_fly(run):
     average("RUN", "NEW", 3)
     models = [random_model(PROBLEM.vocab_size) for _ in range(2)]
     load_weights(run, models[0], 3)
@@ -107,7 +107,7 @@ def test_new_run_translates_wherever_it_is_moved(run):
     assert len(Translator.from_run("MOVED", 5).translate(TEXTS)) == 2
 
 
-def test_new_run_says_what_it_is(run):
+def test_new_run_records_its_source(run):
     average("RUN", "deep/NEW/", 2)
     new = Run.open("deep/NEW")
     assert dataclasses.replace(new, directory="RUN") == run
@@ -120,7 +120,7 @@ def test_new_run_cannot_be_trained_on(run):
     average("RUN", "NEW", 2)
     state = {"model": random_model(PROBLEM.vocab_size), "step": tf.Variable(0)}
     with pytest.raises(
-        ValueError, match="ckpt-30 holds .* or the work of t2t-avg-checkpoints, which cannot be trained"
+        ValueError, match="ckpt-30 holds .* or an average by t2t-avg-checkpoints, which cannot be trained"
     ):
         Checkpoints(Run.open("NEW"), state, keep=5).restore_newest()
 
@@ -136,19 +136,19 @@ def test_program(program, run):
     ("arguments", "message"),
     [
         (["--average_checkpoints=5"], "'RUN' has 3 checkpoints, and 5 are to be averaged; ask for 1 to 3"),
-        (["--average_dir=RUN"], "--average_dir: 'RUN' is there and not empty; give a new directory"),
+        (["--average_dir=RUN"], "--average_dir: 'RUN' exists and is not empty; give a new directory"),
         (["--average_dir=RUN/run.json"], "--average_dir: 'RUN/run.json' is a file; give a directory"),
         (["--output_dir=NEW"], "--output_dir: no directory 'NEW'; give the one that t2t-trainer wrote"),
     ],
 )
-def test_program_refuses(program, run, arguments, message):
+def test_invalid_arguments(program, run, arguments, message):
     result = program("t2t-avg-checkpoints", "--output_dir=RUN", "--average_dir=NEW", *arguments)
     assert result == (1, "", f"t2t-avg-checkpoints: {message}\n")
     assert not os.path.exists("NEW")
 
 
 def put_checkpoint_of(directory, step):
-    """Checkpoint `step` of another run in the place of RUN's own."""
+    """Replaces checkpoint `step` of RUN by that of another run."""
     for end in ("index", "data-00000-of-00001"):
         shutil.copy(f"{directory}/checkpoints/ckpt-{step}.{end}", f"RUN/checkpoints/ckpt-{step}.{end}")
 
@@ -159,10 +159,10 @@ def put_checkpoint_of(directory, step):
         ({"seed": 2}, "ckpt-20, ckpt-30 in 'RUN/checkpoints' are checkpoints of different runs; keep those of one"),
         ({"dropout": 0.5}, "ckpt-20, ckpt-30 in 'RUN/checkpoints' are checkpoints of different runs; keep those of"),
         ({"d_k": 6}, r".*ckpt-30 does not fit this run's model: .* such as \[16, 12\] and \[16, 10\]"),
-        ({"num_layers": 1}, ".*ckpt-30 holds 31 weights where this model has 61"),
+        ({"num_layers": 1}, ".*ckpt-30 holds 31 weights, but this model has 61"),
     ],
 )
-def test_refuses_what_does_not_belong_together(run, tmp_path, other, message):
+def test_checkpoints_of_different_runs_are_rejected(run, tmp_path, other, message):
     make_run(tmp_path / "OTHER", tmp_path, weights=STEPS[2:], **other)
     put_checkpoint_of("OTHER", 30)
     with pytest.raises(ValueError, match=message):
@@ -170,13 +170,13 @@ def test_refuses_what_does_not_belong_together(run, tmp_path, other, message):
     assert sorted(os.listdir()) == ["OTHER", "RUN", "vocabulary.model"]
 
 
-def test_checkpoints_from_before_they_named_their_run_are_taken(run, monkeypatch):
+def test_checkpoints_without_a_fingerprint_are_accepted(run, monkeypatch):
     monkeypatch.setattr("t2t_repro.training.checkpoints._fingerprint", lambda path: 7 if "30" in path else None)
     assert len(load_weights(run, random_model(PROBLEM.vocab_size), 3)) == 3
 
 
 def test_a_continued_run_stays_the_same_run(run):
-    """Though a later version may count another field to what makes a run."""
+    """Also if a later version identifies runs by another field."""
     state = {"model": random_model(PROBLEM.vocab_size), "step": tf.Variable(0)}
     checkpoints = Checkpoints(dataclasses.replace(run, seed=9), state, keep=5)
     assert checkpoints.restore_newest()

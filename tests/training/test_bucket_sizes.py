@@ -10,7 +10,7 @@ from t2t_repro.data import batching
 from t2t_repro.training.train_step import BUCKET_SIZES, bucket_sizes, pad_to_bucket
 
 
-def test_eight_sizes_to_an_octave():
+def test_eight_sizes_per_octave():
     assert BUCKET_SIZES[:20].tolist() == [*range(1, 17), 18, 20, 22, 24]
     assert (np.diff(BUCKET_SIZES[7:]) <= BUCKET_SIZES[7:-1] / 8).all()
     assert BUCKET_SIZES[-1] > 10**6
@@ -25,7 +25,7 @@ def test_sizes(size, on):
     assert bucket_sizes(tf.constant([[size] * 2] * 3)).numpy().tolist() == [[list(on)] * 2] * 3
 
 
-def test_pairs_stay_what_they_are():
+def test_pairs_are_unchanged():
     source, target = tf.ones((17, 5), tf.int32), 2 * tf.ones((17, 19), tf.int32)
     for padded, ids in zip(pad_to_bucket(source, target), (source, target), strict=True):
         assert padded.shape == (18, 20)
@@ -34,7 +34,7 @@ def test_pairs_stay_what_they_are():
 
 
 def test_few_shapes_and_little_padding():
-    """Of 100,000 pairs of lengths like a text's."""
+    """For 100,000 pairs with realistic lengths."""
     rng = np.random.default_rng(1)
     source = np.clip(rng.lognormal(3.1, 0.6, 100_000), 1, 256)
     lengths = np.stack([source, np.clip(source * rng.lognormal(0, 0.2, len(source)), 1, 256)], axis=1).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Checkpoints: averaged as section 6.1 has it, restored whole or not at all."""
+"""Checkpoints: averaged (section 6.1), and restored completely or not at all."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def small(seed=1, num_layers=1):
 
 
 def state_of(model):
-    """All that a trainer saves of a run."""
+    """Returns all objects that a trainer saves."""
     optimizer = Adam([weight.value for weight in model.trainable_weights], SMALL)
     return {"model": model, "optimizer": optimizer, "step": tf.Variable(0), "position": tf.Variable([0, 0])}
 
 
 @pytest.fixture
 def weights(run) -> list[list[np.ndarray]]:
-    """A checkpoint at each of STEPS, and the weights that it holds."""
+    """Saves a checkpoint at each of STEPS, and returns their weights."""
     model, found = small(), []
     checkpoints = Checkpoints(run, {"model": model, "step": tf.Variable(0)}, keep=5)
     for step in STEPS:
@@ -59,7 +59,7 @@ def names(checkpoints) -> list[str]:
 
 @pytest.mark.parametrize(("average", "used"), [(1, [30]), (2, [20, 30]), (3, [10, 20, 30]), (9, [10, 20, 30])])
 def test_the_mean_of_the_last_checkpoints(run, weights, average, used):
-    """The newest alone, some, all; all that there are where there are fewer."""
+    """The newest alone, several, and all, also if more are requested."""
     model = small(seed=5)
     assert names(load_weights(run, model, average)) == [f"ckpt-{step}" for step in used]
     for found, *each in zip(model.get_weights(), *weights[-len(used) :], strict=True):
@@ -73,13 +73,13 @@ def test_none_yet(run):
 
 
 def test_a_model_of_another_size(run, weights):
-    """Each encoder and decoder layer has 12 + 18 weights, besides the embedding."""
-    with pytest.raises(ValueError, match="ckpt-30 holds 31 weights where this model has 61"):
+    """An encoder and a decoder layer have 12 + 18 weights; the embedding adds one."""
+    with pytest.raises(ValueError, match="ckpt-30 holds 31 weights, but this model has 61"):
         load_weights(run, small(num_layers=2))
 
 
-def test_a_mean_is_of_regular_checkpoints(run, weights):
-    """Not of those that the clock or a signal made: of every 20 steps, and of the last step."""
+def test_only_regular_checkpoints_are_averaged(run, weights):
+    """Checkpoints of every 20 steps and of the last step count; those from the timer or a signal do not."""
     run = replace(run, hparams=replace(run.hparams, checkpoint_steps=20, train_steps=50))
     checkpoints = Checkpoints(run, {"model": small()}, keep=2)
     for step in (40, 43, 47):
@@ -93,7 +93,7 @@ def test_a_mean_is_of_regular_checkpoints(run, weights):
     assert names(to_average(rarely, 5)) == ["ckpt-50"]
 
 
-def test_only_so_many_are_kept(run):
+def test_at_most_keep_checkpoints_remain(run):
     model = small()
     checkpoints = Checkpoints(run, {"model": model}, keep=2)
     for step in STEPS:
@@ -103,7 +103,7 @@ def test_only_so_many_are_kept(run):
 
 
 def test_a_checkpoint_is_on_the_disk_before_the_list_names_it(run, monkeypatch):
-    """After a power cut the list, which is synced, must not name files that are not."""
+    """After a power failure the synced list must not name files that were not synced."""
     events, fsync, replaced = [], os.fsync, os.replace
 
     def synced(descriptor):
@@ -122,7 +122,7 @@ def test_a_checkpoint_is_on_the_disk_before_the_list_names_it(run, monkeypatch):
     assert {"ckpt-10.index", "ckpt-10.data-00000-of-00001", "checkpoints"} <= set(before)
 
 
-def test_all_state_comes_back(run):
+def test_all_state_is_restored(run):
     state = state_of(small())
     rng = np.random.default_rng(1)
     moments = (*state["optimizer"].first, *state["optimizer"].second)
@@ -140,7 +140,7 @@ def test_all_state_comes_back(run):
     assert (int(other["step"]), other["position"].numpy().tolist()) == (7, [1, 3])
 
 
-def test_what_is_not_finite_is_never_saved(run, weights):
+def test_weights_that_are_not_finite_are_not_saved(run, weights):
     model = small()
     model.trainable_weights[0].assign(np.full(model.trainable_weights[0].shape, np.inf))
     with pytest.raises(
@@ -150,7 +150,7 @@ def test_what_is_not_finite_is_never_saved(run, weights):
     assert names(paths(run)) == ["ckpt-10", "ckpt-20", "ckpt-30"]
 
 
-def test_a_damaged_newest_is_put_aside_and_the_one_before_is_used(run):
+def test_a_damaged_newest_checkpoint_is_renamed_and_the_previous_one_used(run):
     state, said = state_of(small()), []
     checkpoints = Checkpoints(run, state, keep=5)
     for step in STEPS:
@@ -162,14 +162,14 @@ def test_a_damaged_newest_is_put_aside_and_the_one_before_is_used(run):
     assert Checkpoints(run, again, keep=5, report=said.append).restore_newest()
     assert int(again["step"]) == 10 and names(paths(run)) == ["ckpt-10"]
     assert [line.partition("ckpt-")[2] for line in said] == [
-        f"{step} is damaged (it is cut off): put aside as damaged-ckpt-{step}, ckpt-10 is used" for step in (30, 20)
+        f"{step} is damaged (it is cut off): renamed to damaged-ckpt-{step}, ckpt-10 is used" for step in (30, 20)
     ]
     assert sum(name.startswith("damaged-ckpt-30.") for name in os.listdir(run.checkpoints)) == 2
     Checkpoints(run, again, keep=5).save(30)
     assert names(paths(run)) == ["ckpt-10", "ckpt-30"]
 
 
-def test_an_index_that_gives_a_size_beyond_all_memory(run, weights):
+def test_an_index_with_a_size_beyond_memory(run, weights):
     """The last 48 bytes of an index: where two blocks begin, how large they are (varints), and a magic number."""
     path = paths(run)[-1]
     with open(path + ".index", "r+b") as index:
@@ -178,7 +178,7 @@ def test_an_index_that_gives_a_size_beyond_all_memory(run, weights):
     assert damage(path) == "it asks for more memory than there is"
 
 
-def test_what_a_killed_trainer_left_half_written_goes(run, weights):
+def test_incomplete_files_of_a_killed_trainer_are_removed(run, weights):
     for name in (
         "ckpt-40.data-00000-of-00001",
         "ckpt-40.index",
@@ -194,15 +194,15 @@ def test_what_a_killed_trainer_left_half_written_goes(run, weights):
     assert left == {"checkpoint", "notes.txt", "damaged-ckpt-5.index"}
 
 
-def test_killed_between_the_first_checkpoint_and_the_list_of_it(run):
-    """It never came to count: the next start begins, and does not ask for a list that never was."""
+def test_killed_between_the_first_checkpoint_and_its_list(run):
+    """That checkpoint does not count: the next start trains from the beginning, and does not require a list."""
     Checkpoints(run, state_of(small()), keep=5).save(10)
     os.remove(os.path.join(run.checkpoints, "checkpoint"))
     assert not Checkpoints(run, state_of(small()), keep=5).restore_newest()
     assert os.listdir(run.checkpoints) == []
 
 
-def test_the_list_is_as_tensorflow_reads_it(run, weights):
+def test_tensorflow_reads_the_list(run, weights):
     assert os.path.basename(tf.train.latest_checkpoint(run.checkpoints)) == "ckpt-30"
 
 
@@ -228,15 +228,15 @@ def test_nothing_to_restore(run):
     assert not Checkpoints(run, state_of(small()), keep=5).restore_newest()
 
 
-def test_half_a_checkpoint_is_not_restored(run, weights):
-    """A model without the optimizer's state: training would go on from moments of zero."""
-    with pytest.raises(ValueError, match="ckpt-30 holds 32 variables where this run has 96: damaged"):
+def test_a_partial_checkpoint_is_not_restored(run, weights):
+    """A model without optimizer state: training would continue with moments of zero."""
+    with pytest.raises(ValueError, match="ckpt-30 holds 32 variables, but this run has 96: damaged"):
         Checkpoints(run, state_of(small()), keep=5).restore_newest()
 
 
 @pytest.mark.parametrize("content", [None, "", "model_checkpoint_path"])
-def test_without_their_list_checkpoints_are_not_taken_for_none(run, weights, content):
-    """TensorFlow itself would say that there is none, and training start from nothing."""
+def test_checkpoints_without_a_list_are_an_error(run, weights, content):
+    """TensorFlow itself would find no checkpoint, and training would start over."""
     path = os.path.join(run.checkpoints, "checkpoint")
     os.remove(path)
     if content is not None:

@@ -1,4 +1,4 @@
-"""What stops a training, and what it is warned of."""
+"""Divergence: the reasons for stopping training, and for warnings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def dataset(data) -> Dataset:
 
 @pytest.fixture
 def run(trained, tmp_path) -> Run:
-    """As `trained`, in a folder of its own, with a warm-up of which a quarter is longer than WINDOW."""
+    """Returns `trained` in a temporary folder, with a warm-up of which a quarter is longer than WINDOW."""
     with open(trained.vocabulary, "rb") as file:
         (tmp_path / "vocabulary.model").write_bytes(file.read())
     hparams = replace(TINY, warmup_steps=4 * (WINDOW + 20))
@@ -49,7 +49,7 @@ def run(trained, tmp_path) -> Run:
 
 @pytest.fixture
 def monitor(run, dataset):
-    """`monitor(losses)`: looks at steps of such losses, the next ones each time; `monitor.said` is what it reports."""
+    """Returns `monitor(losses)`, which checks the next steps with these losses; `monitor.said` are its reports."""
 
     def look(losses: list[float], skipped: bool = False) -> None:
         steps = []
@@ -66,7 +66,7 @@ def monitor(run, dataset):
 
 
 def test_entropy_of_single_tokens(monitor, run):
-    """Counted anew from the text itself."""
+    """Compares with counts from the text."""
     ids = Vocabulary(run.vocabulary).encode([target for _, target in train_pairs()])
     counts = Counter(token for sentence in ids for token in sentence)
     shares = [count / counts.total() for count in counts.values()]
@@ -74,7 +74,7 @@ def test_entropy_of_single_tokens(monitor, run):
 
 
 def test_a_loss_that_is_not_finite(monitor, run, dataset):
-    """The second of five updates: it is that one's pairs that are written down, not the newest one's."""
+    """The second of five steps: the file has the pairs of that step, not those of the newest one."""
     with pytest.raises(
         TrainingDiverged, match=r"^stopped at step 2: the loss is nan, at learning rate [\d.e-]+, in epoch 0"
     ) as stop:
@@ -90,7 +90,7 @@ def test_a_loss_that_is_not_finite(monitor, run, dataset):
     assert {(pair["source"], pair["target"]) for pair in written["pairs"]} <= set(train_pairs())
 
 
-def test_skipped_updates_are_borne_for_a_while(monitor):
+def test_a_limited_number_of_skipped_steps_is_tolerated(monitor):
     monitor([5.0] * (MAX_SKIPPED - 1), skipped=True)
     monitor([5.0])
     monitor([5.0] * (MAX_SKIPPED - 1), skipped=True)
@@ -98,7 +98,7 @@ def test_skipped_updates_are_borne_for_a_while(monitor):
         monitor([5.0], skipped=True)
 
 
-def test_a_loss_that_falls_as_it_should(monitor):
+def test_a_falling_loss(monitor):
     monitor(np.linspace(9, 5, WINDOW).tolist())
     monitor([1.0] * WINDOW)
     assert monitor.said == []
@@ -113,7 +113,7 @@ def test_a_loss_that_does_not_fall(monitor):
 
 
 def test_a_loss_that_stays_above_that_of_single_tokens(monitor):
-    """Looked at once, when a quarter of the warm-up is over: 120 updates."""
+    """Checked one time, after a quarter of the warm-up: 120 steps."""
     entropy = monitor.monitor.entropy()
     monitor(np.linspace(entropy + 2, entropy + 1, WINDOW).tolist())
     monitor([entropy + 1] * 19)
@@ -125,7 +125,7 @@ def test_a_loss_that_stays_above_that_of_single_tokens(monitor):
     assert f"and single target tokens without any context have {entropy:.2f};" in line
 
 
-def test_what_was_learnt_and_is_forgotten(monitor):
+def test_a_loss_that_rises_again(monitor):
     entropy = monitor.monitor.entropy()
     monitor([entropy - 1] * WINDOW)
     monitor([entropy + 3] * 20)  # a spike that the mean does not show
@@ -140,8 +140,8 @@ def test_a_loss_far_above_that_of_guessing(monitor):
         monitor([15.0] * WINDOW)
 
 
-def test_a_training_that_explodes_stops(data, tmp_path, monkeypatch):
-    """Really trained, at a learning rate without bounds; what it had saved before is still there."""
+def test_a_diverging_run_stops(data, tmp_path, monkeypatch):
+    """Trains at a far too large learning rate. The checkpoints saved before remain."""
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"]))
     hparams = replace(TINY, learning_rate_scale=1e38, train_steps=6)
     options = TrainingOptions(precision="float32", checkpoint_steps=1)

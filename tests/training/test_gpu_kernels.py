@@ -1,6 +1,6 @@
-"""Graphs as they are traced with GPUs: each operation has a GPU kernel, and only named values pass through host memory.
+"""Graphs traced for GPUs: each operation has a GPU kernel, and only named values pass through host memory.
 
-No GPU is needed: see `helpers.gpu_graph`. What a GPU then computes, and how fast, this does not show.
+No GPU is needed: see `helpers.gpu_graph`. Results and speed on a GPU are not tested.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from t2t_repro.training.precision import POLICIES
 from t2t_repro.training.train_step import TrainStep, make_evaluator
 
 IDS = tf.TensorSpec([None, None], tf.int32)
-LAYERS = 1  # more are more of the same
+LAYERS = 1  # more layers add nothing new
 STEP = replace(SMALL, num_layers=LAYERS, dropout=0.1, attention_dropout=0.1, label_smoothing=0.1)
 MASKS = 2 + LAYERS * (2 + 1) + LAYERS * (3 + 2)  # embeddings, sub-layers and attention weights
 CASES = [  # precision, replicas, positions, micro-batches of a replica
@@ -98,7 +98,7 @@ def floats(copies: Counter[Copy]) -> set[Copy]:
     return {copy for copy in copies if copy.dtype not in NARROW}
 
 
-def test_what_has_no_gpu_kernel_is_found_in_any_function():
+def test_operations_without_gpu_kernel_are_found_in_any_function():
     @tf.function(autograph=False)
     def as_text(x):
         return tf.strings.length(tf.as_string(2 * x))
@@ -147,20 +147,20 @@ def test_step_runs_on_gpus(precision, replicas, positions, micro_batches):
     assert floats(found.copies("to_device")) <= set(FLOATS_TO_DEVICE_OF_A_STEP)
 
 
-def test_each_copy_of_a_step_that_is_allowed_is_made():
+def test_each_allowed_copy_of_a_step_is_made():
     found = [step(*case) for case in CASES]
     assert {copy for each in found for copy in each.copies("to_host")} == set(TO_HOST_OF_A_STEP)
     assert {copy for each in found for copy in floats(each.copies("to_device"))} == set(FLOATS_TO_DEVICE_OF_A_STEP)
 
 
 def test_few_copies_wait_for_a_micro_batch():
-    """Ids alone, however many masks are drawn."""
+    """Only ids, for any number of masks."""
     copies = step("bfloat16", 2, "sinusoid", 4).copies("to_host", function="while_body")
     assert {copy.dtype for copy in copies} == {"int32"} and copies.total() == 2 * 3
 
 
-def test_a_seed_that_is_mixed_on_the_device_is_found(monkeypatch):
-    """Exclusive or of int32 has kernels on the device alone: each mask then waits for a copy of its seed."""
+def test_a_seed_mixed_on_the_device_is_found(monkeypatch):
+    """Exclusive or of int32 only has a GPU kernel: each mask would wait for a copy of its seed."""
     monkeypatch.setattr(kernels.ops, "add", kernels.ops.bitwise_xor)
     copies = traced_step("bfloat16", 1, "sinusoid", 1).copies("to_host")
     assert copies[Copy("BitwiseXor", "StatelessRandomUniformFullInt", "seed", "int32")] == MASKS
@@ -200,7 +200,7 @@ def made_translator(vocabulary: Vocabulary, precision: str, parses: bool) -> Tra
 @pytest.mark.parametrize("precision", POLICIES)
 @pytest.mark.parametrize("function", ["_search", "_sample", "constrained_search", "token_log_probabilities"])
 def test_decoding_runs_on_gpus(vocabulary, function, precision):
-    """Beam search, sampling, the parser's search and scoring: what a step sends to the host is ids."""
+    """Beam search, sampling, parsing and scoring send only ids to the host in each step."""
     translator = made_translator(vocabulary, precision, parses=function == "constrained_search")
     found = audit(getattr(translator, function).get_concrete_function())
     assert not found.missing
@@ -218,7 +218,7 @@ def exported(vocabulary) -> dict[str, Audit]:
     return {name: audit(function.get_concrete_function()) for name, function in signatures.items()}
 
 
-def test_exported_signatures_run_on_gpus_but_for_texts(exported):
+def test_exported_signatures_run_on_gpus_except_text_operations(exported):
     assert set(exported) == {"parse", "serving_default", "translate", "score", "attention", "translations"}
     assert {operation for found in exported.values() for operation in found.missing} == set(ON_CPU)
 

@@ -1,4 +1,4 @@
-"""t2t_repro.training.hardware: products are compared with float64, and "auto" is what devices compute natively."""
+"""t2t_repro.training.hardware: products are compared with float64, and "auto" is the native precision."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ def test_products_are_right_here(dtype):
 @pytest.mark.parametrize("factor", [2.0, 0.0, -1.0, float("nan")])
 def test_a_wrong_product_is_found(monkeypatch, dtype, factor):
     monkeypatch.setattr(tf, "matmul", lambda *args, **kwargs: tf.cast(factor, dtype) * matmul(*args, **kwargs))
-    assert " and not " in hardware.product_fault(dtype) and "in 64 x 256 by 256 x 96" in hardware.product_fault(dtype)
+    fault = hardware.product_fault(dtype)
+    assert " instead of " in fault and "in 64 x 256 by 256 x 96" in fault
 
 
 @pytest.mark.parametrize("bits", [10, 7], ids=["TensorFloat-32", "bfloat16"])
 def test_a_float32_product_of_fewer_bits_is_found(monkeypatch, bits):
-    """As GPUs compute it in TensorFloat-32: the factors rounded, sums in float32."""
+    """Like TensorFloat-32 on GPUs: rounded factors, sums in float32."""
 
     def rounded(x: tf.Tensor) -> tf.Tensor:
         scale = 2.0 ** (tf.floor(tf.math.log(tf.maximum(tf.abs(x), 1e-30)) / np.log(2)) - bits)
         return tf.round(x / scale) * scale
 
     monkeypatch.setattr(tf, "matmul", lambda a, b, **kwargs: matmul(rounded(a), rounded(b), **kwargs))
-    assert " and not " in hardware.product_fault("float32")
+    assert " instead of " in hardware.product_fault("float32")
 
 
 def test_a_wrong_transposed_product_is_found(monkeypatch):
-    """Only attention's."""
+    """Only in attention."""
 
     def wrong(a: tf.Tensor, b: tf.Tensor, transpose_b: bool = False) -> tf.Tensor:
         return matmul(a, b, transpose_b=transpose_b) * (2 if transpose_b else 1)
@@ -51,12 +52,12 @@ def test_a_wrong_transposed_product_is_found(monkeypatch):
 
 
 def stand_in(product):
-    """In the place of `int8_linear`."""
+    """Replaces `int8_linear`."""
     return lambda weight_IO, *_: lambda x_NI: tf.numpy_function(product, [x_NI, weight_IO], tf.float32)
 
 
 def quantized(x_NI, weight_IO, steps=127):
-    """Integers of both factors, and the scales of rows and columns."""
+    """Returns integers for both factors, and the scales of rows and columns."""
     row, column = np.abs(x_NI).max(1, keepdims=True), np.abs(weight_IO).max(0, keepdims=True)
     return np.round(x_NI / row * 127), np.round(weight_IO / column * steps), row * column / 127 / steps
 
@@ -72,7 +73,7 @@ def test_an_exact_int8_product_is_right(monkeypatch, steps):
 
 
 def test_an_int8_product_that_saturates_is_found(monkeypatch):
-    """Pairs of unsigned and signed 8-bit products, added in 16 bits, as without VNNI."""
+    """Pairs of unsigned and signed 8-bit products are added in 16 bits, as without VNNI."""
 
     def product(x_NI, weight_IO):
         x, weight, scale = quantized(x_NI, weight_IO)
@@ -81,12 +82,12 @@ def test_an_int8_product_that_saturates_is_found(monkeypatch):
         return (sums * scale).astype(np.float32)
 
     monkeypatch.setattr(int8, "int8_linear", stand_in(product))
-    assert " and not 256" in hardware.int8_fault()
+    assert " instead of 256" in hardware.int8_fault()
 
 
 def test_an_int8_product_that_is_doubled_is_found(monkeypatch):
     monkeypatch.setattr(int8, "int8_linear", stand_in(lambda x_NI, weight_IO: 2 * (x_NI @ weight_IO)))
-    assert " and not " in hardware.int8_fault()
+    assert " instead of " in hardware.int8_fault()
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_an_int8_product_that_is_doubled_is_found(monkeypatch):
         ([(0, 0)], "float32"),
     ],
 )
-def test_auto_is_what_the_oldest_gpu_has(monkeypatch, capabilities, expected):
+def test_auto_follows_the_oldest_gpu(monkeypatch, capabilities, expected):
     gpus = [{"name": "GPU", "compute_capability": each} for each in capabilities]
     monkeypatch.setattr(hardware, "gpus", lambda: gpus)
     assert precision.resolve("auto") == hardware.native_precision()[0] == expected
@@ -118,7 +119,7 @@ def test_auto_on_a_processor(monkeypatch, native, onednn, expected):
     assert precision.resolve("auto") == expected
 
 
-def test_build_and_memory_are_of_this_machine():
+def test_build_and_memory_of_this_machine():
     build = hardware.tensorflow_build()
     assert build["version"] == tf.__version__ and isinstance(build["onednn"], bool)
     assert hardware.machine_bytes() > 2**28

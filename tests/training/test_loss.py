@@ -1,4 +1,4 @@
-"""The loss: a case worked by hand, Keras' own, and the fused form against the plain one, gradient and all."""
+"""The loss: a manually computed case, Keras' loss, and the fused form against the plain one, with gradients."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_loss_is_keras(label_smoothing):
     np.testing.assert_allclose(ours.smoothed, theirs(np.eye(VOCAB)[wanted], logits), rtol=1e-5)
 
 
-def test_what_perplexity_comes_from_is_not_smoothed():
+def test_perplexity_uses_the_loss_without_smoothing():
     logits, wanted = tf.constant(normal(9, VOCAB)), tf.constant(targets(9))
     smoothed, plain = (smoothed_cross_entropy(logits, wanted, eps) for eps in (0.1, 0.0))
     np.testing.assert_allclose(smoothed.plain, plain.smoothed, rtol=1e-6)
@@ -61,7 +61,7 @@ def test_what_perplexity_comes_from_is_not_smoothed():
 
 
 def value_and_gradients(function, states, embedding, wanted, label_smoothing, dtype=tf.float32, factor=1.5):
-    """The loss, and the gradients of twice `factor` times it with respect to states and embedding, all in float64."""
+    """Returns the loss, and the gradients of 2 * `factor` * loss with respect to states and embedding, in float64."""
     states, embedding = tf.constant(states, dtype), tf.constant(embedding, max(dtype, tf.float32, key=lambda d: d.size))
     with tf.GradientTape() as tape:
         tape.watch((states, embedding))
@@ -84,7 +84,7 @@ def fused(states, embedding, wanted, label_smoothing, factor=1.0):
 
 
 def compare(ours, exact, tolerance):
-    """Numbers, and gradients by their largest element."""
+    """Compares numbers, and gradients relative to their largest element."""
     for found, truth in zip(ours, exact, strict=True):
         assert np.abs(found - truth).max() <= tolerance * max(np.abs(truth).max(), 1)
 
@@ -100,21 +100,21 @@ def test_fused_equals_plain_in_any_number_of_chunks(monkeypatch, tokens, label_s
 
 
 @pytest.mark.parametrize("scale", [1e-4, 30, 1e3])
-def test_fused_equals_plain_far_from_one(scale):
-    """Logits up to about 10,000: a softmax of 0 and 1, and a loss of thousands of nats."""
+def test_fused_equals_plain_for_large_logits(scale):
+    """Logits up to about 10,000 give a softmax of 0 and 1, and a loss of thousands of nats."""
     case = scale * normal(20, D_MODEL), normal(VOCAB, D_MODEL), targets(20), 0.1
     compare(value_and_gradients(fused, *case), value_and_gradients(plainly, *case, tf.float64), 5e-6)
 
 
 def test_one_target_many_times():
-    """The matrix shared with the embedding gets the sum over all tokens of a row, not the last one's."""
+    """The gradient of an embedding row is the sum over all its tokens, not that of the last one."""
     case = normal(40, D_MODEL), normal(VOCAB, D_MODEL), np.full(40, 3, np.int32), 0.1
     compare(value_and_gradients(fused, *case), value_and_gradients(plainly, *case, tf.float64), 2e-6)
 
 
 @pytest.mark.bfloat16
 def test_narrow_states(monkeypatch):
-    """bfloat16 keeps 8 bits: errors of a few thousandths; sums are taken in float32 all the same."""
+    """bfloat16 has 8 bits of precision: errors are a few thousandths. Sums are taken in float32."""
     monkeypatch.setattr(fused_loss, "CHUNK", 64)
     states = tf.cast(normal(300, 32), tf.bfloat16)
     case = 0.5 * normal(VOCAB, 32), targets(300), 0.1
@@ -133,8 +133,8 @@ def test_counts():
     assert (float(loss.correct), float(loss.tokens)) == (3, 8)  # the first is padding
 
 
-def test_a_tie_counts_as_right_in_training_alone():
-    """As the tutorial says. Words 3 and 4 share the highest logit; an argmax for all logits would read them again."""
+def test_a_tie_counts_as_correct_only_in_training():
+    """The tutorial documents it. Subwords 3 and 4 tie for the highest logit; an argmax would read all logits again."""
     embedding, wanted = np.eye(VOCAB, dtype=np.float32), np.array([3, 4, 5], np.int32)
     states = np.tile(embedding[3] + embedding[4], (3, 1))
     _, loss = fused(tf.constant(states), tf.constant(embedding), tf.constant(wanted), 0.1)
@@ -143,7 +143,7 @@ def test_a_tie_counts_as_right_in_training_alone():
 
 
 @pytest.mark.parametrize("tokens", [0, 5])
-def test_of_padding_alone_there_is_no_loss(tokens):
+def test_padding_alone_has_no_loss(tokens):
     case = normal(tokens, D_MODEL), normal(VOCAB, D_MODEL), np.full(tokens, PAD, np.int32), 0.1
     for found in value_and_gradients(fused, *case):
         assert not found.any()
@@ -185,8 +185,8 @@ def test_fused_multiplies_by_the_factor_before_it_rounds_to_bfloat16():
         assert 24_892 * np.vdot(share, one) / np.vdot(one, one) == pytest.approx(1, abs=1e-3)
 
 
-def test_fused_keeps_float16_gradients_that_only_the_factor_makes_large_enough():
-    """A gradient of 1e-8, which float16 would round to 0, is there with a loss scale of 2^15, and right to 3%."""
+def test_fused_keeps_small_float16_gradients_with_a_loss_scale():
+    """A gradient of 1e-8, which float16 rounds to 0, is right to 3% with a loss scale of 2^15."""
     words = 4_000
     states, wanted = 1e-3 * normal(6, 16), np.full(6, 1, np.int32)
     embedding = 2.0**-21 * RNG.choice([-1.0, 1.0], (words, 16)).astype(np.float32)

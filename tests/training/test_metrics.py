@@ -1,4 +1,4 @@
-"""What a training says: on a terminal, in a log, and in TensorBoard."""
+"""Training metrics: on a terminal, in a log, and in TensorBoard."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from t2t_repro.training.train_step import StepMetrics
 
 
 def events(folder: str) -> dict[str, list[tuple[int, object]]]:
-    """What TensorBoard would find: for each name, (step, value)."""
+    """Returns (step, value) for each name, as TensorBoard reads them."""
     found: dict[str, list[tuple[int, object]]] = {}
     for path in sorted(Path(folder).glob("events.out.tfevents.*")):
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
@@ -35,7 +35,7 @@ def events(folder: str) -> dict[str, list[tuple[int, object]]]:
 
 @pytest.fixture
 def clocked(monkeypatch):
-    """`clocked.now`: the time that the progress sees."""
+    """Sets the clock of the logger to `clocked.now`."""
 
     class Clock:
         now = 100.0
@@ -59,9 +59,10 @@ def step(number: int, tokens: float = 1_000.0, flops: float = 1e9) -> Step:
     return Step(number, 1e-4, tf.constant([0, 0, number]), metrics)
 
 
-def test_speed_is_that_of_the_updates_in_their_time(run, clocked):
-    """The first update, which also builds the graph, counts for the loss and not for the speed; nor does the time of
-    a checkpoint."""
+def test_throughput_excludes_the_first_step_and_checkpoints(run, clocked):
+    """The first step, which also builds the graph, counts for the loss but not for the throughput. Nor does the time of
+    a checkpoint.
+    """
     lines: list[str] = []
     seen: list[list[Step]] = []
     shown = MetricsLogger(run, lines.append, on_report=seen.append)
@@ -87,7 +88,7 @@ def test_speed_is_that_of_the_updates_in_their_time(run, clocked):
     assert events(run.directory)["flops_per_second"] == [(3, pytest.approx(2e8)), (4, pytest.approx(1e8))]
 
 
-def test_the_first_update_alone_is_told_with_the_time_of_its_graph(run, clocked):
+def test_a_single_first_step_is_reported_with_the_time_of_its_graph(run, clocked):
     shown = MetricsLogger(run, silent)
     clocked.now += 50
     shown.add(step(1))
@@ -97,8 +98,8 @@ def test_the_first_update_alone_is_told_with_the_time_of_its_graph(run, clocked)
     assert line["target_tokens_per_second"] == pytest.approx(20) and line["flops_per_second"] == pytest.approx(2e7)
 
 
-def test_the_papers_cost_is_of_the_devices_of_each_start(run, clocked):
-    """Ten seconds on two devices, then five on one; of a device without a rate the sum stays unknown."""
+def test_the_papers_cost_uses_the_devices_of_each_start(run, clocked):
+    """Ten seconds on two devices, then five on one. With a device of unknown rate the sum stays unknown."""
     cost = Cost()
     for seconds, rate, paper_flops in ((10, 2e12, 2e13), (5, 1e12, 2.5e13), (1, UNKNOWN, UNKNOWN), (5, 1e12, UNKNOWN)):
         shown = MetricsLogger(run, silent, cost, paper_rate=rate)
@@ -135,14 +136,14 @@ class Terminal(io.StringIO):
 LINES = ("step 1/9 loss 4.20", "checkpoint at step 1", "  source     a dog")
 
 
-def test_a_log_has_one_line_a_report(monkeypatch):
+def test_a_log_has_one_line_per_report(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     for line in LINES:
         log.report(line)
     assert sys.stderr.getvalue() == "step 1/9 loss 4.20\ncheckpoint at step 1\n"
 
 
-def test_a_terminal_has_reports_in_one_place_and_details_cut_to_its_width(monkeypatch):
+def test_a_terminal_overwrites_reports_and_truncates_details(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("COLUMNS", "17")
     for line in LINES:
@@ -161,11 +162,11 @@ def test_scores_become_curves(tmp_path):
     assert found["test/loss"] == [(8, 2.0)] and len(found) == 4
 
 
-# What a model in training makes of a few sentences.
+# Samples: translations of a few sentences during training.
 
 
 def test_samples(trained, data, monkeypatch):
-    """Greedy, of the model as it is, always the same sentences; no longer one than LONGEST."""
+    """Greedy decoding by the current model, always of the same sentences, none longer than LONGEST."""
     from helpers.tiny_model import PROBLEM, validation_pairs
 
     from t2t_repro.data.dataset import Dataset
@@ -187,7 +188,7 @@ def test_samples(trained, data, monkeypatch):
     assert nothing == ({}, [])
 
 
-def test_samples_are_shown_and_kept(run):
+def test_samples_are_printed_and_saved(run):
     lines: list[str] = []
     shown = MetricsLogger(run, lines.append)
     shown.show(7, [("a|b", "ein\nHund", "Hund")])

@@ -28,7 +28,7 @@ def ours(weights, steps, rates):
 
 
 @pytest.mark.parametrize(("size", "early_epsilon"), [(1e-2, False), (1e3, False), (1e-8, True)])
-def test_five_updates(size, early_epsilon):
+def test_five_steps(size, early_epsilon):
     """Gradients of any size move a weight by about the learning rate. Only where they are as small as epsilon does it
     matter where that is added: TensorFlow's kernel, like the authors' own code, adds it early.
     """
@@ -42,8 +42,8 @@ def test_five_updates(size, early_epsilon):
         assert np.abs(expected - start).max() > 1e-3
 
 
-def test_the_first_update_is_the_learning_rate():
-    """Both corrected moments are the gradient's own, so its size cancels: each weight moves by the rate."""
+def test_the_first_step_is_the_learning_rate():
+    """Both corrected moments equal the gradient's, so its size cancels: each weight moves by the learning rate."""
     (array,), _ = ours([np.zeros(4)], [[np.array([5, -5, 1e-3, -1e3])]], [0.01])
     np.testing.assert_allclose(array, [-0.01, 0.01, -0.01, 0.01], rtol=1e-4)
 
@@ -54,7 +54,7 @@ def test_a_weight_without_gradient_stays():
 
 
 def test_its_state():
-    """Two moments of each variable, of its shape, and the number of updates: all found by tf.train.Checkpoint."""
+    """tf.train.Checkpoint finds two moments of each variable, of its shape, and the number of updates."""
     _, adam = ours([np.zeros(shape) for shape in SHAPES], [[np.ones(shape) for shape in SHAPES]] * 4, [0.1] * 4)
     assert int(adam.updates) == 4
     assert sorted(tuple(v.shape) for v in adam.variables) == sorted([(), *SHAPES, *SHAPES])

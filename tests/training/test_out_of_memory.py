@@ -1,4 +1,4 @@
-"""Memory that runs out on one of two replicas, inside the graph: what t2t-trainer does then."""
+"""Out of memory on one of two replicas, inside the graph: t2t-trainer starts again."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def trainer(data: str, output_dir: Path, *arguments: str) -> subprocess.Complete
 
 
 def test_training_starts_again_with_smaller_micro_batches(data, tmp_path):
-    """And reaches, to the bit, the weights of a run that had them from the start, with deterministic operations."""
+    """The weights are bitwise equal to those of a run with that size from the start, with deterministic operations."""
     halved = trainer(data, tmp_path / "HALVED")
     assert halved.returncode == 0 and "Traceback" not in halved.stderr, halved.stderr
     lines = halved.stderr.splitlines()
-    assert "t2t-trainer: out of memory in step 1; start again for micro-batches of 500 tokens" in lines
+    assert "t2t-trainer: out of memory in step 1; start again with micro-batches of 500 tokens" in lines
     assert any(line.endswith("2,000 tokens per side and step = 2 replicas x 2 micro-batches") for line in lines)
     small = trainer(data, tmp_path / "SMALL", "--microbatch_tokens=500", "--deterministic")
     assert small.returncode == 0 and "out of memory" not in small.stderr, small.stderr
@@ -43,6 +43,6 @@ def test_training_starts_again_with_smaller_micro_batches(data, tmp_path):
 def test_dry_run_starts_again_with_smaller_micro_batches(data, tmp_path):
     done = trainer(data, tmp_path / "RUN", "--dry_run")
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    assert "once more with micro-batches of 500 tokens" in " ".join(done.stdout.split())
+    assert "retrying with micro-batches of 500 tokens" in " ".join(done.stdout.split())
     assert "2 micro-batches per device and step" in " ".join(done.stdout.split())
     assert not (tmp_path / "RUN").exists()

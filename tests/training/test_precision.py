@@ -1,5 +1,5 @@
-"""Precision: what "auto" stands for on each kind of device, when GPUs may round to TF32, and that decoding, scoring and
-exports choose their own."""
+"""Precision: the meaning of "auto" on each kind of device, TF32 on GPUs, and the precision of decoding, scoring and
+exports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAIRS = [("3 red cats and 4 old dogs", "3 rote Katzen und 4 alte Hunde"), ("12 b
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """`gpus((8, 0), (7, 5))`: TensorFlow reports GPUs of these compute capabilities."""
+    """Returns `gpus((8, 0), (7, 5))`, which makes TensorFlow report GPUs of these compute capabilities."""
 
     def present(*capabilities: tuple[int, int]) -> None:
         found = dict(enumerate(capabilities))
@@ -46,12 +46,12 @@ def gpus(monkeypatch):
     ("capabilities", "expected"),
     [([(9, 0)], "bfloat16"), ([(8, 0), (7, 5)], "float16"), ([(7, 0)], "float16"), ([(6, 1), (9, 0)], "float32")],
 )
-def test_auto_is_what_the_oldest_gpu_computes_fast(gpus, capabilities, expected):
+def test_auto_is_the_fastest_precision_of_the_oldest_gpu(gpus, capabilities, expected):
     gpus(*capabilities)
     assert precision.resolve("auto") == expected
 
 
-def test_tf32_is_for_gpus_that_have_it(gpus):
+def test_tf32_needs_gpus_that_support_it(gpus):
     gpus((8, 0))
     assert precision.resolve("tf32") == "tf32"
     gpus((7, 5))
@@ -59,8 +59,8 @@ def test_tf32_is_for_gpus_that_have_it(gpus):
         precision.resolve("tf32")
 
 
-def test_auto_continues_a_run_in_its_own_precision(trained, data, tmp_path, monkeypatch):
-    """Whatever the machine at hand computes fastest."""
+def test_auto_keeps_the_precision_of_a_run(trained, data, tmp_path, monkeypatch):
+    """The fastest precision of this machine does not matter."""
     run = shutil.copytree(trained.directory, str(tmp_path / "RUN"))
     for other in ("bfloat16", "float16"):
         monkeypatch.setattr(hardware, "native_precision", lambda other=other: (other, ""))
@@ -70,8 +70,8 @@ def test_auto_continues_a_run_in_its_own_precision(trained, data, tmp_path, monk
         train(PROBLEM, TINY, data, run, TrainingOptions(precision="float16"))
 
 
-def test_float32_is_not_tf32(trained):
-    """TensorFlow multiplies float32 in TF32 on GPUs from 8.0 on unless it is told not to."""
+def test_float32_disables_tf32(trained):
+    """By default TensorFlow multiplies float32 in TF32 on GPUs of compute capability 8.0 and later."""
     tf.config.experimental.enable_tensor_float_32_execution(True)
     t2t_repro.load(trained.directory)
     assert not tf.config.experimental.tensor_float_32_execution_enabled()
@@ -108,7 +108,7 @@ def test_options_are_checked(options, message):
 
 @pytest.fixture(scope="module")
 def narrow(trained, tmp_path_factory):
-    """`trained` as a run in bfloat16, with the same weights."""
+    """Returns `trained` as a run in bfloat16 with the same weights."""
     folder = tmp_path_factory.mktemp("narrow")
     run = replace(trained, directory=str(folder / "RUN"), precision="bfloat16").start(trained.vocabulary)
     shutil.copytree(trained.checkpoints, run.checkpoints, dirs_exist_ok=True)
@@ -116,7 +116,7 @@ def narrow(trained, tmp_path_factory):
 
 
 @pytest.mark.numeric
-def test_a_bfloat16_run_is_scored_in_float32_and_the_other_way_round(trained, narrow):
+def test_runs_are_scored_in_another_precision(trained, narrow):
     wide, narrow_scores = (t2t_repro.load(run).score(PAIRS) for run in (trained.directory, narrow))
     assert wide != narrow_scores
     assert t2t_repro.load(narrow, precision="float32").score(PAIRS) == wide
@@ -132,7 +132,7 @@ def test_scores_name_the_precision_that_they_were_computed_in(trained, narrow):
 
 
 def products(path: str) -> set[str]:
-    """The data types of all matrix products in a SavedModel, 8-bit integers among them, but for those of gradients."""
+    """Returns the data types of all matrix products in a SavedModel, including int8, except those of gradients."""
     saved = saved_model_pb2.SavedModel.FromString(Path(path, "saved_model.pb").read_bytes())
     functions = saved.meta_graphs[0].graph_def.library.function
     nodes = [node for each in functions if "_grad_fn_" not in each.signature.name for node in each.node_def]
@@ -149,7 +149,7 @@ def products(path: str) -> set[str]:
         ({"quantization": "int8"}, "bfloat16", {"bfloat16", "int8"}),
     ],
 )
-def test_the_card_says_what_the_graph_computes_in(narrow, tmp_path, options, computed_in, expected):
+def test_the_card_names_the_precision_of_the_graph(narrow, tmp_path, options, computed_in, expected):
     path = export(narrow, str(tmp_path / "E"), **options)
     card = json.loads(Path(path, "model_card.json").read_text("utf-8"))
     assert (card["precision"], card["trained_in"]) == (computed_in, "bfloat16")
@@ -186,7 +186,7 @@ def limited(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-def test_bfloat16_is_refused_before_anything_is_computed(limited, trained, narrow, data, tmp_path):
+def test_bfloat16_is_rejected_before_anything_is_computed(limited, trained, narrow, data, tmp_path):
     assert precision.resolve("auto") == precision.resolve("float32") == "float32"
     asked = TrainingOptions(precision="bfloat16")
     for refused in (
@@ -204,7 +204,7 @@ def test_bfloat16_is_refused_before_anything_is_computed(limited, trained, narro
 
 
 @pytest.mark.parametrize("open_export", [t2t_repro.load, ServedModel], ids=["load", "serve"])
-def test_an_export_in_bfloat16_is_refused_too(narrow, tmp_path, request, open_export):
+def test_an_export_in_bfloat16_is_rejected(narrow, tmp_path, request, open_export):
     export(narrow, str(tmp_path / "E"))
     request.getfixturevalue("limited")
     with pytest.raises(ValueError, match="computes in bfloat16, and oneDNN has no .*; export the run in float32"):
@@ -212,8 +212,8 @@ def test_an_export_in_bfloat16_is_refused_too(narrow, tmp_path, request, open_ex
 
 
 @pytest.mark.skipif("avx512f" not in processor.features(), reason="needs a processor with AVX-512")
-def test_programs_refuse_bfloat16_in_one_line(narrow, data, tmp_path):
-    """Where TensorFlow would end the process."""
+def test_programs_reject_bfloat16_in_one_line(narrow, data, tmp_path):
+    """Otherwise TensorFlow would abort the process."""
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), **LIMITED}
     environment.pop("TF_CPP_MIN_LOG_LEVEL")  # so that the program hides what TensorFlow prints
 

@@ -1,4 +1,4 @@
-"""A run that is stopped, at whichever step, and started again is the uninterrupted one, bit for bit."""
+"""A run that is stopped at any step and started again is bitwise equal to an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ STEPS = 8
 
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("part_tokens", [PART_TOKENS, 10 * PART_TOKENS], ids=["accumulated", "at once"])
+@pytest.mark.parametrize("part_tokens", [PART_TOKENS, 10 * PART_TOKENS], ids=["accumulated", "one micro-batch"])
 def test_continued_from_every_step(data, tmp_path, monkeypatch, replicas, part_tokens):
-    """What a kill leaves is the newest checkpoint: here one of each step is continued to the end."""
+    """A killed run continues from its newest checkpoint: here one of each step is continued to the end."""
     devices = [f"CPU:{number}" for number in range(replicas)]
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, devices))
     monkeypatch.setattr(batching, "PART_TOKENS", part_tokens)
@@ -50,9 +50,9 @@ def test_continued_from_every_step(data, tmp_path, monkeypatch, replicas, part_t
             np.testing.assert_array_equal(found[name], expected[name], err_msg=f"{name} after a stop at {stop}")
 
 
-def test_the_second_signal_stops_at_once():
-    """The first is noted, for the end of the update; the second does what it does everywhere."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what it runs behind
+def test_the_second_signal_stops_immediately():
+    """The first signal stops after the current step; the second one has its usual effect."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell disables it in background processes
     terminates = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(KeyboardInterrupt), trainer.caught_signals() as caught:
@@ -65,7 +65,7 @@ def test_the_second_signal_stops_at_once():
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(trained, data, tmp_path, monkeypatch):
+def test_a_damaged_checkpoint_loses_the_steps_since_the_previous_one(trained, data, tmp_path, monkeypatch):
     monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"]))
     run = Run.open(shutil.copytree(trained.directory, str(tmp_path / "RUN")))
@@ -73,7 +73,7 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(trained, data
     said: list[str] = []
     options = TrainingOptions(precision="float32", checkpoint_steps=4)
     again = train(PROBLEM, TINY, data, run.directory, options, report=said.append)
-    assert "ckpt-8 is damaged (it is cut off): put aside as damaged-ckpt-8, ckpt-4 is used" in said[0]
+    assert "ckpt-8 is damaged (it is cut off): renamed to damaged-ckpt-8, ckpt-4 is used" in said[0]
     expected, found = values(trained, 8), values(again, 8)
     for name in (name for name in found if not name.startswith("spent")):
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)

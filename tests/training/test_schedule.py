@@ -13,8 +13,8 @@ BASE = HParams(name="base", description="")
 
 
 @pytest.mark.parametrize(("d_model", "peak"), [(512, 6.99e-4), (1024, 4.94e-4)])
-def test_the_peak_of_the_paper(d_model, peak):
-    """PAPER.md gives it to three digits: (4000 d_model)^-0.5, at step 4,000."""
+def test_the_papers_peak(d_model, peak):
+    """PAPER.md gives three digits: (4000 d_model)^-0.5 at step 4,000."""
     hparams = replace(BASE, d_model=d_model)
     assert learning_rate(4_000, hparams) == pytest.approx(peak, rel=1e-3)
     assert learning_rate(4_000, hparams) == pytest.approx((4_000 * d_model) ** -0.5, rel=1e-12)
@@ -35,7 +35,7 @@ def test_hand_worked_rates(step, rate):
     assert learning_rate(step, replace(BASE, d_model=64, warmup_steps=100)) == pytest.approx(rate, rel=1e-12)
 
 
-def test_it_rises_in_a_line_and_falls_with_the_root():
+def test_linear_warm_up_then_inverse_square_root():
     assert learning_rate(3_000, BASE) == pytest.approx(3 * learning_rate(1_000, BASE))
     assert learning_rate(100_000, BASE) == pytest.approx(learning_rate(4_000, BASE) / 5)
 
@@ -45,6 +45,6 @@ def test_a_scale():
 
 
 @pytest.mark.parametrize("step", [0, -1])
-def test_steps_count_from_one(step):
+def test_steps_start_at_one(step):
     with pytest.raises(ValueError, match=f"steps count from 1, got {step}"):
         learning_rate(step, BASE)

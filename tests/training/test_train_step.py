@@ -1,4 +1,4 @@
-"""A step: the same whether one device computes its micro-batches, or two, or a plain gradient tape the whole batch."""
+"""A step gives the same result on one device, on two, and with a plain gradient tape on the complete batch."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from t2t_repro.training.train_step import StepMetrics, TrainStep, make_evaluator
 
 VOCAB = 20
 UPDATES = 5
-HPARAMS = replace(SMALL, num_layers=1, batch_tokens=128)  # with PART_TOKENS 16: eight parts an update
+HPARAMS = replace(SMALL, num_layers=1, batch_tokens=128)  # with PART_TOKENS 16: eight micro-batches per step
 
 
 class Outcome(NamedTuple):
-    """What some updates left behind."""
+    """The result of several steps."""
 
     before: list[np.ndarray]
     weights: list[np.ndarray]
@@ -50,7 +50,7 @@ def shards(tmp_path_factory) -> list[str]:
 
 
 class Trainer:
-    """A model, its optimizer and the compiled update, for `replicas` devices."""
+    """A model, its optimizer and the graph of a step, on `replicas` devices."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Trainer:
         return Outcome(before, self.weights(), metrics, self.take_step.experimental_get_tracing_count())
 
     def weights(self) -> list[np.ndarray]:
-        """The weights, the same to the bit on every device."""
+        """Returns the weights, which are bitwise equal on all devices."""
         found = [[copy.numpy() for copy in self.strategy.experimental_local_results(v)] for v in self.variables]
         for copies in found:
             for copy in copies:
@@ -95,7 +95,7 @@ class Trainer:
 
 @pytest.fixture(scope="module")
 def trained(shards):
-    """`trained(replicas, dropout)`: a trainer, and what its first updates left behind; each made once."""
+    """Returns `trained(replicas, dropout)`: a trainer and the result of its first steps, each made once."""
 
     @functools.cache
     def made(replicas: int, dropout: float) -> tuple[Trainer, Outcome]:
@@ -106,7 +106,7 @@ def trained(shards):
 
 
 def plainly(shards: list[str], before: list[np.ndarray]) -> Outcome:
-    """The same updates, each as one big padded batch, one gradient tape, one mean, and Adam in float64."""
+    """Takes the same steps, each with one padded batch, one gradient tape, one mean, and Adam in float64."""
     model = Transformer(VOCAB, HPARAMS)
     steps, metrics = [], []
     data = input_pipeline.training_batches(shards, HPARAMS.batch_tokens, 1, 0)
@@ -131,7 +131,7 @@ def plainly(shards: list[str], before: list[np.ndarray]) -> Outcome:
 
 
 def flops_of(element: dict[str, np.ndarray]) -> float:
-    """Of every part of an update, from its true size."""
+    """Returns the FLOPs of a step's micro-batches, from their unpadded sizes."""
     flops = 0.0
     for target, (batch, source_length, target_length) in zip(
         element["targets"], element["sizes"].tolist(), strict=True
@@ -141,8 +141,10 @@ def flops_of(element: dict[str, np.ndarray]) -> float:
 
 
 def must_be_equal(one: Outcome, other: Outcome) -> None:
-    """Equal but for rounding. Sums in another order differ by 1e-7 of a gradient; Adam divides by its size, so where
-    a gradient is a millionth of its neighbours a weight may differ by more: of all it moved, less than a thousandth.
+    """Asserts equality within rounding.
+
+    Sums in another order differ by 1e-7 of a gradient. Adam divides by the gradient's size, so a weight whose gradient
+    is a millionth of the others may differ by more, but by less than a thousandth of its total change.
     """
     np.testing.assert_allclose(one.metrics, other.metrics, rtol=2e-5, atol=1e-4)
     for start, a, b in zip(one.before, one.weights, other.weights, strict=True):
@@ -152,7 +154,7 @@ def must_be_equal(one: Outcome, other: Outcome) -> None:
 
 @pytest.mark.numeric
 def test_one_replica_equals_one_plain_batch(trained, shards):
-    """Eight parts one after the other, their gradients summed, are one big batch."""
+    """Eight micro-batches with summed gradients equal one large batch."""
     _, ours = trained(1, 0.0)
     must_be_equal(ours, plainly(shards, ours.before))
 
@@ -160,7 +162,7 @@ def test_one_replica_equals_one_plain_batch(trained, shards):
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("count", [16, 4, 2])
 def test_any_number_of_micro_batches_makes_the_same_step(trained, shards, replicas, count):
-    """In place of eight: with less padding if they are smaller, and so fewer FLOPs; with more if they are larger."""
+    """Instead of eight: smaller ones have less padding and fewer FLOPs, larger ones more."""
     _, whole = trained(1, 0.0)
     other = Trainer(shards, replicas, microbatch_tokens=128 // count, dropout=0.0, attention_dropout=0.0)
     assert other.train_step.microbatches == count // replicas
@@ -173,7 +175,7 @@ def test_any_number_of_micro_batches_makes_the_same_step(trained, shards, replic
 
 @pytest.mark.numeric
 def test_two_replicas_equal_one(trained):
-    """Under dropout too: each part draws its own masks, whichever device computes it."""
+    """With dropout too: the masks of a micro-batch do not depend on the device."""
     (_, one), (_, two) = trained(1, 0.3), trained(2, 0.3)
     must_be_equal(two, one)
     assert np.abs(one.weights[0] - trained(1, 0.0)[1].weights[0]).max() > 1e-3
@@ -195,13 +197,13 @@ def test_a_replica_without_pairs_adds_nothing(shards):
     for ours, theirs in zip(two.weights(), one.weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
     loops = [each for each in two.take_step.get_concrete_function().graph.get_operations() if "While" in each.type]
-    assert loops and all(len(loop.inputs) < len(two.variables) for loop in loops)  # the losses' own
+    assert loops and all(len(loop.inputs) < len(two.variables) for loop in loops)  # rounding of the losses
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_xla_makes_the_same_update(trained, shards, replicas):
-    """From parts with more padding."""
+def test_xla_takes_the_same_step(trained, shards, replicas):
+    """From micro-batches with more padding."""
     compiled = Trainer(shards, replicas, jit_compile=True, dropout=0.0, attention_dropout=0.0)
     must_be_equal(compiled.run(), trained(1, 0.0)[1])
     assert compiled.train_step.gradients.experimental_get_tracing_count() == replicas
@@ -210,10 +212,10 @@ def test_xla_makes_the_same_update(trained, shards, replicas):
 @pytest.mark.numeric
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_xla_computes_the_same_gradient(shards, dtype):
-    """Under dropout too: of a part that needs no more padding, all masks are the same.
+    """With dropout too: without additional padding all masks are the same.
 
-    In bfloat16 the gradient of all weights together is compared. Over 30 masks it differed by 0.08 of its norm at most
-    (that of a single matrix by 0.2), and by 1.04 at least under other masks.
+    In bfloat16 the gradient of all weights together is compared. Over 30 masks it differed by at most 0.08 of its norm
+    (that of a single matrix by 0.2). With other masks it differed by at least 1.04.
     """
     rng = np.random.default_rng(1)
     case = [tf.constant(rng.integers(2, VOCAB, (4, 6)) * (np.arange(6) < [[6], [5], [2], [6]]), tf.int32)] * 2
@@ -235,7 +237,7 @@ def test_xla_computes_the_same_gradient(shards, dtype):
 @pytest.mark.numeric
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_float16_with_a_scaled_loss(trained, shards, replicas):
-    """The same updates as in float32, to half precision: the loss, and the gradient's norm without its factor."""
+    """The same steps as in float32, to half precision: the loss, and the gradient's norm without the loss scale."""
     _, exact = trained(1, 0.0)
     half = Trainer(shards, replicas, dtype="mixed_float16")
     found = half.run()
@@ -247,7 +249,7 @@ def test_float16_with_a_scaled_loss(trained, shards, replicas):
 
 
 def test_an_overflow_halves_the_scale(shards):
-    """A factor at which float16 overflows: updates are skipped, nothing moves, until it fits; then they are as ever."""
+    """If float16 overflows, steps are skipped and no weight moves until the scale fits; then training continues."""
     half = Trainer(shards, 1, dtype="mixed_float16")
     half.optimizer.loss_scale.factor.assign(2.0**30)
     before, inputs = half.weights(), half.train_step.next_inputs(iter(half.data))
@@ -276,14 +278,14 @@ def test_one_graph_for_all_shapes(trained):
 
 
 def operations(trainer: Trainer) -> int:
-    """Those of the graph of a step and of its functions: loops, branches and gradients."""
+    """Returns the operations of a step's graph and of its functions: loops, branches and gradients."""
     definition = trainer.take_step.get_concrete_function().graph.as_graph_def()
     return len(definition.node) + sum(len(function.node_def) for function in definition.library.function)
 
 
 @pytest.mark.parametrize(("dtype", "batch_tokens", "most"), [("float32", 128, 1_921), ("mixed_float16", 16, 2_036)])
 def test_graph_of_a_step_has_no_more_operations(shards, dtype, batch_tokens, most):
-    """Each operation costs its start, and its share of the time until the first step: a change that adds some must be
+    """Each operation costs launch time, and startup time before the first step: a change that adds some must be
     worth it. With gradient accumulation, and with a loss scale."""
     trainer = Trainer(shards, 1, dtype, batch_tokens=batch_tokens, dropout=0.1, attention_dropout=0.1)
     assert operations(trainer) <= most
@@ -291,7 +293,7 @@ def test_graph_of_a_step_has_no_more_operations(shards, dtype, batch_tokens, mos
 
 @pytest.mark.parametrize("poison", [np.nan, 1e38])
 def test_a_gradient_that_is_not_finite_is_skipped(trained, poison):
-    """One weight is not a number, or so large that a product overflows: nothing moves, and the metrics report it."""
+    """One weight is NaN, or so large that a product overflows: no weight moves, and the metrics report it."""
     trainer, _ = trained(2, 0.3)
     inputs = trainer.train_step.next_inputs(iter(trainer.data))
     healthy = trainer.variables[0].numpy()

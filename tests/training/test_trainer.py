@@ -1,4 +1,4 @@
-"""Training through its one door: the run directory, stopping and going on, and each refusal."""
+"""The trainer: the run directory, stopping and continuing, and invalid settings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SPENT = "spent/.ATTRIBUTES/VARIABLE_VALUE"
 
 @pytest.fixture(autouse=True)
 def two_parts(monkeypatch):
-    monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)  # as `trained` was
+    monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)  # as in `trained`
 
 
 def one_line_is_long():
@@ -54,7 +54,7 @@ def metrics(run: Run) -> list[dict[str, float]]:
         return [json.loads(line) for line in file]
 
 
-# What is left behind.
+# The run directory.
 
 
 def test_a_run_directory(trained):
@@ -66,8 +66,8 @@ def test_a_run_directory(trained):
     assert (run.hparams, run.seed, run.precision) == (replace(TINY, checkpoint_steps=4), 1, "float32")
 
 
-def test_run_json_says_what_was_trained_on_and_spent(trained, data):
-    """Tokens and operations are counted anew here, over the same updates."""
+def test_run_json_records_data_and_cost(trained, data):
+    """Tokens and operations are counted again here, over the same steps."""
     training = trained.training
     sizes = {"pairs": 300, "vocab_size": PROBLEM.vocab_size}
     texts = {split: f"helpers.tiny_model.{split}_pairs" for split in SPLITS}
@@ -84,7 +84,7 @@ def test_run_json_says_what_was_trained_on_and_spent(trained, data):
 
 
 def test_metrics(trained):
-    """Every line is JSON; steps rise. Updates are reported at the end at the latest, validation at each checkpoint."""
+    """Every line is JSON, and steps increase. All steps are reported by the end, validation at each checkpoint."""
     lines = metrics(trained)
     steps = [line["step"] for line in lines]
     assert steps == sorted(steps) and steps[-1] == 8
@@ -98,14 +98,14 @@ def test_metrics(trained):
     assert updates[-1]["learning_rate"] == pytest.approx(TINY.d_model**-0.5 * 8**-0.5)
 
 
-def test_perplexity_is_of_the_loss_that_is_not_smoothed(trained):
-    """Label smoothing adds to the loss, so exp(loss) would be larger."""
+def test_perplexity_has_no_label_smoothing(trained):
+    """Label smoothing increases the loss, so exp(loss) would be larger."""
     (line, *_) = [line for line in metrics(trained) if "validation_loss" in line]
     assert math.log(line["validation_perplexity"]) < line["validation_loss"]
 
 
-def test_a_validation_line_of_any_length_ends_no_training(tmp_path, monkeypatch, one_replica):
-    """One line of 20,000 words: weights over it alone would take 4 TB."""
+def test_a_long_validation_line_does_not_stop_training(tmp_path, monkeypatch, one_replica):
+    """One line of 20,000 words: its attention weights would take 4 TB."""
     widths, said = [], []
     make = validation.make_evaluator
 
@@ -121,12 +121,13 @@ def test_a_validation_line_of_any_length_ends_no_training(tmp_path, monkeypatch,
     assert "1 validation pairs have more than 64 tokens per side and are cut" in said
 
 
-# Stopping and going on.
+# Stopping and continuing.
 
 
-def test_stopped_and_continued_is_uninterrupted(trained, data, tmp_path, monkeypatch, one_replica):
-    """Stopped by a signal in the second epoch, between two checkpoints, then continued to more steps than at first
-    declared: the same weights, moments and position to the bit, dropout and all.
+def test_stopped_and_continued_equals_uninterrupted(trained, data, tmp_path, monkeypatch, one_replica):
+    """Stops by a signal in the second epoch, between two checkpoints, and continues to more steps than declared.
+
+    Weights, moments and position are bitwise equal, also with dropout.
     """
     output_dir = str(tmp_path / "RUN")
 
@@ -157,7 +158,7 @@ def test_stopped_and_continued_is_uninterrupted(trained, data, tmp_path, monkeyp
 
 
 def test_train_halves_micro_batches_if_memory_runs_out(data, tmp_path, monkeypatch, one_replica):
-    """A step is two micro-batches of some forty pairs; the same step in four continues where it failed."""
+    """A step has two micro-batches of about forty pairs; training continues at the failed step with four."""
     said: list[str] = []
     hparams = replace(TINY, dropout=0.0, train_steps=5)
     with monkeypatch.context() as patch:
@@ -165,10 +166,11 @@ def test_train_halves_micro_batches_if_memory_runs_out(data, tmp_path, monkeypat
         run = train(PROBLEM, hparams, data, str(tmp_path / "CUT"), FLOAT32, report=said.append)
     assert "2,000 tokens per side and step = 1 replica x 2 micro-batches" in " ".join(said)
     (line,) = [line for line in said if line.startswith("out of memory")]
-    assert line == "out of memory in step 1; from here on 2,000 tokens per side and step = 1 replica x 4 micro-batches"
+    smaller = "2,000 tokens per side and step = 1 replica x 4 micro-batches"
+    assert line == f"out of memory in step 1; continuing with {smaller}"
     assert run.training.held_tokens == 500
 
-    said.clear()  # a run that continues knows what fits
+    said.clear()  # a continued run knows the size that fits
     train(PROBLEM, replace(hparams, train_steps=6), data, str(tmp_path / "CUT"), FLOAT32, report=said.append)
     assert "1 replica x 4 micro-batches" in " ".join(said)
 
@@ -181,7 +183,7 @@ def test_train_halves_micro_batches_if_memory_runs_out(data, tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_training_compiled_by_xla(data, tmp_path, one_replica):
-    """It learns what the other does, and is continued by it."""
+    """It learns the same, and a run without XLA can continue it."""
     hparams = replace(TINY, dropout=0.0, train_steps=2)
     compiled = train(PROBLEM, hparams, data, str(tmp_path / "XLA"), replace(FLOAT32, jit_compile=True), report=silent)
     graph = train(PROBLEM, hparams, data, str(tmp_path / "GRAPH"), FLOAT32, report=silent)
@@ -193,10 +195,11 @@ def test_training_compiled_by_xla(data, tmp_path, one_replica):
     assert continued.training.step == 3
 
 
-def test_train_reports_what_no_micro_batch_holds(data, tmp_path, monkeypatch, one_replica):
+def test_train_reports_that_no_micro_batch_fits(data, tmp_path, monkeypatch, one_replica):
     refuse_parts(monkeypatch, more_than=0)
     message = (
-        r"out of memory in step 1, 2,000 tokens .* x 63 micro-batches; take a smaller set, .* \(OOM when allocating"
+        "out of memory in step 1, 2,000 tokens .* x 63 micro-batches; use a smaller hyperparameter set, "
+        r".* \(OOM when allocating"
     )
     with pytest.raises(ValueError, match=message):
         train(PROBLEM, TINY, data, str(tmp_path / "RUN"), report=silent)
@@ -205,7 +208,7 @@ def test_train_reports_what_no_micro_batch_holds(data, tmp_path, monkeypatch, on
 
 @pytest.mark.parametrize("microbatch_tokens", [1_000, 2_000, 500, 667])
 def test_micro_batches_of_any_size_make_the_same_step(data, tmp_path, one_replica, microbatch_tokens):
-    """Two parts joined, alone, and cut in halves and thirds: the sums differ by rounding."""
+    """Two micro-batches joined, separate, and cut into halves and thirds: the sums differ by rounding."""
     hparams, options = replace(TINY, dropout=0.0, train_steps=3), replace(FLOAT32, microbatch_tokens=microbatch_tokens)
     lines: list[str] = []
     run = train(PROBLEM, hparams, data, str(tmp_path / "RUN"), options, report=lines.append)
@@ -218,7 +221,7 @@ def test_micro_batches_of_any_size_make_the_same_step(data, tmp_path, one_replic
 
 
 def test_validation_continues_in_smaller_batches_if_memory_runs_out(trained, data, tmp_path, monkeypatch, one_replica):
-    """In batches of one pair if need be; without any that fits, training continues without the score."""
+    """Down to batches of one pair. If none fits, training continues without the score."""
     run = Run.open(shutil.copytree(trained.directory, str(tmp_path / "RUN")))
     expected = json.loads(Path(run.metrics).read_text().splitlines()[-1])
     for limit, step in ((1, 9), (0, 10)):
@@ -236,8 +239,8 @@ def test_validation_continues_in_smaller_batches_if_memory_runs_out(trained, dat
 
 
 @pytest.mark.slow
-def test_two_replicas_train_as_one(trained, data, tmp_path):
-    """The trainer takes both CPUs of these tests, one part each; sums in another order round otherwise."""
+def test_two_replicas_train_like_one(trained, data, tmp_path):
+    """The trainer uses both CPUs of these tests, with one micro-batch each; the order of sums changes rounding."""
     run = train(PROBLEM, replace(TINY, train_steps=4), data, str(tmp_path / "RUN"), FLOAT32, report=silent)
     one, two = values(trained, 4), values(run, 4)
     assert one.keys() == two.keys()
@@ -245,14 +248,14 @@ def test_two_replicas_train_as_one(trained, data, tmp_path):
         assert np.linalg.norm(one[name] - two[name]) <= 1e-3 * np.linalg.norm(one[name]), name
 
 
-def test_a_finished_run_is_left_as_it_is(trained, data, one_replica):
+def test_a_finished_run_is_unchanged(trained, data, one_replica):
     before = values(trained, 8)
     train(PROBLEM, TINY, data, trained.directory, FLOAT32, report=silent)
     for name, array in values(trained, 8).items():
         np.testing.assert_array_equal(array, before[name])
 
 
-# Refusals.
+# Invalid settings.
 
 
 @pytest.fixture
@@ -282,22 +285,22 @@ def copy(trained, tmp_path) -> str:
         ),
     ],
 )
-def test_what_does_not_go_together(copy, data, changes, options, message):
+def test_invalid_combinations(copy, data, changes, options, message):
     before = sorted(os.listdir(copy))
     with pytest.raises(ValueError, match=message):
         train(PROBLEM, replace(TINY, **changes), data, copy, replace(FLOAT32, **options), report=silent)
     assert sorted(os.listdir(copy)) == before
 
 
-def test_a_sentence_that_fits_in_a_batch_and_in_no_part_of_it_is_refused():
-    """1,600 tokens are two parts of 800."""
+def test_a_sentence_longer_than_a_micro_batch_is_rejected():
+    """1,600 tokens are two micro-batches of 800."""
     problem, hparams = replace(PROBLEM, max_length=900), replace(TINY, batch_tokens=1_600)
     with pytest.raises(ValueError, match="max_length must be at most batch_tokens / 2 = 800. Received: max_length=900"):
         validate_settings(problem, hparams)
     validate_settings(replace(problem, max_length=800), hparams)
 
 
-def test_without_its_list_of_checkpoints_a_run_does_not_start_anew(copy, data, one_replica):
+def test_a_run_without_its_list_of_checkpoints_does_not_start_over(copy, data, one_replica):
     os.remove(os.path.join(copy, "checkpoints", "checkpoint"))
     with pytest.raises(ValueError, match="holds checkpoints, but its file 'checkpoint', which lists them, is missing"):
         train(PROBLEM, TINY, data, copy, FLOAT32, report=silent)
@@ -305,5 +308,5 @@ def test_without_its_list_of_checkpoints_a_run_does_not_start_anew(copy, data, o
 
 def test_two_trainers_in_one_directory(copy, data):
     with FileLock(os.path.join(copy, ".lock")):
-        with pytest.raises(ValueError, match="another t2t-trainer is at work in .*RUN'; wait for it, or stop it"):
+        with pytest.raises(ValueError, match="another t2t-trainer is running in .*RUN'; wait for it, or stop it"):
             train(PROBLEM, TINY, data, copy, FLOAT32, report=silent)

@@ -20,9 +20,9 @@ from t2t_repro.run import Run, versions
 from t2t_repro.training.distributed.rendezvous import Cluster, watchdog
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-JOIN_SECONDS = 120  # for TensorFlow to connect machines that have just met
+JOIN_SECONDS = 120  # for TensorFlow to connect the machines after the rendezvous
 
-_LOST = (  # what a collective ends with when a machine is gone, or was started again
+_LOST = (  # raised by a collective when a machine disconnected or was restarted
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -34,35 +34,35 @@ _LOST = (  # what a collective ends with when a machine is gone, or was started 
 def strategy(cluster: Cluster) -> tf.distribute.Strategy:
     """Returns all devices of all machines as one strategy. Call it before any other TensorFlow operation.
 
-    If the machines do not connect within `JOIN_SECONDS`, the process ends with a line that says so.
+    If the machines do not connect within `JOIN_SECONDS`, the process prints a line and ends.
     """
     if cluster.size == 1:
         return tf.distribute.MirroredStrategy()
-    late = f"TensorFlow did not connect the {cluster.size} machines within {JOIN_SECONDS} s; start all again"
+    late = f"TensorFlow did not connect the {cluster.size} machines within {JOIN_SECONDS} s; restart all machines"
     with watchdog(JOIN_SECONDS, late):
         joined = tf.distribute.MultiWorkerMirroredStrategy()
     if threading.current_thread() is threading.main_thread():
-        for number in _SIGNALS:  # TensorFlow has put its own in the place of SIGTERM's
+        for number in _SIGNALS:  # TensorFlow has replaced the handler of SIGTERM
             signal.signal(number, signal.getsignal(number))
     return joined
 
 
 def open_prepared(problem: Problem, data_dir: str) -> Dataset:
-    """Opens the data that the chief has prepared; the text is compared with the chief's by `run_config`.
+    """Opens the data that the chief has prepared. `run_config` is used to compare it with the chief's.
 
-    Raises FileNotFoundError if it is not there, and ValueError if it is damaged.
+    Raises FileNotFoundError if there is none, and ValueError if it is damaged.
     """
     directory = os.path.join(data_dir, problem.name)
     if not Dataset.exists(directory):
         raise FileNotFoundError(
-            f"no prepared data in {directory!r}, and the chief alone prepares; "
+            f"no prepared data in {directory!r}, and only the chief prepares data; "
             "give a data_dir that all machines share, or run t2t-datagen on this one too"
         )
     return Dataset.open(directory)
 
 
 def run_config(run: Run, dataset: Dataset, options: TrainingOptions) -> dict[str, Any]:
-    """Returns what must be the same on all machines, by the name that an error gives it."""
+    """Returns the settings that must be the same on all machines, by their names in error messages."""
     shards = "".join(shard.sha256 for shard in dataset.record.splits["train"].shards)
     found = {"problem": run.problem.name, "seed": run.seed, "precision": run.precision}
     found |= {name: getattr(options, name) for name in ("microbatch_tokens", "jit_compile", "deterministic")}
@@ -74,7 +74,7 @@ def run_config(run: Run, dataset: Dataset, options: TrainingOptions) -> dict[str
 
 
 def broadcast(cluster: Cluster, strategy: tf.distribute.Strategy, variables: Sequence[tf.Variable]) -> None:
-    """Gives every replica on every machine the chief's values of `variables`. All machines call it."""
+    """Sets `variables` of every replica on every machine to the chief's values. All machines must call it."""
     if cluster.size == 1:
         return
 
@@ -92,15 +92,15 @@ def broadcast(cluster: Cluster, strategy: tf.distribute.Strategy, variables: Seq
 
 
 class CoordinatedStop:
-    """Whether a signal was `caught` on any machine. All machines call it before each step, and get the same answer.
+    """Agrees on a stop if a signal was `caught` on any machine. All machines call it before each step.
 
-    The signals are summed over the machines beside the step, and read before the next one, so that no device waits:
-    training stops one step later. One machine alone knows immediately.
+    All machines get the same answer. The signals are summed over the machines during a step and read before the next
+    one, so that no device waits: training stops one step later. A single machine stops immediately.
     """
 
     def __init__(self, cluster: Cluster, strategy: tf.distribute.Strategy, caught: Sequence[int]):
         self._cluster, self._strategy, self._caught = cluster, strategy, caught
-        self._sums: tf.Tensor | None = None  # of those that caught SIGINT, of those that caught SIGTERM
+        self._sums: tf.Tensor | None = None  # numbers of machines that caught SIGINT and SIGTERM
         self._agreed = 0
 
     def __call__(self) -> bool:
@@ -115,7 +115,7 @@ class CoordinatedStop:
 
     @property
     def signal(self) -> int:
-        """The signal to stop for, or 0: the agreed one, or, after the last step, one that was caught here."""
+        """The agreed signal or, after the last step, a signal caught on this machine; 0 if there is none."""
         return self._agreed or next(iter(self._caught), 0)
 
     @tf.function(autograph=False)
@@ -125,9 +125,9 @@ class CoordinatedStop:
 
 @contextlib.contextmanager
 def worker_failures_named(cluster: Cluster) -> Iterator[None]:
-    """Turns the error that TensorFlow raises if a machine is gone into a ConnectionError that names it.
+    """Turns TensorFlow's error about a disconnected machine into a ConnectionError that names the machine.
 
-    TensorFlow notices after about 10 seconds.
+    TensorFlow detects it after about 10 seconds.
     """
     try:
         yield
@@ -135,8 +135,8 @@ def worker_failures_named(cluster: Cluster) -> Iterator[None]:
         if cluster.size == 1:
             raise
         lost = _lost_machine(cluster, error)
-        again = "start all again by the same command"
-        raise ConnectionError(f"{lost} is gone; the last checkpoint is intact: {again}") from None
+        again = "restart all machines with the same command"
+        raise ConnectionError(f"{lost} disconnected; the last checkpoint is intact: {again}") from None
 
 
 def _lost_machine(cluster: Cluster, error: tf.errors.OpError) -> str:

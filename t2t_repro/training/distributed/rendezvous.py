@@ -1,7 +1,7 @@
-"""The machines of a run, and their rendezvous before TensorFlow connects them.
+"""Cluster configuration (TF_CONFIG) and the rendezvous before TensorFlow connects the machines.
 
-TensorFlow itself waits for a missing machine for ever, ignores Ctrl-C meanwhile, and would connect machines that were
-started with different commands. So they first connect to the chief's address, and compare what must be the same.
+TensorFlow waits forever for a missing machine, ignores Ctrl-C meanwhile, and connects machines that were started with
+different commands. So the machines first connect to the chief's address and compare their configurations.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-START_SECONDS = 300.0  # for all to come; T2T_REPRO_START_SECONDS in the environment replaces it
-GREETING_SECONDS = 10.0  # for what is sent at once: after it, a connection is not one of ours
+START_SECONDS = 300.0  # until all are connected; the environment variable T2T_REPRO_START_SECONDS overrides it
+GREETING_SECONDS = 10.0  # for the first message, which is sent immediately; other connections are closed then
 LINE_BYTES = 1 << 20
 
 _WATCHDOG = """
@@ -36,9 +36,9 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class Cluster:
-    """The machines of one run, the chief first, and which of them this is. One alone has no addresses.
+    """The machines of one run, the chief first, and the index of this machine. A single machine has no addresses.
 
-    `tasks` are TensorFlow's names for them: ("chief", 0), ("worker", 0).
+    `tasks` are TensorFlow's names of the machines: ("chief", 0), ("worker", 0).
     """
 
     addresses: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Cluster:
 
     @classmethod
     def from_environment(cls) -> Cluster:
-        """Returns the cluster of TF_CONFIG, or one machine alone without it. Raises ValueError if it is not valid."""
+        """Returns the cluster of TF_CONFIG, or a single machine without it. Raises ValueError if it is not valid."""
         text = os.environ.get("TF_CONFIG", "")
         if not text.strip():
             return cls()
@@ -68,7 +68,7 @@ class Cluster:
         for address in addresses:
             host, _, port = str(address).rpartition(":")
             if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-                raise ValueError(f"{address!r} is no host:port")
+                raise ValueError(f"{address!r} is not host:port")
         if len(addresses) < 2:
             return cls()
         if len(set(addresses)) < len(addresses) or ("chief", 1) in tasks:
@@ -84,19 +84,19 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """The chief alone prepares, writes and scores."""
+        """True on the chief, which alone prepares, writes and scores."""
         return self.index == 0
 
     def name(self, index: int) -> str:
-        """Returns the name of a machine for a message: `the chief (host1:2222)`, `worker 1 (host2:2222)`."""
+        """Returns the name of a machine for messages: `the chief (host1:2222)`, `worker 1 (host2:2222)`."""
         return f"{f'worker {self.tasks[index][1]}' if index else 'the chief'} ({self.addresses[index]})"
 
 
 class Rendezvous:
-    """A context that all machines enter before they write anything: the chief waits for all others, and they for it.
+    """A context that all machines enter before they write anything. The chief waits for all workers, and they for it.
 
-    Whatever ends one of them before `check_consistent` returns, ends all, with that reason. One machine alone waits for
-    nobody. Raises ConnectionError if a machine does not come in time, is gone, or has failed.
+    If one machine fails before `check_consistent` returns, all machines stop with its reason. A single machine does
+    not wait. Raises ConnectionError if a machine does not connect in time, disconnects, or fails.
     """
 
     def __init__(self, cluster: Cluster, report: Callable[[str], None], seconds: float | None = None):
@@ -121,16 +121,17 @@ class Rendezvous:
         self._close()
 
     def wait_for_chief(self) -> None:
-        """Waits, without a limit, until the chief has called this too."""
+        """Waits, without a time limit, until the chief makes the same call."""
         if self.cluster.is_chief:
             self._send({"ready": True})
         else:
             self._receive("ready", None)
 
     def check_consistent(self, config: Mapping[str, Any]) -> None:
-        """Raises ValueError, naming the first difference, unless `config`, JSON, is the same everywhere.
+        """Raises ValueError, naming the first difference, unless `config` (JSON) is the same on all machines.
 
-        It ends the rendezvous: all return at about the same time, and the chief's port is free for TensorFlow.
+        This ends the rendezvous: all machines return at about the same time, and the chief's port is free for
+        TensorFlow.
         """
         if self.cluster.is_chief:
             self._send({"facts": config})
@@ -138,13 +139,13 @@ class Rendezvous:
                 self._receive("same", self._seconds, index)
             self._send({"go": True})
         else:
-            theirs = self._receive("facts", None)
-            mine = json.loads(json.dumps(config))
-            for name in sorted(mine.keys() | theirs.keys()):
-                if mine.get(name) != theirs.get(name):
+            chiefs = self._receive("facts", None)
+            own = json.loads(json.dumps(config))
+            for name in sorted(own.keys() | chiefs.keys()):
+                if own.get(name) != chiefs.get(name):
                     raise ValueError(
-                        f"{name} is {mine.get(name)!r} on {self.cluster.name(self.cluster.index)} and "
-                        f"{theirs.get(name)!r} on the chief; start all by one command, on the same data"
+                        f"{name} is {own.get(name)!r} on {self.cluster.name(self.cluster.index)} and "
+                        f"{chiefs.get(name)!r} on the chief; start all machines with the same command and data"
                     )
             self._send({"same": True})
             self._receive("go", None)
@@ -159,7 +160,7 @@ class Rendezvous:
         except OSError as error:
             reason = os.strerror(error.errno or 0)
             raise ConnectionError(
-                f"cannot listen on port {port} as TF_CONFIG has it ({reason}); is another trainer at work here?"
+                f"cannot listen on port {port} from TF_CONFIG ({reason}); is another trainer running here?"
             ) from None
         self._report(f"waiting for {self._names(self._missing())}, {self._seconds:.0f} s at most")
         with listener:
@@ -169,19 +170,19 @@ class Rendezvous:
                     connection, _ = listener.accept()
                 except TimeoutError:
                     raise ConnectionError(
-                        f"{self._names(missing)} did not come within {self._seconds:.0f} s; "
+                        f"{self._names(missing)} did not connect within {self._seconds:.0f} s; "
                         "start the same command there, or correct TF_CONFIG"
                     ) from None
                 self._greet(connection)
 
     def _missing(self) -> set[int]:
-        """Returns the workers that are not connected; one that was killed must connect again."""
+        """Returns the workers that are not connected. A worker that was killed must connect again."""
         for index in [index for index, peer in self._others.items() if peer.is_closed()]:
             self._others.pop(index).close()
         return set(range(1, self.cluster.size)) - self._others.keys()
 
     def _greet(self, connection: socket.socket) -> None:
-        """Accepts a worker; closes any other connection. A worker that connects again was started again."""
+        """Accepts a worker, and closes other connections. A worker that reconnects replaces its old connection."""
         peer = _Connection(connection)
         try:
             hello = peer.read(min(GREETING_SECONDS, max(self._deadline - time.monotonic(), 0.01)))
@@ -194,7 +195,7 @@ class Rendezvous:
             with contextlib.suppress(OSError):
                 peer.write({"error": reason})
             peer.close()
-            raise ValueError(f"{reason}; give all the same cluster")
+            raise ValueError(f"{reason}; give all machines the same cluster")
         with contextlib.suppress(OSError):
             peer.write({"welcome": True})
         if index in self._others:
@@ -207,7 +208,7 @@ class Rendezvous:
         while (left := self._deadline - time.monotonic()) > 0:
             try:
                 peer, answer = self._greet_chief(host.strip("[]"), int(port), min(left, GREETING_SECONDS))
-            except (OSError, ValueError):  # nobody there yet, or an earlier run that has not ended
+            except (OSError, ValueError):  # the chief has not started yet, or an earlier run has not ended
                 time.sleep(min(left, 0.5))
                 continue
             self._others[0] = peer
@@ -215,7 +216,7 @@ class Rendezvous:
                 raise ConnectionError(f"{self.cluster.name(0)} stopped: {answer['error']}")
             return
         raise ConnectionError(
-            f"{self.cluster.name(0)} was not to be reached within {self._seconds:.0f} s; "
+            f"{self.cluster.name(0)} could not be reached within {self._seconds:.0f} s; "
             "start the same command there, or correct TF_CONFIG"
         )
 
@@ -229,22 +230,22 @@ class Rendezvous:
             raise
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        """Sends to all; `_receive` notices one that is gone."""
+        """Sends a message to all others. `_receive` detects one that has disconnected."""
         for peer in self._others.values():
             with contextlib.suppress(OSError):
                 peer.write(message)
 
     def _receive(self, key: str, seconds: float | None, index: int = 0) -> Any:
-        """Returns the other's message under `key`; waits for `seconds`, or as long as it lives."""
+        """Returns the value of `key` in the other's next message. Waits for `seconds`, or without a limit."""
         name = self.cluster.name(index)
         try:
             message = self._others[index].read(seconds)
         except TimeoutError:
-            raise ConnectionError(f"{name} said nothing for {seconds:.0f} s; stopped") from None
+            raise ConnectionError(f"{name} sent nothing for {seconds:.0f} s; stopped") from None
         except (OSError, ValueError):
-            raise ConnectionError(f"{name} is gone; see what it said, and start all again") from None
+            raise ConnectionError(f"{name} disconnected; check its log, then restart all machines") from None
         if key not in message:
-            raise ConnectionError(f"{name} stopped: {message.get('error', 'it is of another version')}")
+            raise ConnectionError(f"{name} stopped: {message.get('error', 'it has another version')}")
         return message[key]
 
     def _names(self, indices: set[int]) -> str:
@@ -259,16 +260,16 @@ class Rendezvous:
 
 @contextlib.contextmanager
 def watchdog(seconds: float, line: str) -> Iterator[None]:
-    """Ends this process by SIGKILL, with `line` on stderr, if the block takes longer than `seconds`.
+    """Kills this process by SIGKILL, with `line` on stderr, if the block takes longer than `seconds`.
 
-    Another process waits, because a call that holds Python's lock lets no thread of this one run.
+    The timer is a separate process: while a call holds Python's global interpreter lock, no thread of this one can run.
     """
     command = [sys.executable, "-S", "-c", _WATCHDOG, str(seconds), f"t2t-trainer: {line}", str(os.getpid())]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     try:
         yield
     finally:
-        process.communicate()  # the end of its input ends it
+        process.communicate()  # it exits at the end of its input
 
 
 def _start_seconds() -> float:
@@ -278,7 +279,7 @@ def _start_seconds() -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e6:
-        raise ValueError(f"T2T_REPRO_START_SECONDS: {text!r} is no number of seconds above 0, such as 300")
+        raise ValueError(f"T2T_REPRO_START_SECONDS: {text!r} is not a number of seconds above 0, such as 300")
     return seconds
 
 
@@ -286,7 +287,7 @@ class _Connection:
     """Messages over a socket: JSON objects, one per line."""
 
     def __init__(self, connected: socket.socket):
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a machine that vanishes is noticed in 45 s
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # detects a machine that vanished after 45 s
         for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
             if hasattr(socket, option):
                 connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
@@ -297,7 +298,7 @@ class _Connection:
         self._socket.sendall(json.dumps(message).encode("utf-8") + b"\n")
 
     def read(self, seconds: float | None) -> dict[str, Any]:
-        """Raises OSError if nothing comes, and ValueError if it is not a message."""
+        """Returns the next message. Raises OSError if none arrives, and ValueError if it is not valid."""
         self._socket.settimeout(seconds)
         line = self._lines.readline(LINE_BYTES)
         if not line:
@@ -308,7 +309,7 @@ class _Connection:
         return message
 
     def is_closed(self) -> bool:
-        """Returns whether the other side closed it, without reading a message."""
+        """Returns whether the other side has closed the connection, without reading a message."""
         self._socket.settimeout(0)
         try:
             return not self._socket.recv(1, socket.MSG_PEEK)

@@ -1,1 +1,1 @@
-"""Estimates of a training run, measured before it starts."""
+"""Dry run: estimates a training run before it starts."""

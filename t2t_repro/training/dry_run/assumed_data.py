@@ -1,4 +1,4 @@
-"""`assumed`: a data set of random ids in place of one that is not prepared, so that a dry run can be made without."""
+"""A data set of random ids for a dry run without prepared data."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from t2t_repro.problem import Problem
 from t2t_repro.token_ids import UNKNOWN
 
 PAIRS = 50_000
-MEAN_LENGTH = 27  # tokens per side, END included: about that of news
+MEAN_LENGTH = 27  # tokens per side, including END: about the mean of news text
 SPREAD, RATIO_SPREAD = 0.6, 0.2  # standard deviation of log(source length), and of log(target length / source length)
 _FIRST_ID = UNKNOWN + 1
 
 
 @contextlib.contextmanager
 def assumed(problem: Problem) -> Iterator[Dataset]:
-    """Gives training pairs of lognormal lengths, at most `max_length`, in a temporary folder, which is then removed.
+    """Yields a data set of training pairs with lognormal lengths, at most `max_length`, in a temporary folder.
 
-    The data set has no vocabulary, no validation text and no test text.
+    The data set has no vocabulary, validation split or test split. The folder is removed at the end.
     """
     rng = np.random.default_rng(1)
     source = rng.lognormal(np.log(MEAN_LENGTH) - SPREAD**2 / 2, SPREAD, PAIRS)

@@ -1,4 +1,4 @@
-"""`dry_run`: estimates what training will take before it starts. It trains nothing and writes nothing."""
+"""Estimates size, time, memory and disk space of a training run without training or writing anything."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ from t2t_repro.training.trainer import checkpoints_kept
 from t2t_repro.training.validation import MakeSampler
 
 GIB = 2**30
-BUSY = 0.2  # by how much the rate of products changes at the least if other work slows the machine
+BUSY = 0.2  # minimum relative change of the rate of products that counts as other work on the machine
 
 
 @dataclass(frozen=True)
 class Estimate:
     """The result of `dry_run`."""
 
-    steps: int  # that are left
+    steps: int  # remaining
     steps_per_epoch: float  # NaN if the data is not prepared
     tokens_per_second: float  # real target tokens
     seconds_per_step: float
-    startup_seconds: float  # of the graph
-    sampling_seconds: float  # of the graph that decodes samples
-    evaluation_seconds: float  # of one, its samples included
-    seconds: float  # all of these, to the end
-    peak_bytes: int  # of the fullest GPU, or of the process, in what was computed here
-    disk_bytes: int  # of the checkpoints that are kept, also the newest, and one more while it is written
+    startup_seconds: float  # building the graph of a step
+    sampling_seconds: float  # building the graph that decodes samples
+    evaluation_seconds: float  # of one evaluation, including its samples
+    seconds: float  # in total, to the end of training
+    peak_bytes: int  # of the fullest GPU, or of the process, during the dry run
+    disk_bytes: int  # of the regular checkpoints, the newest one, and one that is being written
     flops: float  # of all steps, from the first
 
 
 def say(line: str) -> None:
-    """Prints a line immediately: the next one may take long."""
+    """Prints a line and flushes it, because the next line may take long."""
     print(line, flush=True)
 
 
@@ -69,12 +69,24 @@ def dry_run(
 ) -> Estimate:
     """Estimates what `train` with the same arguments would do, and shows it in lines of at most 80 columns.
 
-    `data_dir` holds data of `problem` (`preparation.provenance` compares it), or none. Preparing it may take hours and
-    is not done here: pairs of `assumed` lengths stand for it, and nothing is evaluated. `report` is called with a line
-    before each measurement.
+    If `data_dir` has no data of `problem`, the data is not prepared, which may take hours. Pairs of `assumed` lengths
+    replace it, and the evaluation is not estimated. Existing data must match the problem (`preparation.provenance`
+    compares it).
 
-    Raises ValueError if `train` would, or if memory or disk do not suffice; `OutOfMemory` if another process may find
-    that they do; FileNotFoundError if there is a run to continue without its data.
+    Args:
+      problem: see `train`.
+      hparams: see `train`.
+      data_dir: see `train`.
+      output_dir: see `train`.
+      options: see `train`.
+      show: called with each line of the estimate.
+      report: called with a line before each measurement.
+      sampler: see `train`.
+
+    Raises:
+      ValueError: if `train` would raise it, or if memory or disk space does not suffice.
+      OutOfMemory: if memory ran out, but smaller micro-batches may fit in another process.
+      FileNotFoundError: if there is a run to continue but not its data.
     """
     validate_settings(problem, hparams)
     precision = precisions.resolve_for_run(options.precision, output_dir)
@@ -113,7 +125,7 @@ def _estimate(profiler: Profiler, show: Callable[[str], None]) -> Estimate:
 
 
 def _measured(profiler: Profiler, show: Callable[[str], None]) -> Profiler:
-    """Returns `profiler` when it is done, or one in smaller micro-batches, as `train` would continue."""
+    """Runs the measurements. If memory runs out, repeats them with smaller micro-batches, as `train` would."""
     while True:
         try:
             profiler.measure()
@@ -126,7 +138,7 @@ def _measured(profiler: Profiler, show: Callable[[str], None]) -> Profiler:
             if profiler.trained or not smaller_fits:
                 raise ValueError(f"does not fit: {fails}; {memory.REMEDY} ({error.message:.100})") from None
         smaller = math.ceil(run.hparams.batch_tokens / (2 * profiler.count))
-        for line in _wrapped("", f"{fails}; once more with micro-batches of {smaller:,} tokens"):
+        for line in _wrapped("", f"{fails}; retrying with micro-batches of {smaller:,} tokens"):
             show(line)
         if profiler.replicas > 1:
             raise memory.OutOfMemory(f"does not fit: {fails}; set microbatch_tokens to {smaller:,}", smaller)
@@ -134,7 +146,7 @@ def _measured(profiler: Profiler, show: Callable[[str], None]) -> Profiler:
 
 
 def _plan(profiler: Profiler) -> Iterator[str]:
-    """Yields the lines that need no measurement."""
+    """Yields the lines that do not depend on measurements."""
     run, h = profiler.run, profiler.run.hparams
     pairs = f"{profiler.dataset.record.splits['train'].pairs:,} training pairs"
     if not profiler.prepared:
@@ -205,21 +217,21 @@ def _outcome(profiler: Profiler, found: Estimate) -> Iterator[str]:
         "cost": f"{found.flops:.2g} FLOPs in {h.train_steps:,} steps{_papers(h, 'flops')}",
     }
     if profiler.jit_compile:
-        each = f"{profiler.compiling:.2g} s each to compile; what they hold comes on top of the memory"
+        each = f"{profiler.compiling:.2g} s each to compile; their memory is not included above"
         lines["XLA"] = f"{profiler.programs()} programs for as many shapes, {each}"
     for name, text in lines.items():
         yield from _wrapped(f"{name:<12}", text)
 
 
 def _must_be_free(run: Run) -> None:
-    """Raises ValueError if a trainer is at work in the run's directory; holds its lock for that moment alone."""
+    """Raises ValueError if a trainer is running in the run's directory. Holds the run's lock only for a moment."""
     if os.path.exists(os.path.join(run.directory, ".lock")):
         with exclusive_lock(run):
             pass
 
 
 def _papers(hparams: HParams, figure: str) -> str:
-    """Returns what the paper prints for the set, if it is one of the paper's with nothing changed but `train_steps`."""
+    """Returns the paper's figure for a hyperparameter set of the paper. Only `train_steps` may differ."""
     registered, record = HPARAMS.get(hparams.name), RECORDS.get(hparams.name)
     if registered is None or record is None or hparams.changes(registered).keys() - {"train_steps"}:
         return ""

@@ -1,8 +1,9 @@
-"""`Profiler`: measures what a training run will take, and leaves nothing behind.
+"""Profiles a training run without leaving anything on disk.
 
-Time is estimated from micro-batches of the first window of the data, evenly chosen by cost. The time of one is
-proportional to its FLOPs; the rest of a step (the sum over devices, Adam) is measured alone. Memory is measured in the
-largest step there can be, and in the largest batch of the validation. See docs/reproducing.md for what it leaves out.
+Time is estimated from a stratified sample, by cost, of the micro-batches in the first window of the data. The time of a
+micro-batch is assumed proportional to its FLOPs. The rest of a step (the sum over devices, Adam) is measured
+separately. Memory is measured in the largest possible step, and in the largest validation batch. docs/reproducing.md
+lists the limits of these estimates.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ from t2t_repro.training.optimizer import Adam
 from t2t_repro.training.train_step import TrainStep, bucket_sizes, first_microbatch_tokens, make_evaluator
 from t2t_repro.training.validation import MakeSampler
 
-TIMED_SECONDS = 3.0  # for all micro-batches that are timed
+TIMED_SECONDS = 3.0  # for timing all micro-batches of the sample
 MOST_TIMED = 31
-LONG = 10.0  # seconds of a step: if one takes longer, decoding the samples takes less than another
+LONG = 10.0  # seconds per step: above it, decoding the samples takes less than one step
 
 
 class Profiler:
-    """Model, optimizer, and the micro-batches of the first window. `stage` names the current measurement, for an error
-    message; `trained` tells whether everything was measured that training does."""
+    """Measures the time and memory of a run's steps and evaluations.
+
+    `stage` names the current measurement for error messages. `trained` is true after the largest step was computed.
+    """
 
     def __init__(
         self,
@@ -51,11 +54,11 @@ class Profiler:
         """Reads the first window; `measure` does the rest.
 
         Args:
-          run: what would be trained.
+          run: the run to profile.
           dataset: its data, or data of assumed lengths.
           vocab_size: the size of the vocabulary.
-          sampler: as of `train`.
-          options: as of `train`.
+          sampler: see `train`.
+          options: see `train`.
           report: called with a line before each measurement.
           prepared: whether `dataset` is the run's own.
         """
@@ -82,14 +85,14 @@ class Profiler:
         self.window_steps = len(self.sizes) // self.replicas
 
     def with_microbatches(self, microbatch_tokens: int) -> Profiler:
-        """Returns a new one that differs in the size of its micro-batches."""
+        """Returns a new profiler with another micro-batch size."""
         options = replace(self.options, microbatch_tokens=microbatch_tokens)
         return Profiler(
             self.run, self.dataset, self.vocab_size, self.sampler, options, self.report, prepared=self.prepared
         )
 
     def steps(self) -> int:
-        """Returns the number of steps that are left."""
+        """Returns the number of remaining steps."""
         done = self.run.training.step if Run.exists(self.run.directory) else None
         return max(self.run.hparams.train_steps - (done or 0), 0)
 
@@ -100,6 +103,7 @@ class Profiler:
         return self.fixed_seconds + self.flops_per_step() / self.rate
 
     def measure(self) -> None:
+        """Runs all measurements. Raises `tf.errors.OpError` if memory runs out."""
         run = self.run
         with self.strategy.scope():
             keras.utils.set_random_seed(run.seed)
@@ -117,16 +121,16 @@ class Profiler:
         self.take_step = self.train_step.build(training_data.element_spec)
         self._start("on a micro-batch of medium size", "builds the graph of a step")
         self.first = chosen[0]
-        if self.sizes.shape[1] > 1:  # else a micro-batch is a complete step, and its time that of one
-            self.first = np.zeros_like(self.first)  # of no micro-batch
-        self.startup = self._seconds(self.first)  # makes the graph
+        if self.sizes.shape[1] > 1:  # else a micro-batch is a complete step
+            self.first = np.zeros_like(self.first)  # a step without micro-batches
+        self.startup = self._seconds(self.first)  # builds the graph
         rates = [hardware.matrix_rate(run.precision, self.replicas)]
         elements = iter(training_data)
-        next(elements)  # from now on it reads ahead, and holds what training holds of the data
+        next(elements)  # from now on it prefetches, and its buffers use as much memory as in training
         self._measure_worst()
         self.trained = True
         self._measure_steps(chosen)
-        rates.append(hardware.matrix_rate(run.precision, self.replicas))  # the machine may have lacked a core before
+        rates.append(hardware.matrix_rate(run.precision, self.replicas))  # the machine may have been busy before
         self.matrix_rate, self.slowed = max(rates), max(rates) / min(rates) - 1
         self._measure_evaluation()
         self.peak = hardware.peak_bytes()
@@ -137,13 +141,12 @@ class Profiler:
         self.report(f"dry run: {what}")
 
     def programs(self) -> int:
-        """Returns how many programs XLA will compile for the micro-batches of the window that training reaches."""
-        coming = self.sizes[: self.replicas * self.steps()].reshape(-1, 3)
-        return len(np.unique(bucket_sizes(tf.constant(coming[coming[:, 0] > 0], tf.int32)), axis=0))
+        """Returns the number of programs that XLA compiles for micro-batches that training takes from the window."""
+        remaining = self.sizes[: self.replicas * self.steps()].reshape(-1, 3)
+        return len(np.unique(bucket_sizes(tf.constant(remaining[remaining[:, 0] > 0], tf.int32)), axis=0))
 
     def _chosen(self) -> list[np.ndarray]:
-        """Returns for some ranks of cost, from the middle outwards, the spans [R, A, 2] of a step with one micro-batch
-        on each device."""
+        """Returns the spans [R, A, 2] of steps with one micro-batch per device, for ranks of cost from the median."""
         spans = self.window.spans.reshape(-1, 2)
         by_cost = np.argsort(self.costs.reshape(-1), kind="stable")
         by_cost = by_cost[self.costs.reshape(-1)[by_cost] > 0]
@@ -157,11 +160,11 @@ class Profiler:
         return chosen
 
     def _measure_steps(self, chosen: list[np.ndarray]) -> None:
-        """Measures the FLOP/s of micro-batches, and the seconds of a step without any."""
+        """Measures the FLOP/s of micro-batches, and the seconds of a step without micro-batches."""
         self.report("dry run: times micro-batches of other sizes")
         again = self._seconds(self.first)
-        to_come = self.programs() - self.first.any()  # the first one is compiled already, if it was a micro-batch
-        self.startup += self.compiling * to_come - again
+        uncompiled = self.programs() - self.first.any()  # the first step is already compiled if it has a micro-batch
+        self.startup += self.compiling * uncompiled - again
         self.fixed_seconds = 0.0 if self.first.any() else again
         seconds = flops = 0.0
         started = time.perf_counter()
@@ -175,8 +178,11 @@ class Profiler:
         self.rate = flops / max(seconds, 1e-9)
 
     def _measure_worst(self) -> None:
-        """Computes the largest micro-batch there can be; with gradient accumulation, after one of a single pair,
-        because the loop holds as much in its second turn as in any other."""
+        """Computes the largest possible micro-batch.
+
+        With gradient accumulation a micro-batch of a single pair precedes it, because the loop reaches its peak memory
+        in the second iteration.
+        """
         self.worst = self._worst()
         batch, source, target = self.worst
         largest = f"{batch:,} x {source:,} x {target:,} (pairs, source, target)"
@@ -186,20 +192,22 @@ class Profiler:
             for side, width in (("inputs", source), ("targets", target))
         }
         span = np.zeros((self.replicas, self.sizes.shape[1], 2), np.int64)
-        turns = [(batch, batch + 1), (0, batch)][-self.sizes.shape[1] :]
-        span[:, : len(turns)] = turns
+        microbatches = [(batch, batch + 1), (0, batch)][-self.sizes.shape[1] :]
+        span[:, : len(microbatches)] = microbatches
         lengths = np.tile(np.array([[source, target]]), (batch + 1, 1))
         window = input_pipeline.Window(pairs, lengths, np.arange(batch + 1), span)
         self.worst_seconds = self._seconds(span, window)
         self.compiling = 0.0
         if self.jit_compile:
             again = self._seconds(span, window)
-            self.compiling = max(self.worst_seconds - again, 0.0) / len(turns)  # each of another shape
+            self.compiling = max(self.worst_seconds - again, 0.0) / len(microbatches)  # each has another shape
             self.worst_seconds = again
 
     def _worst(self) -> tuple[int, int, int]:
-        """Returns (B, M, L) of the micro-batch whose activations take the most memory. If the window is not all of the
-        data, or of the run, it is as many of the longest pairs as a micro-batch holds."""
+        """Returns (B, M, L) of the micro-batch whose activations take the most memory.
+
+        If training reads data beyond the window, a micro-batch full of the longest pairs is considered too.
+        """
         sizes = self.sizes.reshape(-1, 3)
         if self.share < 1 and self.steps() > self.window_steps:
             longest = self.dataset.record.splits["train"].max_lengths
@@ -223,8 +231,10 @@ class Profiler:
         )
 
     def _measure_evaluation(self) -> None:
-        """Evaluates the validation batch with the most positions, and estimates the time of all of them; decodes the
-        samples, if there is a sampler and their time matters."""
+        """Evaluates the validation batch with the most positions, and estimates the time of all batches.
+
+        Also decodes the samples, if there is a sampler and their time matters.
+        """
         self.evaluation = self.sampling = 0.0
         if not self.dataset.has("validation"):
             return
@@ -233,7 +243,7 @@ class Profiler:
         sizes = [int(tf.size(batch["targets"])) for batch in batches]
         largest = batches[int(np.argmax(sizes))]
         evaluate = make_evaluator(self.model, self.run.hparams.label_smoothing)
-        total([evaluate(largest["inputs"], largest["targets"])])  # makes the graph
+        total([evaluate(largest["inputs"], largest["targets"])])  # builds the graph
         start = time.perf_counter()
         total([evaluate(largest["inputs"], largest["targets"])])
         self.evaluation = (time.perf_counter() - start) * sum(sizes) / max(sizes)
@@ -241,7 +251,7 @@ class Profiler:
             self._start("in the decoding of samples", "decodes samples")
             sample = self.sampler(self.model, self.run, self.dataset)
             start = time.perf_counter()
-            sample()  # makes the graph
+            sample()  # builds the graph
             middle = time.perf_counter()
             sample()
             each = time.perf_counter() - middle
@@ -249,7 +259,7 @@ class Profiler:
             self.sampling = max(middle - start - each, 0.0)
 
     def _seconds(self, spans: np.ndarray, window: input_pipeline.Window | None = None) -> float:
-        """Returns the seconds of a step on the micro-batches `spans` [R, A, 2], at a learning rate of 0."""
+        """Returns the seconds of a step on the micro-batches `spans` [R, A, 2], with learning rate 0."""
         inputs = self.train_step.next_inputs(iter((window or self.window).elements(spans)))
         start = time.perf_counter()
         metrics = self.take_step(inputs, tf.constant(1), tf.constant(0.0)).numpy()
@@ -259,7 +269,7 @@ class Profiler:
 
 
 def _activations(hparams: HParams, batch: int, source: int, target: int) -> float:
-    """Returns about how many numbers the forward pass keeps for the backward one."""
+    """Returns the approximate number of activations that the forward pass keeps for the backward pass."""
     h = hparams
     positions = (source + target) * (8 * h.d_model + 2 * h.d_ff)
     scores = h.num_heads * (source * source + target * target + source * target)
@@ -267,6 +277,6 @@ def _activations(hparams: HParams, batch: int, source: int, target: int) -> floa
 
 
 def _ranks(number: int) -> Iterator[float]:
-    """Yields 1/2, 1/4, 3/4, 1/8, 5/8, ...: wherever it ends, spread over 0 to 1 (van der Corput)."""
+    """Yields 1/2, 1/4, 3/4, 1/8, 5/8, ...: any prefix is spread evenly over 0 to 1 (van der Corput)."""
     for n in range(1, number + 1):
         yield int(f"{n:b}"[::-1], 2) / 2 ** n.bit_length()

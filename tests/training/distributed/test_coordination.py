@@ -1,6 +1,6 @@
-"""Two machines train as one: here two processes on this one, which TensorFlow connects over the loopback.
+"""Training on two machines: here two processes, which TensorFlow connects over the loopback interface.
 
-They are started as a user would start them, by the same command with another TF_CONFIG each; those tests are slow.
+They are started like a user would start them: by the same command, each with another TF_CONFIG. These tests are slow.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from t2t_repro.training.distributed.rendezvous import Cluster
 MACHINE = CHECKOUT / "tests/helpers/worker_process.py"
 PATIENCE = 1200  # seconds for what takes ten: a process that hangs fails the test and does not hang it
 OPTIONS = TrainingOptions()
-STEPS = 400  # of a training that is disturbed
+STEPS = 400  # of a run that is interrupted
 
 
 class Ended(NamedTuple):
-    """What became of a machine's part."""
+    """The outcome of one machine's process."""
 
     code: int
     out: str
@@ -44,7 +44,7 @@ class Ended(NamedTuple):
 
 
 def start(data: str, output_dir: str, steps: int, ports: list[int], index: int = 0, **environment: str):
-    """The same command on every machine; alone where there is one port."""
+    """Starts the same command on every machine; with one port, on a single machine."""
     addresses = [f"localhost:{port}" for port in ports]
     config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
     command = [sys.executable, str(MACHINE), f"--problem={PROBLEM.name}", "--hparams=smallest", "--precision=float32"]
@@ -80,12 +80,12 @@ def last_line(machine: Ended) -> str:
 
 
 def weights(output_dir: str, step: int) -> dict[str, np.ndarray]:
-    """All of a checkpoint, but for the seconds that the training took."""
+    """Returns all variables of a checkpoint except the seconds of training."""
     return {name: value for name, value in values(Run.open(output_dir), step).items() if "spent" not in name}
 
 
 def wait_for_checkpoint(output_dir: str, machines: list[subprocess.Popen], steps: int = 0) -> None:
-    """Until there is one after more than so many steps."""
+    """Waits for a checkpoint after more than `steps` steps."""
     patience = time.monotonic() + PATIENCE
     index = Path(output_dir) / "checkpoints" / "checkpoint"
     while time.monotonic() < patience and all(machine.poll() is None for machine in machines):
@@ -96,9 +96,10 @@ def wait_for_checkpoint(output_dir: str, machines: list[subprocess.Popen], steps
 
 
 @pytest.mark.slow
-def test_two_machines_of_two_devices_train_as_one_of_one(data, tmp_path):
-    """Five updates of the same pairs, in four parts, each with its own dropout wherever it is computed; sums in another
-    order round otherwise. Only the chief writes, and scores.
+def test_two_machines_of_two_devices_equal_a_single_device(data, tmp_path):
+    """Takes five steps of the same pairs in four micro-batches, each with the same dropout on any device.
+
+    The order of sums changes rounding. Only the chief writes and scores.
     """
     alone, together = str(tmp_path / "ALONE"), str(tmp_path / "TOGETHER")
     machines = two(data, together, 5, REPLICAS="2", PART="500")
@@ -118,7 +119,7 @@ def test_two_machines_of_two_devices_train_as_one_of_one(data, tmp_path):
 
 @pytest.fixture(scope="module")
 def undisturbed(data, tmp_path_factory):
-    """All of the last checkpoint of two machines that nobody disturbed."""
+    """Returns the variables of the last checkpoint of two machines that were not interrupted."""
     output_dir = str(tmp_path_factory.mktemp("undisturbed") / "RUN")
     assert [machine.code for machine in end(*two(data, output_dir, STEPS))] == [0, 0]
     return weights(output_dir, STEPS)
@@ -128,7 +129,7 @@ def undisturbed(data, tmp_path_factory):
 @pytest.mark.parametrize(
     ("struck", "name", "number"), [(0, "the chief", signal.SIGINT), (1, "worker 1", signal.SIGTERM)]
 )
-def test_stopped_and_killed_and_continued_is_uninterrupted(data, tmp_path, undisturbed, struck, name, number):
+def test_stopped_killed_and_continued_equals_uninterrupted(data, tmp_path, undisturbed, struck, name, number):
     """A signal to one machine stops both after the same update, saved; it is killed in mid-run, and the other stops;
     at the end they have, to the bit, what two that nobody disturbed have.
     """
@@ -151,8 +152,8 @@ def test_stopped_and_killed_and_continued_is_uninterrupted(data, tmp_path, undis
     assert ended[left].code == 1 and time.monotonic() - killed < 60, ended[left].err
     assert f"continuing {output_dir} at step {reached}" in ended[0].err
     assert re.fullmatch(
-        rf"t2t-trainer: ({name} \(localhost:\d+\)|another machine) is gone; the last checkpoint is intact: "
-        "start all again by the same command",
+        rf"t2t-trainer: ({name} \(localhost:\d+\)|another machine) disconnected; the last checkpoint is intact: "
+        "restart all machines with the same command",
         last_line(ended[left]),
     )
 
@@ -164,12 +165,12 @@ def test_stopped_and_killed_and_continued_is_uninterrupted(data, tmp_path, undis
 
 
 @pytest.mark.slow
-def test_one_that_does_not_come(data, tmp_path):
+def test_a_missing_worker_process(data, tmp_path):
     output_dir = tmp_path / "RUN"
     (chief,) = end(start(data, str(output_dir), 5, free_ports(2), T2T_REPRO_START_SECONDS="2"))
     assert chief.code == 1 and not output_dir.exists()
     assert re.fullmatch(
-        r"t2t-trainer: worker 1 \(localhost:\d+\) did not come within 2 s; "
+        r"t2t-trainer: worker 1 \(localhost:\d+\) did not connect within 2 s; "
         "start the same command there, or correct TF_CONFIG",
         last_line(chief),
     )
@@ -182,15 +183,15 @@ def test_a_worker_without_the_data(data, tmp_path):
     chief = start(data, str(tmp_path / "RUN"), 5, ports, 0)
     worker = start(str(tmp_path / "elsewhere"), str(tmp_path / "OTHER"), 5, ports, 1)
     chief, worker = end(chief, worker)
-    message = f"no prepared data in {str(tmp_path / 'elsewhere' / PROBLEM.name)!r}, and the chief alone prepares; "
+    message = f"no prepared data in {str(tmp_path / 'elsewhere' / PROBLEM.name)!r}, and only the chief prepares data; "
     assert chief.code == worker.code == 1
     assert last_line(worker).startswith(f"t2t-trainer: {message}give a --data_dir that all machines share")
     assert message in last_line(chief) and "stopped: " in last_line(chief)
     assert not (tmp_path / "elsewhere").exists() and not (tmp_path / "OTHER").exists()
 
 
-def test_a_lost_machine_is_named():
-    """From the texts of TensorFlow 2.21, which names tasks."""
+def test_a_disconnected_machine_is_named():
+    """The error texts are those of TensorFlow 2.21, which name tasks."""
     cluster = Cluster(("a:1", "b:2", "c:3"), (("chief", 0), ("worker", 0), ("worker", 1)), index=1)
     for text, name in [
         ("tasks are unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:1\n", "worker 1 (c:3)"),
@@ -198,12 +199,12 @@ def test_a_lost_machine_is_named():
         ("Error reported from /job:worker/task:0: /job:chief/task:0", "the chief (a:1)"),
         ("Socket closed", "another machine"),
     ]:
-        with pytest.raises(ConnectionError, match=f"^{re.escape(name)} is gone; the last checkpoint is intact"):
+        with pytest.raises(ConnectionError, match=f"^{re.escape(name)} disconnected; the last checkpoint is intact"):
             with coordination.worker_failures_named(cluster):
                 raise tf.errors.UnavailableError(None, None, text)
 
 
-def test_other_errors_are_no_lost_machine():
+def test_other_errors_are_not_disconnections():
     two = Cluster(("a:1", "b:2"), (("worker", 0), ("worker", 1)))
     for cluster, error in [(two, tf.errors.InvalidArgumentError), (Cluster(), tf.errors.UnavailableError)]:
         with pytest.raises(error, match="shapes differ"), coordination.worker_failures_named(cluster):
@@ -212,13 +213,15 @@ def test_other_errors_are_no_lost_machine():
 
 def test_another_machine_only_reads_the_data(data, tmp_path):
     assert coordination.open_prepared(PROBLEM, data).shards("train")
-    with pytest.raises(FileNotFoundError, match="no prepared data in '.*/animals', and the chief alone prepares; give"):
+    with pytest.raises(
+        FileNotFoundError, match="no prepared data in '.*/animals', and only the chief prepares data; give"
+    ):
         coordination.open_prepared(PROBLEM, str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_must_be_the_same(trained, data):
-    """The set and the text; not the length of a file's path, nor how the run is stored."""
+def test_run_config(trained, data):
+    """The hyperparameter set and the text count; paths and storage do not."""
     prepared = coordination.open_prepared(PROBLEM, data)
     facts = coordination.run_config(trained, prepared, OPTIONS)
     assert (facts["problem"], facts["d_model"], facts["seed"], facts["precision"]) == ("animals", 16, 1, "float32")
@@ -231,7 +234,7 @@ def test_what_must_be_the_same(trained, data):
     assert coordination.run_config(longer, prepared, OPTIONS) != facts
 
 
-def test_one_machine_alone_stops_at_once():
+def test_a_single_machine_stops_immediately():
     caught: list[int] = []
     stop = coordination.CoordinatedStop(Cluster(), tf.distribute.get_strategy(), caught)
     assert not stop() and stop.signal == 0

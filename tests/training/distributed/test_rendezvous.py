@@ -1,4 +1,4 @@
-"""Machines that are to train together: what TF_CONFIG says, and their meeting. Here they are threads of one process."""
+"""Cluster configuration from TF_CONFIG, and the rendezvous of machines. Here they are threads of one process."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ FACTS = {"seed": 1, "d_model": 16, "learning": (1, 2)}
 
 
 def silent(line: str) -> None:
-    """A report that nobody reads."""
+    """A report function that discards its lines."""
 
 
 def cluster_of(number: int) -> list[Cluster]:
-    """So many machines, each as it sees itself."""
+    """Returns `number` machines, each with its own index."""
     addresses = tuple(f"localhost:{port}" for port in free_ports(number))
     tasks = tuple(("worker", index) for index in range(number))
     return [Cluster(addresses, tasks, index) for index in range(number)]
 
 
-def at_once(*parts: Callable[[], None]) -> list[str]:
-    """Runs each part in a thread of its own, and gives what each raised, as text."""
+def in_parallel(*parts: Callable[[], None]) -> list[str]:
+    """Runs each function in its own thread, and returns the errors as text."""
     raised = [""] * len(parts)
 
     def one(index: int) -> None:
@@ -52,7 +52,7 @@ def at_once(*parts: Callable[[], None]) -> list[str]:
 
 
 def part(cluster: Cluster, facts=None, prepare=lambda: None, seconds: float = 20) -> Callable[[], None]:
-    """A machine's part in a meeting, as the trainer plays it."""
+    """Takes part in a rendezvous as the trainer does."""
 
     def play() -> None:
         with Rendezvous(cluster, silent, seconds) as rendezvous:
@@ -74,7 +74,7 @@ def environment(monkeypatch, cluster, task) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker"}}'])
-def test_one_machine_alone(monkeypatch, text):
+def test_a_single_machine(monkeypatch, text):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     if text is not None:
         monkeypatch.setenv("TF_CONFIG", text)
@@ -111,35 +111,35 @@ def test_a_chief_is_before_the_workers(monkeypatch):
             {"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}},
             "two machines have one address",
         ),
-        ({"cluster": {"worker": ["a:1", "b"]}, "task": {"type": "worker", "index": 0}}, "'b' is no host:port"),
-        ({"cluster": {"worker": "a:1"}, "task": {"type": "worker", "index": 0}}, "'a' is no host:port"),
+        ({"cluster": {"worker": ["a:1", "b"]}, "task": {"type": "worker", "index": 0}}, "'b' is not host:port"),
+        ({"cluster": {"worker": "a:1"}, "task": {"type": "worker", "index": 0}}, "'a' is not host:port"),
         ({"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}, "'ps' is neither chief"),
     ],
 )
-def test_what_tf_config_cannot_mean(monkeypatch, config, message):
+def test_invalid_tf_config(monkeypatch, config, message):
     monkeypatch.setenv("TF_CONFIG", config if isinstance(config, str) else json.dumps(config))
     with pytest.raises(ValueError, match=rf"TF_CONFIG cannot be used \(.*{message}.*\); expected \{{\"cluster\""):
         Cluster.from_environment()
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan"])
-def test_a_time_to_start_that_is_none(monkeypatch, text):
+def test_invalid_start_seconds(monkeypatch, text):
     monkeypatch.setenv("T2T_REPRO_START_SECONDS", text)
-    with pytest.raises(ValueError, match=f"T2T_REPRO_START_SECONDS: '{text}' is no number of seconds above 0"):
+    with pytest.raises(ValueError, match=f"T2T_REPRO_START_SECONDS: '{text}' is not a number of seconds above 0"):
         Rendezvous(Cluster(), silent)
 
 
 # Rendezvous.
 
 
-def test_all_come_and_agree_and_leave_the_port_free():
+def test_all_connect_and_agree_and_free_the_port():
     machines = cluster_of(3)
-    assert at_once(*map(part, machines)) == ["", "", ""]
+    assert in_parallel(*map(part, machines)) == ["", "", ""]
     port = int(machines[0].addresses[0].rpartition(":")[2])
     socket.create_server(("", port)).close()
 
 
-def test_nobody_goes_on_before_the_chief_has_prepared():
+def test_workers_wait_until_the_chief_has_prepared():
     machines, order = cluster_of(3), []
 
     def prepare() -> None:
@@ -147,58 +147,59 @@ def test_nobody_goes_on_before_the_chief_has_prepared():
         order.append("chief")
 
     others = [part(machine, prepare=lambda: order.append("other")) for machine in machines[1:]]
-    assert at_once(part(machines[0], prepare=prepare), *others) == ["", "", ""]
+    assert in_parallel(part(machines[0], prepare=prepare), *others) == ["", "", ""]
     assert order == ["chief", "other", "other"]
 
 
-def test_a_worker_that_does_not_come():
+def test_a_missing_worker():
     machines, started = cluster_of(3), time.monotonic()
-    chief, worker = at_once(*(part(machine, seconds=1.5) for machine in machines[:2]))
+    chief, worker = in_parallel(*(part(machine, seconds=1.5) for machine in machines[:2]))
     name = machines[0].name(2)
-    assert chief == f"{name} did not come within 2 s; start the same command there, or correct TF_CONFIG"
+    assert chief == f"{name} did not connect within 2 s; start the same command there, or correct TF_CONFIG"
     assert worker == f"{machines[0].name(0)} stopped: {chief}"
     assert time.monotonic() - started < 10
 
 
-def test_a_chief_that_does_not_come():
+def test_a_missing_chief():
     machines = cluster_of(2)
-    (worker,) = at_once(part(machines[1], seconds=1))
-    assert worker.startswith(f"{machines[0].name(0)} was not to be reached within 1 s; start the same command there")
+    (worker,) = in_parallel(part(machines[1], seconds=1))
+    assert worker.startswith(f"{machines[0].name(0)} could not be reached within 1 s; start the same command there")
 
 
 def test_another_command_on_another_machine():
     machines = cluster_of(2)
-    chief, worker = at_once(part(machines[0]), part(machines[1], {**FACTS, "d_model": 17}))
-    assert worker.startswith(f"d_model is 17 on {machines[0].name(1)} and 16 on the chief; start all by one command")
+    chief, worker = in_parallel(part(machines[0]), part(machines[1], {**FACTS, "d_model": 17}))
+    remedy = "start all machines with the same command"
+    assert worker.startswith(f"d_model is 17 on {machines[0].name(1)} and 16 on the chief; {remedy}")
     assert chief == f"{machines[0].name(1)} stopped: {worker}"
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_the_reason_of_one_is_told_to_all(failing):
+def test_the_reason_of_one_machine_reaches_all(failing):
     machines = cluster_of(3)
 
     def fail() -> None:
         raise ValueError("the text is damaged")
 
-    raised = at_once(*(part(each, **({"prepare": fail} if each.index == failing else {})) for each in machines))
+    raised = in_parallel(*(part(each, **({"prepare": fail} if each.index == failing else {})) for each in machines))
     assert raised.pop(failing) == "the text is damaged"
     assert all("stopped: the text is damaged" in reason for reason in raised)
 
 
 def test_a_machine_that_vanishes():
-    """As a killed process does: its side of the connection is closed, and nothing said."""
+    """A killed process closes its connection without a message."""
     machines = cluster_of(2)
 
     def vanish() -> None:
         with Rendezvous(machines[1], silent, 20) as rendezvous:
-            rendezvous.wait_for_chief()  # before, it might be started again
+            rendezvous.wait_for_chief()  # before that, it could still be restarted
             rendezvous._close()
 
-    chief, _ = at_once(part(machines[0]), vanish)
-    assert chief == f"{machines[0].name(1)} is gone; see what it said, and start all again"
+    chief, _ = in_parallel(part(machines[0]), vanish)
+    assert chief == f"{machines[0].name(1)} disconnected; check its log, then restart all machines"
 
 
-def test_a_stranger_and_a_worker_started_again_do_no_harm():
+def test_unknown_peers_and_restarted_workers():
     machines = cluster_of(3)
     port = int(machines[0].addresses[0].rpartition(":")[2])
 
@@ -214,7 +215,7 @@ def test_a_stranger_and_a_worker_started_again_do_no_harm():
 
     def strangers_first() -> None:
         hello = json.dumps({"worker": 1, "cluster": machines[0].addresses}).encode()
-        knock(hello + b"\n").close()  # killed, and started again below
+        knock(hello + b"\n").close()  # killed, and restarted below
         with knock(b"GET / HTTP/1.1\r\n\r\n"), knock(b"[1]\n"), knock(b'{"worker": "x"}\n'):
             part(machines[2])()
 
@@ -222,28 +223,28 @@ def test_a_stranger_and_a_worker_started_again_do_no_harm():
         time.sleep(0.5)
         part(machines[1])()
 
-    assert at_once(part(machines[0]), strangers_first, again) == ["", "", ""]
+    assert in_parallel(part(machines[0]), strangers_first, again) == ["", "", ""]
 
 
 def test_other_clusters(monkeypatch):
     machines = cluster_of(2)
     (port,) = free_ports(1)
     other = Cluster((machines[0].addresses[0], f"localhost:{port}"), machines[1].tasks, 1)
-    chief, worker = at_once(part(machines[0]), part(other, seconds=5))
-    assert chief.startswith("TF_CONFIG names ['localhost:") and chief.endswith("; give all the same cluster")
+    chief, worker = in_parallel(part(machines[0]), part(other, seconds=5))
+    assert chief.startswith("TF_CONFIG names ['localhost:") and chief.endswith("; give all machines the same cluster")
     assert "stopped: TF_CONFIG names" in worker
 
 
-def test_a_port_that_is_taken():
+def test_a_port_in_use():
     machines = cluster_of(2)
     port = int(machines[0].addresses[0].rpartition(":")[2])
     with socket.create_server(("", port)):
-        (chief,) = at_once(part(machines[0]))
-    assert chief.startswith(f"cannot listen on port {port} as TF_CONFIG has it (Address already in use)")
+        (chief,) = in_parallel(part(machines[0]))
+    assert chief.startswith(f"cannot listen on port {port} from TF_CONFIG (Address already in use)")
 
 
-def test_what_takes_too_long_is_ended():
-    """Even what lets no other thread run, as TensorFlow's connecting: a lock of the interpreter held in C."""
+def test_watchdog_ends_a_slow_block():
+    """Also if no other thread can run, because C code holds the interpreter lock, like TensorFlow while it connects."""
     program = (
         "import ctypes; from t2t_repro.training.distributed.rendezvous import watchdog\n"
         "with watchdog(60, 'not said'): pass\n"

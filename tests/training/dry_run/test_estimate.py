@@ -1,4 +1,4 @@
-"""The dry run: what arithmetic fixes of it, that it leaves no trace, and each way not to fit."""
+"""The dry run: computed estimates, no traces on disk, and each reason not to fit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from t2t_repro.training.dry_run.profiler import Profiler
 
 
 def files(folder: str) -> dict[str, tuple[int, int]]:
-    """Size and time of every file below."""
+    """Returns size and time of every file below `folder`."""
     found = [Path(root, name) for root, _, names in os.walk(folder) for name in names if name != ".lock"]
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
 
@@ -43,7 +43,7 @@ def small_on_one_replica(monkeypatch):
 
 
 def sampler(model, run, dataset):
-    """In the place of the real one, which the command line gives: its first call takes longer, as a graph's does."""
+    """Replaces the sampler of the command line. Its first call takes longer, like that of a graph."""
     pauses = iter((0.3, 0.1))
     return lambda: time.sleep(next(pauses))
 
@@ -53,7 +53,7 @@ reports: list[str] = []  # of the dry run `estimated`
 
 @pytest.fixture(scope="module")
 def estimated(data, tmp_path_factory):
-    """A dry run: its estimate, its lines, and the data before and after."""
+    """Returns a dry run's estimate and lines, and the data before and after."""
     lines: list[str] = []
     reports.clear()
     before, folder = files(data), str(tmp_path_factory.mktemp("estimated") / "RUN")
@@ -68,7 +68,7 @@ def estimated(data, tmp_path_factory):
     return found, lines, folder, before
 
 
-def test_it_writes_nothing(estimated, data):
+def test_dry_run_writes_nothing(estimated, data):
     _, _, folder, before = estimated
     assert not os.path.exists(folder) and files(data) == before
 
@@ -87,8 +87,8 @@ def test_each_measurement_is_reported_before_it_is_made(estimated):
 
 
 @pytest.mark.slow
-def test_what_xla_will_take(estimated, data, tmp_path, monkeypatch):
-    """Each shape that is to come is compiled once."""
+def test_compilation_time_of_xla(estimated, data, tmp_path, monkeypatch):
+    """Each remaining shape is compiled once."""
     made, lines = [], []
     options = replace(FLOAT32, checkpoint_steps=4, jit_compile=True)
     monkeypatch.setattr(estimate, "Profiler", lambda *arguments: made.append(Profiler(*arguments)) or made[-1])
@@ -100,8 +100,8 @@ def test_what_xla_will_take(estimated, data, tmp_path, monkeypatch):
     assert found.flops == estimated[0].flops and found.seconds_per_step < there.compiling
 
 
-def test_counts_are_those_of_the_training(estimated, trained):
-    """Updates an epoch, FLOPs of them all, and the checkpoints' disk, beside what the real one left."""
+def test_counts_equal_those_of_training(estimated, trained):
+    """Compares steps per epoch, FLOPs of all steps, and disk space of checkpoints with a real run."""
     found, _, _, _ = estimated
     epoch = list(trained_elements(trained))
     assert (found.steps, found.steps_per_epoch) == (8, len(epoch))
@@ -122,7 +122,7 @@ def trained_elements(trained: Run):
     return input_pipeline.training_batches(shards, TINY.batch_tokens, 1, 0).as_numpy_iterator()
 
 
-def test_time_is_put_together_from_its_parts(estimated):
+def test_time_is_the_sum_of_its_parts(estimated):
     found, _, _, _ = estimated
     updating = found.startup_seconds + 8 * found.seconds_per_step
     samples = found.sampling_seconds + 2 * found.evaluation_seconds
@@ -140,7 +140,7 @@ def test_long_steps_are_estimated_without_samples(data, tmp_path, monkeypatch):
     assert found.sampling_seconds == 0 < found.evaluation_seconds
 
 
-def test_what_it_shows(estimated):
+def test_printed_lines(estimated):
     _, lines, _, _ = estimated
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
@@ -148,12 +148,12 @@ def test_what_it_shows(estimated):
     assert f"parameters  {TINY.num_parameters(PROBLEM.vocab_size):,} with 330 subwords" in text and "paper" not in text
     assert "2,000 tokens per side, in parts of 1,000; the longer side of each part:" in lines
     assert "epoch       3 steps; 8 to do" in lines
-    named = [line.split()[0] for line in lines if line[:1].strip()]  # a line that is wrapped goes on indented
+    named = [line.split()[0] for line in lines if line[:1].strip()]  # continuation lines are indented
     assert named[-7:] == "epoch speed time worst memory disk cost".split()
 
 
-def test_a_run_that_is_there_is_left_as_it_is(trained, data, tmp_path, monkeypatch):
-    """And it is told what that has still to do: nothing; the time of it is not measured here."""
+def test_an_existing_run_is_unchanged(trained, data, tmp_path, monkeypatch):
+    """A finished run has no steps left. This does not test the time."""
     folder = shutil.copytree(trained.directory, str(tmp_path / "RUN"))
     before = files(folder)
     profilers = []
@@ -174,8 +174,8 @@ class Stop(Exception):
     pass
 
 
-def test_the_worst_is_the_longest_that_may_come(data, monkeypatch):
-    """Where the window is a part of the data, a part full of its longest pairs; else the longest that is there."""
+def test_the_worst_micro_batch_has_the_longest_pairs(data, monkeypatch):
+    """If the window is only part of the data, it is full of the longest pairs; else it is the largest of the window."""
     dataset = Dataset.open(os.path.join(data, PROBLEM.name))
     run = Run("", PROBLEM, replace(TINY, train_steps=100), data, 1, "float32", "")
     whole = Profiler(run, dataset, PROBLEM.vocab_size)
@@ -188,11 +188,11 @@ def test_the_worst_is_the_longest_that_may_come(data, monkeypatch):
     assert sampled._worst() == (1_000 // max(longest), *longest)
 
 
-def test_ranks_are_spread_wherever_they_end():
+def test_any_prefix_of_ranks_is_evenly_spread():
     assert list(profiler._ranks(7)) == [1 / 2, 1 / 4, 3 / 4, 1 / 8, 5 / 8, 3 / 8, 7 / 8]
 
 
-def test_the_papers_figures_stand_beside_its_own_sets_alone():
+def test_the_papers_figures_appear_only_with_its_own_hyperparameter_sets():
     base, big = HPARAMS["base"], HPARAMS["big"]
     assert estimate._papers(base, "millions") == "; the paper prints 65 million"
     assert estimate._papers(replace(base, train_steps=200), "flops") == "; Table 2: 3.3e+18 in 100,000"
@@ -201,11 +201,11 @@ def test_the_papers_figures_stand_beside_its_own_sets_alone():
         assert estimate._papers(other, "millions") == estimate._papers(other, "flops") == ""
 
 
-# What does not fit.
+# Runs that do not fit.
 
 
 def test_data_that_is_not_prepared_is_replaced_by_assumed_lengths(tmp_path, monkeypatch, estimated):
-    """All that follows from the set is as with the data; nothing is written."""
+    """Estimates that depend only on the hyperparameter set are as with the data; nothing is written."""
     monkeypatch.setattr(profiler, "TIMED_SECONDS", 0.2)
     monkeypatch.setattr(assumed_data, "PAIRS", 2_000)
     lines: list[str] = []
@@ -222,7 +222,7 @@ def test_data_that_is_not_prepared_is_replaced_by_assumed_lengths(tmp_path, monk
     assert found.evaluation_seconds == found.sampling_seconds == 0
 
 
-def test_assumed_lengths_are_those_of_the_page(monkeypatch):
+def test_assumed_lengths_match_the_documentation(monkeypatch):
     with assumed_data.assumed(replace(PROBLEM, max_length=100)) as dataset:
         (window,) = input_pipeline.windows(dataset.shards("train"), 25_000, 1, 0)
         folder = dataset.directory
@@ -233,7 +233,7 @@ def test_assumed_lengths_are_those_of_the_page(monkeypatch):
     assert (ids.min(), ids.max()) == (3, PROBLEM.vocab_size - 1)
 
 
-def test_a_run_is_not_continued_without_its_data(trained, tmp_path):
+def test_an_existing_run_needs_its_data(trained, tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no prepared data .*; make it with t2t-datagen"):
         dry_run(PROBLEM, TINY, str(tmp_path), trained.directory)
 
@@ -249,10 +249,10 @@ def test_a_busy_machine_is_reported(data, tmp_path, monkeypatch, slowed, words):
     assert (words in speed) and ("meanwhile" in speed) is bool(words)
 
 
-def test_a_run_that_another_trainer_is_at(trained, data, tmp_path):
+def test_a_run_with_another_trainer(trained, data, tmp_path):
     folder = shutil.copytree(trained.directory, str(tmp_path / "RUN"))
     with FileLock(os.path.join(folder, ".lock")):
-        with pytest.raises(ValueError, match="another t2t-trainer is at work in .*RUN'"):
+        with pytest.raises(ValueError, match="another t2t-trainer is running in .*RUN'"):
             dry_run(PROBLEM, TINY, data, folder, FLOAT32)
 
 
@@ -263,18 +263,19 @@ def test_out_of_memory(data, tmp_path, monkeypatch):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 
     monkeypatch.setattr(Profiler, "measure", full)
-    with pytest.raises(ValueError, match="does not fit: out of memory in the evaluation; take a smaller set"):
+    message = "does not fit: out of memory in the evaluation; use a smaller hyperparameter set"
+    with pytest.raises(ValueError, match=message):
         dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), show=lambda line: None)
 
 
 def test_dry_run_continues_with_smaller_microbatches(data, tmp_path, monkeypatch, estimated):
-    """A step is two micro-batches of some forty pairs, unless memory runs out."""
+    """A step has two micro-batches of about forty pairs, unless memory runs out."""
     refuse_parts(monkeypatch, more_than=40)
     lines: list[str] = []
     found = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), FLOAT32, show=lines.append)
     shown = " ".join(lines)
     assert re.search(
-        r"out of memory on a micro-batch of \d+ x 13 x 16 .* once more with\s+micro-batches of 500 tokens", shown
+        r"out of memory on a micro-batch of \d+ x 13 x 16 .* retrying with\s+micro-batches of 500 tokens", shown
     )
     assert found.flops == pytest.approx(estimated[0].flops, rel=0.05)
 
@@ -304,7 +305,7 @@ def test_too_little_disk(data, estimated, tmp_path, monkeypatch):
         ),
     ],
 )
-def test_what_the_kernel_does_without_a_word_is_told(child, code, error):
+def test_silent_death_of_a_child_is_explained(child, code, error):
     source = (
         "import os, sys\nfrom absl import flags\nfrom t2t_repro.cli import launcher\n"
         f"def body():\n    value, again = launcher.continue_in_child(1)\n    {child}\n"
@@ -317,7 +318,7 @@ def test_what_the_kernel_does_without_a_word_is_told(child, code, error):
 
 @pytest.mark.slow
 def test_on_two_replicas(estimated, data, tmp_path, monkeypatch):
-    """Both CPUs of these tests, one part each: the same updates of the same cost."""
+    """Both CPUs of these tests compute one micro-batch each: the same steps at the same cost."""
     monkeypatch.undo()
     monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)
     lines: list[str] = []
@@ -330,7 +331,7 @@ def test_on_two_replicas(estimated, data, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_from_the_command_line(tmp_path):
-    """The built-in problem, as a user would: estimated without data and with it, and nothing there afterwards."""
+    """Estimates the built-in problem as a user would, without and with data, and leaves nothing behind."""
     data = [f"--data_dir={tmp_path}/data", "--problem=translate_ende_cldr"]
     command = ["-m", "t2t_repro.bin.t2t_trainer", *data, "--hparams=tiny", "--output_dir=RUN", "--dry_run"]
     unprepared = in_a_process(*command, cwd=tmp_path)
