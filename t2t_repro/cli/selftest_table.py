@@ -1,4 +1,4 @@
-"""What t2t-selftest prints: the result of the self-test as text, its options as flags."""
+"""The output of t2t-selftest: the result of the self-test as text, with options as flags."""
 
 from __future__ import annotations
 

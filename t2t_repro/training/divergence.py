@@ -19,7 +19,7 @@ from t2t_repro.training.metrics import Step
 
 WINDOW = 100  # steps over which the loss is averaged: between batches of different lengths it differs by several nats
 MAX_SKIPPED = 20  # consecutive steps without a finite gradient; a loss scale falls from 2^15 to 1 in fifteen
-WARM_UP_SHARE = 4  # a quarter of the warm-up brings a model below the unigram entropy; it took a twelfth on newstest
+WARM_UP_SHARE = 4  # after a quarter of the warm-up a model is below the unigram entropy; newstest took a twelfth
 MARGIN = 0.5  # nats below the unigram entropy: a model that reached this and is above the entropy again has diverged
 
 
@@ -74,7 +74,7 @@ class LossMonitor:
             if last >= self._first:
                 self._warn(step, f"the loss has not fallen: {self._first:.2f} nats at first, now {last:.2f}")
             self._first = None
-        if not self._judged and step >= max(WINDOW, self._run.hparams.warmup_steps / WARM_UP_SHARE):
+        if not self._judged and step >= WINDOW + self._run.hparams.warmup_steps / WARM_UP_SHARE:
             self._judged = True
             if mean > entropy:
                 context = f"single target tokens without any context have {entropy:.2f}"
