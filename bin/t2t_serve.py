@@ -70,6 +70,9 @@ def serve() -> None:
     for package, distribution in (("aiohttp", "aiohttp"), ("prometheus_client", "prometheus-client")):
         if importlib.util.find_spec(package) is None:
             raise ValueError(f"{distribution} is not installed; install it with: pip install 't2t_repro[serve]'")
+    from t2t_repro.training.memory import one_heap
+
+    one_heap()
     launcher.load_tensorflow()
     from t2t_repro.inference.parallel import num_parallel_batches, set_batches, set_threads
     from t2t_repro.serving.app import Settings
