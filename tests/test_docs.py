@@ -96,7 +96,7 @@ def test_flags_in_prose_are_real():
 def test_tutorial_gives_the_number_of_gradients_that_stop_training():
     words = {10: "ten", 20: "twenty"}
     text = " ".join((CHECKOUT / "docs" / "tutorial.md").read_text("utf-8").split())
-    assert f"{words[divergence.SKIPPED]} gradients in a row are not" in text
+    assert f"{words[divergence.MAX_SKIPPED]} gradients in a row are not" in text
 
 
 def test_links_have_a_target():

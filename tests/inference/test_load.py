@@ -51,7 +51,7 @@ def test_ensemble_requires_one_vocabulary(runs, tmp_path):
     learn_vocabulary([source for source, _ in train_pairs()], vocabulary, "bpe", 300)
     run = Run(str(tmp_path / "other"), PROBLEM, SMALL, "", 1, "float32", Vocabulary(vocabulary).sha256)
     run.start(vocabulary)
-    with pytest.raises(ValueError, match=r"other' has another vocabulary than .*1' \(SHA-256 differs\); runs decode"):
+    with pytest.raises(ValueError, match=r"other' has another vocabulary than .*1' \(SHA-256 differs\); runs form"):
         t2t_repro.load([runs[0], run.directory])
 
 
@@ -79,7 +79,7 @@ def test_errors_of_loading_and_of_arguments(exported, tmp_path):
     with pytest.raises(ValueError, match="is an export, which has no checkpoints to average"):
         t2t_repro.load(exported, average_checkpoints=5)
     for options in ({"int8": True}, {"precision": "float32"}):
-        with pytest.raises(ValueError, match="is an export, which whose precision is fixed; load the run instead"):
+        with pytest.raises(ValueError, match="is an export, whose precision is fixed; load the run instead"):
             t2t_repro.load(exported, **options)
     model = t2t_repro.load(exported)
     with pytest.raises(ValueError, match="n_best must be at least 1 and at most the beam size 2, got 3"):

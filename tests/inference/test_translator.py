@@ -236,7 +236,8 @@ def test_wrong_arguments_of_sampling(translator, arguments, message):
 )
 def test_single_string_is_refused(translator, call, name):
     """Python would iterate over its characters."""
-    with pytest.raises(ValueError, match=f"^{name} must be a list of strings. Received: one string, '12'; give a list"):
+    message = f"^{name} must be a list of strings. Received: one string, '12'; wrap it in a list"
+    with pytest.raises(ValueError, match=message):
         call(translator)
 
 

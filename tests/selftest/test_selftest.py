@@ -105,7 +105,10 @@ def test_json_is_one_object_without_importing_tensorflow(monkeypatch, program):
         "export in another process",
     ]
     assert all(line.startswith("[") for line in err.splitlines())
-    source = "from t2t_repro.selftest import selftest, table; import sys; print('tensorflow' in sys.modules)"
+    source = (
+        "from t2t_repro.cli import selftest_table; from t2t_repro.selftest import selftest; "
+        "import sys; print('tensorflow' in sys.modules)"
+    )
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
     assert subprocess.check_output([sys.executable, "-c", source], env=environment, text=True) == "False\n"
 
@@ -181,7 +184,7 @@ def test_a_check_that_fails_or_raises_is_reported(monkeypatch, task, outcome, fa
 
 def test_a_task_that_raises_is_one_line():
     with Child() as process:
-        assert process.do("table.nothing").error.startswith("AttributeError: module ")
+        assert process.do("speed.nothing").error.startswith("AttributeError: module ")
         assert process.do("child.run_nothing").value is None  # the same process still answers
 
 

@@ -20,7 +20,7 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference.ensemble import FixedEnsemble
 from t2t_repro.inference.translator import Translator
-from t2t_repro.model import kernels
+from t2t_repro.model import random_masks
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.parsing.constrained_decoding import ParseConstraint
 from t2t_repro.training.optimizer import Adam
@@ -161,7 +161,7 @@ def test_few_copies_wait_for_a_micro_batch():
 
 def test_a_seed_mixed_on_the_device_is_found(monkeypatch):
     """Exclusive or of int32 only has a GPU kernel: each mask would wait for a copy of its seed."""
-    monkeypatch.setattr(kernels.ops, "add", kernels.ops.bitwise_xor)
+    monkeypatch.setattr(random_masks.ops, "add", random_masks.ops.bitwise_xor)
     copies = traced_step("bfloat16", 1, "sinusoid", 1).copies("to_host")
     assert copies[Copy("BitwiseXor", "StatelessRandomUniformFullInt", "seed", "int32")] == MASKS
 
