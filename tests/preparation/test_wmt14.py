@@ -35,12 +35,15 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 
 
 @pytest.fixture
-def raw(archives, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def raw(archives, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the archives, whose sums stand for the real ones."""
+    from tensorflow_datasets.core.download import checksums
+
     folder = tmp_path / "raw"
     shutil.copytree(archives[0], folder)
     monkeypatch.setattr(downloads, "_sums", sums(archives[0]))
-    return folder
+    yield folder
+    checksums.get_all_url_infos.cache_clear()  # each DownloadManager writes its sums into this cached dictionary
 
 
 def problem(language: str, raw_dir: Path | None = None) -> Problem:
