@@ -87,7 +87,7 @@ setup(
             "hypothesis>=6.100",
             "mypy>=2.4",
             "pytest>=8.2",
-            "pytest-xdist>=3.8",  # two processes take 0.6 of the time of one on two cores
+            "pytest-xdist>=3.8",  # most tests use one core: two processes use both
             "ruff>=0.17.5",
             "selenium>=4.51",  # drives the system's chromium, if installed
         ],
