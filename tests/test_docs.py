@@ -28,7 +28,7 @@ FLAGS = {
     for file in (CHECKOUT / "bin").glob("t2t_*.py")
 }
 # of all, of tensorboard, of Beam, of mkdocs
-OTHERS = {"--help", "--version", "--logdir", "--runner", "--strict"}
+OTHERS = {"--dist", "--help", "--version", "--logdir", "--runner", "--strict"}
 # Declared by a page itself, or not by this project alone.
 ELSEWHERE = {"translate_numbers", "translate_sagas"}
 
