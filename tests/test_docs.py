@@ -27,7 +27,7 @@ FLAGS = {
     file.stem.replace("_", "-"): importlib.import_module(f"t2t_repro.bin.{file.stem}").FLAGS
     for file in (CHECKOUT / "bin").glob("t2t_*.py")
 }
-# of all, of tensorboard, of Beam, of mkdocs
+# Flags of every program, and of tensorboard, Beam, mkdocs and pytest-xdist.
 OTHERS = {"--dist", "--help", "--version", "--logdir", "--runner", "--strict"}
 # Declared by a page itself, or not by this project alone.
 ELSEWHERE = {"translate_numbers", "translate_sagas"}
