@@ -227,7 +227,7 @@ def test_slow_body():
     async def ask(client):
         async def drip():
             yield b'{"instances"'
-            await asyncio.sleep(5)
+            await asyncio.sleep(30)
             yield b': ["a"]}'
 
         started = time.monotonic()
@@ -235,7 +235,7 @@ def test_slow_body():
             return response.status, await response.json(), time.monotonic() - started
 
     status, found, seconds = served(ask, body_seconds=0.2)
-    assert (status, found) == (408, {"error": "the body arrived too slowly"}) and seconds < 4
+    assert (status, found) == (408, {"error": "the body arrived too slowly"}) and seconds < 20
 
 
 def test_incomplete_and_invalid_heads():
@@ -330,7 +330,7 @@ def test_request_waits_for_others_up_to_the_limit():
         return time.monotonic() - started
 
     seconds = served(ask, model=model, batch_seconds=0.3)
-    assert model.calls == [("serving_default", 5), ("serving_default", 1)] and 0.25 < seconds < 3
+    assert model.calls == [("serving_default", 5), ("serving_default", 1)] and 0.25 < seconds < 20
 
 
 def test_other_options_need_another_batch():

@@ -91,7 +91,7 @@ def health(port):
 
 
 def test_clients_with_persistent_connections_lose_no_request(start):
-    process, port = start("slow", drain_seconds=1.5, stop_seconds=5)
+    process, port = start("slow", drain_seconds=1.5, stop_seconds=30)
     clients = [Client(port) for _ in range(24)]
     for client in clients:
         client.start()
@@ -110,14 +110,14 @@ def test_clients_with_persistent_connections_lose_no_request(start):
     out, err = process.communicate(timeout=30)
     seconds = time.monotonic() - started
     clients[0].join()
-    assert process.returncode == 143 and 1.5 <= seconds < 6
+    assert process.returncode == 143 and 1.5 <= seconds < 20
     assert len(clients[0].lost) <= 1  # connected while the last connections were closed
     assert sum(client.answered for client in clients) <= int(out)
     assert "requests are accepted for 1.5 s more" in err
 
 
 def test_connections_without_a_request_are_closed(start):
-    process, port = start("slow", drain_seconds=0.2)
+    process, port = start("slow", drain_seconds=0.2, stop_seconds=30)
     idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
     idle[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
     assert b"200 OK" in idle[0].recv(1_000)
@@ -125,11 +125,11 @@ def test_connections_without_a_request_are_closed(start):
     started = time.monotonic()
     process.send_signal(signal.SIGTERM)
     for each in idle:
-        each.settimeout(10)
+        each.settimeout(20)
         assert each.recv(1_000) == b""
         each.close()
     process.communicate(timeout=30)
-    assert process.returncode == 143 and time.monotonic() - started < 5
+    assert process.returncode == 143 and time.monotonic() - started < 20
 
 
 def test_process_ends_whatever_runs(start):
@@ -143,7 +143,7 @@ def test_process_ends_whatever_runs(start):
     assert (response.status, json.load(response)) == (503, {"error": "the server is stopping"})
     connection.close()
     _, err = process.communicate(timeout=30)
-    assert process.returncode == 143 and time.monotonic() - started < 10
+    assert process.returncode == 143 and time.monotonic() - started < 20
     assert err.endswith("exiting while the model is still running\n")
 
 
