@@ -10,6 +10,7 @@ trains on more padding than another, and a comparison is one of steps, not of bu
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,7 @@ def make(shape: Shape, updates: int, seed: int = 1) -> list[list[Part]]:
 
 
 def save(path: str, updates: list[list[Part]]) -> None:
-    arrays = {
+    arrays: dict[str, Any] = {
         f"{side}-{u}-{p}": ids
         for u, parts in enumerate(updates)
         for p, part in enumerate(parts)

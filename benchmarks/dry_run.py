@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -49,7 +50,7 @@ def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
     # only the last checkpoint: time between checkpoints would not be training time
     options = dataclasses.replace(options, checkpoint_minutes=1e6)
     run = train(*where, options, prepare=prepare, sampler=Sampler, report=_say)
-    return {"seconds": run.training.seconds, "peak_bytes": hardware.peak_bytes()}
+    return {"seconds": run.training.seconds or math.nan, "peak_bytes": hardware.peak_bytes() or math.nan}
 
 
 def _say(line: str) -> None:
@@ -61,7 +62,7 @@ def in_a_process(kind: str, given: list[str]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.dry_run", *given, f"--kind={kind}", f"--output_dir={folder}/run"]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.rstrip("\n").rpartition("\n")[2])  # type: ignore[no-any-return]
+    return json.loads(done.stdout.rstrip("\n").rpartition("\n")[2])
 
 
 def row(estimate: dict[str, float], training: dict[str, float]) -> str:

@@ -145,7 +145,7 @@ def moment(folder: str) -> str:
 
 def result(folder: str) -> dict[str, str]:
     with open(os.path.join(folder, RESULT), encoding="utf-8") as file:
-        return json.load(file)  # type: ignore[no-any-return]
+        return json.load(file)
 
 
 def compare(expected: dict[str, str], folder: str) -> None:

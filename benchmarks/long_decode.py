@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from benchmarks.serve import ROOT, resident
-from t2t_repro.files import sha256
+from t2t_repro.io import sha256
 
 WORDS = ("$", "12", "1,234.50", "Germany", "January", "5", "years", "and", "kilometers", "Friday", "half", "past")
 
@@ -97,7 +97,7 @@ def main() -> None:
         done = size(whole)
         early = max(held for share, held in memory if share <= 0.1 * done / size(source))
         late = max(held for _, held in memory)
-        same = sha256(whole) == sha256(pieces)
+        same = sha256(str(whole)) == sha256(str(pieces))
         outcome = "the same bytes" if same else "DIFFERENT BYTES"
         print(f"{arguments.lines:,} lines, killed {arguments.kills} times: {outcome}")
         print(f"resident memory: {early:,.0f} MB in the first tenth, {late:,.0f} MB at most")

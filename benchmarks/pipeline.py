@@ -45,14 +45,13 @@ def write_shards(folder: str, pairs: int, vocab_size: int, seed: int = 1) -> lis
 
 def alone(shards: Sequence[str], batch_tokens: int) -> tuple[float, int, np.ndarray]:
     """Returns, for one epoch without training: pairs per second; the real tokens of both sides, and (B, M, L) of all
-    parts
-    [N, 3]."""
+    parts [N, 3]."""
     from t2t_repro.data.input_pipeline import training_batches
 
     start, real, sizes = time.perf_counter(), 0, []
     for element in training_batches(shards, batch_tokens, seed=1, epoch=0):
         sizes.append(element["sizes"].numpy())
-        real += sum(np.count_nonzero(element[side].numpy()) for side in ("inputs", "targets"))
+        real += sum(int(np.count_nonzero(element[side].numpy())) for side in ("inputs", "targets"))
     seconds, sizes_N3 = time.perf_counter() - start, np.concatenate(sizes)
     return sizes_N3[:, 0].sum() / seconds, real, sizes_N3[sizes_N3[:, 0] > 0]
 
@@ -109,8 +108,8 @@ def main() -> None:
             + "|"
         )
         for tokens in sorted({*FILL_TOKENS, *(shape.batch_tokens for shape in shapes)}):
-            rates[tokens], *parts = alone(shards, tokens)
-            print(f"| {tokens:,} | {padding(*parts)} |", flush=True)
+            rates[tokens], real, sizes_N3 = alone(shards, tokens)
+            print(f"| {tokens:,} | {padding(real, sizes_N3)} |", flush=True)
         print("\n| model | share of a step spent waiting | pairs/s: alone over while training |\n|---|---|---|")
         for shape in shapes:
             waiting, rate = while_training(shards, shape, arguments.precision, arguments.updates)

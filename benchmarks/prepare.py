@@ -101,7 +101,7 @@ def prepare_once(source: str, target: str, vocab_size: int, processes: int, lear
         encode(*arguments)
         marks.append(("encoding", time.perf_counter()))
 
-    module.Preparation._encode_train = timed  # type: ignore[method-assign]
+    module.Preparation._encode_train = timed  # type: ignore[method-assign, assignment]
     one = Generated(lambda: iter([("one", "pair")]))  # WMT14 has its own validation text
     text = TextFiles(source, target)
     problem = Problem(name="measured", description="", train=(text,), validation=(one,), vocab_size=vocab_size)

@@ -77,7 +77,7 @@ class Worker:
         self.contestant, self.log = contestant, tempfile.TemporaryFile("w+")  # noqa: SIM115
         quiet = {"PYTHONWARNINGS": "ignore", "TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
         self.process = subprocess.Popen(
-            [python, "-m", f"benchmarks.workers.{contestant.worker}"] + [*arguments, f"--mode={contestant.mode}"],
+            [str(python), "-m", f"benchmarks.workers.{contestant.worker}", *arguments, f"--mode={contestant.mode}"],
             cwd=ROOT,
             env=os.environ | quiet,
             stdin=subprocess.PIPE,
@@ -98,7 +98,8 @@ class Worker:
         self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout, self.log):
-            stream.close()
+            if stream:
+                stream.close()
 
     def _ask(self, line: str) -> dict[str, float]:
         with contextlib.suppress(BrokenPipeError):  # then it gives no answer either
@@ -106,6 +107,7 @@ class Worker:
         return self._answer()
 
     def _answer(self) -> dict[str, float]:
+        assert self.process.stdout  # a pipe
         line = self.process.stdout.readline()
         if not line:
             self.log.seek(0)

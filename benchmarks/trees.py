@@ -14,6 +14,7 @@ Prints the median of `--rounds`, and what a preparation's passes cost both ways.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import statistics
 import tempfile
@@ -45,8 +46,17 @@ def ways(path: str, folder: str, processes: int) -> Iterator[tuple[str, Callable
     corpus, text = Trees(path, by_parser=True), os.path.join(folder, "trees.tsv")
     yield "parsing", lambda: sum(1 for _ in map(pair, read(corpus)))
     for number in sorted({1, processes}):
-        yield f"linearizing, {number}", lambda number=number: Linearized.write(text, {}, linearize(corpus, number))
-    yield "reading", lambda: sum(1 for _ in Linearized.open(text, {}).pairs())  # type: ignore[union-attr]
+        yield (
+            f"linearizing, {number}",
+            functools.partial(lambda number: Linearized.write(text, {}, linearize(corpus, number)), number),
+        )
+
+    def read_again() -> int:
+        found = Linearized.open(text, {})
+        assert found  # written above
+        return sum(1 for _ in found.pairs())
+
+    yield "reading", read_again
 
 
 def main() -> None:

@@ -14,22 +14,9 @@ from benchmarks import batches, decode, decode_workload, dry_run, matmul_rate, p
 from benchmarks.shapes import SHAPES, update_flops
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-PROGRAMS = (
-    "compare_ctranslate2",
-    "batches",
-    "decode",
-    "dry_run",
-    "environments",
-    "matmul_rate",
-    "kills",
-    "pipeline",
-    "prepare",
-    "scaling",
-    "serve",
-    "table1",
-    "train",
-    "trees",
-)
+PROGRAMS = [
+    file.stem for file in sorted((CHECKOUT / "benchmarks").glob("*.py")) if "def main" in file.read_text("utf-8")
+]
 
 
 def test_help_names_the_command_and_imports_nothing_heavy() -> None:

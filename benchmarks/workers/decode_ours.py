@@ -24,7 +24,7 @@ def main() -> None:
     precision, _, on_all_cores = mode.partition(", ")
     set_threads(0 if on_all_cores else 1)
     model = made_model(shape, resolve("auto") if precision == "int8" else precision)
-    translator = Translator(FixedEnsemble([model], int8=precision == "int8"), None, model.hparams)
+    translator = Translator(FixedEnsemble([model], int8=precision == "int8"), None, model.hparams)  # type: ignore[arg-type]  # ids in, ids out
     sources = [tf.constant(case.sources(shape.vocab_size)) for case in CASES]
 
     def decode(index: int) -> float:

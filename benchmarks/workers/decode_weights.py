@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import types
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,7 @@ def main() -> None:
     path = os.path.join(folder, "vocabulary.model")
     with open(path, "wb"):
         pass  # nobody tokenizes here
-    vocabulary = types.SimpleNamespace(subwords=pieces(shape.vocab_size), path=path)
+    vocabulary: Any = types.SimpleNamespace(subwords=pieces(shape.vocab_size), path=path)
     ctranslate2.write(made_model(shape, "float32"), vocabulary, os.path.join(folder, "ctranslate2"), "float32")
 
 

@@ -57,8 +57,8 @@ def serve(update: Callable[[int], float], updates: Sequence[object], imported_by
     `imported_bytes`: what `resident_bytes` said before there was a model.
     """
     imported = resident_bytes() if imported_bytes is None else imported_bytes
-    for index in range(len(updates)):
-        _finite(update(index))
+    for number in range(len(updates)):
+        _finite(update(number))
     _say(ready=True)
     for line in sys.stdin:
         word, *indices = line.split()
