@@ -128,17 +128,18 @@ class Preparation:
     def __post_init__(self) -> None:
         self.texts: dict[str, SplitText] = {}
         self.vocabulary = self._path(VOCABULARY)
-        self.progress = Progress(self.directory, {"problem": inputs_of(self.problem), "sources": self.sources})
+        inputs = {"problem": inputs_of(self.problem), "sources": self.sources}
+        self.progress = Progress.resume(self.directory, inputs)
 
     def run(self) -> None:
         """Runs the phases that are not complete."""
         progress = self.progress
-        progress.remove_incomplete()
+        progress.remove_incomplete(self.directory)
         if "train" not in progress.splits:
             needs = disk_space.needs(self.problem, self.directory, self._path(_SHUFFLE), self.downloads)
             disk_space.check(needs, self.report)
         self._read_all()
-        if not progress.has_vocabulary():
+        if not progress.has_vocabulary(self.vocabulary):
             self._learn_vocabulary()
         if "train" not in progress.splits or (progress.validation_hashes and "validation" not in progress.splits):
             self._write_train()
@@ -158,7 +159,7 @@ class Preparation:
             chosen = [] if self.problem.validation else choose_validation(self.texts["train"].pairs())
             self.progress.validation_hashes = chosen
             self.progress.corpora = counted
-            self.progress.save()
+            self.progress.save(self.directory)
             numbers = (f"{sum(each.numbers):,} {split} pairs" for split, each in self.texts.items())
             self.report(f"text: {', '.join(numbers)}")
 
@@ -179,7 +180,7 @@ class Preparation:
         )
         self.progress.splits, self.progress.shuffled = {}, []
         shutil.rmtree(self._path(_SHUFFLE), ignore_errors=True)
-        self.progress.save()
+        self.progress.save(self.directory)
         parts = f"{NUM_BYTES} bytes, {characters:,} single characters"
         self.report(f"vocabulary: {size:,} subwords ({kind}) learned from {sentences:,} sentences: {parts} among them")
 
@@ -259,7 +260,7 @@ class Preparation:
             if name not in written:
                 written[name] = write_shard(self._path(name), files.shard(index))
                 self.progress.shuffled = list(written.values())
-                self.progress.save()
+                self.progress.save(self.directory)
         return [written[name] for name in names]
 
     def _write_split(self, split: str) -> None:
@@ -307,7 +308,7 @@ class Preparation:
 
     def _save(self, written: dict[str, SplitRecord]) -> None:
         self.progress.splits, self.progress.shuffled = self.progress.splits | written, []
-        self.progress.save()
+        self.progress.save(self.directory)
 
     def _write_record(self) -> None:
         done = self.progress

@@ -358,7 +358,7 @@ def test_damaged_vocabulary_is_named(text: Problem, data: str):
             lambda record: record["splits"]["test"]["shards"][0].update(name="../../x"),
             r"a file is named '\.\./\.\./x'",
         ),
-        (lambda record: record["splits"]["test"]["shards"][0].update(bytes="5"), "bytes and records must be integers"),
+        (lambda record: record["splits"]["test"]["shards"][0].update(bytes="5"), "bytes must be an integer"),
         (lambda record: record.update(vocabulary=[]), "is damaged"),
         (lambda record: record.update(sources=3), "is damaged"),
         (lambda record: record["sources"].update(train=[{"source": 3}]), "is damaged"),
