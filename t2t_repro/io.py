@@ -122,7 +122,7 @@ _IN_WORDS = {int: "an integer", float: "a number", str: "text"}
 
 
 def _as_type(name: str, kind: Any, value: Any) -> Any:
-    """Returns a value from JSON as the type of the field `name`. Raises TypeError or AttributeError if it is another."""
+    """Returns a value from JSON as the type of the field `name`. Raises TypeError or AttributeError for others."""
     origin, parts = typing.get_origin(kind) or kind, typing.get_args(kind)
     if origin is types.UnionType:  # X | None
         return None if value is None else _as_type(name, parts[0], value)

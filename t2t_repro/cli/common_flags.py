@@ -118,15 +118,10 @@ def threads_flag(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("threads_per_batch", 1, meaning, lower_bound=0, flag_values=values)
 
 
-def check_decoding(hparams: HParams, values: flags.FlagValues) -> HParams:
-    """Returns the hyperparameters with the beam width and length penalty of the command line.
-
-    Raises ValueError for an impossible value.
-    """
-    beam_size = hparams.beam_size if values.beam_size is None else values.beam_size
-    return dataclasses.replace(
-        hparams, beam_size=beam_size, alpha=hparams.alpha if values.alpha is None else values.alpha
-    )
+def check_decoding(hparams: HParams, values: flags.FlagValues) -> None:
+    """Raises ValueError if the beam width or the length penalty of the command line is impossible."""
+    given = {name: values[name].value for name in ("beam_size", "alpha")}
+    dataclasses.replace(hparams, **{name: value for name, value in given.items() if value is not None})
 
 
 def import_users_code(values: flags.FlagValues) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -99,12 +98,7 @@ def _corpus(corpus: Corpus) -> str:
         return f"{corpus.dataset}, split {corpus.split}, through tensorflow-datasets"
     if isinstance(corpus, Trees):
         return in_flags(str(corpus), DATA_FLAGS)
-    function: Any = corpus.function
-    arguments = ""
-    if isinstance(function, functools.partial):
-        named = [f"{name}={value!r}" for name, value in function.keywords.items()]
-        function, arguments = function.func, f"({', '.join([*map(repr, function.args), *named])})"
-    return f"made by {function.__module__}.{getattr(function, '__qualname__', function)}{arguments}"
+    return f"made by {corpus.name}"
 
 
 def _show(value: Any) -> str:

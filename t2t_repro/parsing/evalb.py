@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from t2t_repro.lines import side_by_side
 from t2t_repro.parsing.evalb_parameters import COLLINS, Parameters
 from t2t_repro.parsing.trees import Tree, lines_of_trees, parse_lines
 
@@ -92,7 +93,7 @@ def evalb(gold: Iterable[Tree], test: Iterable[Tree], parameters: Parameters = C
 
     Raises ValueError if their numbers differ, or if more sentences than MAX_ERROR allows differ in words.
     """
-    return _evalb(_side_by_side(([tree] for tree in gold), ([tree] for tree in test), "gold", "test"), parameters)
+    return _evalb(([tree] for tree in gold), ([tree] for tree in test), "gold", "test", parameters)
 
 
 def evalb_files(gold: str, test: str, parameters: Parameters = COLLINS) -> Scores:
@@ -101,7 +102,7 @@ def evalb_files(gold: str, test: str, parameters: Parameters = COLLINS) -> Score
     A line of `test` that is not a tree is an error sentence, and an empty one is skipped. Raises FileNotFoundError or
     ValueError for files that cannot be read and for a line of `gold` that is not a tree, and otherwise as `evalb`.
     """
-    return _evalb(_side_by_side(_gold_forests(gold), _test_forests(test), gold, test), parameters)
+    return _evalb(_gold_forests(gold), _test_forests(test), gold, test, parameters)
 
 
 def outer_brackets_differ(gold: str, test: str) -> bool:
@@ -127,28 +128,16 @@ def _test_forests(path: str) -> Iterator[Forest | str]:
             yield str(error)
 
 
-def _side_by_side(
-    gold: Iterable[Forest], test: Iterable[Forest | str], gold_name: str, test_name: str
-) -> Iterator[tuple[Forest, Forest | str]]:
-    golds, tests = iter(gold), iter(test)
-    for number in itertools.count():
-        one, two = next(golds, None), next(tests, None)
-        if one is None and two is None:
-            return
-        if one is None or two is None:
-            longer = number + 1 + sum(1 for _ in (golds if two is None else tests))
-            counts = (longer, number) if two is None else (number, longer)
-            raise ValueError(
-                f"{gold_name} has {counts[0]:,} trees and {test_name} has {counts[1]:,}; "
-                "the n-th of one must be the same sentence as the n-th of the other"
-            )
-        yield one, two
+def _evalb(
+    gold: Iterable[Forest], test: Iterable[Forest | str], gold_name: str, test_name: str, parameters: Parameters
+) -> Scores:
+    def unequal(golds: int, tests: int) -> str:
+        numbers = f"{gold_name} has {golds:,} trees and {test_name} has {tests:,}"
+        return f"{numbers}; the n-th of one must be the same sentence as the n-th of the other"
 
-
-def _evalb(pairs: Iterable[tuple[Forest, Forest | str]], parameters: Parameters) -> Scores:
     rows, errors = [], 0
-    for number, (gold, test) in enumerate(pairs, start=1):
-        row = score(number, gold, test, parameters)
+    for number, (one, two) in enumerate(side_by_side(gold, test, unequal), start=1):
+        row = score(number, one, two, parameters)
         rows.append(row)
         errors += row.status == ERROR
         if errors > parameters.max_error + 1:  # EVALB allows one more than MAX_ERROR

@@ -34,7 +34,7 @@ from t2t_repro.parsing.treebank import write_trees
 from t2t_repro.parsing.trees import Tree
 from t2t_repro.preparation import disk_space
 from t2t_repro.preparation.corpora import SplitText, TrainingSentences
-from t2t_repro.preparation.problem_text import ProblemText
+from t2t_repro.preparation.problem_text import REPORT_SECONDS, ProblemText
 from t2t_repro.preparation.progress import PROGRESS, Progress
 from t2t_repro.preparation.provenance import check_same_data, inputs_of, sources_of
 from t2t_repro.preparation.shuffle import Chunk, ShuffleFiles
@@ -50,7 +50,6 @@ PAIRS_PER_SHARD = 200_000  # one shard of training pairs is sorted in memory: ab
 CHUNK_PAIRS = 20_000  # encoded by one process; lost if it is interrupted
 MIN_CHUNKS_FOR_PROCESSES = 20  # starting processes takes longer than encoding fewer pairs
 LEARN_PAIRS = 2_000_000  # maximum pairs to learn the vocabulary from, evenly spaced: about 2.5 GB
-REPORT_SECONDS = 60
 
 _SHUFFLE = "shuffle"
 _TREES = "trees"
@@ -92,25 +91,13 @@ def prepare(
         with locked(directory, report):
             if not Dataset.exists(directory):
                 downloads = os.path.join(data_dir, _DOWNLOADS)
-                with _disk_errors_named(directory):
-                    Preparation(problem, sources, directory, downloads, report, processes, beam).run()
+                Preparation(problem, sources, directory, downloads, report, processes, beam).run()
     dataset = Dataset.open(directory, verify=verify)
     check_same_data(dataset, problem, verify=verify)
     shutil.rmtree(os.path.join(directory, _TREES), ignore_errors=True)
     with contextlib.suppress(OSError):  # usually missing; or the folder is read-only
         os.remove(os.path.join(directory, PROGRESS))
     return dataset
-
-
-@contextlib.contextmanager
-def _disk_errors_named(directory: str) -> Iterator[None]:
-    """Adds the directory to the error of a full disk, which Python leaves out."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno and not error.filename:
-            raise OSError(error.errno, os.strerror(error.errno), directory) from None
-        raise
 
 
 @dataclass
