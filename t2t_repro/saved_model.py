@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 GRAPH, CARD = "saved_model.pb", "model_card.json"
 DEFAULT_SIGNATURE = "serving_default"
-_ASSERTION = re.compile(
-    r"assertion failed: (.*)"
-)  # up to the end of the line: TensorFlow names the node on the next one
+_ASSERTION = re.compile(r"assertion failed: (.*)")  # one line: TensorFlow names the node on the next one
 
 
 class WrongInput(ValueError):  # noqa: N818

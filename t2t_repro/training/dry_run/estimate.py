@@ -162,12 +162,11 @@ def _plan(profiler: Profiler) -> Iterator[str]:
         "devices     ",
         f"{profiler.replicas} x {hardware.name()}, {run.precision}{', XLA' if profiler.jit_compile else ''}; {step}",
     )
-    statistics = padding_statistics.empty_statistics()
-    padding_statistics.add_parts(statistics, profiler.sizes, profiler.tokens)
+    counts = padding_statistics.counts_by_width(profiler.sizes, profiler.tokens)
     yield ""
     if profiler.prepared and profiler.share < 1:
         yield f"of {len(profiler.window.rows):,} pairs, a random sample:"
-    yield from padding_statistics.format_table(statistics, h.batch_tokens, profiler.count).splitlines()
+    yield from padding_statistics.format_table(counts, h.batch_tokens, profiler.count).splitlines()
     yield ""
 
 
