@@ -10,6 +10,7 @@ import json
 import os
 import types
 import typing
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -63,10 +64,7 @@ def sync(path: str) -> None:
 
 def write_json(path: str, value: Any) -> None:
     """Writes `value` as indented JSON, atomically. File names that are not Unicode are escaped."""
-    with (
-        atomic_write(path) as temporary,
-        open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file,
-    ):
+    with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:
         json.dump(value, file, indent=2, ensure_ascii=False, allow_nan=False)
         file.write("\n")
 
@@ -128,6 +126,8 @@ def _as_type(name: str, kind: Any, value: Any) -> Any:
         return None if value is None else _as_type(name, parts[0], value)
     if origin in (list, tuple):
         return origin(_as_type(name, parts[0], part) for part in value)
+    if origin is Counter:  # JSON has its keys as text
+        return Counter({parts[0](key): count for key, count in value.items()})
     if origin is dict:
         return {key: _as_type(name, parts[1], part) for key, part in value.items()}
     if isinstance(kind, type) and issubclass(kind, JsonRecord):

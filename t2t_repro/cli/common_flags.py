@@ -158,7 +158,8 @@ def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem
         if files[name]:
             _must_open(f"{name} {path!r}", path, "give a UTF-8 text file")
         else:
-            where = _looked_in(problem, path)
+            folders = f"{PROBLEMS.folder(problem.name)!r} nor in {os.getcwd()!r}"
+            where = "" if os.path.isabs(path) else f", neither in {folders}"
             _must_open(f"{path!r} of problem {problem.name!r}{where}", path, "put a UTF-8 text file there")
     return dataclasses.replace(problem, **_sizes(problem, values, directory))
 
@@ -172,11 +173,6 @@ def _files_of(problem: Problem) -> Iterator[tuple[str, str]]:
                 yield f"{split}_target", corpus.target
             elif isinstance(corpus, Trees) and corpus.path and not corpus.sections:
                 yield f"{split}_trees", corpus.path
-
-
-def _looked_in(problem: Problem, path: str) -> str:
-    """Returns the folders in which a file of the problem was searched, for an error message."""
-    return "" if os.path.isabs(path) else f", neither in {PROBLEMS.folder(problem.name)!r} nor in {os.getcwd()!r}"
 
 
 def _sizes(problem: Problem, values: flags.FlagValues, directory: str) -> dict[str, Any]:

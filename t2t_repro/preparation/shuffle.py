@@ -27,6 +27,7 @@ from t2t_repro.preparation.validation_split import source_hash
 from t2t_repro.problem import Pair
 from t2t_repro.processes import map_in_processes
 
+_FORMAT = 2  # of the records of chunks
 _HEADER = struct.Struct("<QI")  # key, bytes of the example that follows
 
 Chunk = tuple[int, int, list[Pair]]  # its number, the number of its first pair, its pairs
@@ -87,7 +88,7 @@ class ShuffleFiles:
     def fingerprint(self) -> str:
         """Returns a string that identifies the contents of all files."""
         hashes = hashlib.sha256(repr(sorted(self.validation_hashes)).encode()).hexdigest()
-        return f"{sha256(self.vocabulary)} {self.num_shards} {self.max_length} {hashes} {self.chunk_pairs}"
+        return f"{_FORMAT} {sha256(self.vocabulary)} {self.num_shards} {self.max_length} {hashes} {self.chunk_pairs}"
 
     @functools.cached_property
     def _starts(self) -> dict[int, list[int]]:
