@@ -41,18 +41,10 @@ def run(commands: dict[str, list[str]], jobs: int, directory: str) -> list[str]:
     def work(number: int, name: str) -> None:
         if stopped:
             return
-        started = time.monotonic()
-        launcher.report(f"{name}: started ({number} of {len(commands)})")
-        code = one(name)
-        minutes = (time.monotonic() - started) / 60
-        if code and not stopped:
-            failed.append(name)
-        how = f"failed with exit code {code}, see {_log(directory, name)}" if code else "done"
-        launcher.report(f"{name}: {'stopped' if code and stopped else how} after {minutes:.1f} minutes")
-
-    def one(name: str) -> int:
         module, *arguments = commands[name]
-        with open(_log(directory, name), "a", encoding="utf-8") as log:
+        path, started = os.path.join(directory, f"{name}.log"), time.monotonic()
+        launcher.report(f"{name}: started ({number} of {len(commands)})")
+        with open(path, "a", encoding="utf-8") as log:
             running[name] = subprocess.Popen(
                 [sys.executable, "-m", f"t2t_repro.bin.{module}", *arguments],
                 stdin=subprocess.DEVNULL,
@@ -64,17 +56,17 @@ def run(commands: dict[str, list[str]], jobs: int, directory: str) -> list[str]:
                 running[name].send_signal(stopped[-1])
             code = running[name].wait()
         del running[name]
-        return code
+        minutes = (time.monotonic() - started) / 60
+        if code and not stopped:
+            failed.append(name)
+        how = f"failed with exit code {code}, see {path}" if code else "done"
+        launcher.report(f"{name}: {'stopped' if code and stopped else how} after {minutes:.1f} minutes")
 
     with _forward_signals(running, stopped), ThreadPoolExecutor(jobs, initializer=take_cores) as threads:
         list(threads.map(work, itertools.count(1), commands))
     if stopped:
         raise launcher.Stopped("stopped; the same command continues", stopped[0])
     return failed
-
-
-def _log(directory: str, name: str) -> str:
-    return os.path.join(directory, f"{name}.log")
 
 
 @contextlib.contextmanager
