@@ -18,7 +18,7 @@ Source = dict[str, Any]  # description of a corpus by `preparation.corpora.descr
 
 @dataclass(frozen=True, kw_only=True)
 class SplitRecord(JsonRecord):
-    """One split: numbers of pairs and tokens, lengths in tokens with END, and files."""
+    """One split: numbers of pairs and tokens, lengths in tokens with EOS, and files."""
 
     pairs_read: int = 0
     pairs: int

@@ -271,7 +271,7 @@ class Preparation:
         self.report(f"{split}: {statistics.summary(max_length)}")
 
     def _encoded(self, text: SplitText) -> Iterator[tuple[Pair, list[int], list[int]]]:
-        """Yields (pair, ids of its source, ids of its target), END included."""
+        """Yields (pair, ids of its source, ids of its target), EOS included."""
         pairs, vocabulary = text.pairs(), Vocabulary(self.vocabulary)
         while batch := list(itertools.islice(pairs, CHUNK_PAIRS)):
             inputs = vocabulary.encode([source for source, _ in batch])

@@ -28,7 +28,7 @@ def irregular(source: str, target: str, inputs: list[int], targets: list[int], m
 
 @dataclass
 class SplitStatistics(JsonRecord):
-    """Counts of pairs and of their lengths in tokens, END included."""
+    """Counts of pairs and of their lengths in tokens, EOS included."""
 
     read: int = 0
     kept: int = 0
