@@ -90,10 +90,6 @@ class _Batch:
     started: float
     cancellation: Cancellation = field(default_factory=Cancellation)
 
-    @property
-    def is_light(self) -> bool:
-        return self.slices[0].job.is_light
-
     def cancel_if_abandoned(self, _: object = None) -> None:
         if all(each.job.outputs.done() for each in self.slices):
             self.cancellation.cancel()
