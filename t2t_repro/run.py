@@ -67,7 +67,7 @@ class TrainingRecord(JsonRecord):
 
     def __post_init__(self) -> None:
         if self.device is not None and self.replicas is None:
-            raise KeyError("replicas")
+            raise ValueError(f"`replicas` must be given with the device {self.device!r}")
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields that are known. With a step, None for `paper_flops` replaces that of another device."""
