@@ -37,7 +37,7 @@ def counts_by_width(sizes: np.ndarray, tokens: np.ndarray) -> np.ndarray:
 
 
 def format_table(counts: np.ndarray, batch_tokens: int, microbatches: int | None = None) -> str:
-    """Returns the table of `counts_by_width`. A step has so many micro-batches; without a number, as many as parts."""
+    """Returns the table of `counts_by_width`. A step has `microbatches`; None: one for each part."""
     part_tokens = batch_tokens // (microbatches or batching.num_parts(batch_tokens))
     names = [*(f"to {bound}" for bound in BOUNDS), f"from {BOUNDS[-1] + 1}", "all"]
     rows = [["tokens", "parts", "pairs", "real tokens", "of the budget"]]
