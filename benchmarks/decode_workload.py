@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-SOURCE_TOKENS = TARGET_TOKENS = 27  # END included
+SOURCE_TOKENS = TARGET_TOKENS = 27  # EOS included
 ALPHA = 0.6
-PAD, END, FIRST_WORD = 0, 1, 4
+PAD, EOS, FIRST_WORD = 0, 1, 4
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Case:
     repeats: int  # of one measurement, so that it is not too short
 
     def sources(self, vocab_size: int) -> list[list[int]]:
-        """Returns the ids of each source, END last."""
+        """Returns the ids of each source, EOS last."""
         rng = random.Random(self.sentences)
         words = range(SOURCE_TOKENS - 1)
-        return [[*(rng.randrange(FIRST_WORD, vocab_size) for _ in words), END] for _ in range(self.sentences)]
+        return [[*(rng.randrange(FIRST_WORD, vocab_size) for _ in words), EOS] for _ in range(self.sentences)]
 
 
 CASES = (

@@ -30,7 +30,7 @@ def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
 
     import t2t_repro
     from t2t_repro.config import TrainingOptions
-    from t2t_repro.evaluation.validation_preview import Sampler
+    from t2t_repro.evaluation.validation_preview import ValidationPreview
     from t2t_repro.preparation.pipeline import prepare
     from t2t_repro.training import hardware
     from t2t_repro.training.dry_run.estimate import dry_run
@@ -44,12 +44,12 @@ def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
     where = (problem, hparams, arguments.data_dir, output_dir)
     options = TrainingOptions(precision=arguments.precision)
     if arguments.kind == "estimate":
-        estimate = dry_run(*where, options, sampler=Sampler, show=_say)
+        estimate = dry_run(*where, options, preview=ValidationPreview, show=_say)
         updating = estimate.startup_seconds + estimate.steps * estimate.seconds_per_step
         return {"seconds": updating, "peak_bytes": estimate.peak_bytes}
     # only the last checkpoint: time between checkpoints would not be training time
     options = dataclasses.replace(options, checkpoint_minutes=1e6)
-    run = train(*where, options, prepare=prepare, sampler=Sampler, report=_say)
+    run = train(*where, options, prepare=prepare, preview=ValidationPreview, report=_say)
     return {"seconds": run.training.seconds or math.nan, "peak_bytes": hardware.peak_bytes() or math.nan}
 
 

@@ -26,15 +26,7 @@ flags.DEFINE_string(
 )
 common_flags.decoding_flags(FLAGS)
 flags.DEFINE_boolean("json", False, "print JSON instead of a table", flag_values=FLAGS)
-OPTIONS = (
-    "split",
-    "average_checkpoints",
-    "beam_size",
-    "alpha",
-    "int8",
-    "precision",
-    "data_dir",
-)  # arguments of evaluate()
+OPTIONS = ("split", "average_checkpoints", "beam_size", "alpha", "int8", "precision", "data_dir")  # of evaluate()
 
 
 def score() -> None:

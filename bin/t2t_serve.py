@@ -16,6 +16,7 @@ import importlib.util
 import logging
 import sys
 import time
+from typing import Any
 
 from absl import flags
 
@@ -44,8 +45,10 @@ flags.DEFINE_list("labels", [], "version labels, for URLs with /labels/NAME", fl
 flags.DEFINE_boolean("attention", False, "serve the attention signature too", flag_values=FLAGS)
 flags.DEFINE_boolean("access_log", False, "log a line per request", flag_values=FLAGS)
 common_flags.threads_flag(FLAGS)
-
-
+SETTINGS = (  # flags that are fields of `serving.app.Settings`
+    *("max_batch", "max_body", "max_requests", "max_connections", "access_log"),
+    *("body_seconds", "answer_seconds", "write_seconds", "drain_seconds", "stop_seconds"),
+)
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -81,31 +84,15 @@ def serve() -> None:
     set_threads(FLAGS.threads_per_batch)
     set_batches(num_parallel_batches() + 1)  # one more, only for short requests
     _log_to_stderr()
+    given: dict[str, Any] = {name: FLAGS[name].value for name in SETTINGS}
     settings = Settings(
-        max_batch=FLAGS.max_batch,
         num_parallel_batches=num_parallel_batches(),
         batch_seconds=FLAGS.batch_ms / 1000,
-        max_body=FLAGS.max_body,
-        max_requests=FLAGS.max_requests,
-        body_seconds=FLAGS.body_seconds,
-        answer_seconds=FLAGS.answer_seconds,
-        max_connections=FLAGS.max_connections,
-        write_seconds=FLAGS.write_seconds,
-        drain_seconds=FLAGS.drain_seconds,
-        stop_seconds=FLAGS.stop_seconds,
         labels=tuple(FLAGS.labels),
-        access_log=FLAGS.access_log,
+        **given,
     )
-    number, answered = answer(
-        FLAGS.export_dir,
-        FLAGS.host,
-        FLAGS.port,
-        FLAGS.model_name,
-        settings,
-        _report,
-        FLAGS.attention,
-        FLAGS.poll_seconds,
-    )
+    where = FLAGS.export_dir, FLAGS.host, FLAGS.port, FLAGS.model_name
+    number, answered = answer(*where, settings, _report, FLAGS.attention, FLAGS.poll_seconds)
     raise launcher.Stopped(f"stopped; {answered:,} requests were answered", number)
 
 

@@ -61,7 +61,7 @@ def estimate(problem: Problem, hparams: HParams, options: TrainingOptions) -> No
     one_heap()
     launcher.load_tensorflow()
     from t2t_repro.data.dataset import Dataset
-    from t2t_repro.evaluation.validation_preview import Sampler
+    from t2t_repro.evaluation.validation_preview import ValidationPreview
     from t2t_repro.preparation.provenance import check_same_data
     from t2t_repro.training.dry_run.estimate import dry_run
 
@@ -69,7 +69,7 @@ def estimate(problem: Problem, hparams: HParams, options: TrainingOptions) -> No
     if Dataset.exists(directory):
         check_same_data(Dataset.open(directory), problem)
     try:
-        dry_run(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, options, sampler=Sampler)
+        dry_run(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, options, preview=ValidationPreview)
     except OutOfMemory as error:
         again(error.microbatch_tokens)
 
@@ -88,12 +88,12 @@ def train_and_score() -> None:
     launcher.load_tensorflow()
     from t2t_repro.data.dataset import Dataset
     from t2t_repro.evaluation.evaluator import evaluate, table
-    from t2t_repro.evaluation.validation_preview import Sampler
+    from t2t_repro.evaluation.validation_preview import ValidationPreview
     from t2t_repro.preparation.pipeline import prepare
     from t2t_repro.training.trainer import Interrupted, train
 
     try:
-        train(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, options, prepare=prepare, sampler=Sampler)
+        train(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, options, prepare=prepare, preview=ValidationPreview)
     except OutOfMemory as error:
         launcher.report(f"t2t-trainer: {error}")
         launcher.restart()

@@ -5,12 +5,7 @@ from dataclasses import replace
 from t2t_repro.config import HParams, Record
 from t2t_repro.registry import HPARAMS, RECORDS
 
-BASE = HPARAMS.register(
-    HParams(
-        name="base",
-        description="the paper's base model: 100K steps",
-    )
-)
+BASE = HPARAMS.register(HParams(name="base", description="the paper's base model: 100K steps"))
 RECORDS.register(
     Record(
         name="base",

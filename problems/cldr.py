@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from t2t_repro.problem import SPLITS, Generated, Pair, Problem
 from t2t_repro.registry import PROBLEMS
@@ -335,15 +335,14 @@ def pairs(language: str, split: str) -> Iterator[Pair]:
 _DESCRIPTION = "built in, no data needed: dates, quantities, money and names, from the Unicode CLDR through Babel"
 
 for _language in ("de", "fr"):
+    _corpora: dict[str, Any] = {split: (Generated(functools.partial(pairs, _language, split)),) for split in SPLITS}
     PROBLEMS.register(
         Problem(
             name=f"translate_en{_language}_cldr",
             description=_DESCRIPTION,
             source_language="en",
             target_language=_language,
-            train=(Generated(functools.partial(pairs, _language, "train")),),
-            validation=(Generated(functools.partial(pairs, _language, "validation")),),
-            test=(Generated(functools.partial(pairs, _language, "test")),),
+            **_corpora,
             vocab_size=VOCAB_SIZE,
             max_length=128,
         )

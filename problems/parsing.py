@@ -14,6 +14,8 @@ Traces, function tags and indices are removed from trees, both in training and i
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from t2t_repro.problem import Problem, Trees
 from t2t_repro.registry import PROBLEMS
 
@@ -39,16 +41,12 @@ PARSE_WSJ = PROBLEMS.register(
 )
 
 PARSE_WSJ_SEMISUPERVISED = PROBLEMS.register(
-    Problem(
+    replace(
+        PARSE_WSJ,
         name="parse_wsj_semisupervised",
         description="parse_wsj, and training trees from another parser: --raw_dir, --train_trees",
-        source_language="en",
         train=(TRAIN, Trees(by_parser=True)),
-        validation=(VALIDATION,),
-        test=(TEST,),
         vocab_size=32_000,
-        max_length=MAX_LENGTH,
-        metric="f1",
     )
 )
 

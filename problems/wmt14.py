@@ -9,7 +9,9 @@ The paper gives 36M sentences for English-French. WMT14 has 40,842,333 lines; th
 
 from __future__ import annotations
 
-from t2t_repro.problem import Problem, Wmt
+from typing import Any
+
+from t2t_repro.problem import SPLITS, Problem, Wmt
 from t2t_repro.registry import PROBLEMS
 
 DE_LINES = (
@@ -30,8 +32,9 @@ FR_LINES = (
 )
 
 
-def _wmt14(target_language: str, split: str, lines: tuple[tuple[str, int], ...]) -> tuple[Wmt, ...]:
-    return (Wmt(f"wmt14_translate/{target_language}-en", split, "en", target_language, lines),)
+def _wmt14(language: str, lines: tuple[tuple[str, int], ...]) -> dict[str, Any]:
+    """Returns the corpora of each split, English to `language`."""
+    return {split: (Wmt(f"wmt14_translate/{language}-en", split, "en", language, lines),) for split in SPLITS}
 
 
 PROBLEMS.register(
@@ -40,9 +43,7 @@ PROBLEMS.register(
         description="WMT14 English-German, 4.5M pairs, newstest2013 and newstest2014: downloads 1.7 GB (section 5.1)",
         source_language="en",
         target_language="de",
-        train=_wmt14("de", "train", DE_LINES),
-        validation=_wmt14("de", "validation", DE_LINES),
-        test=_wmt14("de", "test", DE_LINES),
+        **_wmt14("de", DE_LINES),
         vocab_size=37_000,
     )
 )
@@ -53,9 +54,7 @@ PROBLEMS.register(
         description="WMT14 English-French, 40.8M lines, newstest2013 and newstest2014: downloads 6.7 GB (section 5.1)",
         source_language="en",
         target_language="fr",
-        train=_wmt14("fr", "train", FR_LINES),
-        validation=_wmt14("fr", "validation", FR_LINES),
-        test=_wmt14("fr", "test", FR_LINES),
+        **_wmt14("fr", FR_LINES),
         vocab_kind="word_piece",
         vocab_size=32_000,
     )

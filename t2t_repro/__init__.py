@@ -39,20 +39,13 @@ if TYPE_CHECKING:
     from t2t_repro.task import Decoder
 
 _MODULES = {
-    "api": ("evaluate", "export", "load", "prepare", "train"),
-    "config": ("HParams", "TrainingOptions"),
-    "problem": ("Generated", "Problem", "TextFiles", "Trees", "Wmt"),
-    "registry": (
-        "get_hparams",
-        "get_problem",
-        "list_hparams",
-        "list_problems",
-        "register_hparams",
-        "register_problem",
-    ),
-    "task": ("Decoder",),
+    "api": "evaluate export load prepare train",
+    "config": "HParams TrainingOptions",
+    "problem": "Generated Problem TextFiles Trees Wmt",
+    "registry": "get_hparams get_problem list_hparams list_problems register_hparams register_problem",
+    "task": "Decoder",
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
     "Decoder",

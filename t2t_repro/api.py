@@ -57,12 +57,12 @@ def train(
 
     Raises ValueError if `output_dir` holds another run, if training diverges, or if memory runs out.
     """
-    from t2t_repro.evaluation.validation_preview import Sampler
+    from t2t_repro.evaluation.validation_preview import ValidationPreview
     from t2t_repro.preparation import pipeline
     from t2t_repro.training import trainer
 
     arguments = problem, hparams, data_dir, output_dir, options
-    return trainer.train(*arguments, prepare=pipeline.prepare, report=report, sampler=Sampler)
+    return trainer.train(*arguments, prepare=pipeline.prepare, report=report, preview=ValidationPreview)
 
 
 def evaluate(output_dir: str, split: str = "test", **options: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,26 +65,14 @@ class HParams:
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
             _check_type(self, each)
-        for name in _AT_LEAST_ONE:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("dropout", "attention_dropout", "label_smoothing"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
-        for name in ("adam_beta1", "adam_beta2"):
-            if not 0 < getattr(self, name) < 1:
-                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
-        for name in ("learning_rate_scale", "adam_epsilon"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be above 0 and finite, got {getattr(self, name)}")
+        for names, is_valid, expected in _RANGES:
+            for name in names.split():
+                if not is_valid(getattr(self, name)):
+                    raise ValueError(f"{name} must be {expected}, got {getattr(self, name)}")
         if self.d_model % 2:
             raise ValueError(f"d_model must be even (sines and cosines come in pairs, section 3.5), got {self.d_model}")
         if self.positions not in ("sinusoid", "learned"):
             raise ValueError(f"positions must be 'sinusoid' or 'learned', got {self.positions!r}")
-        if not 0 <= self.alpha < float("inf"):
-            raise ValueError(f"alpha must be at least 0 and finite, got {self.alpha}")
-        if self.extra_length < 0:
-            raise ValueError(f"extra_length must be at least 0, got {self.extra_length}")
 
     def num_parameters(self, vocab_size: int) -> int:
         """Returns the exact number of trainable parameters for a vocabulary of `vocab_size`.
@@ -190,10 +179,15 @@ class Record:
         return f"{self.place}: {', '.join(printed).replace('e+', 'e')}"
 
 
-_AT_LEAST_ONE = (
-    "num_layers d_model d_ff num_heads d_k d_v max_positions batch_tokens train_steps warmup_steps beam_size "
-    "average_checkpoints checkpoint_steps"
-).split()
+_RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    ("num_layers d_model d_ff num_heads d_k d_v max_positions batch_tokens", lambda value: value >= 1, "at least 1"),
+    ("train_steps warmup_steps checkpoint_steps average_checkpoints beam_size", lambda value: value >= 1, "at least 1"),
+    ("dropout attention_dropout label_smoothing", lambda value: 0 <= value < 1, "at least 0 and below 1"),
+    ("adam_beta1 adam_beta2", lambda value: 0 < value < 1, "between 0 and 1"),
+    ("learning_rate_scale adam_epsilon", lambda value: 0 < value < float("inf"), "above 0 and finite"),
+    ("alpha", lambda value: 0 <= value < float("inf"), "at least 0 and finite"),
+    ("extra_length", lambda value: value >= 0, "at least 0"),
+)
 
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str}
 

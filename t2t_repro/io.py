@@ -1,14 +1,18 @@
-"""Atomic writes, JSON files and file hashes."""
+"""Atomic writes, JSON files, records in them, and file hashes."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import json
 import os
+import types
+import typing
+from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 
 @contextlib.contextmanager
@@ -60,10 +64,7 @@ def sync(path: str) -> None:
 
 def write_json(path: str, value: Any) -> None:
     """Writes `value` as indented JSON, atomically. File names that are not Unicode are escaped."""
-    with (
-        atomic_write(path) as temporary,
-        open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file,
-    ):
+    with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:
         json.dump(value, file, indent=2, ensure_ascii=False, allow_nan=False)
         file.write("\n")
 
@@ -77,6 +78,62 @@ def read_json(path: str) -> dict[str, Any]:
         raise ValueError(f"{path} is damaged: not JSON ({error})") from None
     if not isinstance(value, dict):
         raise ValueError(f"{path} is damaged: expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+class JsonRecord:
+    """Base of the dataclasses that files store as JSON objects: the fields are the keys, in their order.
+
+    A field that is None is left out. A file written before a field existed gets its default.
+    """
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the object that `from_json` reads."""
+        return {name: to_json(value) for name, value in vars(self).items() if value is not None}
+
+    @classmethod
+    def from_json(cls, saved: Any, name: str = "the record") -> Self:
+        """Reads an object, which errors call `name`. Ignores unknown keys.
+
+        Raises KeyError for a missing field, and TypeError or AttributeError for a value of another type.
+        """
+        if not isinstance(saved, dict):
+            raise TypeError(f"{name} must be an object, got {saved!r}")
+        kinds, found = typing.get_type_hints(cls), {}
+        for each in dataclasses.fields(cls):  # type: ignore[arg-type]
+            is_required = each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+            if is_required or each.name in saved:
+                found[each.name] = _as_type(each.name, kinds[each.name], saved[each.name])
+        return cls(**found)
+
+
+def to_json(value: Any) -> Any:
+    """Returns records and their containers as values for JSON."""
+    if isinstance(value, JsonRecord):
+        return value.to_json()
+    if isinstance(value, dict):
+        return {name: to_json(part) for name, part in value.items()}
+    return [to_json(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+_IN_WORDS = {int: "an integer", float: "a number", str: "text"}
+
+
+def _as_type(name: str, kind: Any, value: Any) -> Any:
+    """Returns a value from JSON as the type of the field `name`. Raises TypeError or AttributeError for others."""
+    origin, parts = typing.get_origin(kind) or kind, typing.get_args(kind)
+    if origin is types.UnionType:  # X | None
+        return None if value is None else _as_type(name, parts[0], value)
+    if origin in (list, tuple):
+        return origin(_as_type(name, parts[0], part) for part in value)
+    if origin is Counter:  # JSON has its keys as text
+        return Counter({parts[0](key): count for key, count in value.items()})
+    if origin is dict:
+        return {key: _as_type(name, parts[1], part) for key, part in value.items()}
+    if isinstance(kind, type) and issubclass(kind, JsonRecord):
+        return kind.from_json(value, name)
+    if kind in _IN_WORDS and not isinstance(value, int | float if kind is float else kind):
+        raise TypeError(f"{name} must be {_IN_WORDS[kind]}, got {value!r}")
     return value
 
 

@@ -16,8 +16,11 @@ import itertools
 import os
 import re
 import zlib
-from collections.abc import Iterator
-from typing import IO
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, TypeVar
+
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 MAX_LINE_BYTES = 1 << 20  # a sentence has a few hundred; a longer line is not text and could fill the memory
 _SEGMENT = re.compile(r'\s*<seg id="\d+">(.*)</seg>\s*')
@@ -92,6 +95,21 @@ def _segments(text: Iterator[str], path: str) -> Iterator[str]:
             yield segment[1]
         elif "<seg" in line or "</seg" in line:
             raise ValueError(f'{path}, line {number:,}: expected <seg id="N">...</seg> on one line, got {line!r:.80}')
+
+
+def side_by_side(
+    first: Iterable[First], second: Iterable[Second], error: Callable[[int, int], str]
+) -> Iterator[tuple[First, Second]]:
+    """Yields pairs of items. Raises ValueError at the end, with `error(n, m)`, if there are n and m of them, not equal.
+
+    No item may be None.
+    """
+    pairs = itertools.zip_longest(first, second)
+    for number, (one, two) in enumerate(pairs):
+        if one is None or two is None:
+            longer = number + 1 + sum(1 for _ in pairs)
+            raise ValueError(error(number, longer) if one is None else error(longer, number))
+        yield one, two
 
 
 def must_be_file(path: str) -> None:

@@ -16,19 +16,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def map_in_processes(
-    work: Callable[[Item], Result],
-    items: Iterable[Item],
-    processes: int,
-    start: Callable[[], None] | None = None,
-) -> Iterator[Result]:
-    """Yields `work(item)` for each item, in order. Each process calls `start` once, before its first item.
+def map_in_processes(work: Callable[[Item], Result], items: Iterable[Item], processes: int) -> Iterator[Result]:
+    """Yields `work(item)` for each item, in order.
 
     The processes are spawned, not forked, because this process has threads and TensorFlow. They end whenever this
     process ends. At most two items per process are queued. Raises the exceptions of `work`, and ChildProcessError if a
     process is killed.
     """
-    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _start, (start,))
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _start)
     waiting: collections.deque[Future[Result]] = collections.deque()
     try:
         for item in items:
@@ -46,11 +41,9 @@ def map_in_processes(
         pool.shutdown(cancel_futures=True)
 
 
-def _start(start: Callable[[], None] | None) -> None:
+def _start() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if start:
-        start()
 
 
 def _end_with_parent() -> None:

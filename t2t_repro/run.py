@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t2t_repro.config import HParams
-from t2t_repro.io import append_line, atomic_write, read_json, sha256, write_json
+from t2t_repro.io import JsonRecord, append_line, atomic_write, read_json, sha256, write_json
 from t2t_repro.problem import Problem
 
 FORMAT = 1
@@ -36,7 +36,7 @@ _PACKAGES = ("t2t_repro", "tensorflow", "keras", "tensorflow-text", "sentencepie
 
 
 @dataclass(frozen=True)
-class TrainingData:
+class TrainingData(JsonRecord):
     """The data of a run: names of its splits, size, and parts of the paper's data that it lacks."""
 
     pairs: int
@@ -46,21 +46,13 @@ class TrainingData:
     test: str = ""
     incomplete: tuple[str, ...] = ()  # such as "section 23: 8 of 2,416 trees"
 
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> TrainingData:
-        """Raises KeyError or TypeError if `to_json` did not write it."""
-        fields: dict[str, Any] = {name: _number(name, record[name]) for name in ("pairs", "vocab_size")}
-        fields |= {name: _text(name, record.get(name, "")) for name in ("train", "validation", "test")}
-        return cls(**fields, incomplete=tuple(_text("incomplete", each) for each in record.get("incomplete", ())))
-
     def to_json(self) -> dict[str, Any]:
         """Returns the fields that are not empty."""
-        record = dataclasses.asdict(self) | {"incomplete": list(self.incomplete)}
-        return {name: value for name, value in record.items() if value not in ("", [])}
+        return {name: value for name, value in super().to_json().items() if value not in ("", [])}
 
 
 @dataclass(frozen=True)
-class TrainingRecord:
+class TrainingRecord(JsonRecord):
     """Progress, data, devices and cost of training, over all its starts. None: not yet known."""
 
     data: TrainingData | None = None
@@ -73,38 +65,13 @@ class TrainingRecord:
     paper_flops: float | None = None  # as the paper counts them; None if the paper gives no rate for the device
     held_tokens: int | None = None  # micro-batch size that fits `device`, if the first size did not
 
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> TrainingRecord:
-        """Raises KeyError or TypeError if `to_json` did not write it."""
-        if not isinstance(record, dict):
-            raise TypeError(f"training must be an object, got {record!r}")
-        if "device" in record and "replicas" not in record:
-            raise KeyError("replicas")
-        names = ("step", "target_tokens", "flops", "seconds", "replicas", "held_tokens")
-        numbers = {name: _number(name, record[name]) for name in names if name in record}
-        if record.get("paper_flops") is not None:
-            numbers["paper_flops"] = _number("paper_flops", record["paper_flops"])
-        device = _text("device", record["device"]) if "device" in record else None
-        data = TrainingData.from_json(record["data"]) if "data" in record else None
-        return cls(data=data, device=device, **numbers)
+    def __post_init__(self) -> None:
+        if self.device is not None and self.replicas is None:
+            raise ValueError(f"`replicas` must be given with the device {self.device!r}")
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the fields that are known."""
-        record = dataclasses.asdict(self) | {"data": self.data.to_json() if self.data else None}
-        kept = {"paper_flops"} if self.step is not None else set()
-        return {name: value for name, value in record.items() if value is not None or name in kept}
-
-
-def _number(name: str, value: Any) -> Any:
-    if not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    return value
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be text, got {value!r}")
-    return value
+        """Returns the fields that are known. With a step, None for `paper_flops` replaces that of another device."""
+        return super().to_json() | ({} if self.step is None else {"paper_flops": self.paper_flops})
 
 
 @dataclass(frozen=True)
@@ -153,7 +120,7 @@ class Run:
             )
         try:
             run = cls.from_json(directory, record)
-            TrainingRecord.from_json(record.get("training", {}))
+            TrainingRecord.from_json(record.get("training", {}), "training")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is damaged: {'no ' if isinstance(error, KeyError) else ''}{error}") from None
         if not os.path.isfile(run.vocabulary):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from t2t_repro import processor
 from t2t_repro.io import read_json
@@ -20,22 +20,15 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
+    Caller = Callable[[Any, Mapping[str, tf.Tensor]], dict[str, tf.Tensor]]  # of a function, with its inputs
+
 GRAPH, CARD = "saved_model.pb", "model_card.json"
 DEFAULT_SIGNATURE = "serving_default"
-_ASSERTION = re.compile(
-    r"assertion failed: (.*)"
-)  # up to the end of the line: TensorFlow names the node on the next one
+_ASSERTION = re.compile(r"assertion failed: (.*)")  # one line: TensorFlow names the node on the next one
 
 
 class WrongInput(ValueError):  # noqa: N818
     """The model refuses its inputs."""
-
-
-class Cancellable(Protocol):
-    """A way to call a signature that another thread can cancel: `t2t_repro.serving.cancellation`."""
-
-    def call(self, function: Any, inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns `function(**inputs)`."""
 
 
 def holds_graph(path: str) -> bool:
@@ -86,20 +79,18 @@ class SavedModel:
         """Returns the inputs of a signature."""
         return dict(self._loaded.signatures[signature].structured_input_signature[1])
 
-    def call(
-        self, signature: str, inputs: Mapping[str, Any], cancellable: Cancellable | None = None
-    ) -> dict[str, np.ndarray]:
+    def call(self, signature: str, inputs: Mapping[str, Any], caller: Caller | None = None) -> dict[str, np.ndarray]:
         """Returns the outputs of a signature, strings as bytes.
 
-        Raises `WrongInput` if a check in the graph fails, of the inputs or of this processor's products. Also raises
-        the exceptions of `cancellable`.
+        With `caller`, another thread can cancel the call: see `t2t_repro.serving.cancellation`. Raises `WrongInput` if
+        a check in the graph fails, of the inputs or of this processor's products, and the exceptions of `caller`.
         """
         import tensorflow as tf
 
         function, takes = self._loaded.signatures[signature], self.inputs(signature)
         given = {name: tf.constant(value, takes[name].dtype) for name, value in inputs.items()}
         try:
-            found = cancellable.call(function, given) if cancellable else function(**given)
+            found = caller(function, given) if caller else function(**given)
         except tf.errors.InvalidArgumentError as error:
             refused = _ASSERTION.search(error.message)
             if refused is None:

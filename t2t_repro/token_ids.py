@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 PAD = 0  # padding; also the first input of the decoder
-END = 1  # end of sequence (EOS)
+EOS = 1  # end of sentence: the last token of every sequence
 UNKNOWN = 2  # required by sentencepiece; never occurs, because 256 byte subwords spell any text
 NUM_BYTES = 256  # the byte subwords, which spell any character in UTF-8, follow
 NUM_FIXED = 3 + NUM_BYTES

@@ -119,7 +119,7 @@ def test_sources_are_the_same_for_everyone_and_of_one_length() -> None:
         sources = case.sources(64)
         assert sources == case.sources(64) and len(sources) == case.sentences
         for ids in sources:
-            assert len(ids) == decode_workload.SOURCE_TOKENS and ids.index(decode_workload.END) == len(ids) - 1
+            assert len(ids) == decode_workload.SOURCE_TOKENS and ids.index(decode_workload.EOS) == len(ids) - 1
             assert decode_workload.FIRST_WORD <= min(ids[:-1]) and max(ids) < 64
     assert len(set(decode_workload.pieces(64))) == 64
 

@@ -192,8 +192,8 @@ def test_note_keeps_unknown_fields(run, vocabulary):
     ("training", "message"),
     [
         ([1], r"run.json is damaged: training must be an object, got \[1\]"),
-        ({"step": "2"}, "run.json is damaged: step must be a number, got '2'"),
-        ({"device": "a GPU"}, "run.json is damaged: no 'replicas'"),
+        ({"step": "2"}, "run.json is damaged: step must be an integer, got '2'"),
+        ({"device": "a GPU"}, "run.json is damaged: `replicas` must be given with the device 'a GPU'"),
         ({"device": 1, "replicas": 1}, "run.json is damaged: device must be text, got 1"),
         ({"data": {"pairs": 1}}, "run.json is damaged: no 'vocab_size'"),
         (

@@ -118,15 +118,10 @@ def threads_flag(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("threads_per_batch", 1, meaning, lower_bound=0, flag_values=values)
 
 
-def check_decoding(hparams: HParams, values: flags.FlagValues) -> HParams:
-    """Returns the hyperparameters with the beam width and length penalty of the command line.
-
-    Raises ValueError for an impossible value.
-    """
-    beam_size = hparams.beam_size if values.beam_size is None else values.beam_size
-    return dataclasses.replace(
-        hparams, beam_size=beam_size, alpha=hparams.alpha if values.alpha is None else values.alpha
-    )
+def check_decoding(hparams: HParams, values: flags.FlagValues) -> None:
+    """Raises ValueError if the beam width or the length penalty of the command line is impossible."""
+    given = {name: values[name].value for name in ("beam_size", "alpha")}
+    dataclasses.replace(hparams, **{name: value for name, value in given.items() if value is not None})
 
 
 def import_users_code(values: flags.FlagValues) -> None:
@@ -163,7 +158,8 @@ def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem
         if files[name]:
             _must_open(f"{name} {path!r}", path, "give a UTF-8 text file")
         else:
-            where = _looked_in(problem, path)
+            folders = f"{PROBLEMS.folder(problem.name)!r} nor in {os.getcwd()!r}"
+            where = "" if os.path.isabs(path) else f", neither in {folders}"
             _must_open(f"{path!r} of problem {problem.name!r}{where}", path, "put a UTF-8 text file there")
     return dataclasses.replace(problem, **_sizes(problem, values, directory))
 
@@ -177,11 +173,6 @@ def _files_of(problem: Problem) -> Iterator[tuple[str, str]]:
                 yield f"{split}_target", corpus.target
             elif isinstance(corpus, Trees) and corpus.path and not corpus.sections:
                 yield f"{split}_trees", corpus.path
-
-
-def _looked_in(problem: Problem, path: str) -> str:
-    """Returns the folders in which a file of the problem was searched, for an error message."""
-    return "" if os.path.isabs(path) else f", neither in {PROBLEMS.folder(problem.name)!r} nor in {os.getcwd()!r}"
 
 
 def _sizes(problem: Problem, values: flags.FlagValues, directory: str) -> dict[str, Any]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t2t_repro.cli.common_flags import DATA_FLAGS
+from t2t_repro.cli.launcher import WIDTH
 from t2t_repro.cli.messages import in_flags
 from t2t_repro.config import HParams
 from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles, Trees, Wmt
 from t2t_repro.registry import HPARAMS, RECORDS
-
-WIDTH = 80
 
 _WHY_PRINTED_DIFFERS = (
     "The sizes printed in Table 3 imply a vocabulary of 41,004 to 41,208 entries in every row but big, and of 35,368 "
@@ -49,10 +47,8 @@ def describe_hparams(hparams: HParams, vocab_size: int) -> str:
             value = _show(getattr(hparams, field.name))
             rows.append([field.name, value, field.metadata["section"], field.metadata["meaning"]])
     count = f"{hparams.num_parameters(vocab_size):,} parameters with a vocabulary of {vocab_size:,}."
-    registered = (
-        HPARAMS.get(hparams.name) == hparams
-    )  # unchanged: the paper's figures are only for the set as registered
-    record = RECORDS.get(hparams.name) if registered else None
+    is_registered = HPARAMS.get(hparams.name) == hparams  # the paper's figures are only for the set without changes
+    record = RECORDS.get(hparams.name) if is_registered else None
     if record and record.millions:
         count += f" The paper prints {record.millions} million. {_WHY_PRINTED_DIFFERS}"
     changes = ", ".join(f"{symbol} {_show(value)}" for symbol, value in hparams.changes(HPARAMS["base"]).items())
@@ -99,12 +95,7 @@ def _corpus(corpus: Corpus) -> str:
         return f"{corpus.dataset}, split {corpus.split}, through tensorflow-datasets"
     if isinstance(corpus, Trees):
         return in_flags(str(corpus), DATA_FLAGS)
-    function: Any = corpus.function
-    arguments = ""
-    if isinstance(function, functools.partial):
-        named = [f"{name}={value!r}" for name, value in function.keywords.items()]
-        function, arguments = function.func, f"({', '.join([*map(repr, function.args), *named])})"
-    return f"made by {function.__module__}.{getattr(function, '__qualname__', function)}{arguments}"
+    return f"made by {corpus.name}"
 
 
 def _show(value: Any) -> str:

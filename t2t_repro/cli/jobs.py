@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-import queue
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from t2t_repro.cli import launcher
@@ -30,33 +30,21 @@ def run(commands: dict[str, list[str]], jobs: int, directory: str) -> list[str]:
     are forwarded. `launcher.Stopped` is raised once all programs have ended (t2t-trainer saves first).
     """
     os.makedirs(directory, exist_ok=True)
-    waiting: queue.Queue[tuple[int, str]] = queue.Queue()
-    for number, name in enumerate(commands, start=1):
-        waiting.put((number, name))
     failed: list[str] = []
     running: dict[str, subprocess.Popen[Any]] = {}
     stopped: list[int] = []
-    cores = sorted(os.sched_getaffinity(0))
+    cores, slots = sorted(os.sched_getaffinity(0)), itertools.count()
 
-    def work(slot: int) -> None:
-        os.sched_setaffinity(0, cores[slot::jobs])  # for this thread and the processes it starts
-        while not stopped:
-            try:
-                number, name = waiting.get_nowait()
-            except queue.Empty:
-                return
-            started = time.monotonic()
-            launcher.report(f"{name}: started ({number} of {len(commands)})")
-            code = one(name)
-            minutes = (time.monotonic() - started) / 60
-            if code and not stopped:
-                failed.append(name)
-            how = f"failed with exit code {code}, see {_log(directory, name)}" if code else "done"
-            launcher.report(f"{name}: {'stopped' if code and stopped else how} after {minutes:.1f} minutes")
+    def take_cores() -> None:
+        os.sched_setaffinity(0, cores[next(slots) :: jobs])  # for this thread and the processes it starts
 
-    def one(name: str) -> int:
+    def work(number: int, name: str) -> None:
+        if stopped:
+            return
         module, *arguments = commands[name]
-        with open(_log(directory, name), "a", encoding="utf-8") as log:
+        path, started = os.path.join(directory, f"{name}.log"), time.monotonic()
+        launcher.report(f"{name}: started ({number} of {len(commands)})")
+        with open(path, "a", encoding="utf-8") as log:
             running[name] = subprocess.Popen(
                 [sys.executable, "-m", f"t2t_repro.bin.{module}", *arguments],
                 stdin=subprocess.DEVNULL,
@@ -68,22 +56,17 @@ def run(commands: dict[str, list[str]], jobs: int, directory: str) -> list[str]:
                 running[name].send_signal(stopped[-1])
             code = running[name].wait()
         del running[name]
-        return code
+        minutes = (time.monotonic() - started) / 60
+        if code and not stopped:
+            failed.append(name)
+        how = f"failed with exit code {code}, see {path}" if code else "done"
+        launcher.report(f"{name}: {'stopped' if code and stopped else how} after {minutes:.1f} minutes")
 
-    with _forward_signals(running, stopped):
-        threads = [threading.Thread(target=work, args=(slot,)) for slot in range(jobs)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(timeout=1)  # signals are handled between two joins
+    with _forward_signals(running, stopped), ThreadPoolExecutor(jobs, initializer=take_cores) as threads:
+        list(threads.map(work, itertools.count(1), commands))
     if stopped:
         raise launcher.Stopped("stopped; the same command continues", stopped[0])
     return failed
-
-
-def _log(directory: str, name: str) -> str:
-    return os.path.join(directory, f"{name}.log")
 
 
 @contextlib.contextmanager

@@ -89,7 +89,7 @@ def run(
             given = _parse(values, required, files)
             with logged_in_flags(values):
                 body(*given)
-        _flush()
+        sys.stdout.flush()
         return 0
     except (UsageError, flags.Error) as error:
         return _fail(name, f"{_usage_message(error, values)} (see {name} --help)", 2)
@@ -107,16 +107,6 @@ def run(
             raise
         unknown_name = isinstance(error, KeyError)  # what a registry raises
         return _fail(name, _message(error, values), 2 if unknown_name else 1)
-
-
-def _flush() -> None:
-    """Flushes standard output. A full disk raises here."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, "standard output") from None
 
 
 def _abandon_output() -> None:

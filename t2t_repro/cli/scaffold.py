@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 
 from t2t_repro.problem import Problem
 from t2t_repro.registry import PROBLEMS
@@ -108,21 +107,15 @@ def new_problem(name: str, directory: str) -> list[str]:
     files = {f"{name}.py": _PROBLEM, os.path.join("tests", f"test_{name}.py"): _TEST, "README.md": _README}
     target = os.path.abspath(directory)
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    temporary = tempfile.mkdtemp(prefix=f"{os.path.basename(target)}.tmp-", dir=os.path.dirname(target))
+    temporary = f"{target}.tmp-{os.getpid()}"
+    os.mkdir(temporary)
     try:
         os.mkdir(os.path.join(temporary, "tests"))  # a separate folder: --t2t_usr_dir imports the modules beside it
         for file, text in files.items():
             with open(os.path.join(temporary, file), "w", encoding="utf-8") as out:
                 out.write(text.format(name=name))
-        os.chmod(temporary, 0o777 & ~_umask())
         os.replace(temporary, target)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     return [os.path.join(directory, file) for file in files]
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

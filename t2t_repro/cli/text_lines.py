@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from t2t_repro.lines import decode_lines, open_lines, side_by_side
+
 Items = Callable[[], Iterator[tuple[str, ...]]]  # starts at the first line at each call
 
 
@@ -16,19 +18,15 @@ def read(path: str | None) -> Iterator[str]:
 
     Raises ValueError for text that `t2t_repro.lines.decode_lines` rejects.
     """
-    from t2t_repro.lines import decode_lines, open_lines
-
     if path is not None:
-        found: Iterator[str] = open_lines(path)
-        return found
+        return open_lines(path)
     if sys.stdin is None:
         raise ValueError("standard input is closed; give --decode_from_file")
     stream: Any = sys.stdin.buffer
     if not stream.seekable():
         # a separate stream: at exit, a thread may still wait for the next line and hold the lock of sys.stdin
         stream = open(os.dup(sys.stdin.fileno()), "rb")
-    found = decode_lines(stream, "standard input")
-    return found
+    return decode_lines(stream, "standard input")
 
 
 def count(items: Items, *paths: str | None) -> int | None:
@@ -55,19 +53,11 @@ def texts(path: str | None) -> Iterator[tuple[str]]:
 
 def with_prefixes(path: str | None, prefix_file: str) -> Iterator[tuple[str, str]]:
     """Yields each line to translate with its line of `prefix_file`. Raises ValueError if the files differ in length."""
-    lines, prefixes = read(path), read(prefix_file)
-    number = 0
-    for text in lines:
-        prefix = next(prefixes, None)
-        if prefix is None:
-            more = number + 1 + sum(1 for _ in lines)
-            raise ValueError(f"{prefix_file} has {number:,} lines for {more:,} lines to translate; give one for each")
-        yield text, prefix
-        number += 1
-    if more := sum(1 for _ in prefixes):
-        raise ValueError(
-            f"{prefix_file} has {number + more:,} lines for {number:,} lines to translate; give one for each"
-        )
+
+    def unequal(lines: int, prefixes: int) -> str:
+        return f"{prefix_file} has {prefixes:,} lines for {lines:,} lines to translate; give one for each"
+
+    return side_by_side(read(path), read(prefix_file), unequal)
 
 
 def pairs(path: str) -> Iterator[tuple[str, str]]:
@@ -81,14 +71,9 @@ def pairs(path: str) -> Iterator[tuple[str, str]]:
 
 def write(lines: Iterable[str]) -> None:
     """Writes lines to standard output and flushes it."""
-    try:
-        sys.stdout.flush()
-        sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, "standard output") from None
+    sys.stdout.flush()
+    sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
+    sys.stdout.buffer.flush()
 
 
 def best(sentences: Iterable[Sequence[tuple[str, float]]]) -> list[str]:

@@ -98,9 +98,7 @@ class Dataset:
         again = f"remove {os.path.join(self.directory, DATASET)} to prepare again"
         if not os.path.isfile(self.vocabulary):
             raise ValueError(f"{self.vocabulary} is missing; {again}")
-        if (
-            sha256(self.vocabulary) != self.record.vocabulary.sha256
-        ):  # always: with another vocabulary, ids mean other words
+        if sha256(self.vocabulary) != self.record.vocabulary.sha256:  # always: with another one, ids mean other words
             raise ValueError(f"{self.vocabulary} is damaged (its SHA-256 differs); {again}")
         for file in (file for split in self.record.splits.values() for file in split.files):
             path = os.path.join(self.directory, file.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,73 +12,39 @@ from t2t_repro.data import batching
 BOUNDS = (8, 16, 32, 64, 128, 256)  # maximum width per row of the table; the last row has none
 
 
-@dataclass
-class PaddingStatistics:
-    """Counts over parts of batches. The longer side of each part counts, since the budget limits that one."""
-
-    parts: int = 0
-    pairs: int = 0
-    positions: int = 0  # of the longer sides, padding included
-    real: int = 0  # tokens on them
-
-    def add(self, pairs: int, width: int, real: int) -> None:
-        """Counts a part."""
-        self.parts += 1
-        self.pairs += pairs
-        self.positions += pairs * width
-        self.real += real
-
-    def row(self, name: str, part_tokens: int) -> list[str]:
-        """Returns the cells of a row of the table."""
-        efficiency = f"{self.real / max(self.positions, 1):.1%}"
-        size = f"{self.positions / max(self.parts, 1) / part_tokens:.1%}"
-        return [name, f"{self.parts:,}", f"{self.pairs:,}", efficiency, size]
-
-
-def statistics_by_width(shards: Sequence[str], batch_tokens: int) -> list[PaddingStatistics]:
-    """Returns the statistics of the parts of one epoch, by the width of the longer side: one for each of BOUNDS, and
-    one for wider parts."""
+def table(shards: Sequence[str], batch_tokens: int) -> str:
+    """Returns the padding efficiency of one epoch in batches of `batch_tokens` per side: a row per range of widths."""
     from t2t_repro.data.input_pipeline import damage_named, windows
 
-    statistics = empty_statistics()
     with damage_named(os.path.dirname(shards[0])):
-        for window in windows(shards, batch_tokens, seed=1, epoch=0):
-            add_parts(statistics, *window.parts())
-    return statistics
+        planned = windows(shards, batch_tokens, seed=1, epoch=0)
+        counts = np.sum([counts_by_width(*window.parts()) for window in planned], axis=0)
+    return format_table(counts, batch_tokens)
 
 
-def empty_statistics() -> list[PaddingStatistics]:
-    """Returns one `PaddingStatistics` for each of BOUNDS, and one for wider parts."""
-    return [PaddingStatistics() for _ in range(len(BOUNDS) + 1)]
+def counts_by_width(sizes: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Counts parts of (B, M, L) `sizes` [..., 3] with real `tokens` [..., 2] by the width of their longer side.
 
-
-def add_parts(statistics: list[PaddingStatistics], sizes: np.ndarray, tokens: np.ndarray) -> None:
-    """Adds parts of (B, M, L) `sizes` [..., 3] with real `tokens` [..., 2] to the statistics of their width."""
-    for (pairs, *widths), real in zip(sizes.reshape(-1, 3).tolist(), tokens.reshape(-1, 2).tolist(), strict=True):
-        if pairs:
-            longer = int(np.argmax(widths))
-            statistics[int(np.searchsorted(BOUNDS, widths[longer]))].add(pairs, widths[longer], real[longer])
-
-
-def table(shards: Sequence[str], batch_tokens: int) -> str:
-    """Returns the padding efficiency of batches of `batch_tokens` per side as text: a row per range of widths."""
-    return format_table(statistics_by_width(shards, batch_tokens), batch_tokens)
-
-
-def format_table(statistics: Sequence[PaddingStatistics], batch_tokens: int, count: int | None = None) -> str:
-    """Returns the table of `statistics`, one for each of BOUNDS and one for wider parts.
-
-    A step has `count` micro-batches; without it, as many as parts.
+    Only the longer side of a part counts, because the budget limits that one. Returns [len(BOUNDS) + 1, 4]: parts,
+    pairs, positions with padding, and real tokens. The last row is of parts wider than all BOUNDS.
     """
-    part_tokens = batch_tokens // (count or batching.num_parts(batch_tokens))
-    total = PaddingStatistics()
-    for each in statistics:
-        for name, value in vars(each).items():
-            setattr(total, name, getattr(total, name) + value)
-    names = [*(f"to {bound}" for bound in BOUNDS), f"from {BOUNDS[-1] + 1}"]
+    pairs, widths = sizes.reshape(-1, 3)[:, 0], sizes.reshape(-1, 3)[:, 1:]
+    longer = widths.argmax(axis=1, keepdims=True)
+    width, real = (np.take_along_axis(side, longer, axis=1)[:, 0] for side in (widths, tokens.reshape(-1, 2)))
+    counts = np.zeros((len(BOUNDS) + 1, 4), np.int64)
+    np.add.at(counts, np.searchsorted(BOUNDS, width), np.stack([pairs > 0, pairs, pairs * width, real], axis=1))
+    return counts
+
+
+def format_table(counts: np.ndarray, batch_tokens: int, microbatches: int | None = None) -> str:
+    """Returns the table of `counts_by_width`. A step has `microbatches`; None: one for each part."""
+    part_tokens = batch_tokens // (microbatches or batching.num_parts(batch_tokens))
+    names = [*(f"to {bound}" for bound in BOUNDS), f"from {BOUNDS[-1] + 1}", "all"]
     rows = [["tokens", "parts", "pairs", "real tokens", "of the budget"]]
-    rows += [each.row(name, part_tokens) for name, each in zip(names, statistics, strict=True) if each.parts]
-    rows.append(total.row("all", part_tokens))
+    for name, (parts, pairs, positions, real) in zip(names, [*counts, counts.sum(axis=0)], strict=True):
+        if parts or name == "all":
+            efficiency, size = real / max(positions, 1), positions / max(parts, 1) / part_tokens
+            rows.append([name, f"{parts:,}", f"{pairs:,}", f"{efficiency:.1%}", f"{size:.1%}"])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"{batch_tokens:,} tokens per side, in parts of {part_tokens:,}; the longer side of each part:"]
     lines += ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

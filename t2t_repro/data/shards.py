@@ -6,15 +6,14 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from t2t_repro.io import atomic_write, sha256
+from t2t_repro.io import JsonRecord, atomic_write, sha256
 
 SHARD_NAME = re.compile(r"(train|validation|test)-\d{5}-of-\d{5}\.tfrecord")
 
 
 @dataclass(frozen=True)
-class FileRecord:
+class FileRecord(JsonRecord):
     """A file of prepared data as `dataset.json` records it: a shard, or trees."""
 
     name: str
@@ -26,15 +25,6 @@ class FileRecord:
     def of(cls, path: str, records: int) -> FileRecord:
         """Records the file at `path`, which holds that many records."""
         return cls(os.path.basename(path), os.path.getsize(path), records, sha256(path))
-
-    @classmethod
-    def from_json(cls, saved: dict[str, Any]) -> FileRecord:
-        """Raises KeyError or TypeError for another form."""
-        if not isinstance(saved["name"], str) or not isinstance(saved["sha256"], str):
-            raise TypeError("name and sha256 must be strings")
-        if not all(isinstance(saved[key], int) for key in ("bytes", "records")):
-            raise TypeError("bytes and records must be integers")
-        return cls(saved["name"], saved["bytes"], saved["records"], saved["sha256"])
 
     def is_intact(self, directory: str) -> bool:
         """Returns whether the file is in `directory`, with the recorded number of bytes."""

@@ -8,7 +8,7 @@ rewriting rules in each direction: U+2581 becomes U+100000 and "1", and U+100000
 in text, becomes U+100000 and "0". Every text has exactly one spelling. A character that is not a subword is spelled in
 its UTF-8 bytes.
 
-    "a b" -> ["a", "▁b"] -> [262, 305, 1]    END is last
+    "a b" -> ["a", "▁b"] -> [262, 305, 1]    EOS is last
 
 The kinds "bpe" and "word_piece" encode in the same way, by the learned merges in the order of learning. A subword never
 crosses a space.
@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from t2t_repro.processor import usable_cores
-from t2t_repro.token_ids import END, NUM_BYTES, NUM_FIXED, PAD, UNKNOWN
+from t2t_repro.token_ids import EOS, NUM_BYTES, NUM_FIXED, PAD, UNKNOWN
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -36,7 +36,7 @@ SPLITTING: dict[str, dict[str, bool]] = {  # sentencepiece's options for each ki
 
 
 class Vocabulary:
-    """The vocabulary in the file `path`: ids 0 to `size` - 1, of which PAD = 0 and END = 1.
+    """The vocabulary in the file `path`: ids 0 to `size` - 1, of which PAD = 0 and EOS = 1.
 
     Raises FileNotFoundError if there is no such file, and ValueError if it is not a vocabulary of this project.
     """
@@ -71,7 +71,7 @@ class Vocabulary:
         return [self._processor.id_to_piece(number) for number in range(self.size)]
 
     def encode(self, texts: Sequence[str], num_threads: int | None = None) -> list[list[int]]:
-        """Returns the ids of each text, END last. `num_threads` (None: one per core) only affects speed.
+        """Returns the ids of each text, EOS last. `num_threads` (None: one per core) only affects speed.
 
         Raises ValueError for a string that is not Unicode text (a lone surrogate).
         """
@@ -85,7 +85,7 @@ class Vocabulary:
             raise
 
     def decode(self, sequences: Iterable[Iterable[int]]) -> list[str]:
-        """Returns the text of each sequence of ids up to its first END, without PAD.
+        """Returns the text of each sequence of ids up to its first EOS, without PAD.
 
         All ids below `size` are valid: bytes that form no character become U+FFFD. Raises ValueError for other ids.
         """
@@ -95,7 +95,7 @@ class Vocabulary:
     def _until_end(self, sequence: Iterable[int]) -> list[int]:
         ids: list[int] = []
         for token in map(int, sequence):
-            if token == END:
+            if token == EOS:
                 break
             if not 0 <= token < self.size:
                 raise ValueError(f"id {token} is not in the vocabulary {self.path}, whose ids are 0 to {self.size - 1}")
@@ -113,7 +113,7 @@ class Vocabulary:
             return tensorflow_text.SentencepieceTokenizer(self._bytes, add_eos=True)
 
     def encode_tensor(self, strings: tf.Tensor) -> tf.RaggedTensor:
-        """Runs `encode` in the graph: [B] string to [B, (length)] int32, END last. Invalid UTF-8 becomes U+FFFD."""
+        """Runs `encode` in the graph: [B] string to [B, (length)] int32, EOS last. Invalid UTF-8 becomes U+FFFD."""
         return self.tokenizer.tokenize(strings)
 
     def decode_tensor(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
@@ -121,9 +121,9 @@ class Vocabulary:
         import tensorflow as tf
 
         if isinstance(ids, tf.RaggedTensor):
-            ids = ids.to_tensor(default_value=END)
+            ids = ids.to_tensor(default_value=EOS)
         ids_BL = tf.cast(ids, tf.int32)
-        ended_BL = tf.cumsum(tf.cast(tf.equal(ids_BL, END), tf.int32), axis=1) > 0
+        ended_BL = tf.cumsum(tf.cast(tf.equal(ids_BL, EOS), tf.int32), axis=1) > 0
         return self.tokenizer.detokenize(tf.ragged.boolean_mask(ids_BL, ~ended_BL & tf.not_equal(ids_BL, PAD)))
 
 
@@ -144,7 +144,7 @@ def _kind(path: str, proto: Any) -> str:
     fixed = [("<pad>", of.CONTROL), ("</s>", of.CONTROL), ("<unk>", of.UNKNOWN)]
     fixed += [(f"<0x{byte:02X}>", of.BYTE) for byte in range(NUM_BYTES)]
     first = [(piece.piece, piece.type) for piece in proto.pieces[:NUM_FIXED]]
-    if not made_here or ids != (PAD, END, UNKNOWN, -1, True) or first != fixed or len(proto.pieces) == NUM_FIXED:
+    if not made_here or ids != (PAD, EOS, UNKNOWN, -1, True) or first != fixed or len(proto.pieces) == NUM_FIXED:
         raise ValueError(f"{path} is a sentencepiece model that t2t-datagen did not create; give one that it created")
     return kinds[0]
 

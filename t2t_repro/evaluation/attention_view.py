@@ -21,7 +21,7 @@ import numpy as np
 
 from t2t_repro.inference.translator import Translator
 from t2t_repro.io import atomic_write
-from t2t_repro.token_ids import END
+from t2t_repro.token_ids import EOS
 
 MOST_TOKENS = 128  # per side: a page of the base model then has 6 MB
 START_WORD, END_WORD = "<start>", "<end>"
@@ -107,7 +107,7 @@ def _words(translator: Translator, ids: np.ndarray) -> list[str]:
     """Returns each token as text. A token that is part of a character is U+FFFD."""
     tokens = ids[0].tolist()
     texts = translator.vocabulary.decode([[token] for token in tokens])
-    return [END_WORD if token == END else text for token, text in zip(tokens, texts, strict=True)]
+    return [END_WORD if token == EOS else text for token, text in zip(tokens, texts, strict=True)]
 
 
 # The initial selection.

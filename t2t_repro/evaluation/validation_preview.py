@@ -20,7 +20,7 @@ LONGEST = 50  # tokens of the source, or words of a tree: the longest sentence d
 Item = TypeVar("Item")
 
 
-class Sampler:
+class ValidationPreview:
     """Decodes greedily with the model's current weights when called.
 
     The score is that of the SENTENCES in `references`. It is not the score of the complete split or of beam search, but

@@ -19,7 +19,7 @@ from t2t_repro.inference.memory import SEARCH_BYTES, search_bytes
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model.int8 import must_be_exact
 from t2t_repro.saved_model import DEFAULT_SIGNATURE
-from t2t_repro.token_ids import END, PAD
+from t2t_repro.token_ids import EOS, PAD
 
 TOKENS_PER_SEARCH = 4_096  # source positions of one search; larger requests are split into several searches
 SCORED_PER_BATCH = 1_024  # target positions scored in one batch: each has the logits of the full vocabulary
@@ -114,7 +114,7 @@ class ExportedTranslator(tf.Module):
             required = self._vocabulary.encode_tensor(words)[:, :-1]
         # truncated as by t2t-decoder: the first tokens and EOS
         tokens = self._vocabulary.encode_tensor(inputs)[:, :-1][:, : limit - 1]
-        sources = tf.concat([tokens, tf.fill([tf.size(inputs), 1], END)], axis=1)
+        sources = tf.concat([tokens, tf.fill([tf.size(inputs), 1], EOS)], axis=1)
 
         lengths = sources.row_lengths()
         longest = lengths if constraint is None else tf.maximum(lengths, required.row_lengths() + 1)

@@ -23,7 +23,7 @@ from t2t_repro.inference.decoding_loop import (
 )
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.model.transformer import Transformer
-from t2t_repro.token_ids import END
+from t2t_repro.token_ids import EOS
 
 
 def length_penalty(length: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
@@ -44,18 +44,18 @@ def beam_search(
 ) -> Hypotheses:
     """Returns the best translations of each source with their scores, best first.
 
-    A translation has at most as many tokens as its source plus `extra_length`, END included. Every hypothesis is
-    complete: at the maximum length only END may follow. A score is a log-probability divided by the length penalty. A
+    A translation has at most as many tokens as its source plus `extra_length`, EOS included. Every hypothesis is
+    complete: at the maximum length only EOS may follow. A score is a log-probability divided by the length penalty. A
     sentence is finished when no open beam can still score higher than the worst of its W finished hypotheses.
 
     Args:
       models: one model, or several that share a vocabulary, whose probabilities are averaged.
-      source_BM: int32 ids, ending in END, padded with PAD.
+      source_BM: int32 ids, ending in EOS, padded with PAD.
       beam_size: the beam width W.
       alpha: exponent of the length penalty.
       extra_length: tokens that a translation may have beyond the length of its source.
       prefix_BP: tokens that each translation starts with, padded with PAD. A longer prefix raises the maximum length.
-      min_length: number of tokens before END. A larger number raises the maximum length.
+      min_length: number of tokens before EOS. A larger number raises the maximum length.
       constraint: limits the tokens that may follow. It excludes `prefix_BP` and `min_length`.
       required_BG: ids of the words that a constrained output must contain, padded with PAD.
     """
@@ -78,10 +78,10 @@ class BeamSearch(NamedTuple):
         return _can_be(beams.log_p[:, 0]) & (beams.finished_scores[:, -1] < reachable)
 
     def choose(self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences) -> Beams:
-        """Extends every open beam by its most likely tokens. Beams that end with END are finished; the best others stay
+        """Extends every open beam by its most likely tokens. Beams that end with EOS are finished; the best others stay
         open."""
         beam_size = tf.shape(logits_BWV)[1]
-        # At most W of 2 W are END, so W stay open. With one beam only the likeliest token is taken: greedy decoding.
+        # At most W of 2 W are EOS, so W stay open. With one beam only the likeliest token is taken: greedy decoding.
         k = tf.where(beam_size > 1, 2 * beam_size, 1)
         if self.constraint is None:
             log_p_BWC, tokens_BWC = candidates(step, logits_BWV, sentences, k)
@@ -92,7 +92,7 @@ class BeamSearch(NamedTuple):
         tokens = tf.gather(tf.reshape(tokens_BWC, [-1, beam_size * each]), best, batch_dims=1)
         parents = best // each
         ids = tf.concat([tf.gather(beams.ids, parents, batch_dims=1), tokens[:, :, None]], axis=2)
-        ends = tokens == END
+        ends = tokens == EOS
 
         # dividing NEG_INF by a length penalty above 1 would lift an impossible beam above possible ones
         scores = tf.where(ends & _can_be(values), values / length_penalty(step + 1, self.alpha), NEG_INF)

@@ -18,7 +18,7 @@ import tensorflow as tf
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.inference.top_k import top_k
 from t2t_repro.model.attention import mask_bias
-from t2t_repro.token_ids import END, PAD
+from t2t_repro.token_ids import EOS, PAD
 
 NEG_INF = -1e30  # log-probability of an impossible token; finite, so that a difference of two is never NaN
 COMPACTION_THRESHOLD = 0.75  # finished sentences are removed once no more than this share of the batch is open
@@ -27,16 +27,16 @@ COMPACTION_THRESHOLD = 0.75  # finished sentences are removed once no more than 
 class Hypotheses(NamedTuple):
     """The W best translations of each sentence."""
 
-    ids: tf.Tensor  # [B, W, L] int32, each ending in END, padded with PAD
+    ids: tf.Tensor  # [B, W, L] int32, each ending in EOS, padded with PAD
     scores: tf.Tensor  # [B, W] float32; below -1e20 for rows beyond the translations found
 
 
 class Sentences(NamedTuple):
     """Inputs of a batch that stay constant while it is decoded."""
 
-    source: tf.Tensor  # [B, M] int32 ids, ending in END, padded with PAD
-    shortest: tf.Tensor  # [B] int32: minimum number of tokens before END
-    longest: tf.Tensor  # [B] int32: maximum number of tokens, END included
+    source: tf.Tensor  # [B, M] int32 ids, ending in EOS, padded with PAD
+    shortest: tf.Tensor  # [B] int32: minimum number of tokens before EOS
+    longest: tf.Tensor  # [B] int32: maximum number of tokens, EOS included
     prefix: tf.Tensor  # [B, P + 1] int32: tokens that the translation starts with, padded with PAD
     required: tf.Tensor  # [B, G + 1] int32: words that the output must contain, padded with PAD: see `Constraint`
     draws: tf.Tensor  # [B, W, >= longest] float32 in [0, 1): random numbers for sampling
@@ -106,8 +106,8 @@ def sentences_of(
 ) -> Sentences:
     """Returns a batch before its first step.
 
-    The maximum length of a translation is that of its source plus `extra_length`, END included. It is raised if the
-    prefix, the required words or `min_length` tokens, with END, need more.
+    The maximum length of a translation is that of its source plus `extra_length`, EOS included. It is raised if the
+    prefix, the required words or `min_length` tokens, with EOS, need more.
     """
     source_BM = tf.convert_to_tensor(source_BM)
     batch = tf.shape(source_BM)[0]
@@ -191,7 +191,7 @@ def candidates(
     """
     width, vocab_size = tf.shape(logits_BWV)[1], logits_BWV.shape[2]
     logits_NV = tf.reshape(logits_BWV, [-1, vocab_size])
-    # two more, as PAD and END may be among them and forbidden: then no row of V logits needs a mask
+    # two more, as PAD and EOS may be among them and forbidden: then no row of V logits needs a mask
     values_NC, tokens_NC = top_k(logits_NV, tf.minimum(k + 2, vocab_size))
     totals_BW1 = tf.reshape(_log_sum_exp(logits_NV, tokens_NC[:, :1]), [-1, width, 1])
     values, tokens = (tf.reshape(x, [-1, width, tf.shape(x)[1]]) for x in (values_NC, tokens_NC))
@@ -213,20 +213,20 @@ def _log_sum_exp(logits_NV: tf.Tensor, likeliest_N1: tf.Tensor) -> tf.Tensor:
 def may_follow(step: tf.Tensor, tokens: tf.Tensor, sentences: Sentences) -> tf.Tensor:
     """Returns booleans of the shape of `tokens` [B, W, C]: true for allowed tokens.
 
-    PAD is never allowed, and END is not allowed before the minimum length. If a token is forced, only that one is
+    PAD is never allowed, and EOS is not allowed before the minimum length. If a token is forced, only that one is
     allowed.
     """
     forced_B11 = _forced(step, sentences)[:, None, None]
     too_soon_B11 = (step < sentences.shortest)[:, None, None]
-    free = (tokens != PAD) & ~((tokens == END) & too_soon_B11)
+    free = (tokens != PAD) & ~((tokens == EOS) & too_soon_B11)
     return tf.where(forced_B11 >= 0, tokens == forced_B11, free)
 
 
 def _forced(step: tf.Tensor, sentences: Sentences) -> tf.Tensor:
-    """Returns [B] int32: the only allowed token, from the prefix, or END at the maximum length; -1 if any may
+    """Returns [B] int32: the only allowed token, from the prefix, or EOS at the maximum length; -1 if any may
     follow."""
     prefix_B = sentences.prefix[:, tf.minimum(step, tf.shape(sentences.prefix)[1] - 1)]
-    end_B = tf.where(step + 1 >= sentences.longest, END, -1)
+    end_B = tf.where(step + 1 >= sentences.longest, EOS, -1)
     return tf.where(prefix_B != PAD, prefix_B, end_B)
 
 

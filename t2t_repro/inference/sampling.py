@@ -25,7 +25,7 @@ from t2t_repro.inference.decoding_loop import (
 )
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.model.transformer import Transformer
-from t2t_repro.token_ids import END
+from t2t_repro.token_ids import EOS
 
 
 def draws(sources: Sequence[Sequence[int]], samples: int, length: int, seed: int) -> np.ndarray:
@@ -92,7 +92,7 @@ class Sampling(NamedTuple):
 
         ids = tf.concat([beams.ids, tokens[:, :, None]], axis=2)
         log_p = beams.log_p + gained
-        ends_now = (tokens == END) & (beams.finished_scores <= NEG_INF)
+        ends_now = (tokens == EOS) & (beams.finished_scores <= NEG_INF)
         longer = tf.pad(beams.finished_ids, [[0, 0], [0, 0], [0, 1]])
         return beams._replace(
             tokens=tokens,

@@ -15,7 +15,7 @@ import tensorflow as tf
 from t2t_repro.inference.decoding_loop import NEG_INF, Beams, Sentences
 from t2t_repro.inference.top_k import top_k
 from t2t_repro.parsing.linearization import CLOSE, OPEN, UNKNOWN_TAG, split_words, symbol_of
-from t2t_repro.token_ids import END, PAD
+from t2t_repro.token_ids import EOS, PAD
 
 # The type of a token. _FIRST_OPENING opens a bracket as the first token, and continues a word elsewhere.
 _INSIDE, _WORD, _OPENING, _FIRST_OPENING, _CLOSING = range(5)
@@ -35,7 +35,7 @@ class ParseConstraint:
             return next((kind for start, kind in starts.items() if subword.startswith(start)), _INSIDE)
 
         self._kinds = np.array([kind(subword) for subword in subwords], np.int32)
-        self._kinds[[PAD, END]] = _WORD  # never part of a bracket
+        self._kinds[[PAD, EOS]] = _WORD  # never part of a bracket
         closings = [numbers.get(_SPACE + CLOSE + subword.removeprefix(_SPACE)[1:], -1) for subword in subwords]
         self._closings = np.array(closings, np.int32)  # ids of the closing subwords; -1: any closing subword is allowed
 
@@ -60,7 +60,7 @@ class ParseConstraint:
     def candidates(
         self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences, k: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the k most likely allowed bracket tokens and the next token of the words, or END after the last
+        """Returns the k most likely allowed bracket tokens and the next token of the words, or EOS after the last
         closing bracket.
 
         The result is log-probabilities and ids, [B, W, C]. Forbidden tokens have the log-probability `NEG_INF`.
@@ -102,7 +102,7 @@ class ParseConstraint:
         values, ids = top_k(tf.reshape(tf.where(free_BWV, logits_BWV, NEG_INF), [-1, vocab_size]), k)
         values, ids = (tf.reshape(x, [-1, width, tf.shape(x)[1]]) for x in (values, ids))
         values = tf.concat([values, words_BW1], axis=2)
-        ids = tf.concat([ids, tf.where(next_BW == PAD, END, next_BW)[:, :, None]], axis=2)
+        ids = tf.concat([ids, tf.where(next_BW == PAD, EOS, next_BW)[:, :, None]], axis=2)
         return values - all_BW1, ids
 
     def advanced(self, beams: Beams, parents_BW: tf.Tensor) -> Beams:

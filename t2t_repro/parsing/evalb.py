@@ -18,9 +18,11 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
+from t2t_repro.lines import side_by_side
 from t2t_repro.parsing.evalb_parameters import COLLINS, Parameters
 from t2t_repro.parsing.trees import Tree, lines_of_trees, parse_lines
 
@@ -71,12 +73,14 @@ class Scores:
 
     rows: tuple[Row, ...]
     cutoff: int
-    all: Summary = field(init=False)
-    short: Summary = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "all", _summary(self.rows))
-        object.__setattr__(self, "short", _summary([row for row in self.rows if row.length <= self.cutoff]))
+    @cached_property
+    def all(self) -> Summary:
+        return _summary(self.rows)
+
+    @cached_property
+    def short(self) -> Summary:
+        return _summary([row for row in self.rows if row.length <= self.cutoff])
 
     @property
     def f1(self) -> float:
@@ -92,7 +96,7 @@ def evalb(gold: Iterable[Tree], test: Iterable[Tree], parameters: Parameters = C
 
     Raises ValueError if their numbers differ, or if more sentences than MAX_ERROR allows differ in words.
     """
-    return _evalb(_side_by_side(([tree] for tree in gold), ([tree] for tree in test), "gold", "test"), parameters)
+    return _evalb(([tree] for tree in gold), ([tree] for tree in test), "gold", "test", parameters)
 
 
 def evalb_files(gold: str, test: str, parameters: Parameters = COLLINS) -> Scores:
@@ -101,7 +105,7 @@ def evalb_files(gold: str, test: str, parameters: Parameters = COLLINS) -> Score
     A line of `test` that is not a tree is an error sentence, and an empty one is skipped. Raises FileNotFoundError or
     ValueError for files that cannot be read and for a line of `gold` that is not a tree, and otherwise as `evalb`.
     """
-    return _evalb(_side_by_side(_gold_forests(gold), _test_forests(test), gold, test), parameters)
+    return _evalb(_gold_forests(gold), _forests(test), gold, test, parameters)
 
 
 def outer_brackets_differ(gold: str, test: str) -> bool:
@@ -110,15 +114,7 @@ def outer_brackets_differ(gold: str, test: str) -> bool:
     return bool(re.match(r"\s*\(\s*\(", first)) != bool(re.match(r"\s*\(\s*\(", second))
 
 
-def _gold_forests(path: str) -> Iterator[Forest]:
-    for number, line in enumerate(lines_of_trees(path), start=1):
-        try:
-            yield list(parse_lines([line], path, first=number))
-        except ValueError as error:
-            raise ValueError(f"{error} (EVALB expects one complete tree per line)") from None
-
-
-def _test_forests(path: str) -> Iterator[Forest | str]:
+def _forests(path: str) -> Iterator[Forest | str]:
     """Yields the trees of each line, or the reason why it has none."""
     for number, line in enumerate(lines_of_trees(path), start=1):
         try:
@@ -127,28 +123,23 @@ def _test_forests(path: str) -> Iterator[Forest | str]:
             yield str(error)
 
 
-def _side_by_side(
-    gold: Iterable[Forest], test: Iterable[Forest | str], gold_name: str, test_name: str
-) -> Iterator[tuple[Forest, Forest | str]]:
-    golds, tests = iter(gold), iter(test)
-    for number in itertools.count():
-        one, two = next(golds, None), next(tests, None)
-        if one is None and two is None:
-            return
-        if one is None or two is None:
-            longer = number + 1 + sum(1 for _ in (golds if two is None else tests))
-            counts = (longer, number) if two is None else (number, longer)
-            raise ValueError(
-                f"{gold_name} has {counts[0]:,} trees and {test_name} has {counts[1]:,}; "
-                "the n-th of one must be the same sentence as the n-th of the other"
-            )
-        yield one, two
+def _gold_forests(path: str) -> Iterator[Forest]:
+    for forest in _forests(path):
+        if isinstance(forest, str):
+            raise ValueError(f"{forest} (EVALB expects one complete tree per line)")
+        yield forest
 
 
-def _evalb(pairs: Iterable[tuple[Forest, Forest | str]], parameters: Parameters) -> Scores:
+def _evalb(
+    gold: Iterable[Forest], test: Iterable[Forest | str], gold_name: str, test_name: str, parameters: Parameters
+) -> Scores:
+    def unequal(golds: int, tests: int) -> str:
+        numbers = f"{gold_name} has {golds:,} trees and {test_name} has {tests:,}"
+        return f"{numbers}; the n-th of one must be the same sentence as the n-th of the other"
+
     rows, errors = [], 0
-    for number, (gold, test) in enumerate(pairs, start=1):
-        row = score(number, gold, test, parameters)
+    for number, (one, two) in enumerate(side_by_side(gold, test, unequal), start=1):
+        row = score(number, one, two, parameters)
         rows.append(row)
         errors += row.status == ERROR
         if errors > parameters.max_error + 1:  # EVALB allows one more than MAX_ERROR
@@ -300,7 +291,7 @@ def _crossing(golds: list[tuple[int, int, str]], tests: list[tuple[int, int, str
 def _summary(rows: Sequence[Row]) -> Summary:
     scored = [row for row in rows if row.status == SCORED]
     matched, gold, test = (sum(getattr(row, name) for row in scored) for name in ("matched", "gold", "test"))
-    recall, precision = _percent(matched, gold), _percent(matched, test)
+    recall, precision = percent(matched, gold), percent(matched, test)
     return Summary(
         sentences=len(rows),
         errors=sum(row.status == ERROR for row in rows),
@@ -309,13 +300,14 @@ def _summary(rows: Sequence[Row]) -> Summary:
         recall=recall,
         precision=precision,
         f1=2 * precision * recall / (precision + recall) if matched else 0.0,
-        complete_match=_percent(sum(row.matched == row.gold == row.test for row in scored), len(scored)),
+        complete_match=percent(sum(row.matched == row.gold == row.test for row in scored), len(scored)),
         average_crossing=sum(row.crossing for row in scored) / max(len(scored), 1),
-        no_crossing=_percent(sum(row.crossing == 0 for row in scored), len(scored)),
-        two_or_less_crossing=_percent(sum(row.crossing <= 2 for row in scored), len(scored)),
-        tagging_accuracy=_percent(sum(row.tags for row in scored), sum(row.words for row in scored)),
+        no_crossing=percent(sum(row.crossing == 0 for row in scored), len(scored)),
+        two_or_less_crossing=percent(sum(row.crossing <= 2 for row in scored), len(scored)),
+        tagging_accuracy=percent(sum(row.tags for row in scored), sum(row.words for row in scored)),
     )
 
 
-def _percent(part: int, whole: int) -> float:
+def percent(part: int, whole: int) -> float:
+    """Returns the share in percent; 0 of nothing."""
     return 100.0 * part / whole if whole else 0.0

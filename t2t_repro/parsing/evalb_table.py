@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from t2t_repro.parsing.evalb import SCORED, Row, Scores, Summary
+from t2t_repro.parsing.evalb import SCORED, Row, Scores, Summary, percent
 
 _RULE = "=" * 76
 _HEAD = (
@@ -64,4 +64,4 @@ def _summary(summary: Summary) -> list[str]:
 
 
 def _percent(part: int, whole: int) -> str:
-    return f"{100.0 * part / whole if whole else 0.0:6.2f}"
+    return f"{percent(part, whole):6.2f}"

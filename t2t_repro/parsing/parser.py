@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
-from t2t_repro.config import HParams
 from t2t_repro.data.vocabulary import must_be_list, must_be_pairs
 from t2t_repro.parsing.linearization import pair, rebuild, split_words
 from t2t_repro.parsing.trees import Tree, parse
 
 
-class Search(Protocol):
-    """A `Translator` with a `ParseConstraint`, or the `ExportedModel` of one."""
-
-    @property
-    def hparams(self) -> HParams: ...
-
-    @property
-    def n_best(self) -> Callable[..., list[list[tuple[str, float]]]]: ...
-
-    @property
-    def score(self) -> Callable[..., list[float]]: ...
-
-
 class Parser:
-    """A translator whose outputs are linearized trees. Every output becomes a tree over exactly the words of its
-    sentence.
+    """A `Translator` or an `ExportedModel` whose outputs are linearized trees.
+
+    Every output becomes a tree over exactly the words of its sentence.
 
     Repairs are counted: `sentences` parsed, the number of best trees that were `repaired`, and the total of `repairs`.
     With `well_formed`, hypotheses that need no repair rank before those that do, whatever their scores.
     """
 
-    def __init__(self, translator: Search, well_formed: bool = False):
+    def __init__(self, translator: Any, well_formed: bool = False):
         self.translator, self.well_formed = translator, well_formed
         self.sentences = self.repaired = self.repairs = 0
 

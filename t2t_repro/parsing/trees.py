@@ -136,9 +136,13 @@ def parse_lines(lines: Iterable[str], name: str, first: int = 1) -> Iterator[Tre
     reader = _Reader(name)
     for reader.line, text in enumerate(lines, start=first):
         for symbol in _SYMBOL.findall(text):
-            tree = reader.take(symbol)
-            if tree is not None:
-                yield tree
+            if symbol == ")":
+                if tree := reader.close():
+                    yield tree
+            elif symbol.startswith("("):
+                reader.open(symbol[1:])
+            else:
+                reader.word(symbol)
     reader.end()
 
 
@@ -150,7 +154,7 @@ class _Bracket:
 
 
 class _Reader:
-    """Builds trees from symbols, "(NP", "word" and ")", passed one by one to `take`."""
+    """Builds trees from symbols, one by one: "(NP" to `open`, "word" to `word`, and ")" to `close`."""
 
     def __init__(self, name: str):
         self.line = 0
@@ -159,26 +163,7 @@ class _Reader:
         self._first_line = 0  # first line of the current tree, and the number of its brackets
         self._brackets = 0
 
-    def take(self, symbol: str) -> Tree | None:
-        """Reads one symbol. Returns the tree that it closes, or None within a tree."""
-        if symbol == ")":
-            return self._close()
-        if symbol.startswith("("):
-            self._begin(symbol[1:])
-        else:
-            self._word(symbol)
-        return None
-
-    def end(self) -> None:
-        """Raises ValueError if the text ends inside a tree."""
-        if self._open:
-            brackets = "a bracket is" if len(self._open) == 1 else f"{len(self._open):,} brackets are"
-            raise ValueError(
-                f"{self._name} ends inside a tree that starts at line {self._first_line:,}: {brackets} not closed, "
-                f"the last one ({self._open[-1].label}; expected its )"
-            )
-
-    def _begin(self, label: str) -> None:
+    def open(self, label: str) -> None:
         if not self._open:
             self._first_line, self._brackets = self.line, 0
         elif not label:
@@ -193,7 +178,7 @@ class _Reader:
             )
         self._open.append(_Bracket(label))
 
-    def _word(self, word: str) -> None:
+    def word(self, word: str) -> None:
         if not self._open:
             raise self._error(f"{word!r} is outside of all brackets; expected a tree, which starts with (")
         bracket = self._open[-1]
@@ -203,7 +188,8 @@ class _Reader:
         if bracket.children:
             raise self._mixed(bracket)
 
-    def _close(self) -> Tree | None:
+    def close(self) -> Tree | None:
+        """Returns the tree that a ")" closes, or None within a tree."""
         if not self._open:
             raise self._error("unmatched ); expected a tree, which starts with (")
         bracket = self._open.pop()
@@ -214,6 +200,15 @@ class _Reader:
             return tree
         self._open[-1].children.append(tree)
         return None
+
+    def end(self) -> None:
+        """Raises ValueError if the text ends inside a tree."""
+        if self._open:
+            brackets = "a bracket is" if len(self._open) == 1 else f"{len(self._open):,} brackets are"
+            raise ValueError(
+                f"{self._name} ends inside a tree that starts at line {self._first_line:,}: {brackets} not closed, "
+                f"the last one ({self._open[-1].label}; expected its )"
+            )
 
     def _mixed(self, bracket: _Bracket) -> ValueError:
         return self._error(f"({bracket.label} has the word {bracket.word!r} and a bracket; expected one or the other")

@@ -16,7 +16,6 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from t2t_repro.data.dataset_record import to_json
 from t2t_repro.data.shards import FileRecord, write_shard
 from t2t_repro.io import read_json, write_json
 from t2t_repro.preparation.corpora import SplitText
@@ -88,4 +87,4 @@ class _Encode(beam.DoFn):
 def _write(shard: tuple[int, Iterable[list[KeyedExample]]], paths: list[str]) -> dict[str, Any]:
     index, partitions = shard
     examples = sorted(itertools.chain.from_iterable(partitions))
-    return to_json(write_shard(paths[index], (serialized for _, serialized in examples)))
+    return write_shard(paths[index], (serialized for _, serialized in examples)).to_json()

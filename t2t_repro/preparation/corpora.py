@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import importlib.metadata
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from t2t_repro.data.dataset_record import Source
 from t2t_repro.io import sha256
-from t2t_repro.lines import is_overlong, must_be_file, read_lines
+from t2t_repro.lines import is_overlong, must_be_file, read_lines, side_by_side
 from t2t_repro.parsing.linearized_trees import Linearized
 from t2t_repro.preparation.validation_split import source_hash
 from t2t_repro.problem import Corpus, Generated, Pair, TextFiles, Trees, Wmt
@@ -88,8 +86,12 @@ def read_pairs(corpus: Readable, first: int = 0) -> Iterator[Pair]:
     """
     if isinstance(corpus, Linearized):
         return corpus.pairs(first)
-    pairs = _read_generated(corpus) if isinstance(corpus, Generated) else _read_files(corpus)
-    return itertools.islice(pairs, first, None) if first else pairs
+    if isinstance(corpus, Generated):
+        pairs, nothing = _read_generated(corpus), f"{corpus.name} gave no pairs"
+    else:
+        files = f"{corpus.source} and {corpus.target}"
+        pairs, nothing = _read_files(corpus), f"{files} are empty; expected one sentence per line"
+    return itertools.islice(_not_empty(pairs, nothing), first, None)
 
 
 def evenly(items: Iterator[Item], number: int, taken: int, first: int = 0) -> Iterator[Item]:
@@ -127,58 +129,38 @@ def describe(corpus: Corpus, hashed: bool = True) -> Source:
         languages = f"{corpus.source_language}-{corpus.target_language}"
         described = {"dataset": corpus.dataset, "split": corpus.split, "languages": languages}
         return described | ({"archives": archive_sums(corpus.dataset)} if hashed else {})
-    described = {"function": _name(corpus.function)}
+    described = {"function": corpus.name}
     return described | ({"versions": _generator_versions()} if hashed else {})
 
 
 def _read_files(corpus: TextFiles) -> Iterator[Pair]:
-    sides = [read_lines(path, cut=corpus.drop_long_lines) for path in (corpus.source, corpus.target)]
-    pairs = itertools.zip_longest(*sides)
-    number = 0
-    for source, target in pairs:
-        if source is None or target is None:
-            break
-        number += 1
-        yield source, target
-    else:
-        if not number:
-            raise ValueError(f"{corpus.source} and {corpus.target} are empty; expected one sentence per line")
-        return
-    longer = number + 1 + sum(1 for _ in pairs)
-    counts = (number, longer) if source is None else (longer, number)
-    raise ValueError(
-        f"{corpus.source} has {counts[0]:,} lines and {corpus.target} has {counts[1]:,}; "
-        "line n of one must be the translation of line n of the other"
-    )
+    def unequal(sources: int, targets: int) -> str:
+        numbers = f"{corpus.source} has {sources:,} lines and {corpus.target} has {targets:,}"
+        return f"{numbers}; line n of one must be the translation of line n of the other"
+
+    source, target = (read_lines(path, cut=corpus.drop_long_lines) for path in (corpus.source, corpus.target))
+    return side_by_side(source, target, unequal)
 
 
 def _read_generated(corpus: Generated) -> Iterator[Pair]:
-    empty = True
     for pair in corpus.function():
-        empty = False
         if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
-            raise ValueError(f"{_name(corpus.function)} gave {pair!r:.80}; expected a pair (source text, target text)")
+            raise ValueError(f"{corpus.name} gave {pair!r:.80}; expected a pair (source text, target text)")
         yield pair
-    if empty:
-        raise ValueError(f"{_name(corpus.function)} gave no pairs")
+
+
+def _not_empty(pairs: Iterator[Pair], error: str) -> Iterator[Pair]:
+    number = 0
+    for number, pair in enumerate(pairs, start=1):  # noqa: B007
+        yield pair
+    if not number:
+        raise ValueError(error)
 
 
 def _describe_file(path: str, hashed: bool) -> dict[str, Any]:
     must_be_file(path)
     described = {"path": os.path.abspath(path), "bytes": os.path.getsize(path)}
     return described | ({"sha256": sha256(path)} if hashed else {})
-
-
-def _name(function: Callable[..., Any]) -> str:
-    """Returns `module.function`, with the arguments of a partial or of a dataclass with `__call__`."""
-    if isinstance(function, functools.partial):
-        arguments = [repr(value) for value in function.args]
-        arguments += [f"{key}={value!r}" for key, value in sorted(function.keywords.items())]
-        return f"{_name(function.func)}({', '.join(arguments)})"
-    if dataclasses.is_dataclass(function) and not isinstance(function, type):
-        return f"{type(function).__module__}.{function!r}"
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{named.__module__}.{named.__qualname__}"
 
 
 def _generator_versions() -> dict[str, str]:

@@ -34,7 +34,7 @@ from t2t_repro.parsing.treebank import write_trees
 from t2t_repro.parsing.trees import Tree
 from t2t_repro.preparation import disk_space
 from t2t_repro.preparation.corpora import SplitText, TrainingSentences
-from t2t_repro.preparation.problem_text import ProblemText
+from t2t_repro.preparation.problem_text import REPORT_SECONDS, ProblemText
 from t2t_repro.preparation.progress import PROGRESS, Progress
 from t2t_repro.preparation.provenance import check_same_data, inputs_of, sources_of
 from t2t_repro.preparation.shuffle import Chunk, ShuffleFiles
@@ -50,7 +50,6 @@ PAIRS_PER_SHARD = 200_000  # one shard of training pairs is sorted in memory: ab
 CHUNK_PAIRS = 20_000  # encoded by one process; lost if it is interrupted
 MIN_CHUNKS_FOR_PROCESSES = 20  # starting processes takes longer than encoding fewer pairs
 LEARN_PAIRS = 2_000_000  # maximum pairs to learn the vocabulary from, evenly spaced: about 2.5 GB
-REPORT_SECONDS = 60
 
 _SHUFFLE = "shuffle"
 _TREES = "trees"
@@ -92,25 +91,13 @@ def prepare(
         with locked(directory, report):
             if not Dataset.exists(directory):
                 downloads = os.path.join(data_dir, _DOWNLOADS)
-                with _disk_errors_named(directory):
-                    Preparation(problem, sources, directory, downloads, report, processes, beam).run()
+                Preparation(problem, sources, directory, downloads, report, processes, beam).run()
     dataset = Dataset.open(directory, verify=verify)
     check_same_data(dataset, problem, verify=verify)
     shutil.rmtree(os.path.join(directory, _TREES), ignore_errors=True)
     with contextlib.suppress(OSError):  # usually missing; or the folder is read-only
         os.remove(os.path.join(directory, PROGRESS))
     return dataset
-
-
-@contextlib.contextmanager
-def _disk_errors_named(directory: str) -> Iterator[None]:
-    """Adds the directory to the error of a full disk, which Python leaves out."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno and not error.filename:
-            raise OSError(error.errno, os.strerror(error.errno), directory) from None
-        raise
 
 
 @dataclass
@@ -128,17 +115,18 @@ class Preparation:
     def __post_init__(self) -> None:
         self.texts: dict[str, SplitText] = {}
         self.vocabulary = self._path(VOCABULARY)
-        self.progress = Progress(self.directory, {"problem": inputs_of(self.problem), "sources": self.sources})
+        inputs = {"problem": inputs_of(self.problem), "sources": self.sources}
+        self.progress = Progress.resume(self.directory, inputs)
 
     def run(self) -> None:
         """Runs the phases that are not complete."""
         progress = self.progress
-        progress.remove_incomplete()
+        progress.remove_incomplete(self.directory)
         if "train" not in progress.splits:
             needs = disk_space.needs(self.problem, self.directory, self._path(_SHUFFLE), self.downloads)
             disk_space.check(needs, self.report)
         self._read_all()
-        if not progress.has_vocabulary():
+        if not progress.has_vocabulary(self.vocabulary):
             self._learn_vocabulary()
         if "train" not in progress.splits or (progress.validation_hashes and "validation" not in progress.splits):
             self._write_train()
@@ -158,7 +146,7 @@ class Preparation:
             chosen = [] if self.problem.validation else choose_validation(self.texts["train"].pairs())
             self.progress.validation_hashes = chosen
             self.progress.corpora = counted
-            self.progress.save()
+            self.progress.save(self.directory)
             numbers = (f"{sum(each.numbers):,} {split} pairs" for split, each in self.texts.items())
             self.report(f"text: {', '.join(numbers)}")
 
@@ -179,7 +167,7 @@ class Preparation:
         )
         self.progress.splits, self.progress.shuffled = {}, []
         shutil.rmtree(self._path(_SHUFFLE), ignore_errors=True)
-        self.progress.save()
+        self.progress.save(self.directory)
         parts = f"{NUM_BYTES} bytes, {characters:,} single characters"
         self.report(f"vocabulary: {size:,} subwords ({kind}) learned from {sentences:,} sentences: {parts} among them")
 
@@ -259,7 +247,7 @@ class Preparation:
             if name not in written:
                 written[name] = write_shard(self._path(name), files.shard(index))
                 self.progress.shuffled = list(written.values())
-                self.progress.save()
+                self.progress.save(self.directory)
         return [written[name] for name in names]
 
     def _write_split(self, split: str) -> None:
@@ -283,7 +271,7 @@ class Preparation:
         self.report(f"{split}: {statistics.summary(max_length)}")
 
     def _encoded(self, text: SplitText) -> Iterator[tuple[Pair, list[int], list[int]]]:
-        """Yields (pair, ids of its source, ids of its target), END included."""
+        """Yields (pair, ids of its source, ids of its target), EOS included."""
         pairs, vocabulary = text.pairs(), Vocabulary(self.vocabulary)
         while batch := list(itertools.islice(pairs, CHUNK_PAIRS)):
             inputs = vocabulary.encode([source for source, _ in batch])
@@ -307,7 +295,7 @@ class Preparation:
 
     def _save(self, written: dict[str, SplitRecord]) -> None:
         self.progress.splits, self.progress.shuffled = self.progress.splits | written, []
-        self.progress.save()
+        self.progress.save(self.directory)
 
     def _write_record(self) -> None:
         done = self.progress

@@ -14,7 +14,7 @@ from t2t_repro.preparation.corpora import CorpusFiles, SplitText, read_pairs
 from t2t_repro.preparation.downloads import WmtDownloader
 from t2t_repro.problem import SPLITS, Problem, Trees, Wmt
 
-REPORT_SECONDS = 60
+REPORT_SECONDS = 60  # between two lines of progress
 
 Report = Callable[[str], None]
 
@@ -71,8 +71,9 @@ class ProblemText:
         return found
 
     def _linearized(self, corpus: Trees, path: str, source: Source) -> Linearized:
-        files = Linearized.open(path, source)
-        return files or Linearized.write(path, source, self._reported(linearize(corpus, self._processes)))
+        return Linearized.open(path, source) or Linearized.write(
+            path, source, self._reported(linearize(corpus, self._processes))
+        )
 
     def _reported(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Yields the same blocks, with a report each minute."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from t2t_repro.data.dataset import VOCABULARY
-from t2t_repro.data.dataset_record import CorpusRecord, SplitRecord, VocabularyRecord, corpus_records, to_json
+from t2t_repro.data.dataset_record import CorpusRecord, SplitRecord, VocabularyRecord
 from t2t_repro.data.shards import SHARD_NAME, FileRecord
-from t2t_repro.io import read_json, sha256, write_json
+from t2t_repro.io import JsonRecord, read_json, sha256, write_json
 from t2t_repro.parsing.treebank import TREES_NAME
 
 PROGRESS = "progress.json"
@@ -18,54 +18,49 @@ _WRITTEN = re.compile(rf"{SHARD_NAME.pattern}|{TREES_NAME.pattern}")
 _LEFTOVER = re.compile(rf"({_WRITTEN.pattern}|vocabulary\.model|dataset\.json|progress\.json)\.tmp-\d+")
 
 
-class Progress:
-    """The completed phases of a preparation in `directory`, from an earlier one of the same `inputs` or none.
+@dataclass
+class Progress(JsonRecord):
+    """The completed phases of a preparation with these `inputs`."""
 
-    Files that are no longer intact are not counted. `shuffled` are the shards of the training text, while they are
-    being written.
-    """
+    inputs: dict[str, Any]
+    corpora: dict[str, list[CorpusRecord]] = field(default_factory=dict)  # by split, after all text was read once
+    validation_hashes: list[int] = field(default_factory=list)  # `source_hash` of the training pairs for validation
+    vocabulary: VocabularyRecord = VocabularyRecord(size=0, sha256="")  # until it is learned
+    splits: dict[str, SplitRecord] = field(default_factory=dict)
+    shuffled: list[FileRecord] = field(default_factory=list)  # shards of the training text, while they are written
 
-    def __init__(self, directory: str, inputs: Mapping[str, Any]):
-        self.directory, self.inputs = directory, inputs
-        self.corpora: dict[str, list[CorpusRecord]] = {}  # of each split, after all text was read once
-        self.validation_hashes: list[int] = []  # `source_hash` of the training pairs that are for validation
-        self.vocabulary = VocabularyRecord(size=0, sha256="")  # until it is learned
-        self.splits: dict[str, SplitRecord] = {}
-        self.shuffled: list[FileRecord] = []
+    @classmethod
+    def resume(cls, directory: str, inputs: dict[str, Any]) -> Progress:
+        """Returns the progress of an earlier preparation in `directory`, without files that are no longer intact.
+
+        If there is none, or if its inputs differ, nothing is complete.
+        """
         try:
-            self._resume(read_json(os.path.join(directory, PROGRESS)))
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-            pass  # missing or damaged: start from the beginning
+            saved = cls.from_json(read_json(os.path.join(directory, PROGRESS)))
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):  # missing or damaged
+            return cls(inputs)
+        if saved.inputs != inputs:
+            return cls(inputs)
 
-    def _resume(self, saved: dict[str, Any]) -> None:
-        if saved["inputs"] != self.inputs:
-            return
-        corpora = {split: corpus_records(records) for split, records in saved["corpora"].items()}
-        vocabulary = VocabularyRecord.from_json(saved["vocabulary"])
-        splits = {split: SplitRecord.from_json(record) for split, record in saved["splits"].items()}
-        shuffled = [FileRecord.from_json(file) for file in saved["shuffled"]]
-        self.corpora, self.validation_hashes = corpora, list(saved["validation_hashes"])
-        self.vocabulary = vocabulary
-        self.splits = {split: record for split, record in splits.items() if self._intact(record.files)}
-        self.shuffled = [file for file in shuffled if self._intact([file])]
+        def intact(files: list[FileRecord]) -> bool:
+            return all(file.is_intact(directory) for file in files)
 
-    def save(self) -> None:
+        splits = {split: record for split, record in saved.splits.items() if intact(record.files)}
+        shuffled = [file for file in saved.shuffled if intact([file])]
+        return dataclasses.replace(saved, splits=splits, shuffled=shuffled)
+
+    def save(self, directory: str) -> None:
         """Writes the file."""
-        written = {name: value for name, value in vars(self).items() if name != "directory"}
-        write_json(os.path.join(self.directory, PROGRESS), to_json(written))
+        write_json(os.path.join(directory, PROGRESS), self.to_json())
 
-    def has_vocabulary(self) -> bool:
-        """Returns whether the vocabulary is in the directory as it was learned."""
-        path = os.path.join(self.directory, VOCABULARY)
+    def has_vocabulary(self, path: str) -> bool:
+        """Returns whether the vocabulary at `path` is the learned one."""
         return os.path.isfile(path) and sha256(path) == self.vocabulary.sha256
 
-    def remove_incomplete(self) -> None:
+    def remove_incomplete(self, directory: str) -> None:
         """Removes temporary files, and files that are not recorded here."""
         recorded = {file.name for record in self.splits.values() for file in record.files}
         recorded |= {file.name for file in self.shuffled}
-        for name in os.listdir(self.directory):
+        for name in os.listdir(directory):
             if _LEFTOVER.fullmatch(name) or (_WRITTEN.fullmatch(name) and name not in recorded):
-                os.remove(os.path.join(self.directory, name))
-
-    def _intact(self, files: list[FileRecord]) -> bool:
-        return all(file.is_intact(self.directory) for file in files)
+                os.remove(os.path.join(directory, name))

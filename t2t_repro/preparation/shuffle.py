@@ -27,6 +27,7 @@ from t2t_repro.preparation.validation_split import source_hash
 from t2t_repro.problem import Pair
 from t2t_repro.processes import map_in_processes
 
+_FORMAT = 2  # of the records of chunks
 _HEADER = struct.Struct("<QI")  # key, bytes of the example that follows
 
 Chunk = tuple[int, int, list[Pair]]  # its number, the number of its first pair, its pairs
@@ -52,16 +53,13 @@ class ShuffleFiles:
         return {number for number in self._numbers() if self._is_complete(number, fingerprint)}
 
     def encode(self, chunks: Iterable[Chunk], processes: int) -> Iterator[int]:
-        """Writes the file of each chunk. Yields the number of each when it is written.
+        """Writes the file of each chunk. Returns the number of each, when it is written.
 
         Raises the errors of writing (OSError on a full disk), and ChildProcessError if a process dies.
         """
         if processes == 1:
-            encoder = Encoder(self, num_threads=None)
-            for chunk in chunks:
-                yield encoder.write_chunk(chunk)
-        else:
-            yield from map_in_processes(_write_chunk, chunks, processes, functools.partial(_start_worker, self))
+            return map(Encoder(self, num_threads=None).write_chunk, chunks)
+        return map_in_processes(functools.partial(_write_chunk, self), chunks, processes)
 
     def statistics(self) -> tuple[SplitStatistics, SplitStatistics]:
         """Returns the statistics of the pairs for training and of those for validation."""
@@ -90,7 +88,7 @@ class ShuffleFiles:
     def fingerprint(self) -> str:
         """Returns a string that identifies the contents of all files."""
         hashes = hashlib.sha256(repr(sorted(self.validation_hashes)).encode()).hexdigest()
-        return f"{sha256(self.vocabulary)} {self.num_shards} {self.max_length} {hashes} {self.chunk_pairs}"
+        return f"{_FORMAT} {sha256(self.vocabulary)} {self.num_shards} {self.max_length} {hashes} {self.chunk_pairs}"
 
     @functools.cached_property
     def _starts(self) -> dict[int, list[int]]:
@@ -174,13 +172,11 @@ def _keyed_examples(content: bytes) -> Iterator[KeyedExample]:
         yield key, content[position - length : position]
 
 
-_encoder: Encoder  # the encoder of this process, if it is a worker
+@functools.cache
+def _encoder(files: ShuffleFiles) -> Encoder:
+    """Returns the encoder of a worker process."""
+    return Encoder(files, num_threads=1)
 
 
-def _start_worker(files: ShuffleFiles) -> None:
-    global _encoder
-    _encoder = Encoder(files, num_threads=1)
-
-
-def _write_chunk(chunk: Chunk) -> int:
-    return _encoder.write_chunk(chunk)
+def _write_chunk(files: ShuffleFiles, chunk: Chunk) -> int:
+    return _encoder(files).write_chunk(chunk)

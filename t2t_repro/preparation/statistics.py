@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import collections
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from t2t_repro.data.dataset_record import SplitRecord
+from t2t_repro.io import JsonRecord
 from t2t_repro.lines import is_overlong
 
 _PERCENTILES = (50, 90, 99)
@@ -26,18 +27,14 @@ def irregular(source: str, target: str, inputs: list[int], targets: list[int], m
 
 
 @dataclass
-class SplitStatistics:
-    """Counts of pairs and of their lengths in tokens, END included."""
+class SplitStatistics(JsonRecord):
+    """Counts of pairs and of their lengths in tokens, EOS included."""
 
     read: int = 0
     kept: int = 0
-    dropped: collections.Counter[str] = field(default_factory=collections.Counter)  # "empty" or "too_long"
-    irregular: collections.Counter[str] = field(
-        default_factory=collections.Counter
-    )  # the same reasons, for pairs that were kept
-    lengths: dict[str, collections.Counter[int]] = field(
-        default_factory=lambda: {"inputs": collections.Counter(), "targets": collections.Counter()}
-    )
+    dropped: Counter[str] = field(default_factory=Counter)  # "empty" or "too_long"
+    irregular: Counter[str] = field(default_factory=Counter)  # the same reasons, for pairs that were kept
+    lengths: dict[str, Counter[int]] = field(default_factory=lambda: {"inputs": Counter(), "targets": Counter()})
 
     def keep(self, inputs: list[int], targets: list[int]) -> None:
         """Counts a pair that is kept."""
@@ -53,16 +50,6 @@ class SplitStatistics:
         self.irregular.update(other.irregular)
         for side, lengths in self.lengths.items():
             lengths.update(other.lengths[side])
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns all counts, ready for JSON. `from_json` reads them."""
-        return vars(self) | {"lengths": {side: sorted(counts.items()) for side, counts in self.lengths.items()}}
-
-    @classmethod
-    def from_json(cls, saved: dict[str, Any]) -> SplitStatistics:
-        lengths = {side: collections.Counter(dict(counts)) for side, counts in saved["lengths"].items()}
-        dropped, irregular = (collections.Counter(saved[name]) for name in ("dropped", "irregular"))
-        return cls(saved["read"], saved["kept"], dropped, irregular, lengths)
 
     def tokens(self) -> dict[str, int]:
         """Returns the number of tokens of each side."""
@@ -92,7 +79,7 @@ class SplitStatistics:
         return ", ".join(parts)
 
 
-def _distribution(counts: collections.Counter[int]) -> dict[str, float]:
+def _distribution(counts: Counter[int]) -> dict[str, float]:
     """Returns mean, percentiles and maximum of lengths, given as {length: number}."""
     number, seen = counts.total(), 0
     percentiles: dict[str, float] = {}

@@ -19,55 +19,38 @@ def source_hash(source: str) -> int:
 
 
 def choose_validation(pairs: Iterable[Pair]) -> list[int]:
-    """Returns the hashes of the sources for validation. Raises ValueError if there are too few pairs."""
-    split = ValidationSplit()
-    for source, target in pairs:
-        if not is_empty(source, target):
-            split.add(source)
-    return split.hashes()
+    """Returns the hashes of the sources for validation: about 5% of the pairs and at most 2,000, whatever their order.
 
+    All pairs with the same source are in the same split. A source with too many pairs is passed over; if all have too
+    many, the one with the fewest is chosen. Raises ValueError if nothing would be left to train on.
 
-class ValidationSplit:
-    """Chooses the sources for validation: about 5% of the pairs and at most 2,000, whatever their order.
-
-    All pairs with the same source are in the same split. Only the smallest hashes are kept, with their numbers of
-    pairs, so memory is bounded. (A hash that is among the smallest at the end has been among them since it was first
-    seen, so its count is complete.)
+    Only the smallest hashes are kept, with their numbers of pairs, so memory is bounded. (A hash that is among the
+    smallest at the end has been among them since it was first seen, so its count is complete.)
     """
-
-    def __init__(self) -> None:
-        self._pairs = 0
-        self._counts: dict[int, int] = {}
-        self._largest_first: list[int] = []  # the same hashes, negated, as a heap
-
-    def add(self, source: str) -> None:
-        """Counts one pair with that source."""
-        self._pairs += 1
+    number, counts = 0, dict[int, int]()
+    largest_first: list[int] = []  # the same hashes, negated, as a heap
+    for source, target in pairs:
+        if is_empty(source, target):
+            continue
+        number += 1
         hashed = source_hash(source)
-        if hashed in self._counts:
-            self._counts[hashed] += 1
-        elif len(self._counts) < MAX_PAIRS:
-            self._counts[hashed] = 1
-            heapq.heappush(self._largest_first, -hashed)
-        elif hashed < -self._largest_first[0]:
-            del self._counts[-heapq.heapreplace(self._largest_first, -hashed)]
-            self._counts[hashed] = 1
-
-    def hashes(self) -> list[int]:
-        """Returns the hashes of the chosen sources, at least one.
-
-        A source with too many pairs is passed over; if all have too many, the one with the fewest is chosen. Raises
-        ValueError if nothing would be left to train on.
-        """
-        if len(self._counts) < 2:
-            raise ValueError(
-                f"the training text is too small for a validation split (pairs: {self._pairs:,}, different sources: "
-                f"{len(self._counts)}); give validation text, or more text"
-            )
-        remaining = min(MAX_PAIRS, max(1, int(self._pairs * MAX_SHARE)))
-        chosen = []
-        for hashed, pairs in sorted(self._counts.items()):
-            if pairs <= remaining:
-                chosen.append(hashed)
-                remaining -= pairs
-        return chosen or [min(self._counts, key=lambda hashed: (self._counts[hashed], hashed))]
+        if hashed in counts:
+            counts[hashed] += 1
+        elif len(counts) < MAX_PAIRS:
+            counts[hashed] = 1
+            heapq.heappush(largest_first, -hashed)
+        elif hashed < -largest_first[0]:
+            del counts[-heapq.heapreplace(largest_first, -hashed)]
+            counts[hashed] = 1
+    if len(counts) < 2:
+        raise ValueError(
+            f"the training text is too small for a validation split (pairs: {number:,}, different sources: "
+            f"{len(counts)}); give validation text, or more text"
+        )
+    remaining = min(MAX_PAIRS, max(1, int(number * MAX_SHARE)))
+    chosen = []
+    for hashed, count in sorted(counts.items()):
+        if count <= remaining:
+            chosen.append(hashed)
+            remaining -= count
+    return chosen or [min(counts, key=lambda hashed: (counts[hashed], hashed))]

@@ -26,7 +26,7 @@ from typing import Any, cast
 from t2t_repro.data.vocabulary import ESCAPE_RULES, SPLITTING, cpp_message, model_proto, must_be_unicode
 from t2t_repro.io import atomic_write
 from t2t_repro.processor import usable_cores
-from t2t_repro.token_ids import END, NUM_FIXED, PAD, UNKNOWN
+from t2t_repro.token_ids import EOS, NUM_FIXED, PAD, UNKNOWN
 
 SAMPLE_CHARACTERS = 2_000_000  # a character rarer than one in this many is spelled in bytes: see docs/data.md
 _ESCAPE = {"\u2581": "\U001000001", "\U00100000": "\U001000000"}
@@ -140,7 +140,7 @@ def _train(texts: Iterable[str], kind: str, size: int, coverage: float, num_thre
             model_type="bpe",
             vocab_size=size,
             pad_id=PAD,
-            eos_id=END,
+            eos_id=EOS,
             unk_id=UNKNOWN,
             bos_id=-1,
             unk_surface="\ufffd",

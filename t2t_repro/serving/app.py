@@ -76,12 +76,9 @@ class Metrics:
         self.seconds = Histogram("t2t_predict_seconds", "From a request's head to the end of its response", **registry)
         sizes = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
         self.batches = Histogram("t2t_batch_rows", "Rows per batch", buckets=sizes, **registry)
-        gauges = (
-            ("t2t_requests_under_way", "Predictions whose response is not completely sent", under_way),
-            ("t2t_waiting_rows", "Rows queued for the model", waiting),
-        )
-        for name, meaning, value in gauges:
-            Gauge(name, meaning, **registry).set_function(value)
+        predictions = Gauge("t2t_requests_under_way", "Predictions whose response is not completely sent", **registry)
+        predictions.set_function(under_way)
+        Gauge("t2t_waiting_rows", "Rows queued for the model", **registry).set_function(waiting)
 
 
 class Server:
@@ -172,9 +169,7 @@ class Server:
             response.force_close()
         if request.transport is None:
             return False
-        request.transport.set_write_buffer_limits(
-            0
-        )  # so that writing returns only when this process holds no more data
+        request.transport.set_write_buffer_limits(0)  # writing returns only when this process holds no more data
         try:
             async with asyncio.timeout(self.settings.write_seconds):
                 await response.prepare(request)

@@ -58,9 +58,7 @@ class _Job:
 
     def fitting(self, rows: int, positions: int) -> int:
         """Returns how many of the remaining rows fit into a batch."""
-        if (
-            self.request.signature == ATTENTION
-        ):  # slices would differ in size, as weights are padded to the longest pair
+        if self.request.signature == ATTENTION:  # weights are padded to the longest pair: slices would differ in size
             return self.left
         up_to = np.cumsum(self.request.positions[self.taken : self.taken + max(rows, 0)])
         return int(np.searchsorted(up_to, positions, side="right"))
@@ -91,10 +89,6 @@ class _Batch:
     slices: list[_Slice]
     started: float
     cancellation: Cancellation = field(default_factory=Cancellation)
-
-    @property
-    def is_light(self) -> bool:
-        return self.slices[0].job.is_light
 
     def cancel_if_abandoned(self, _: object = None) -> None:
         if all(each.job.outputs.done() for each in self.slices):
@@ -186,7 +180,7 @@ class Batcher:
         loop = asyncio.get_running_loop()
         while True:
             await self._came.wait()
-            self._drop_abandoned()
+            self._jobs = deque(job for job in self._jobs if not job.outputs.done())
             first = self._next()
             if first is None:
                 self._came.clear()
@@ -225,9 +219,6 @@ class Batcher:
             self._idle += 1
             self._light -= is_light
             self._came.set()
-
-    def _drop_abandoned(self) -> None:
-        self._jobs = deque(job for job in self._jobs if not job.outputs.done())
 
     def _alike(self, first: _Job) -> list[_Job]:
         """Returns a job and those that may share its batch, oldest first."""

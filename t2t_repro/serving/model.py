@@ -25,13 +25,12 @@ class Input:
     """One input of a signature. `dtype` is numpy's name, or "string".
 
     A `batched` input has one value per row. Any other is an option, one value for all rows; with `either` it may also
-    have one value per row.
+    have one value per row. An input with a `default` may be left out.
     """
 
     name: str
     dtype: str
     batched: bool
-    optional: bool
     either: bool = False
     default: float | None = None
 
@@ -74,7 +73,8 @@ class ServedModel:
         Raises `WrongInput` if the model refuses the inputs, and `Cancelled`.
         """
         values = {**self._defaults[signature], **inputs}
-        return self.task.served(signature, values, self._model.call(signature, values, cancellation))
+        call = cancellation.call if cancellation else None
+        return self.task.served(signature, values, self._model.call(signature, values, call))
 
     def _takes_rows(self, signature: str) -> bool:
         """Returns true if at least one input has one value per row, and the others are options or have one value per
@@ -89,7 +89,6 @@ class ServedModel:
                 name,
                 spec.dtype.name,
                 batched=spec.shape.rank == 1,
-                optional=name in defaults,
                 either=spec.shape.rank is None,
                 default=defaults[name].item() if name in defaults else None,
             )

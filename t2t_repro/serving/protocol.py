@@ -71,7 +71,7 @@ def parse(body: bytes, signatures: Mapping[str, Mapping[str, Input]], limits: Li
     if by_rows == ("inputs" in message):
         raise BadRequest('give either "instances", a list of rows, or "inputs", columns')
     columns = _columns_of_rows(message["instances"], takes) if by_rows else _columns(message["inputs"], takes)
-    missing = [each.name for each in takes.values() if each.name not in columns and not each.optional]
+    missing = [each.name for each in takes.values() if each.name not in columns and each.default is None]
     if missing:
         raise BadRequest(f"missing input {missing[0]!r}; signature {name} takes {', '.join(takes)}")
     defaults = {each.name: each.default for inputs in signatures.values() for each in inputs.values()}
@@ -123,7 +123,7 @@ def _plain_rows(instances: list[Any]) -> list[Any]:
 
 def _only(takes: Mapping[str, Input], message: str, value: Any) -> str:
     """Returns the name of the only required input."""
-    required = [each.name for each in takes.values() if not each.optional]
+    required = [each.name for each in takes.values() if each.default is None]
     if len(required) != 1:
         raise BadRequest(f"{message} {', '.join(required)}, got {_kind(value)}")
     return required[0]

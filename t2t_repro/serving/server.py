@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import cast
 
 import numpy as np
@@ -53,7 +54,7 @@ def serve(
         sockets = [stack.enter_context(each) for each in bound(host, port)]
         report(f"loading version {newest_version(export_dir)} of {name}")
         server = Server(_load(export_dir, attention), name, settings)
-        watch = _Watch(export_dir, attention, poll_seconds, report)
+        watch = functools.partial(_watch, server, export_dir, attention, poll_seconds, report)
         number = asyncio.run(_until_stopped(server, sockets, watch, report))
         return number, server.answered
 
@@ -85,29 +86,24 @@ def _load(export_dir: str, attention: bool) -> ServedModel:
     return model
 
 
-class _Watch:
+async def _watch(server: Server, export_dir: str, attention: bool, seconds: float, report: Report) -> None:
     """Loads new versions and then serves them. A version that cannot be loaded is reported once."""
-
-    def __init__(self, export_dir: str, attention: bool, seconds: float, report: Report):
-        self._export_dir, self._attention, self._seconds, self._report = export_dir, attention, seconds, report
-        self._damaged: set[int] = set()
-
-    async def run(self, server: Server) -> None:
-        while self._seconds:
-            await asyncio.sleep(self._seconds)
-            with contextlib.suppress(OSError):  # there is no version at the moment, or the folder is not readable
-                newest = await asyncio.to_thread(newest_version, self._export_dir)
-                if newest != server.model.version and newest not in self._damaged:
-                    await self._serve(newest, server)
-
-    async def _serve(self, version: int, server: Server) -> None:
-        self._report(f"loading version {version} of {server.name}")
+    damaged: set[int] = set()
+    while seconds:
+        await asyncio.sleep(seconds)
         try:
-            server.serve_model(await asyncio.to_thread(_load, self._export_dir, self._attention))
-            self._report(f"now serving version {server.model.version} of {server.name}")
+            newest = await asyncio.to_thread(newest_version, export_dir)
+        except OSError:  # there is no version at the moment, or the folder is not readable
+            continue
+        if newest == server.model.version or newest in damaged:
+            continue
+        report(f"loading version {newest} of {server.name}")
+        try:
+            server.serve_model(await asyncio.to_thread(_load, export_dir, attention))
+            report(f"now serving version {server.model.version} of {server.name}")
         except (OSError, ValueError) as error:
-            self._damaged.add(version)
-            self._report(f"still serving version {server.model.version} of {server.name}: {error}")
+            damaged.add(newest)
+            report(f"still serving version {server.model.version} of {server.name}: {error}")
 
 
 class _Refusing(asyncio.Protocol):
@@ -119,7 +115,9 @@ class _Refusing(asyncio.Protocol):
         writer.close()
 
 
-async def _until_stopped(server: Server, sockets: list[socket.socket], watch: _Watch, report: Report) -> int:
+async def _until_stopped(
+    server: Server, sockets: list[socket.socket], watch: Callable[[], Coroutine[None, None, None]], report: Report
+) -> int:
     loop, settings = asyncio.get_running_loop(), server.settings
     runner = web.AppRunner(
         server.app,
@@ -146,7 +144,7 @@ async def _until_stopped(server: Server, sockets: list[socket.socket], watch: _W
             host, port = each.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
             report(f"http://{shown}:{port}/ serves version {server.model.version} of {server.name}")
-        watcher = loop.create_task(watch.run(server))
+        watcher = loop.create_task(watch())
         number = await stopped
         watcher.cancel()
         drain = settings.drain_seconds if number == signal.SIGTERM else 0

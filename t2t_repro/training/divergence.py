@@ -81,7 +81,7 @@ class LossMonitor:
                 self._warn(step, f"the loss is {mean:.2f} nats, and {context}")
 
     def entropy(self) -> float:
-        """Returns the entropy of single target tokens of the training text in nats, including END.
+        """Returns the entropy of single target tokens of the training text in nats, including EOS.
 
         They are counted over the first window of an epoch, which is a random sample.
         """

@@ -32,7 +32,7 @@ from t2t_repro.training.divergence import LossMonitor
 from t2t_repro.training.metrics import UNKNOWN, Cost, MetricsLogger, Step
 from t2t_repro.training.optimizer import Adam, learning_rate
 from t2t_repro.training.train_step import TrainStep, first_microbatch_tokens, validate_settings
-from t2t_repro.training.validation import MakeSampler, Validation
+from t2t_repro.training.validation import MakePreview, Validation
 
 Prepare = Callable[[Problem, str, Callable[[str], None]], Dataset]
 
@@ -54,7 +54,7 @@ def train(
     *,
     prepare: Prepare | None = None,
     report: Callable[[str], None] = log,
-    sampler: MakeSampler | None = None,
+    preview: MakePreview | None = None,
 ) -> Run:
     """Trains for `hparams.train_steps` steps in total, or continues the run in `output_dir`.
 
@@ -73,7 +73,7 @@ def train(
       options: seed, precision, checkpoints, micro-batches and XLA.
       prepare: called first, as `prepare(problem, data_dir, report)`. If None, the data must already be prepared.
       report: called with each line of progress.
-      sampler: makes a function of the model. Its result is reported with the validation loss.
+      preview: makes a function of the model. Its result is reported with the validation loss.
 
     Raises:
       ValueError: if `output_dir` holds another run, or memory runs out even with the smallest micro-batches.
@@ -102,7 +102,7 @@ def train(
         with exclusive_lock(run) if cluster.is_chief else nullcontext():
             rendezvous.check_consistent(coordination.run_config(run, dataset, options))
             with caught_signals() as caught, coordination.worker_failures_named(cluster):
-                Trainer(run, cluster, dataset, vocabulary.size, options, report, sampler).train(caught)
+                Trainer(run, cluster, dataset, vocabulary.size, options, report, preview).train(caught)
     return run
 
 
@@ -122,7 +122,7 @@ class Trainer:
         vocab_size: int,
         options: TrainingOptions,
         report: Callable[[str], None],
-        sampler: MakeSampler | None = None,
+        preview: MakePreview | None = None,
     ):
         """Creates the model on all devices.
 
@@ -133,7 +133,7 @@ class Trainer:
           vocab_size: the size of its vocabulary.
           options: micro-batches, checkpoints and XLA; the run defines seed and precision.
           report: called with each line of progress.
-          sampler: see `train`.
+          preview: see `train`.
         """
         self.run, self.cluster, self.dataset = run, cluster, dataset
         self.options, self.report = options, report
@@ -156,7 +156,7 @@ class Trainer:
         self.variables = [variable for member in state.values() for variable in variables_of(member)]
         self.checkpoints = Checkpoints(run, state, checkpoints_kept(hparams), report) if cluster.is_chief else None
         validates = cluster.is_chief and dataset.has("validation")
-        self.validation = Validation(self.model, run, dataset, sampler) if validates else None
+        self.validation = Validation(self.model, run, dataset, preview) if validates else None
 
     def train(self, caught: list[int]) -> None:
         """Trains from the newest checkpoint to the last step, or until a signal is in `caught`."""

@@ -24,16 +24,16 @@ class Sample(NamedTuple):
     translations: list[tuple[str, str, str]]  # source, reference, ours
 
 
-MakeSampler = Callable[[Transformer, Run, Dataset], Callable[[], Sample]]
+MakePreview = Callable[[Transformer, Run, Dataset], Callable[[], Sample]]
 
 
 class Validation:
     """Scores the current weights of a model on the validation split."""
 
-    def __init__(self, model: Transformer, run: Run, dataset: Dataset, sampler: MakeSampler | None = None):
+    def __init__(self, model: Transformer, run: Run, dataset: Dataset, preview: MakePreview | None = None):
         self._shards, self._max_tokens = dataset.shards("validation"), run.hparams.max_positions
         self._evaluate = make_evaluator(model, run.hparams.label_smoothing)
-        self._sample = sampler(model, run, dataset) if sampler else lambda: Sample({}, [])
+        self._sample = preview(model, run, dataset) if preview else lambda: Sample({}, [])
 
     def __call__(self, step: int, logger: MetricsLogger) -> None:
         """Reports the scores at a checkpoint. Raises `tf.errors.OpError` if memory runs out."""

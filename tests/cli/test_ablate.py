@@ -119,7 +119,7 @@ def test_rows_are_trained_scored_and_skipped_the_second_time(texts, tmp_path):
     again = ablate("--rows=c_n2,d_ls0,base")
     assert "3 rows, 2 of them already done" in again.stderr
     outcomes, _ = read_runs(str(runs))
-    assert sorted(outcome.row for outcome in outcomes) == ["base", "c_n2", "d_ls0"]
+    assert sorted(outcome.set_name for outcome in outcomes) == ["base", "c_n2", "d_ls0"]
     for outcome in outcomes:
         assert outcome.training.step == 2 and outcome.training.flops > 1e9
         assert outcome.score("validation", 1)["step"] == 2

@@ -506,7 +506,7 @@ def training(stand_in, monkeypatch):
     state = SimpleNamespace(calls=[], kept=[], signal=0, splits={"train": {}, "validation": {}, "test": {}})
     stand_in("training.trainer", train=train, Interrupted=Interrupted)
     stand_in("evaluation.evaluator", evaluate=evaluate, table=lambda scores: f"scores on {scores['split']}")
-    stand_in("evaluation.validation_preview", Sampler="the sampler")
+    stand_in("evaluation.validation_preview", ValidationPreview="the preview")
     stand_in("preparation.pipeline", prepare="the preparation")
     stand_in("preparation.provenance", check_same_data=lambda dataset, problem: state.calls.append("compared"))
     opened = SimpleNamespace(has=lambda split: split in state.splits)
@@ -523,7 +523,7 @@ def test_trainer_trains_then_scores(program, training):
     assert (problem.name, data_dir, output_dir) == ("translate_ende_cldr", "DATA", "RUN")
     assert (hparams.train_steps, hparams.d_k, hparams.dropout) == (7, 32, 0.2)
     assert options == TrainingOptions(seed=3, checkpoint_steps=5)
-    assert named == {"prepare": "the preparation", "sampler": "the sampler"}
+    assert named == {"prepare": "the preparation", "preview": "the preview"}
     scored = {"split": "test", "average_checkpoints": 5}  # as Table 2
     assert training.calls[1] == ("RUN", scored) and training.kept == [("RUN", scored)]
 
@@ -556,7 +556,7 @@ def test_dry_run_trains_nothing(program, training, stand_in, monkeypatch):
     assert child == "a child" and training.calls == [] and os.listdir() == []
     assert (problem.name, hparams.train_steps, data_dir, output_dir) == ("translate_ende_cldr", 7, "DATA", "RUN")
     asked = {"seed": 3, "checkpoint_steps": 5, "microbatch_tokens": 16, "jit_compile": True, "deterministic": True}
-    assert options == TrainingOptions(**asked) and named == {"sampler": "the sampler"}
+    assert options == TrainingOptions(**asked) and named == {"preview": "the preview"}
 
 
 def test_dry_run_needs_no_text(program, training, stand_in, monkeypatch):

@@ -18,7 +18,7 @@ BUDGET = 128  # tokens per side of a step: 8 parts of 16
 
 @pytest.fixture(scope="module")
 def pairs() -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Writes pairs of ids from 2 on, END last, all different."""
+    """Writes pairs of ids from 2 on, EOS last, all different."""
     rng = np.random.default_rng(1)
     lengths = rng.integers(1, 12, (PAIRS, 2))
     return [tuple((i + 2, *rng.integers(2, 50, n), 1) for n in both) for i, both in enumerate(lengths)]  # type: ignore[misc]

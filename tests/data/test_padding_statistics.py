@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from helpers.tiny_model import PROBLEM
 
-from t2t_repro.data.padding_statistics import BOUNDS, statistics_by_width, table
+from t2t_repro.data.padding_statistics import BOUNDS, counts_by_width, table
 from t2t_repro.data.shards import example, write_shard
 
 
@@ -16,11 +17,13 @@ def shard(folder: Path, lengths: list[tuple[int, int]]) -> list[str]:
     return [path]
 
 
-def test_equal_lengths_fill_their_parts(tmp_path: Path):
-    statistics = statistics_by_width(shard(tmp_path, [(10, 8)] * 25), batch_tokens=100)
-    (only,) = [each for each in statistics if each.parts]
-    assert statistics.index(only) == BOUNDS.index(16)
-    assert (only.parts, only.pairs, only.positions, only.real) == (3, 25, 250, 250)
+def test_equal_lengths_fill_their_parts():
+    counts = counts_by_width(
+        np.array([[[10, 10, 8], [10, 10, 8]], [[5, 10, 8], [0, 0, 0]]]),
+        np.array([[[100, 80], [100, 80]], [[50, 40], [0, 0]]]),
+    )
+    assert counts[BOUNDS.index(16)].tolist() == [3, 25, 250, 250]
+    assert counts.sum(axis=0).tolist() == [3, 25, 250, 250]
 
 
 def test_padding_and_unused_budget_are_counted(tmp_path: Path):

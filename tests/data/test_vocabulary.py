@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
-from t2t_repro.token_ids import END, PAD
+from t2t_repro.token_ids import EOS, PAD
 
 NASTY = [
     *["", "\0", "a\0b", "\n", "a\nb\r\n", "\t", " ", " x", "x ", "  x  y  ", "\u2028", "\u0085", "\ufeffx", "\u00a0"],
@@ -72,7 +72,7 @@ def test_any_text_is_restored_and_has_equal_ids_in_the_graph(vocabulary: Vocabul
     import tensorflow as tf
 
     ids = vocabulary.encode(texts)
-    assert all(sequence[-1] == END and not {PAD, END, 2} & set(sequence[:-1]) for sequence in ids)
+    assert all(sequence[-1] == EOS and not {PAD, EOS, 2} & set(sequence[:-1]) for sequence in ids)
     assert vocabulary.decode(ids) == texts
     tensor = vocabulary.encode_tensor(tf.constant(texts))
     assert tensor.dtype == tf.int32
@@ -95,7 +95,7 @@ def test_any_ids_decode_to_the_same_text_in_the_graph(vocabulary: Vocabulary, id
 
 def test_decode_stops_at_the_first_end_and_skips_padding(vocabulary: Vocabulary):
     ids = vocabulary.encode(["big bridge"])[0][:-1]
-    assert vocabulary.decode([[PAD, *ids, PAD, END, *ids], [END], []]) == ["big bridge", "", ""]
+    assert vocabulary.decode([[PAD, *ids, PAD, EOS, *ids], [EOS], []]) == ["big bridge", "", ""]
     assert vocabulary.decode([]) == vocabulary.encode([]) == []
 
 

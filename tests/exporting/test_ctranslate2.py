@@ -24,7 +24,7 @@ from t2t_repro.exporting.exporter import FORMATS, QUANTIZATIONS, export
 from t2t_repro.inference.translator import Translator
 from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.registry import HPARAMS, PROBLEMS
-from t2t_repro.token_ids import END, PAD
+from t2t_repro.token_ids import EOS, PAD
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
 SHAPES = {
@@ -48,7 +48,7 @@ def model_that_ends(vocab_size, **changes):
     bias = model.decoder_layers[-1].feed_forward_norm.norm.bias.value.numpy()
     embedding = model.embedding.value.numpy()
     embedding[PAD] = -20 * bias / np.square(bias).sum()  # logits of -20 and 2, on average
-    embedding[END] = 2 * bias / np.square(bias).sum()
+    embedding[EOS] = 2 * bias / np.square(bias).sum()
     model.embedding.assign(embedding)
     return model
 

@@ -11,13 +11,13 @@ from t2t_repro.serving.cancellation import Cancelled
 from t2t_repro.serving.model import Input
 from t2t_repro.task import task_of
 
-STRINGS = Input("inputs", "string", batched=True, optional=False)
-TARGETS = Input("targets", "string", batched=True, optional=False)
+STRINGS = Input("inputs", "string", batched=True)
+TARGETS = Input("targets", "string", batched=True)
 OPTIONS = {
-    "beam_size": Input("beam_size", "int32", batched=False, optional=True, either=True, default=4),
-    "alpha": Input("alpha", "float32", batched=False, optional=True, either=True, default=0.6),
-    "extra_length": Input("extra_length", "int32", batched=False, optional=True, either=True, default=50),
-    "scalar": Input("scalar", "int32", batched=False, optional=True, default=1),  # as older exports have options
+    "beam_size": Input("beam_size", "int32", batched=False, either=True, default=4),
+    "alpha": Input("alpha", "float32", batched=False, either=True, default=0.6),
+    "extra_length": Input("extra_length", "int32", batched=False, either=True, default=50),
+    "scalar": Input("scalar", "int32", batched=False, default=1),  # as older exports have options
 }
 
 

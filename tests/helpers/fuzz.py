@@ -39,7 +39,7 @@ from t2t_repro.parsing.trees import clean, parse, parse_lines, read_trees
 from t2t_repro.preparation.provenance import check_same_data
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
-from t2t_repro.token_ids import END
+from t2t_repro.token_ids import EOS
 
 FIXTURE = Path(__file__).resolve().parents[1] / "fixtures/run"
 CHECKPOINT = "ckpt-3000"
@@ -158,7 +158,7 @@ def words(texts: list[str]) -> None:
         return
     assert vocabulary().decode(encoded) == texts
     for found, text in zip(encoded, texts, strict=True):
-        assert found[-1] == END and [found] == vocabulary().encode([text])
+        assert found[-1] == EOS and [found] == vocabulary().encode([text])
 
 
 def ids(sequence: list[int]) -> None:

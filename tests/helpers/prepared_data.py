@@ -9,7 +9,7 @@ from pathlib import Path
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.preparation.corpora import Pair
-from t2t_repro.token_ids import END
+from t2t_repro.token_ids import EOS
 
 
 def records(dataset: Dataset, split: str) -> list[Pair]:
@@ -22,7 +22,7 @@ def records(dataset: Dataset, split: str) -> list[Pair]:
         feature = tf.train.Example.FromString(serialised).features.feature
         assert feature.keys() == {"inputs", "targets"}
         ids = [list(feature[side].int64_list.value) for side in ("inputs", "targets")]
-        assert all(sequence[-1] == END for sequence in ids)
+        assert all(sequence[-1] == EOS for sequence in ids)
         read.append(tuple(vocabulary.decode(ids)))
     return read
 

@@ -11,13 +11,13 @@ import tensorflow as tf
 from t2t_repro.inference.beam_search import beam_search
 from t2t_repro.inference.decoding_loop import NEG_INF
 from t2t_repro.inference.sampling import sample
-from t2t_repro.token_ids import END, PAD
+from t2t_repro.token_ids import EOS, PAD
 
 IDS = tf.TensorSpec([None, None], tf.int32)
 INT, FLOAT = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.float32)
 DRAWS = tf.TensorSpec([None, None, None], tf.float32)
 
-Hypothesis = tuple[tuple[int, ...], float]  # ids up to END, score
+Hypothesis = tuple[tuple[int, ...], float]  # ids up to EOS, score
 
 
 def batch(rows: Sequence[Sequence[int]], extra_columns: int = 0) -> np.ndarray:
@@ -57,14 +57,14 @@ def compiled_log_p(model):
 
 
 def hypotheses(found) -> list[list[Hypothesis]]:
-    """Returns the hypotheses of each sentence, and checks that each contains END once, followed only by padding."""
+    """Returns the hypotheses of each sentence, and checks that each contains EOS once, followed only by padding."""
     all_found = []
     for some_ids, some_scores in zip(found.ids.numpy(), found.scores.numpy(), strict=True):
         whole = [(row.tolist(), float(score)) for row, score in zip(some_ids, some_scores, strict=True)]
         whole = [(row, score) for row, score in whole if score > NEG_INF / 1e6]
         for row, _ in whole:
-            assert row.count(END) == 1 and PAD not in row[: row.index(END)] and not any(row[row.index(END) + 1 :])
-        all_found.append([(tuple(row[: row.index(END) + 1]), score) for row, score in whole])
+            assert row.count(EOS) == 1 and PAD not in row[: row.index(EOS)] and not any(row[row.index(EOS) + 1 :])
+        all_found.append([(tuple(row[: row.index(EOS) + 1]), score) for row, score in whole])
     return all_found
 
 
@@ -88,8 +88,8 @@ def allowed(step: int, longest: int, prefix: Sequence[int], min_length: int, voc
     if step < len(prefix):
         return [prefix[step]]
     if step + 1 >= longest:
-        return [END]
-    return range(END if step >= min_length else END + 1, vocab_size)
+        return [EOS]
+    return range(EOS if step >= min_length else EOS + 1, vocab_size)
 
 
 def plain_beam(
@@ -107,9 +107,9 @@ def plain_beam(
         ]
         longer.sort(key=lambda each: -each[1])
         longer = longer[: 2 * beam_size if beam_size > 1 else 1]
-        finished += [(ids, score / penalty(len(ids), alpha)) for ids, score in longer if ids[-1] == END]
+        finished += [(ids, score / penalty(len(ids), alpha)) for ids, score in longer if ids[-1] == EOS]
         finished = sorted(finished, key=lambda each: -each[1])[:beam_size]
-        open_now = [each for each in longer if each[0][-1] != END][:beam_size]
+        open_now = [each for each in longer if each[0][-1] != EOS][:beam_size]
         if not open_now:
             break
         if len(finished) == beam_size and finished[-1][1] >= open_now[0][1] / penalty(longest, alpha):
@@ -127,7 +127,7 @@ def plain_sample(
     longest = greatest_length(source, extra_length, prefix, min_length)
     ids: tuple[int, ...] = ()
     total = 0.0
-    while END not in ids:
+    while EOS not in ids:
         log_p = next_log_p(models, source, [ids])[0]
         tokens = list(allowed(len(ids), longest, prefix, min_length, len(log_p)))
         if k:

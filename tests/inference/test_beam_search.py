@@ -13,14 +13,14 @@ from helpers.tiny_model import random_ids, shared_model
 
 from t2t_repro.inference.beam_search import length_penalty
 from t2t_repro.inference.top_k import top_k
-from t2t_repro.token_ids import END, PAD
+from t2t_repro.token_ids import EOS, PAD
 
 pytestmark = pytest.mark.numeric
 
-FEW = 6  # a vocabulary small enough to try everything: PAD, END and four words
+FEW = 6  # a vocabulary small enough to try everything: PAD, EOS and four words
 VOCAB = 30
 RNG = np.random.default_rng(1)
-SOURCES = [[*ids, END] for ids in (random_ids(RNG, VOCAB, n) % (VOCAB - 2) + 2 for n in (1, 2, 3, 3, 4, 5, 6, 7))]
+SOURCES = [[*ids, EOS] for ids in (random_ids(RNG, VOCAB, n) % (VOCAB - 2) + 2 for n in (1, 2, 3, 3, 4, 5, 6, 7))]
 
 
 def larger(dtype: str = "float32"):
@@ -29,7 +29,7 @@ def larger(dtype: str = "float32"):
 
 
 def search(model, sources, beam_size, alpha=0.6, extra_length=4, extra_columns=0):
-    """Returns the hypotheses of each sentence, best first: (ids up to END, score)."""
+    """Returns the hypotheses of each sentence, best first: (ids up to EOS, score)."""
     no_prefix = np.zeros([len(sources), 0], np.int32)
     source_BM = batch(sources, extra_columns)
     found = hypotheses(compiled_search(model)(source_BM, beam_size, alpha, extra_length, no_prefix, 0))
@@ -83,17 +83,17 @@ def test_top_k_below_zero():
 
 
 def smaller():
-    """Returns a model of `FEW` tokens and one layer. Its seed gives short and long sentences, with END often second."""
+    """Returns a model of `FEW` tokens and one layer. Its seed gives short and long sentences, with EOS often second."""
     return shared_model(FEW, seed=8, num_layers=1)
 
 
 def everything(model, source: list[int], alpha: float, longest: int) -> list[tuple[tuple[int, ...], float]]:
     """Returns every target of at most `longest` tokens with its score, best first.
 
-    The probability of END counts even if END is forced.
+    The probability of EOS counts even if EOS is forced.
     """
     words = range(2, FEW)
-    targets = [(*ids, END) for n in range(longest) for ids in itertools.product(words, repeat=n)]
+    targets = [(*ids, EOS) for n in range(longest) for ids in itertools.product(words, repeat=n)]
     scores = log_probabilities(model, source, targets) / [penalty(len(target), alpha) for target in targets]
     return sorted(zip(targets, scores.tolist(), strict=True), key=lambda pair: -pair[1])
 
@@ -104,7 +104,7 @@ def test_wide_beam_is_exhaustive_search(alpha):
 
     With a model of one layer TensorFlow's optimizer once made the result empty.
     """
-    model, sources = smaller(), [[2, END], [5, END]]
+    model, sources = smaller(), [[2, EOS], [5, EOS]]
     for source, found in zip(sources, search(model, sources, 100, alpha, 2), strict=True):
         expected = everything(model, source, alpha, longest=4)
         assert len(expected) == 85
@@ -116,7 +116,7 @@ def test_wide_beam_is_exhaustive_search(alpha):
 @pytest.mark.parametrize("alpha", [0.6, 6.0, 12.0, 40.0])
 def test_impossible_beams_never_win(alpha):
     """A beam of 100 has 85 targets: the other 15 beams are no hypotheses at any length penalty."""
-    for found in search(smaller(), [[2, END], [5, END]], 100, alpha, 2):
+    for found in search(smaller(), [[2, EOS], [5, EOS]], 100, alpha, 2):
         scores = np.array([score for _, score in found])
         assert np.isfinite(scores).all() and (scores[:85] > -100).all() and (scores[85:] < -1e29).all()
         assert len({ids for ids, _ in found[:85]}) == 85
@@ -125,7 +125,7 @@ def test_impossible_beams_never_win(alpha):
 def test_larger_alpha_favors_longer_hypotheses():
     """Shows that the tests above exercise the length penalty."""
     model = smaller()
-    best = [everything(model, [2, END], alpha, 4)[0][0] for alpha in (0.0, 2.0)]
+    best = [everything(model, [2, EOS], alpha, 4)[0][0] for alpha in (0.0, 2.0)]
     assert len(best[0]) < len(best[1])
 
 
@@ -134,19 +134,19 @@ def test_larger_alpha_favors_longer_hypotheses():
 
 @functools.cache
 def greedy(model, source: tuple[int, ...], longest: int) -> tuple[int, ...]:
-    """Returns the likeliest token of each step, by the full decoder without a cache; END at the maximum length."""
+    """Returns the likeliest token of each step, by the full decoder without a cache; EOS at the maximum length."""
     ids: list[int] = []
-    while len(ids) < longest - 1 and END not in ids:
+    while len(ids) < longest - 1 and EOS not in ids:
         log_p_BLV = compiled_log_p(model)(np.array([source], np.int32), np.array([[*ids, PAD]], np.int32))
-        ids.append(int(log_p_BLV.numpy()[0, -1, END:].argmax()) + END)  # never PAD
-    return tuple(ids if END in ids else [*ids, END])
+        ids.append(int(log_p_BLV.numpy()[0, -1, EOS:].argmax()) + EOS)  # never PAD
+    return tuple(ids if EOS in ids else [*ids, EOS])
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 def test_beam_of_one_is_greedy(alpha):
-    """END is often second here and would score higher; greedy decoding does not take it."""
+    """EOS is often second here and would score higher; greedy decoding does not take it."""
     model = smaller()
-    sources = [[(id - 2) % 4 + 2 if id > END else END for id in ids] for ids in SOURCES]
+    sources = [[(id - 2) % 4 + 2 if id > EOS else EOS for id in ids] for ids in SOURCES]
     expected = [greedy(model, tuple(source), len(source) + 4) for source in sources]
     assert [hypotheses[0][0] for hypotheses in search(model, sources, 1, alpha)] == expected
     at_the_greatest_length = [len(ids) == len(source) + 4 for ids, source in zip(expected, sources, strict=True)]
@@ -185,7 +185,7 @@ def test_translation_is_independent_of_the_batch():
 
 @pytest.mark.parametrize("extra_length", [0, 1, 9])
 def test_length_is_at_most_source_plus_extra_length(extra_length):
-    """`search` has checked that each hypothesis contains END once, at its end."""
+    """`search` has checked that each hypothesis contains EOS once, at its end."""
     found = search(larger(), SOURCES, 4, alpha=5.0, extra_length=extra_length)
     for source, best in zip(SOURCES, found, strict=True):
         lengths = [len(ids) for ids, _ in best]

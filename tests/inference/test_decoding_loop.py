@@ -22,13 +22,13 @@ from helpers.tiny_model import shared_model
 from t2t_repro.inference import decoding_loop as search_module
 from t2t_repro.inference.beam_search import beam_search
 from t2t_repro.inference.sampling import draws
-from t2t_repro.token_ids import END
+from t2t_repro.token_ids import EOS
 
 pytestmark = pytest.mark.numeric
 
 VOCAB = 30
 RNG = np.random.default_rng(3)
-SOURCES = [[*RNG.integers(2, VOCAB, n).tolist(), END] for n in (0, 1, 2, 5, 7, 3, 3, 6)]
+SOURCES = [[*RNG.integers(2, VOCAB, n).tolist(), EOS] for n in (0, 1, 2, 5, 7, 3, 3, 6)]
 PREFIXES = [[*RNG.integers(2, VOCAB, n).tolist()] for n in (0, 3, 1, 0, 2, 14, 0, 1)]
 NO_PREFIXES = [[] for _ in SOURCES]
 EXTRA = 4

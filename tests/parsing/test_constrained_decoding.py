@@ -12,13 +12,13 @@ from helpers.tiny_model import shared_model
 
 from t2t_repro.inference.beam_search import beam_search
 from t2t_repro.parsing.constrained_decoding import ParseConstraint
-from t2t_repro.token_ids import END
+from t2t_repro.token_ids import EOS
 
 PIECES = ["<pad>", "</s>", "<unk>", "ǀS", "▁ǀS", "▁ǁS", "▁ǀN", "▁ǁN", "▁a", "b", "▁c"]
 FIRST, OPEN, CLOSE, OPEN_N, CLOSE_N, A, B, C = range(3, 11)
 OPENINGS, INSIDE = {FIRST: CLOSE, OPEN: CLOSE, OPEN_N: CLOSE_N}, {2, B}
 GIVEN = [A, B, C]  # "ab c"
-SOURCE = [A, B, C, END]
+SOURCE = [A, B, C, EOS]
 
 
 def model():
@@ -32,7 +32,7 @@ def search(source_BM, required_BG, beam_size, extra_length):
 
 
 def found(required: list[list[int]], beam_size: int, extra_length: int):
-    """Returns the hypotheses of each sentence, best first: (ids up to END, score)."""
+    """Returns the hypotheses of each sentence, best first: (ids up to EOS, score)."""
     source_BM = batch([SOURCE] * len(required))
     return hypotheses(search(tf.constant(source_BM), tf.constant(batch(required)), beam_size, extra_length))
 
@@ -67,7 +67,7 @@ def may_follow(ids: tuple[int, ...], required: list[int], longest: int) -> tuple
         free = free | {closings[-1]}
     if free and not ids:
         return free, None
-    return free, left[0] if left else None if closes and places else END
+    return free, left[0] if left else None if closes and places else EOS
 
 
 def everything(required: list[int], longest: int) -> dict[tuple[int, ...], float]:
@@ -76,7 +76,7 @@ def everything(required: list[int], longest: int) -> dict[tuple[int, ...], float
     open_now: dict[tuple[int, ...], float] = {(): 0.0}
     while open_now:
         rows = sorted(open_now)
-        targets = batch([[*ids, END] for ids in rows])
+        targets = batch([[*ids, EOS] for ids in rows])
         log_p_RLV = compiled_log_p(model())(batch([SOURCE] * len(rows)), targets).numpy()
         grown = {}
         for ids, log_p_LV in zip(rows, log_p_RLV, strict=True):
@@ -88,8 +88,8 @@ def everything(required: list[int], longest: int) -> dict[tuple[int, ...], float
                 grown[(*ids, id)] = open_now[ids] + log_p_V[id]
             if other is not None:
                 log_p = open_now[ids] + math.log(word)
-                if other == END:
-                    scores[(*ids, END)] = log_p / penalty(len(ids) + 1, 0.6)
+                if other == EOS:
+                    scores[(*ids, EOS)] = log_p / penalty(len(ids) + 1, 0.6)
                 else:
                     grown[(*ids, other)] = log_p
         open_now = grown
@@ -117,7 +117,7 @@ def test_words_are_complete_at_any_length_limit(beam_size, extra_length):
         ids, score = best[0]
         assert score > -1e20 and len(ids) <= max(len(SOURCE) + extra_length, len(required) + 1)
         written, closings, _ = read(ids[:-1])
-        assert (written, closings, ids[-1]) == (required, [], END)
+        assert (written, closings, ids[-1]) == (required, [], EOS)
 
 
 @pytest.mark.parametrize("beam_size", [1, 4, 50])

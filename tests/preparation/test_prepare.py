@@ -27,7 +27,7 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.preparation import pipeline as prepare_module
 from t2t_repro.preparation import validation_split
 from t2t_repro.preparation.pipeline import prepare
-from t2t_repro.preparation.validation_split import ValidationSplit, source_hash
+from t2t_repro.preparation.validation_split import choose_validation, source_hash
 from t2t_repro.problem import Generated, Pair, Problem, TextFiles
 from t2t_repro.registry import PROBLEMS
 
@@ -214,25 +214,15 @@ def test_validation_split_is_independent_of_the_order(monkeypatch: pytest.Monkey
     sources = [f"source {number % 700}" for number in range(1000)]
     chosen = []
     for order in (sources, sources[::-1], sorted(sources)):
-        choice = ValidationSplit()
-        for source in order:
-            choice.add(source)
-        chosen.append(choice.hashes())
-        assert len(choice._counts) == 10
+        chosen.append(choose_validation((source, "target") for source in order))
     assert chosen[0] == chosen[1] == chosen[2]
     assert 8 <= sum(source_hash(source) in chosen[0] for source in sources) <= 10
 
 
 def test_validation_split_of_few_sources():
-    choice = ValidationSplit()
-    for source in ["a"] * 60 + ["b"] * 40:
-        choice.add(source)
-    assert choice.hashes() == [source_hash("b")]
-    lone = ValidationSplit()
-    lone.add("a")
-    lone.add("a")
+    assert choose_validation([("a", "A")] * 60 + [("b", "B")] * 40) == [source_hash("b")]
     with pytest.raises(ValueError, match=r"too small for a validation split \(pairs: 2, different sources: 1\)"):
-        lone.hashes()
+        choose_validation([("a", "A"), ("a", "A"), ("b", "")])
 
 
 def test_without_test_text(text: Problem, data: str):
@@ -358,7 +348,7 @@ def test_damaged_vocabulary_is_named(text: Problem, data: str):
             lambda record: record["splits"]["test"]["shards"][0].update(name="../../x"),
             r"a file is named '\.\./\.\./x'",
         ),
-        (lambda record: record["splits"]["test"]["shards"][0].update(bytes="5"), "bytes and records must be integers"),
+        (lambda record: record["splits"]["test"]["shards"][0].update(bytes="5"), "bytes must be an integer"),
         (lambda record: record.update(vocabulary=[]), "is damaged"),
         (lambda record: record.update(sources=3), "is damaged"),
         (lambda record: record["sources"].update(train=[{"source": 3}]), "is damaged"),

@@ -15,7 +15,7 @@ from helpers.tiny_model import TINY, silent
 from tensorflow.core.util import event_pb2
 
 from t2t_repro import log
-from t2t_repro.evaluation.validation_preview import Sampler
+from t2t_repro.evaluation.validation_preview import ValidationPreview
 from t2t_repro.run import Run
 from t2t_repro.training import metrics
 from t2t_repro.training.metrics import UNKNOWN, Cost, MetricsLogger, Step, clock, short, write_scores
@@ -175,16 +175,16 @@ def test_samples(trained, data, monkeypatch):
 
     monkeypatch.setattr(validation_preview, "SENTENCES", 6)
     translator = Translator.from_run(trained.directory)
-    sampler = Sampler(translator.model, trained, Dataset.open(os.path.join(data, PROBLEM.name)))
-    first, second = sampler(), sampler()
+    preview = ValidationPreview(translator.model, trained, Dataset.open(os.path.join(data, PROBLEM.name)))
+    first, second = preview(), preview()
     assert first == second and len(first.translations) == 3
     pairs = dict(validation_pairs())
     sources, references, ours = zip(*first.translations, strict=True)
     assert len(set(sources)) == 3 and [pairs[source] for source in sources] == list(references)
     assert list(ours) == translator.translate(list(sources), beam_size=1)
-    assert 0 <= first.scores["sample_BLEU"] <= 100 and len(sampler.references) == 6
+    assert 0 <= first.scores["sample_BLEU"] <= 100 and len(preview.references) == 6
     monkeypatch.setattr(validation_preview, "LONGEST", 1)
-    nothing = Sampler(translator.model, trained, Dataset.open(os.path.join(data, PROBLEM.name)))()
+    nothing = ValidationPreview(translator.model, trained, Dataset.open(os.path.join(data, PROBLEM.name)))()
     assert nothing == ({}, [])
 
 

@@ -16,7 +16,7 @@ from t2t_repro.problem import Problem
 from t2t_repro.token_ids import UNKNOWN
 
 PAIRS = 50_000
-MEAN_LENGTH = 27  # tokens per side, including END: about the mean of news text
+MEAN_LENGTH = 27  # tokens per side, including EOS: about the mean of news text
 SPREAD, RATIO_SPREAD = 0.6, 0.2  # standard deviation of log(source length), and of log(target length / source length)
 _FIRST_ID = UNKNOWN + 1
 

@@ -28,7 +28,7 @@ from t2t_repro.training.dry_run.profiler import Profiler
 from t2t_repro.training.metrics import clock
 from t2t_repro.training.train_step import validate_settings
 from t2t_repro.training.trainer import checkpoints_kept
-from t2t_repro.training.validation import MakeSampler
+from t2t_repro.training.validation import MakePreview
 
 GIB = 2**30
 BUSY = 0.2  # minimum relative change of the rate of products that counts as other work on the machine
@@ -65,7 +65,7 @@ def dry_run(
     *,
     show: Callable[[str], None] = say,
     report: Callable[[str], None] = log,
-    sampler: MakeSampler | None = None,
+    preview: MakePreview | None = None,
 ) -> Estimate:
     """Estimates what `train` with the same arguments would do, and shows it in lines of at most 80 columns.
 
@@ -81,7 +81,7 @@ def dry_run(
       options: see `train`.
       show: called with each line of the estimate.
       report: called with a line before each measurement.
-      sampler: see `train`.
+      preview: see `train`.
 
     Raises:
       ValueError: if `train` would raise it, or if memory or disk space does not suffice.
@@ -103,7 +103,7 @@ def dry_run(
     run = Run(output_dir, problem, hparams, data_dir, options.seed, precision, vocabulary.sha256)
     run.can_start()
     _must_be_free(run)
-    return _estimate(Profiler(run, dataset, vocabulary.size, sampler, options, report), show)
+    return _estimate(Profiler(run, dataset, vocabulary.size, preview, options, report), show)
 
 
 def _estimate(profiler: Profiler, show: Callable[[str], None]) -> Estimate:
@@ -162,12 +162,11 @@ def _plan(profiler: Profiler) -> Iterator[str]:
         "devices     ",
         f"{profiler.replicas} x {hardware.name()}, {run.precision}{', XLA' if profiler.jit_compile else ''}; {step}",
     )
-    statistics = padding_statistics.empty_statistics()
-    padding_statistics.add_parts(statistics, profiler.sizes, profiler.tokens)
+    counts = padding_statistics.counts_by_width(profiler.sizes, profiler.tokens)
     yield ""
     if profiler.prepared and profiler.share < 1:
         yield f"of {len(profiler.window.rows):,} pairs, a random sample:"
-    yield from padding_statistics.format_table(statistics, h.batch_tokens, profiler.count).splitlines()
+    yield from padding_statistics.format_table(counts, h.batch_tokens, profiler.count).splitlines()
     yield ""
 
 

@@ -28,7 +28,7 @@ from t2t_repro.training import precision as precisions
 from t2t_repro.training.loss import total
 from t2t_repro.training.optimizer import Adam
 from t2t_repro.training.train_step import TrainStep, bucket_sizes, first_microbatch_tokens, make_evaluator
-from t2t_repro.training.validation import MakeSampler
+from t2t_repro.training.validation import MakePreview
 
 TIMED_SECONDS = 3.0  # for timing all micro-batches of the sample
 MOST_TIMED = 31
@@ -46,7 +46,7 @@ class Profiler:
         run: Run,
         dataset: Dataset,
         vocab_size: int,
-        sampler: MakeSampler | None = None,
+        preview: MakePreview | None = None,
         options: TrainingOptions = TrainingOptions(),  # noqa: B008 (frozen)
         report: Callable[[str], None] = lambda line: None,
         prepared: bool = True,
@@ -57,12 +57,12 @@ class Profiler:
           run: the run to profile.
           dataset: its data, or data of assumed lengths.
           vocab_size: the size of the vocabulary.
-          sampler: see `train`.
+          preview: see `train`.
           options: see `train`.
           report: called with a line before each measurement.
           prepared: whether `dataset` is the run's own.
         """
-        self.run, self.dataset, self.vocab_size, self.sampler = run, dataset, vocab_size, sampler
+        self.run, self.dataset, self.vocab_size, self.preview = run, dataset, vocab_size, preview
         self.report, self.prepared = report, prepared
         self.options, self.jit_compile = options, options.jit_compile
         self.stage, self.trained = "at the start", False
@@ -88,7 +88,7 @@ class Profiler:
         """Returns a new profiler with another micro-batch size."""
         options = replace(self.options, microbatch_tokens=microbatch_tokens)
         return Profiler(
-            self.run, self.dataset, self.vocab_size, self.sampler, options, self.report, prepared=self.prepared
+            self.run, self.dataset, self.vocab_size, self.preview, options, self.report, prepared=self.prepared
         )
 
     def steps(self) -> int:
@@ -233,7 +233,7 @@ class Profiler:
     def _measure_evaluation(self) -> None:
         """Evaluates the validation batch with the most positions, and estimates the time of all batches.
 
-        Also decodes the samples, if there is a sampler and their time matters.
+        Also decodes the samples, if there is a preview and their time matters.
         """
         self.evaluation = self.sampling = 0.0
         if not self.dataset.has("validation"):
@@ -247,9 +247,9 @@ class Profiler:
         start = time.perf_counter()
         total([evaluate(largest["inputs"], largest["targets"])])
         self.evaluation = (time.perf_counter() - start) * sum(sizes) / max(sizes)
-        if self.sampler and self.seconds_per_step() < LONG:
+        if self.preview and self.seconds_per_step() < LONG:
             self._start("in the decoding of samples", "decodes samples")
-            sample = self.sampler(self.model, self.run, self.dataset)
+            sample = self.preview(self.model, self.run, self.dataset)
             start = time.perf_counter()
             sample()  # builds the graph
             middle = time.perf_counter()

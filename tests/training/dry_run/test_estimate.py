@@ -42,8 +42,8 @@ def small_on_one_replica(monkeypatch):
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"]))
 
 
-def sampler(model, run, dataset):
-    """Replaces the sampler of the command line. Its first call takes longer, like that of a graph."""
+def preview(model, run, dataset):
+    """Replaces the preview of the command line. Its first call takes longer, like that of a graph."""
     pauses = iter((0.3, 0.1))
     return lambda: time.sleep(next(pauses))
 
@@ -64,7 +64,7 @@ def estimated(data, tmp_path_factory):
         patch.setattr(profiler, "TIMED_SECONDS", 0.2)
         patch.setattr(profiler.hardware, "matrix_rate", lambda precision, devices: 1e12)
         options = TrainingOptions(precision="float32", checkpoint_steps=4)
-        found = dry_run(PROBLEM, TINY, data, folder, options, show=lines.append, report=reports.append, sampler=sampler)
+        found = dry_run(PROBLEM, TINY, data, folder, options, show=lines.append, report=reports.append, preview=preview)
     return found, lines, folder, before
 
 
@@ -136,7 +136,7 @@ def test_long_steps_are_estimated_without_samples(data, tmp_path, monkeypatch):
     monkeypatch.setattr(profiler, "TIMED_SECONDS", 0.0)
     monkeypatch.setattr(profiler, "LONG", 0.0)
     folder = str(tmp_path / "RUN")
-    found = dry_run(PROBLEM, TINY, data, folder, FLOAT32, show=lambda line: None, sampler=lambda *_: pytest.fail)
+    found = dry_run(PROBLEM, TINY, data, folder, FLOAT32, show=lambda line: None, preview=lambda *_: pytest.fail)
     assert found.sampling_seconds == 0 < found.evaluation_seconds
 
 
@@ -210,7 +210,7 @@ def test_data_that_is_not_prepared_is_replaced_by_assumed_lengths(tmp_path, monk
     monkeypatch.setattr(assumed_data, "PAIRS", 2_000)
     lines: list[str] = []
     where = str(tmp_path / "data"), str(tmp_path / "RUN")
-    found = dry_run(PROBLEM, TINY, *where, replace(FLOAT32, checkpoint_steps=4), show=lines.append, sampler=sampler)
+    found = dry_run(PROBLEM, TINY, *where, replace(FLOAT32, checkpoint_steps=4), show=lines.append, preview=preview)
     assert os.listdir(tmp_path) == []
     shown = " ".join(" ".join(lines).split())
     assert "animals, not prepared: lengths are assumed (27 tokens per side on average, at most 60)" in shown
