@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from t2t_repro import processor
 from t2t_repro.model import int8
+from t2t_repro.model.kernels import narrow_linear
 
 NVIDIA = "/dev/nvidia0"  # exists if the kernel's driver has found a GPU
 SECONDS = 0.05  # minimum duration of one timing, so that launching it does not count
@@ -44,6 +45,11 @@ def gpus() -> list[dict[str, Any]]:
         capability = details.get("compute_capability", (0, 0))
         found.append({"name": details.get("device_name", "GPU"), "compute_capability": capability})
     return found
+
+
+def gpu_names() -> list[str]:
+    """Returns the names of the GPUs that TensorFlow sees, such as "GPU:0"."""
+    return [gpu.name.partition("physical_device:")[2] for gpu in tf.config.list_physical_devices("GPU")]
 
 
 def unused_gpu() -> str:
@@ -191,14 +197,9 @@ def decoding_rate(precision: str, watched: float = WATCHED) -> float:
     """
     shapes, dtype = ([D_MODEL, D_FF], [D_FF, D_MODEL]), "float32" if precision == "int8" else precision
     weights = [tf.random.stateless_normal(shape, seed=(0, 0)) / shape[0] ** 0.5 for shape in shapes]
-    up, down = map(int8.int8_linear if precision == "int8" else partial(_multiply_by, dtype=dtype), weights)
+    up, down = map(int8.int8_linear if precision == "int8" else partial(narrow_linear, dtype=dtype), weights)
     x = tf.ones([DECODING_ROWS, D_MODEL], dtype)
     return 2 * 2 * DECODING_ROWS * D_MODEL * D_FF / _seconds(lambda x: down(up(x)), x, watched)
-
-
-def _multiply_by(weight: tf.Tensor, dtype: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    weight = tf.cast(weight, dtype)
-    return lambda x: tf.matmul(x, weight)
 
 
 def _large() -> int:
@@ -231,16 +232,10 @@ def _seconds(step: Callable[[tf.Tensor], tf.Tensor], first: tf.Tensor, watched: 
 
 def peak_bytes() -> int:
     """Returns the peak memory in bytes: of the fullest GPU, or of this process if there is no GPU."""
-    gpus = tf.config.list_logical_devices("GPU")
-    if gpus:
-        return max(tf.config.experimental.get_memory_info(gpu.name.partition("device:")[2])["peak"] for gpu in gpus)
-    return _status("VmHWM")  # `ru_maxrss` may be that of the parent process
-
-
-def _status(name: str) -> int:
-    """Returns the bytes in a line of /proc/self/status."""
-    with open("/proc/self/status", encoding="ascii") as file:
-        (line,) = [line for line in file if line.startswith(f"{name}:")]
+    if gpus := gpu_names():
+        return max(tf.config.experimental.get_memory_info(gpu)["peak"] for gpu in gpus)
+    with open("/proc/self/status", encoding="ascii") as file:  # `ru_maxrss` may be that of the parent process
+        (line,) = [line for line in file if line.startswith("VmHWM:")]
     return int(line.split()[1]) * 1024
 
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from contextlib import closing, nullcontext
 
-import keras
 import tensorflow as tf
 
 from t2t_repro.config import HParams, TrainingOptions
@@ -20,7 +16,6 @@ from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.flops import paper_flops
 from t2t_repro.log import report as log
-from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run, TrainingData
 from t2t_repro.training import hardware, memory
@@ -29,20 +24,13 @@ from t2t_repro.training.checkpoints import Checkpoints, exclusive_lock, variable
 from t2t_repro.training.distributed import coordination
 from t2t_repro.training.distributed.rendezvous import Cluster, Rendezvous
 from t2t_repro.training.divergence import LossMonitor
+from t2t_repro.training.interruption import Interrupted, caught_signals
 from t2t_repro.training.metrics import UNKNOWN, Cost, MetricsLogger, Step
-from t2t_repro.training.optimizer import Adam, learning_rate
-from t2t_repro.training.train_step import TrainStep, first_microbatch_tokens, validate_settings
+from t2t_repro.training.optimizer import learning_rate
+from t2t_repro.training.train_step import TrainStep, first_microbatch_tokens, make_model, validate_settings
 from t2t_repro.training.validation import MakeSampler, Validation
 
 Prepare = Callable[[Problem, str, Callable[[str], None]], Dataset]
-
-
-class Interrupted(Exception):  # noqa: N818 (not an error: the run was asked to stop, and saved a checkpoint)
-    """A signal stopped training, after a checkpoint. `signal` is its number."""
-
-    def __init__(self, number: int):
-        super().__init__(f"stopped by {signal.Signals(number).name}; the same command continues")
-        self.signal = number
 
 
 def train(
@@ -140,10 +128,7 @@ class Trainer:
         hparams = run.hparams
         self.strategy = coordination.strategy(cluster)
         with self.strategy.scope():
-            keras.utils.set_random_seed(run.seed)
-            self.model = Transformer(vocab_size, hparams, dtype=precisions.POLICIES[run.precision])
-            weights = [weight.value for weight in self.model.trainable_variables]
-            self.optimizer = Adam(weights, hparams, scaled=run.precision == "float16")
+            self.model, self.optimizer = make_model(vocab_size, hparams, run.seed, run.precision)
         self.replicas = self.strategy.num_replicas_in_sync
         self.microbatch_tokens = first_microbatch_tokens(run, options, self.replicas, cluster.size)
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps taken or skipped so far
@@ -173,11 +158,8 @@ class Trainer:
         stop = coordination.CoordinatedStop(self.cluster, self.strategy, caught)
         if self.checkpoints:
             self.checkpoints.must_have_room()
-            logger = self._logger()
-            try:
+            with closing(self._logger()) as logger:
                 self._train_loop(self.checkpoints, logger, stop)
-            finally:
-                logger.close()
         else:
             for _ in self._steps(stop):
                 pass
@@ -244,7 +226,7 @@ class Trainer:
         self.report(f"{fails}; continuing with {_equation(self.train_step)}")
 
     def _steps_after(self, number: int, position: tf.Tensor, stop: coordination.CoordinatedStop) -> Iterator[Step]:
-        data = self._data(position)
+        data = self.train_step.data(self.dataset.shards("train"), position.numpy().tolist())
         take_step, elements = self.train_step.build(data.element_spec), iter(data)
         while number < self.run.hparams.train_steps and not stop():
             with input_pipeline.damage_named(self.dataset.directory):
@@ -269,22 +251,6 @@ class Trainer:
                 saved_at, saved_step = time.monotonic(), step.number
         if step and step.number > saved_step:
             self._save(checkpoints, step, logger, validate=not stop.signal)
-
-    def _data(self, position: tf.Tensor) -> tf.data.Dataset:
-        """Returns this machine's elements from `position` on, in an endless sequence."""
-        epoch, window, skip = position.numpy().tolist()
-        return input_pipeline.training_batches(
-            self.dataset.shards("train"),
-            self.run.hparams.batch_tokens,
-            self.run.seed,
-            epoch,
-            replicas=self.replicas,
-            local=self.train_step.local,
-            microbatch_tokens=self.microbatch_tokens,
-            window=window,
-            skip=skip,
-            epochs=None,
-        )
 
     def _save(self, checkpoints: Checkpoints, step: Step, logger: MetricsLogger, validate: bool = True) -> None:
         """Reports and saves the steps up to this one, and validates the model if memory suffices."""
@@ -336,25 +302,3 @@ def _equation(step: TrainStep) -> str:
         f"{step.hparams.batch_tokens:,} tokens per side and step = {replicas} replica{'s' * (replicas > 1)} "
         f"x {count} micro-batch{'es' * (count > 1)}"
     )
-
-
-@contextmanager
-def caught_signals() -> Iterator[list[int]]:
-    """Yields a list that receives the first SIGINT or SIGTERM. The second one has its usual effect."""
-    caught: list[int] = []
-    on_main_thread = threading.current_thread() is threading.main_thread()
-    signals = (signal.SIGINT, signal.SIGTERM) if on_main_thread else ()
-    before = {number: signal.getsignal(number) for number in signals}
-
-    def catch(number: int, _: Any) -> None:
-        caught.append(number)
-        for each in signals:
-            signal.signal(each, before[each])
-
-    for number in signals:
-        signal.signal(number, catch)
-    try:
-        yield caught
-    finally:
-        for number in signals:
-            signal.signal(number, before[number])
