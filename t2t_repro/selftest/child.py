@@ -5,6 +5,7 @@ A task is a function of a module of this package. Its arguments and its result a
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -51,9 +52,6 @@ class Child:
     def __enter__(self) -> Child:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._end()
-
     def do(self, function: str, **arguments: Any) -> Outcome:
         """Runs a task. `function` includes its module, such as "machine.describe"."""
         process = self._process or self._start()
@@ -76,7 +74,7 @@ class Child:
             timer.cancel()
         process.wait()
         error = f"no result within {LIMIT:.0f} s" if late.is_set() else self._death(process.returncode)
-        self._end()
+        self.__exit__()
         return Outcome(error=error, ended_by=max(-process.returncode, 0))
 
     def kill(self) -> None:
@@ -109,16 +107,14 @@ class Child:
             self._process.kill()
         return self._process
 
-    def _end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         process, self._process = self._process, None
         if process is None:
             return
         process.kill()
         process.wait()
-        try:
+        with contextlib.suppress(BrokenPipeError):  # the child never read the last task
             cast(IO[str], process.stdin).close()
-        except BrokenPipeError:  # the child never read the last task
-            pass
         self._results.close()
         self._log.close()
         self._scratch.cleanup()

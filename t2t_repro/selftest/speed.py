@@ -20,7 +20,7 @@ from t2t_repro.flops import training_flops
 from t2t_repro.training import hardware
 from t2t_repro.training.train_step import ReplicaInputs, TrainStep, default_microbatch_tokens, make_model
 
-VOCAB_SIZES = {"base": 37_000, "big": 37_000, "multi30k": 6_000, "tiny": 4_000}  # of the intended problems
+VOCAB_SIZES = {"base": 37_000, "big": 37_000, "tiny": 4_000}  # of the intended problems
 LENGTH = 25  # tokens per sentence: about the mean of WMT14
 WATCHED, MOST = 1.0, 10  # seconds of all timings, and their maximum number
 
