@@ -147,7 +147,8 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: Dec
             return tf.cast(open_now, tf.float32) > COMPACTION_THRESHOLD * tf.cast(tf.size(numbers), tf.float32)
 
         def advance(step: tf.Tensor, beams: Beams) -> tuple[tf.Tensor, Beams]:
-            history = tf.concat([beams.history, _own_slots(beams.tokens)[:, :, None]], axis=2)
+            own_slots_BW = tf.zeros_like(beams.tokens) + tf.range(width)
+            history = tf.concat([beams.history, own_slots_BW[:, :, None]], axis=2)
             logits_BWV, caches = model_step(beams.tokens, step, beams.caches, _history_bias(history, width))
             beams = beams._replace(history=history, caches=caches)
             return step + 1, strategy.choose(step, beams, logits_BWV, sentences)
@@ -252,10 +253,6 @@ def _while(condition: Callable[..., Any], body: Callable[..., Any], variables: A
         return tf.TensorShape([None] * len(shape) if len(shape) < 4 else [None, shape[1], None, shape[3]])
 
     return tf.while_loop(condition, body, variables, tf.nest.map_structure(invariant, variables))
-
-
-def _own_slots(tokens_BW: tf.Tensor) -> tf.Tensor:
-    return tf.zeros_like(tokens_BW) + tf.range(tf.shape(tokens_BW)[1])
 
 
 def _history_bias(history_BWT: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
