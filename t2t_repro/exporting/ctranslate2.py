@@ -159,8 +159,7 @@ def _num_positions(model: Transformer) -> int:
 
 
 def _positions(model: Transformer, side: str) -> np.ndarray:
-    """Returns position encodings [positions, D]. Positions beyond a learned table repeat its last row, as in
-    `Transformer`."""
+    """Returns position encodings [positions, D]. Those beyond a learned table repeat its last row."""
     from t2t_repro.model.layers import sinusoids
 
     length = _num_positions(model)

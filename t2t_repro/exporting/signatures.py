@@ -37,8 +37,7 @@ class Options(NamedTuple):
 
 
 class ExportedTranslator(tf.Module):
-    """The signatures of the SavedModel. The best output is `serving_default`, and also `signature`, its name in the
-    task."""
+    """The signatures of the SavedModel. The best output is `serving_default` and `signature`, the task's name."""
 
     def __init__(self, translator: Translator, signature: str = DEFAULT_SIGNATURE):
         super().__init__()

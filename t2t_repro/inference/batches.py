@@ -21,8 +21,10 @@ Result = TypeVar("Result")
 
 
 def batches_by_length(lengths: Mapping[int, Sequence[int]], tokens: int) -> list[list[int]]:
-    """Returns the keys of `lengths` (source, target) in batches of at most `tokens` positions per side, padding
-    included. Batches are smaller if some cores would have none."""
+    """Returns the keys of `lengths` (source, target) in batches of similar lengths.
+
+    A batch has at most `tokens` positions per side, padding included, and fewer if some cores would have none.
+    """
     if not lengths:
         return []
     numbers, lengths_N2 = np.array(list(lengths)), np.array(list(lengths.values()))

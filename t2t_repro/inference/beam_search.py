@@ -95,8 +95,7 @@ class BeamSearch(NamedTuple):
         return _can_be(beams.log_p[:, 0]) & (beams.finished_scores[:, -1] < reachable)
 
     def choose(self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences) -> Beams:
-        """Extends every open beam by its most likely tokens. Beams that end with END are finished; the best others stay
-        open."""
+        """Extends open beams by their most likely tokens. Those that end are finished; the best others stay open."""
         beam_size = tf.shape(logits_BWV)[1]
         # At most W of 2 W are END, so W stay open. With one beam only the likeliest token is taken: greedy decoding.
         k = tf.where(beam_size > 1, 2 * beam_size, 1)

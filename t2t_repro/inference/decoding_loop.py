@@ -71,8 +71,7 @@ class Constraint(Protocol):
     """A restriction on decoding: the output must contain the words of its source, with other tokens between them."""
 
     def required_words(self, texts: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Returns the texts as the model reads them, and the words that each output must contain, as the output spells
-        them."""
+        """Returns the texts as the model reads them, and the words of each output as the output spells them."""
 
     def required_words_tensor(self, texts_B: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the same as `required_words`, in a graph."""
@@ -83,8 +82,7 @@ class Constraint(Protocol):
         """Returns the k most likely allowed tokens of each beam: log-probabilities and tokens, [B, W, C]."""
 
     def advanced(self, beams: Beams, parents_BW: tf.Tensor) -> Beams:
-        """Returns `beams` with the constraint's state after the newest tokens. `parents_BW` are the slots the beams
-        came from."""
+        """Returns `beams` with the state after the newest tokens. They came from the slots `parents_BW`."""
 
 
 class _Done(NamedTuple):
@@ -224,8 +222,7 @@ def may_follow(step: tf.Tensor, tokens: tf.Tensor, sentences: Sentences) -> tf.T
 
 
 def _forced(step: tf.Tensor, sentences: Sentences) -> tf.Tensor:
-    """Returns [B] int32: the only allowed token, from the prefix, or END at the maximum length; -1 if any may
-    follow."""
+    """Returns [B] int32: the only allowed token, of the prefix, or END at the maximum length; -1 if any is."""
     prefix_B = sentences.prefix[:, tf.minimum(step, tf.shape(sentences.prefix)[1] - 1)]
     end_B = tf.where(step + 1 >= sentences.longest, END, -1)
     return tf.where(prefix_B != PAD, prefix_B, end_B)

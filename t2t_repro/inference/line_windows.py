@@ -62,8 +62,7 @@ def decode_to_file(
 
 
 def windows(items: Iterable[Item], first: int = 0) -> Iterator[list[Item]]:
-    """Yields the items in lists of `FIRST_WINDOW`, twice as many, and so on up to `WINDOW`. `first` is the first
-    number."""
+    """Yields the items in windows from number `first` on. Window n has `FIRST_WINDOW` 2^n items, up to `WINDOW`."""
     iterator = iter(items)
     for number in itertools.count(first):
         window = list(itertools.islice(iterator, min(FIRST_WINDOW << min(number, 32), WINDOW)))

@@ -110,8 +110,7 @@ class Translator:
         prefixes: Sequence[str] | None = None,
         min_length: int = 0,
     ) -> list[str]:
-        """Returns the best translation of each text; an empty text gives an empty one. See `n_best` for the
-        arguments."""
+        """Returns the best translation of each text, and "" for "". The arguments are those of `n_best`."""
         found = self.n_best(texts, 1, beam_size, alpha, prefixes=prefixes, min_length=min_length)
         return [best[0][0] for best in found]
 
@@ -199,8 +198,7 @@ class Translator:
         return self._decode(drawn, texts, n, n, report, prefixes, min_length, advance)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """Returns the log-probability of each target given its source, EOS included; -inf for a pair that is too
-        long."""
+        """Returns log p of each target given its source, EOS included; -inf for a pair that is too long."""
         scores = self.score_tokens(pairs)
         return [sum(log_p for _, log_p in tokens) if tokens else -math.inf for tokens in scores]
 
@@ -289,8 +287,7 @@ class Translator:
         min_length: int,
         advance: Advance | None,
     ) -> list[Found]:
-        """Returns the first n hypotheses of each text. `decode` is called with ids, sources [B, M] and prefixes
-        [B, P]."""
+        """Returns the first n hypotheses of each text. `decode` gets ids, sources [B, M] and prefixes [B, P]."""
         must_be_list(texts)
         must_be_list(prefixes, "prefixes")
         if min_length < 0:

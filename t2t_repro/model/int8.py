@@ -62,8 +62,7 @@ def int8_linear(
 
 
 def must_have_int8() -> None:
-    """Raises ValueError if 8-bit products are missing or wrong on this machine, or if there is a GPU, which has
-    none."""
+    """Raises ValueError if 8-bit products are missing or wrong on this machine. GPUs have none."""
     if tf.config.list_physical_devices("GPU"):
         raise ValueError("products of 8-bit integers are for CPUs, and there is a GPU; decode without int8")
     try:
@@ -107,8 +106,7 @@ def _furthest(size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _is_exact(expected: Any, received: Any) -> Any:
-    """Returns true if the error is below a half. Sums are integers up to 100 * 127 * 64; rounding to float32 moves them
-    less."""
+    """Returns true if the error is below a half. Sums are integers, and rounding to float32 moves them less."""
     return abs(received - expected) < 0.5
 
 
@@ -120,8 +118,7 @@ def _extremes(count: int, length: int) -> np.ndarray:
 
 
 def _scales(x: tf.Tensor, axis: int, largest: int) -> tf.Tensor:
-    """Returns the size of one quantization step if the largest absolute value along `axis` becomes `largest`;
-    never 0."""
+    """Returns the quantization step, above 0, with which the largest absolute value along `axis` is `largest`."""
     return tf.maximum(tf.reduce_max(tf.abs(x), axis=axis, keepdims=True) / largest, 1e-30)
 
 

@@ -326,8 +326,7 @@ _RECORD: ContextVar[dict[str, Any] | None] = ContextVar("record", default=None)
 
 @contextlib.contextmanager
 def recorded_attention() -> Iterator[dict[str, Any]]:
-    """Records the attention weights [B, H, L, M], float32, of each call in the context, by the name of the
-    attention."""
+    """Records the attention weights [B, H, L, M], float32, of each call in the context, by its name."""
     with _set(_RECORD, {}) as record:
         yield record
 

@@ -70,20 +70,13 @@ def gpu_bytes() -> list[int]:
 
 def tensorflow_build() -> dict[str, Any]:
     """Returns "version", "cuda" (the version of the build, or None) and "onednn" (whether its kernels are in use)."""
+    from tensorflow.python.util import _pywrap_util_port
+
     return {
         "version": tf.__version__,
         "cuda": tf.sysconfig.get_build_info().get("cuda_version"),
-        "onednn": _has_onednn(),
+        "onednn": _pywrap_util_port.IsMklEnabled(),
     }
-
-
-def _has_onednn() -> bool:
-    """Returns whether TensorFlow uses oneDNN. The processor decides, unless TF_ENABLE_ONEDNN_OPTS is set at import."""
-    try:
-        from tensorflow.python.util import _pywrap_util_port
-    except ImportError:  # not public: a later version may not have it
-        return os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0"
-    return bool(_pywrap_util_port.IsMklEnabled())
 
 
 def native_precision() -> tuple[str, str]:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
+from typing import Any
 
 import tensorflow as tf
 
@@ -211,14 +212,7 @@ class Trainer:
         self.microbatch_tokens = math.ceil(h.batch_tokens / (2 * count))
         if self.cluster.size > 1:
             raise ValueError(f"{fails}; set microbatch_tokens to {self.microbatch_tokens:,} on all machines") from None
-        self.run.note(
-            dataclasses.replace(
-                self.run.training,
-                device=hardware.name(),
-                replicas=self.replicas,
-                held_tokens=self.microbatch_tokens,
-            )
-        )
+        self._note(held_tokens=self.microbatch_tokens)
         if self.replicas > 1:
             smaller = f"start again with micro-batches of {self.microbatch_tokens:,} tokens"
             raise memory.OutOfMemory(f"{fails}; {smaller}", self.microbatch_tokens) from None
@@ -273,18 +267,13 @@ class Trainer:
     def record_progress(self) -> None:
         """Writes the step and the cost of training to run.json."""
         cost = Cost(*self.spent.numpy().tolist())
-        self.run.note(
-            dataclasses.replace(
-                self.run.training,
-                step=int(self.step),
-                target_tokens=cost.target_tokens,
-                flops=cost.flops,
-                seconds=cost.seconds,
-                paper_flops=None if cost.paper_flops < 0 else cost.paper_flops,
-                device=hardware.name(),
-                replicas=self.replicas,
-            )
-        )
+        paper_flops = None if cost.paper_flops == UNKNOWN else cost.paper_flops
+        self._note(**(cost._asdict() | {"paper_flops": paper_flops}), step=int(self.step))
+
+    def _note(self, **changes: Any) -> None:
+        """Writes `changes` and the devices to the training record in run.json."""
+        devices = {"device": hardware.name(), "replicas": self.replicas}
+        self.run.note(dataclasses.replace(self.run.training, **devices, **changes))
 
     def _headline(self) -> str:
         run = self.run

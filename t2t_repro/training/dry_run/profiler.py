@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -220,20 +221,13 @@ class Profiler:
         sizes = [int(tf.size(batch["targets"])) for batch in batches]
         largest = batches[int(np.argmax(sizes))]
         evaluate = make_evaluator(self.model, self.run.hparams.label_smoothing)
-        total([evaluate(largest["inputs"], largest["targets"])])  # builds the graph
-        start = time.perf_counter()
-        total([evaluate(largest["inputs"], largest["targets"])])
-        self.evaluation = (time.perf_counter() - start) * sum(sizes) / max(sizes)
+        _, again = _twice(lambda: total([evaluate(largest["inputs"], largest["targets"])]))
+        self.evaluation = again * sum(sizes) / max(sizes)
         if self.sampler and self.seconds_per_step() < LONG:
             self._start("in the decoding of samples", "decodes samples")
-            sample = self.sampler(self.model, self.run, self.dataset)
-            start = time.perf_counter()
-            sample()  # builds the graph
-            middle = time.perf_counter()
-            sample()
-            each = time.perf_counter() - middle
-            self.evaluation += each
-            self.sampling = max(middle - start - each, 0.0)
+            first, again = _twice(self.sampler(self.model, self.run, self.dataset))
+            self.evaluation += again
+            self.sampling = max(first - again, 0.0)
 
     def _seconds(self, spans: np.ndarray, window: input_pipeline.Window | None = None) -> float:
         """Returns the seconds of a step on the micro-batches `spans` [R, A, 2], with learning rate 0."""
@@ -243,6 +237,15 @@ class Profiler:
         seconds = time.perf_counter() - start
         self.done_flops = metrics.flops
         return seconds
+
+
+def _twice(function: Callable[[], Any]) -> tuple[float, float]:
+    """Returns the seconds of two calls. The first one also builds the graph."""
+    start = time.perf_counter()
+    function()
+    middle = time.perf_counter()
+    function()
+    return middle - start, time.perf_counter() - middle
 
 
 def _activations(hparams: HParams, batch: int, source: int, target: int) -> float:
