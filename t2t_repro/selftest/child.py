@@ -11,6 +11,7 @@ import json
 import os
 import queue
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -54,26 +55,16 @@ class Child:
 
     def do(self, function: str, **arguments: Any) -> Outcome:
         """Runs a task. `function` includes its module, such as "machine.describe"."""
-        process = self._process or self._start()
-        late = threading.Event()
-
-        def give_up() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(LIMIT, give_up)
-        timer.start()
-        try:
+        process, late = self._process or self._start(), False
+        with contextlib.suppress(BrokenPipeError):  # the process ended after the last task
             print(json.dumps([function, arguments]), file=cast(IO[str], process.stdin), flush=True)
-            line = self._results.readline()
-            if line.endswith("\n"):
+            late = not select.select([self._results], [], [], LIMIT)[0]
+            if late:
+                process.kill()
+            elif (line := self._results.readline()).endswith("\n"):
                 return Outcome(**json.loads(line))
-        except BrokenPipeError:  # the process ended after the last task
-            pass
-        finally:
-            timer.cancel()
         process.wait()
-        error = f"no result within {LIMIT:.0f} s" if late.is_set() else self._death(process.returncode)
+        error = f"no result within {LIMIT:.0f} s" if late else self._death(process.returncode)
         self.__exit__()
         return Outcome(error=error, ended_by=max(-process.returncode, 0))
 
