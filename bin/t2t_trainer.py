@@ -90,8 +90,7 @@ def train_and_score() -> None:
     from t2t_repro.evaluation.evaluator import evaluate, table
     from t2t_repro.evaluation.validation_preview import Sampler
     from t2t_repro.preparation.pipeline import prepare
-    from t2t_repro.training.interruption import Interrupted
-    from t2t_repro.training.trainer import train
+    from t2t_repro.training.trainer import Interrupted, train
 
     try:
         train(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, options, prepare=prepare, sampler=Sampler)

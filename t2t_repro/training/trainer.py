@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -25,13 +26,43 @@ from t2t_repro.training.checkpoints import Checkpoints, exclusive_lock, variable
 from t2t_repro.training.distributed import coordination
 from t2t_repro.training.distributed.rendezvous import Cluster, Rendezvous
 from t2t_repro.training.divergence import LossMonitor
-from t2t_repro.training.interruption import Interrupted, caught_signals
 from t2t_repro.training.metrics import UNKNOWN, Cost, MetricsLogger, Step
 from t2t_repro.training.optimizer import learning_rate
 from t2t_repro.training.train_step import TrainStep, first_microbatch_tokens, make_model, validate_settings
 from t2t_repro.training.validation import MakeSampler, Validation
 
 Prepare = Callable[[Problem, str, Callable[[str], None]], Dataset]
+
+
+class Interrupted(Exception):  # noqa: N818 (not an error: the run was asked to stop, and saved a checkpoint)
+    """A signal stopped training, after a checkpoint. `signal` is its number."""
+
+    def __init__(self, number: int):
+        super().__init__(f"stopped by {signal.Signals(number).name}; the same command continues")
+        self.signal = number
+
+
+@contextmanager
+def caught_signals() -> Iterator[list[int]]:
+    """Yields a list that receives the first SIGINT or SIGTERM. The second one has its usual effect."""
+    caught: list[int] = []
+    signals = coordination.SIGNALS if coordination.on_main_thread() else ()
+    before = {number: signal.getsignal(number) for number in signals}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def catch(number: int, _: Any) -> None:
+        caught.append(number)
+        restore()
+
+    for number in before:
+        signal.signal(number, catch)
+    try:
+        yield caught
+    finally:
+        restore()
 
 
 def train(

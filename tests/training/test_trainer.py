@@ -32,10 +32,9 @@ from t2t_repro.problem import SPLITS, Generated
 from t2t_repro.run import Run, TrainingData
 from t2t_repro.training import trainer, validation
 from t2t_repro.training.checkpoints import paths
-from t2t_repro.training.interruption import Interrupted
 from t2t_repro.training.metrics import UNKNOWN
 from t2t_repro.training.train_step import validate_settings
-from t2t_repro.training.trainer import train
+from t2t_repro.training.trainer import Interrupted, train
 
 SPENT = "spent/.ATTRIBUTES/VARIABLE_VALUE"
 
