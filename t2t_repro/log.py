@@ -36,6 +36,11 @@ LOGGER.setLevel(logging.INFO)
 LOGGER.propagate = False
 
 
+def short_reason(error: Exception) -> str:
+    """Returns the reason in an error of TensorFlow: its first line without file and operation."""
+    return str(error).strip().partition("\n")[0].rpartition("; ")[2].partition(" [Op:")[0]
+
+
 def report(line: str) -> None:
     """Logs one line of information."""
     LOGGER.info("%s", line)

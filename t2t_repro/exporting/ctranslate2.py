@@ -81,6 +81,8 @@ def _specification(model: Transformer) -> Any:
     from ctranslate2.specs import TransformerSpec
     from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
 
+    from t2t_repro.model.kernels import EPSILON
+
     h = model.hparams
     sizes = {"num_layers": h.num_layers, "num_heads": h.num_heads, "pre_norm": False, "head_dim": max(h.d_k, h.d_v)}
     spec = TransformerSpec(TransformerEncoderSpec(**sizes), TransformerDecoderSpec(**sizes))
@@ -97,35 +99,28 @@ def _specification(model: Transformer) -> Any:
         _self_attention(theirs.self_attention, ours.self_attention, ours.self_attention_norm)
         _memory_attention(theirs.attention, ours.memory_attention, ours.memory_attention_norm)
         _feed_forward(theirs.ffn, ours.feed_forward, ours.feed_forward_norm)
-    _configure(spec.config)
-    return spec
-
-
-def _configure(config: Any) -> None:
-    from t2t_repro.model.kernels import EPSILON
-
+    config = spec.config
     config.bos_token = config.decoder_start_token = "<pad>"  # the decoder's input starts with padding (section 3.1)
     config.eos_token, config.unk_token = "</s>", "<unk>"
     config.add_source_eos = True
     config.layer_norm_epsilon = EPSILON
+    return spec
 
 
 def _self_attention(theirs: Any, ours: MultiHeadAttention, norm: AddNorm) -> None:
     """Sets one projection for queries, keys and values. CTranslate2's weights are [output, input]."""
-    theirs.linear[0].weight = np.concatenate(
-        [_heads(ours, _numpy(ours.w_q)), _heads(ours, _numpy(ours.w_k)), _heads(ours, _numpy(ours.w_v))]
-    )
+    theirs.linear[0].weight = _heads(ours, ours.w_q, ours.w_k, ours.w_v)
     _output_and_norm(theirs, ours, norm)
 
 
 def _memory_attention(theirs: Any, ours: MultiHeadAttention, norm: AddNorm) -> None:
-    theirs.linear[0].weight = _heads(ours, _numpy(ours.w_q))
-    theirs.linear[1].weight = np.concatenate([_heads(ours, _numpy(ours.w_k)), _heads(ours, _numpy(ours.w_v))])
+    theirs.linear[0].weight = _heads(ours, ours.w_q)
+    theirs.linear[1].weight = _heads(ours, ours.w_k, ours.w_v)
     _output_and_norm(theirs, ours, norm)
 
 
 def _output_and_norm(theirs: Any, ours: MultiHeadAttention, norm: AddNorm) -> None:
-    theirs.linear[-1].weight = _heads(ours, _numpy(ours.w_o).T).T.copy()
+    theirs.linear[-1].weight = _padded_heads(ours, _numpy(ours.w_o).T).T.copy()
     theirs.queries_scale = np.float32(1 / math.sqrt(ours.d_k))
     _layer_norm(theirs.layer_norm, norm)
 
@@ -142,7 +137,11 @@ def _layer_norm(theirs: Any, ours: AddNorm) -> None:
     theirs.beta = _numpy(ours.norm.bias)
 
 
-def _heads(attention: MultiHeadAttention, weight: np.ndarray) -> np.ndarray:
+def _heads(attention: MultiHeadAttention, *weights: Any) -> np.ndarray:
+    return np.concatenate([_padded_heads(attention, _numpy(weight)) for weight in weights])
+
+
+def _padded_heads(attention: MultiHeadAttention, weight: np.ndarray) -> np.ndarray:
     """Returns a matrix [D, H K] or [D, H E] as [H P, D], each head's rows padded with zeros."""
     weight_DHK = weight.reshape(weight.shape[0], attention.num_heads, -1)
     missing = max(attention.d_k, attention.d_v) - weight_DHK.shape[2]
@@ -160,8 +159,7 @@ def _num_positions(model: Transformer) -> int:
 
 
 def _positions(model: Transformer, side: str) -> np.ndarray:
-    """Returns position encodings [positions, D]. Positions beyond a learned table repeat its last row, as in
-    `Transformer`."""
+    """Returns position encodings [positions, D]. Those beyond a learned table repeat its last row."""
     from t2t_repro.model.layers import sinusoids
 
     length = _num_positions(model)

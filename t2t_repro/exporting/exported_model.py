@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from t2t_repro.config import HParams
 from t2t_repro.data.vocabulary import must_be_list, must_be_pairs, must_be_unicode
+from t2t_repro.inference.beam_search import n_best_options
 from t2t_repro.inference.translator import distinct
 from t2t_repro.saved_model import SavedModel, WrongInput, holds_graph, newest_version
 
@@ -51,10 +52,7 @@ class ExportedModel:
         larger.
         """
         must_be_list(texts)
-        width = max(n, self.hparams.beam_size) if beam_size is None else beam_size
-        penalty = self.hparams.alpha if alpha is None else alpha
-        if not 1 <= n <= width:
-            raise ValueError(f"n_best must be at least 1 and at most the beam size {width}, got {n}")
+        width, penalty = n_best_options(self.hparams, n, beam_size, alpha)
         if not texts:
             return []
         found = self._call(

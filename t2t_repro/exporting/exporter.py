@@ -21,6 +21,7 @@ from t2t_repro.exporting import ctranslate2
 from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference.translator import Translator
 from t2t_repro.io import write_json
+from t2t_repro.log import short_reason
 from t2t_repro.run import Run, versions
 from t2t_repro.training.averaging import average_of
 from t2t_repro.training.checkpoints import to_average
@@ -99,12 +100,9 @@ def _next_version(export_dir: str) -> Iterator[tuple[str, str]]:
         os.chmod(temporary, 0o755)
         os.rename(temporary, path)
     except tf.errors.OpError as error:
+        raise OSError(f"cannot write to {export_dir!r}: {short_reason(error)}") from None
+    finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        reason = error.message.partition("\n")[0].rpartition("; ")[2].partition(" [Op:")[0]
-        raise OSError(f"cannot write to {export_dir!r}: {reason}") from None
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 def _model_card(run: Run, translator: Translator, average_checkpoints: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ those products: on a processor that computes them wrongly each request fails, an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -27,9 +27,17 @@ MOST_BEAMS = 64
 MOST_WEIGHTS = 128 * 128  # per head and layer, over the batch: one pair of 128 tokens, as on the page of t2t-attention
 
 
+class Options(NamedTuple):
+    """The options of `translate`, each [B]: one value for each string."""
+
+    beam_size: tf.Tensor
+    alpha: tf.Tensor
+    extra_length: tf.Tensor
+    n_best: tf.Tensor
+
+
 class ExportedTranslator(tf.Module):
-    """The signatures of the SavedModel. The best output is `serving_default`, and also `signature`, its name in the
-    task."""
+    """The signatures of the SavedModel. The best output is `serving_default` and `signature`, the task's name."""
 
     def __init__(self, translator: Translator, signature: str = DEFAULT_SIGNATURE):
         super().__init__()
@@ -64,8 +72,7 @@ class ExportedTranslator(tf.Module):
             extra_length: tf.Tensor = tf.constant(h.extra_length),  # noqa: B008
             n_best: tf.Tensor = tf.constant(1),  # noqa: B008
         ) -> dict[str, tf.Tensor]:
-            options = _one_each(tf.size(inputs), beam_size, alpha, extra_length, n_best)
-            return self._n_best(inputs, *options)
+            return self._n_best(inputs, _one_each(tf.size(inputs), beam_size, alpha, extra_length, n_best))
 
         strings, targets = (tf.TensorSpec([None], tf.string, name=name) for name in ("inputs", "targets"))
         search = [  # of any shape: one value for all strings, or one per string
@@ -85,59 +92,39 @@ class ExportedTranslator(tf.Module):
 
     def _best(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns "outputs" [B] and "scores" [B] of strings [B]."""
-        h = self._translator.hparams
-        found = self._n_best(inputs, tf.constant(h.beam_size), tf.constant(h.alpha), tf.constant(h.extra_length), 1)
-        return {name: value[:, 0] for name, value in found.items()}
+        h, rows = self._translator.hparams, tf.size(inputs)
+        options = _one_each(rows, *map(tf.constant, (h.beam_size, h.alpha, h.extra_length, 1)))
+        return {name: value[:, 0] for name, value in self._n_best(inputs, options).items()}
 
-    def _n_best(
-        self, inputs: tf.Tensor, beam_size: tf.Tensor, alpha: tf.Tensor, extra_length: tf.Tensor, n_best: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
+    def _n_best(self, inputs: tf.Tensor, options: Options) -> dict[str, tf.Tensor]:
         """Returns "outputs" [B, N] and "scores" [B, N] of strings [B], best first; an empty string gives empty ones.
 
-        Each option is a scalar or [B]; N is the maximum of `n_best`. If the beam ends with fewer than N translations,
-        or fewer were requested, the other outputs are empty with score -inf.
+        N is the maximum of `n_best`. If the beam ends with fewer than N translations, or fewer were requested, the
+        other outputs are empty with score -inf.
         """
-        constraint = self._translator.constraint
-        limit = self._translator.hparams.max_positions
-        longest_extra = f"extra_length must be from 0 to {limit}, got"
-        checks = [
-            _must(1 <= beam_size, beam_size <= MOST_BEAMS, f"beam_size must be from 1 to {MOST_BEAMS}, got", beam_size),
-            _must(1 <= n_best, n_best <= beam_size, "n_best must be at least 1 and at most beam_size, got", n_best),
-            _must(0 <= alpha, alpha < float("inf"), "alpha must be at least 0 and finite, got", alpha),
-            _must(0 <= extra_length, extra_length <= limit, longest_extra, extra_length),
-        ]
         if self._translator.ensemble.int8:
-            with tf.control_dependencies([must_be_exact(tf.size(inputs))]):
-                inputs = tf.identity(inputs)
+            inputs = _after([must_be_exact(tf.size(inputs))], inputs)
+        constraint, required = self._translator.constraint, None
         if constraint is not None:
             inputs, words = constraint.required_words_tensor(inputs)
             required = self._vocabulary.encode_tensor(words)[:, :-1]
-        # truncated as by t2t-decoder: the first tokens and EOS
-        tokens = self._vocabulary.encode_tensor(inputs)[:, :-1][:, : limit - 1]
-        sources = tf.concat([tokens, tf.fill([tf.size(inputs), 1], EOS)], axis=1)
-
+        sources = self._sources(inputs)
         lengths = sources.row_lengths()
-        longest = lengths if constraint is None else tf.maximum(lengths, required.row_lengths() + 1)
-        beam_size, alpha, extra_length, n_best = (
-            tf.broadcast_to(option, tf.shape(lengths)) for option in (beam_size, alpha, extra_length, n_best)
-        )
-        width, positions = tf.cast(beam_size, tf.int64), longest + tf.cast(extra_length, tf.int64)
+        longest = lengths if required is None else tf.maximum(lengths, required.row_lengths() + 1)
+        width, positions = tf.cast(options.beam_size, tf.int64), longest + tf.cast(options.extra_length, tf.int64)
         bytes_B = search_bytes(self._translator.ensemble, self._translator.model.vocab_size, width, positions)
-        largest = tf.reduce_max(tf.concat([[0], bytes_B], axis=0))
-        message = "a text, its extra_length and its beam_size need too much memory: MiB for at most"
-        checks += [_must(largest <= SEARCH_BYTES, True, f"{message} {SEARCH_BYTES >> 20}, got", largest // (1 << 20))]
-        columns = tf.reduce_max(tf.concat([[1], n_best], axis=0))
+        checks = self._checks(options, bytes_B)
+        columns = tf.reduce_max(tf.concat([[1], options.n_best], axis=0))
 
         def search(start: tf.Tensor, stop: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             rows = order[start:stop]
+            *arguments, count = (option[rows[0]] for option in options)  # the same for every row here
             source_BM = tf.gather(sources, rows).to_tensor(default_value=PAD)
-            options = [option[rows[0]] for option in (beam_size, alpha, extra_length)]  # the same for every row here
-            if constraint is None:
-                found = self._translator.search(source_BM, *options)
+            if required is None:
+                found = self._translator.search(source_BM, *arguments)
             else:
                 required_BG = tf.gather(required, rows).to_tensor(default_value=PAD)
-                found = self._translator.constrained_search(source_BM, *options, required_BG)
-            count = n_best[rows[0]]
+                found = self._translator.constrained_search(source_BM, *arguments, required_BG)
             more = [[0, 0], [0, columns - count]]
             ids = tf.pad(found.ids[:, :count], [*more, [0, 0]], constant_values=PAD)
             texts = self._vocabulary.decode_tensor(tf.reshape(ids, [-1, tf.shape(ids)[2]]))
@@ -145,13 +132,31 @@ class ExportedTranslator(tf.Module):
 
         nothing = tf.zeros([0, columns], tf.float32)
         most_rows = tf.minimum(TOKENS_PER_SEARCH // lengths, SEARCH_BYTES // bytes_B)
-        kinds = _kinds(beam_size, alpha, extra_length, n_best)
         lengths = _after(checks, lengths)
-        texts, scores = _in_batches(search, (tf.as_string(nothing), nothing), lengths, most_rows, kinds)
-        empty = (inputs == "")[:, None]
-        texts = tf.where(empty | (scores <= NEG_INF / 1e6), "", texts)
-        scores = tf.where(empty, 0.0, tf.where(scores <= NEG_INF / 1e6, -float("inf"), scores))
-        return {"outputs": texts, "scores": scores}
+        texts, scores = _in_batches(search, (tf.as_string(nothing), nothing), lengths, most_rows, _kinds(*options))
+        empty, missing = (inputs == "")[:, None], scores <= NEG_INF / 1e6
+        texts = tf.where(empty | missing, "", texts)
+        return {"outputs": texts, "scores": tf.where(empty, 0.0, tf.where(missing, -float("inf"), scores))}
+
+    def _sources(self, inputs: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the ids of each text, truncated as by `Translator`: the first tokens and EOS."""
+        tokens = self._vocabulary.encode_tensor(inputs)[:, :-1][:, : self._translator.hparams.max_positions - 1]
+        return tf.concat([tokens, tf.fill([tf.size(inputs), 1], EOS)], axis=1)
+
+    def _checks(self, options: Options, bytes_B: tf.Tensor) -> list[tf.Operation]:
+        """Returns the checks of the options and of the memory [B] that each search needs."""
+        beam_size, alpha, extra_length, n_best = options
+        limit = self._translator.hparams.max_positions
+        longest_extra = f"extra_length must be from 0 to {limit}, got"
+        largest = tf.reduce_max(tf.concat([[0], bytes_B], axis=0))
+        needs = "a text, its extra_length and its beam_size need too much memory: MiB for at most"
+        return [
+            _must(1 <= beam_size, beam_size <= MOST_BEAMS, f"beam_size must be from 1 to {MOST_BEAMS}, got", beam_size),
+            _must(1 <= n_best, n_best <= beam_size, "n_best must be at least 1 and at most beam_size, got", n_best),
+            _must(0 <= alpha, alpha < float("inf"), "alpha must be at least 0 and finite, got", alpha),
+            _must(0 <= extra_length, extra_length <= limit, longest_extra, extra_length),
+            _must(largest <= SEARCH_BYTES, True, f"{needs} {SEARCH_BYTES >> 20}, got", largest // (1 << 20)),
+        ]
 
     def _score(self, inputs: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns "log_probabilities" [B] and "token_log_probabilities" [B, L] of sources and targets [B]."""
@@ -225,18 +230,16 @@ def _after(checks: Sequence[tf.Operation], value: Any) -> Any:
         return tf.identity(value)
 
 
-def _one_each(rows: tf.Tensor, *options: tf.Tensor) -> list[tf.Tensor]:
+def _one_each(rows: tf.Tensor, *options: tf.Tensor) -> Options:
     """Returns each option with one value per row: [B]. An option may be a scalar, [1] or [B]."""
     vectors = []
     for option in options:
         flat = tf.reshape(option, [-1])
         size = tf.size(flat)
-        fits = tf.debugging.Assert(
-            (size == 1) | (size == rows), ["an option is one value, or one for each row, got", size]
-        )
-        with tf.control_dependencies([fits]):
-            vectors.append(tf.broadcast_to(flat, [rows]))
-    return vectors
+        fits = (size == 1) | (size == rows)
+        check = _must(fits, True, "an option is one value, or one for each row, got", size)
+        vectors.append(tf.broadcast_to(_after([check], flat), [rows]))
+    return Options(*vectors)
 
 
 def _kinds(*options_B: tf.Tensor) -> tf.Tensor:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from t2t_repro.config import HParams
 from t2t_repro.inference.decoding_loop import (
     NEG_INF,
     Beams,
@@ -29,6 +30,22 @@ from t2t_repro.token_ids import EOS
 def length_penalty(length: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
     """Returns ((5 + |Y|) / 6)^alpha (Wu et al., 2016, eq. 14). |Y| counts the end-of-sentence token."""
     return ((5.0 + tf.cast(length, tf.float32)) / 6.0) ** alpha
+
+
+def n_best_options(hparams: HParams, n: int, beam_size: int | None, alpha: float | None) -> tuple[int, float]:
+    """Returns beam size and alpha for the n best translations. The defaults are those of the run, or n if it is larger.
+
+    Raises ValueError for values that no search supports.
+    """
+    width = max(n, hparams.beam_size) if beam_size is None else beam_size
+    penalty = hparams.alpha if alpha is None else alpha
+    if width < 1:
+        raise ValueError(f"beam_size must be at least 1, got {width}")
+    if not 1 <= n <= width:
+        raise ValueError(f"n_best must be at least 1 and at most the beam size {width}, got {n}")
+    if not 0 <= penalty < float("inf"):
+        raise ValueError(f"alpha must be at least 0 and finite, got {penalty}")
+    return width, penalty
 
 
 def beam_search(
@@ -78,8 +95,7 @@ class BeamSearch(NamedTuple):
         return _can_be(beams.log_p[:, 0]) & (beams.finished_scores[:, -1] < reachable)
 
     def choose(self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences) -> Beams:
-        """Extends every open beam by its most likely tokens. Beams that end with EOS are finished; the best others stay
-        open."""
+        """Extends open beams by their most likely tokens. Those that end are finished; the best others stay open."""
         beam_size = tf.shape(logits_BWV)[1]
         # At most W of 2 W are EOS, so W stay open. With one beam only the likeliest token is taken: greedy decoding.
         k = tf.where(beam_size > 1, 2 * beam_size, 1)

@@ -71,8 +71,7 @@ class Constraint(Protocol):
     """A restriction on decoding: the output must contain the words of its source, with other tokens between them."""
 
     def required_words(self, texts: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Returns the texts as the model reads them, and the words that each output must contain, as the output spells
-        them."""
+        """Returns the texts as the model reads them, and the words of each output as the output spells them."""
 
     def required_words_tensor(self, texts_B: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the same as `required_words`, in a graph."""
@@ -83,8 +82,7 @@ class Constraint(Protocol):
         """Returns the k most likely allowed tokens of each beam: log-probabilities and tokens, [B, W, C]."""
 
     def advanced(self, beams: Beams, parents_BW: tf.Tensor) -> Beams:
-        """Returns `beams` with the constraint's state after the newest tokens. `parents_BW` are the slots the beams
-        came from."""
+        """Returns `beams` with the state after the newest tokens. They came from the slots `parents_BW`."""
 
 
 class _Done(NamedTuple):
@@ -147,7 +145,8 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: Dec
             return tf.cast(open_now, tf.float32) > COMPACTION_THRESHOLD * tf.cast(tf.size(numbers), tf.float32)
 
         def advance(step: tf.Tensor, beams: Beams) -> tuple[tf.Tensor, Beams]:
-            history = tf.concat([beams.history, _own_slots(beams.tokens)[:, :, None]], axis=2)
+            own_slots_BW = tf.zeros_like(beams.tokens) + tf.range(width)
+            history = tf.concat([beams.history, own_slots_BW[:, :, None]], axis=2)
             logits_BWV, caches = model_step(beams.tokens, step, beams.caches, _history_bias(history, width))
             beams = beams._replace(history=history, caches=caches)
             return step + 1, strategy.choose(step, beams, logits_BWV, sentences)
@@ -223,8 +222,7 @@ def may_follow(step: tf.Tensor, tokens: tf.Tensor, sentences: Sentences) -> tf.T
 
 
 def _forced(step: tf.Tensor, sentences: Sentences) -> tf.Tensor:
-    """Returns [B] int32: the only allowed token, from the prefix, or EOS at the maximum length; -1 if any may
-    follow."""
+    """Returns [B] int32: the only allowed token, of the prefix, or EOS at the maximum length; -1 if any is."""
     prefix_B = sentences.prefix[:, tf.minimum(step, tf.shape(sentences.prefix)[1] - 1)]
     end_B = tf.where(step + 1 >= sentences.longest, EOS, -1)
     return tf.where(prefix_B != PAD, prefix_B, end_B)
@@ -252,10 +250,6 @@ def _while(condition: Callable[..., Any], body: Callable[..., Any], variables: A
         return tf.TensorShape([None] * len(shape) if len(shape) < 4 else [None, shape[1], None, shape[3]])
 
     return tf.while_loop(condition, body, variables, tf.nest.map_structure(invariant, variables))
-
-
-def _own_slots(tokens_BW: tf.Tensor) -> tf.Tensor:
-    return tf.zeros_like(tokens_BW) + tf.range(tf.shape(tokens_BW)[1])
 
 
 def _history_bias(history_BWT: tf.Tensor, width: tf.Tensor) -> tf.Tensor:

@@ -45,8 +45,7 @@ class Ensemble:
     def stepper(
         self, steps: tuple[DecodingStep, ...], memories: tuple[Any, ...], source_BM: tf.Tensor
     ) -> Callable[..., tuple[tf.Tensor, tuple[Any, ...]]]:
-        """Returns a function for use in a loop: one step of all models, to logits [B, W, V], float32, and the extended
-        caches."""
+        """Returns one step of all models for use in a loop: to logits [B, W, V], float32, and the extended caches."""
 
         def step(
             tokens_BW: tf.Tensor, position: tf.Tensor, caches: tuple[Any, ...], beam_bias: tf.Tensor
@@ -86,8 +85,7 @@ class FixedEnsemble(Ensemble):
 
 
 def log_mean_probabilities(logits: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns logits whose softmax is the mean of the softmaxes of `logits`, all [..., V]; one model's are
-    unchanged."""
+    """Returns logits [..., V] whose softmax is the mean of those of `logits`; one model's are unchanged."""
     if len(logits) == 1:
         return logits[0]
     log_p = tf.stack([tf.nn.log_softmax(each) for each in logits])

@@ -62,8 +62,7 @@ def decode_to_file(
 
 
 def windows(items: Iterable[Item], first: int = 0) -> Iterator[list[Item]]:
-    """Yields the items in lists of `FIRST_WINDOW`, twice as many, and so on up to `WINDOW`. `first` is the first
-    number."""
+    """Yields the items in windows from number `first` on. Window n has `FIRST_WINDOW` 2^n items, up to `WINDOW`."""
     iterator = iter(items)
     for number in itertools.count(first):
         window = list(itertools.islice(iterator, min(FIRST_WINDOW << min(number, 32), WINDOW)))
@@ -176,24 +175,24 @@ class _Partial:
         """Returns the items that are left to decode, and truncates the file to the complete windows."""
         size = os.path.getsize(self._partial)
         record = read_json(self._record) if size and os.path.exists(self._record) else {"bytes": 0}
-        if record["bytes"] and size >= record["bytes"]:
+        valid = record["bytes"] if size >= record["bytes"] else 0
+        if valid:
             self._must_match(record, "made_by", self._made_by)
             self.windows, self.items = record["windows"], record["items"]
             for item in itertools.islice(items, self.items):
                 self._hash(item)
             self._must_match(record, "input_sha256", self._sha256.hexdigest())
-            size = record["bytes"]
-        else:
-            size = 0
-        self._file.truncate(size)
+        self._file.truncate(valid)
         return items
 
     def add(self, items: list[Item], lines: list[str]) -> None:
         """Appends a window and then updates the record."""
-        with self._errors_named():
+        try:
             self._file.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
             self._file.flush()
             os.fsync(self._file.fileno())
+        except OSError as error:  # on a full disk Python's error does not name the file
+            raise OSError(error.errno, error.strerror, self._path) from None
         for item in items:
             self._hash(item)
         self.windows, self.items = self.windows + 1, self.items + len(items)
@@ -222,10 +221,3 @@ class _Partial:
         raise ValueError(
             f"{self._partial!r} was written {what}; give the same command and input to continue it, or remove it"
         )
-
-    @contextlib.contextmanager
-    def _errors_named(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:  # on a full disk Python's error does not name the file
-            raise OSError(error.errno, error.strerror, self._path) from None

@@ -39,7 +39,6 @@ def batch_bytes(batches: int) -> int:
 
 
 def batches_in_memory(tokens: int, vocab_size: int) -> int:
-    """Returns how many batches, each with the logits of `tokens` target tokens, fit into half of the memory; at least
-    1."""
+    """Returns how many batches with the logits of `tokens` tokens fit into half of the memory; at least 1."""
     memory = total_bytes()
     return 1 if memory is None else max(1, memory // 2 // (tokens * vocab_size * _LOGIT_BYTES))

@@ -22,8 +22,7 @@ Result = TypeVar("Result")
 
 
 def set_threads(threads: int) -> None:
-    """Sets the threads of one operation in this process; 0: all cores. Has no effect once TensorFlow has computed
-    anything."""
+    """Sets the threads of an operation; 0: all cores. Has no effect once TensorFlow has computed anything."""
     with contextlib.suppress(RuntimeError):
         tf.config.threading.set_intra_op_parallelism_threads(threads)
 
@@ -48,8 +47,7 @@ def num_parallel_batches() -> int:
 def parallel_map(
     function: Callable[[Batch], Result], batches: Sequence[Batch], most: int | None = None
 ) -> Iterator[Result]:
-    """Yields `function` of each batch, in order. At most `num_parallel_batches` and at most `most` batches run in
-    parallel."""
+    """Yields `function` of each batch, in order. At most `num_parallel_batches`, and `most`, run in parallel."""
     threads = min(num_parallel_batches(), len(batches), most or len(batches))
     if threads <= 1:
         yield from map(function, batches)

@@ -18,15 +18,11 @@ def top_k(x_NV: tf.Tensor, k: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor]:
     k = tf.minimum(k, size)
 
     def two_stages() -> tuple[tf.Tensor, tf.Tensor]:
-        return _top_k_of_groups(x_NV, groups, k)
+        padded = tf.pad(x_NV, [[0, 0], [0, groups * GROUP - size]], constant_values=x_NV.dtype.min)
+        grouped = tf.reshape(padded, [-1, groups, GROUP])
+        _, best_groups = tf.math.top_k(tf.reduce_max(grouped, axis=-1), k)
+        members = tf.reshape(tf.gather(grouped, best_groups, batch_dims=1), [-1, k * GROUP])
+        values, at = tf.math.top_k(members, k)
+        return values, tf.gather(best_groups, at // GROUP, batch_dims=1) * GROUP + at % GROUP
 
     return tf.cond(k < groups, two_stages, lambda: tuple(tf.math.top_k(x_NV, k)))
-
-
-def _top_k_of_groups(x_NV: tf.Tensor, groups: int, k: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    padded = tf.pad(x_NV, [[0, 0], [0, groups * GROUP - x_NV.shape[-1]]], constant_values=x_NV.dtype.min)
-    grouped = tf.reshape(padded, [-1, groups, GROUP])
-    _, best_groups = tf.math.top_k(tf.reduce_max(grouped, axis=-1), k)
-    members = tf.reshape(tf.gather(grouped, best_groups, batch_dims=1), [-1, k * GROUP])
-    values, at = tf.math.top_k(members, k)
-    return values, tf.gather(best_groups, at // GROUP, batch_dims=1) * GROUP + at % GROUP

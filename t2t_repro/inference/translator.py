@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.config import HParams
-from t2t_repro.data import batching
 from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs
 from t2t_repro.inference import memory, parallel
-from t2t_repro.inference.beam_search import beam_search
+from t2t_repro.inference.batches import batches_by_length, padded, run_batches
+from t2t_repro.inference.beam_search import beam_search, n_best_options
 from t2t_repro.inference.decoding_loop import NEG_INF, Constraint, Hypotheses
 from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
 from t2t_repro.inference.line_windows import Advance, Report
@@ -26,7 +26,6 @@ from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
 
 BATCH_TOKENS = 2_048  # source positions of a batch, padding included, for a beam of at most `BATCH_WIDTH`
 BATCH_WIDTH = 4
-SLACK = 1.1  # allowance for padding when the cores share few sentences
 _IDS, _COUNT, _NUMBER = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int32), tf.TensorSpec([])
 _DRAWS = tf.TensorSpec([None, None, None])
 
@@ -111,8 +110,7 @@ class Translator:
         prefixes: Sequence[str] | None = None,
         min_length: int = 0,
     ) -> list[str]:
-        """Returns the best translation of each text; an empty text gives an empty one. See `n_best` for the
-        arguments."""
+        """Returns the best translation of each text, and "" for "". The arguments are those of `n_best`."""
         found = self.n_best(texts, 1, beam_size, alpha, prefixes=prefixes, min_length=min_length)
         return [best[0][0] for best in found]
 
@@ -142,15 +140,7 @@ class Translator:
           min_length: number of tokens before the end-of-sentence token. Not with a constraint.
           advance: called after each batch with the number of its texts.
         """
-        width = max(n, self.hparams.beam_size) if beam_size is None else beam_size
-        penalty = self.hparams.alpha if alpha is None else alpha
-        if width < 1:
-            raise ValueError(f"beam_size must be at least 1, got {width}")
-        if not 1 <= n <= width:
-            raise ValueError(f"n_best must be at least 1 and at most the beam size {width}, got {n}")
-        if not 0 <= penalty < float("inf"):
-            raise ValueError(f"alpha must be at least 0 and finite, got {penalty}")
-
+        width, penalty = n_best_options(self.hparams, n, beam_size, alpha)
         extra = self.hparams.extra_length
 
         def best(sources: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor) -> Hypotheses:
@@ -208,8 +198,7 @@ class Translator:
         return self._decode(drawn, texts, n, n, report, prefixes, min_length, advance)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """Returns the log-probability of each target given its source, EOS included; -inf for a pair that is too
-        long."""
+        """Returns log p of each target given its source, EOS included; -inf for a pair that is too long."""
         scores = self.score_tokens(pairs)
         return [sum(log_p for _, log_p in tokens) if tokens else -math.inf for tokens in scores]
 
@@ -224,28 +213,27 @@ class Translator:
         called after each batch.
         """
         must_be_pairs(pairs)
-        sources = self.vocabulary.encode([source for source, _ in pairs])
-        targets = self.vocabulary.encode([target for _, target in pairs])
-        subwords = self.vocabulary.subwords
+        sources, targets = (self.vocabulary.encode([pair[side] for pair in pairs]) for side in (0, 1))
+        subwords, limit = self.vocabulary.subwords, self._max_positions()
+        lengths = {}
+        for number, both in enumerate(zip(sources, targets, strict=True)):
+            longest = max(map(len, both))
+            if longest <= limit:
+                lengths[number] = [len(ids) for ids in both]
+            elif report:
+                report(number, f"has {longest:,} tokens per side; at most {limit:,} are scored")
+
+        def scored(numbers: list[int]) -> list[Found]:
+            sides = (padded([side[number] for number in numbers]) for side in (sources, targets))
+            log_p_BL = self.token_log_probabilities(*sides).numpy().tolist()
+            return [
+                [(subwords[id], log_p_L[place]) for place, id in enumerate(targets[number])]
+                for number, log_p_L in zip(numbers, log_p_BL, strict=True)
+            ]
+
         scores: list[Found] = [[] for _ in pairs]
-        lengths = np.array([[len(s), len(t)] for s, t in zip(sources, targets, strict=True)]).reshape(-1, 2)
-        longest, limit = lengths.max(axis=1, initial=0), self._max_positions()
-        (scored,) = np.nonzero(longest <= limit)
-        if report:
-            for number in np.flatnonzero(longest > limit).tolist():
-                report(number, f"has {longest[number]:,} tokens per side; at most {limit:,} are scored")
-
-        def log_probabilities(numbers: list[int]) -> np.ndarray:
-            source_BM, target_BL = _padded([sources[i] for i in numbers]), _padded([targets[i] for i in numbers])
-            return self.token_log_probabilities(source_BM, target_BL).numpy()
-
-        batches = [scored[batch].tolist() for batch in _by_length(lengths[scored], BATCH_TOKENS)]
         most = memory.batches_in_memory(BATCH_TOKENS, self.model.vocab_size)
-        for numbers, log_p_BL in zip(batches, parallel.parallel_map(log_probabilities, batches, most), strict=True):
-            for number, log_p in zip(numbers, log_p_BL.tolist(), strict=True):
-                scores[number] = [(subwords[id], log_p[place]) for place, id in enumerate(targets[number])]
-            if advance:
-                advance(len(numbers))
+        run_batches(scored, batches_by_length(lengths, BATCH_TOKENS), scores, advance, most)
         return scores
 
     def search(
@@ -263,15 +251,13 @@ class Translator:
         return self._search(source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
 
     @tf.function(autograph=False, input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS, _COUNT])
-    def _search(
-        self, source_BM: Any, beam_size: Any, alpha: Any, extra_length: Any, prefix_BP: Any, min_length: Any
-    ) -> Any:
-        return beam_search(self.ensemble, source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
+    def _search(self, *arguments: tf.Tensor) -> Hypotheses:
+        return beam_search(self.ensemble, *arguments)
 
     @tf.function(autograph=False, input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS])
     def constrained_search(
         self, source_BM: Any, beam_size: Any, alpha: Any, extra_length: Any, required_BG: Any
-    ) -> Any:
+    ) -> Hypotheses:
         """Runs `search` under the constraint. The output contains the words `required_BG`."""
         options = {"required_BG": required_BG, "constraint": self.constraint}
         return beam_search(self.ensemble, source_BM, beam_size, alpha, extra_length, **options)
@@ -280,17 +266,8 @@ class Translator:
         autograph=False,
         input_signature=[_IDS, _DRAWS, tf.TensorSpec([], tf.float64), _COUNT, _COUNT, _IDS, _COUNT],
     )
-    def _sample(
-        self,
-        source_BM: Any,
-        draws_BWL: Any,
-        temperature: Any,
-        k: Any,
-        extra_length: Any,
-        prefix_BP: Any,
-        min_length: Any,
-    ) -> Any:
-        return sample(self.ensemble, source_BM, draws_BWL, temperature, k, extra_length, prefix_BP, min_length)
+    def _sample(self, *arguments: tf.Tensor) -> Hypotheses:
+        return sample(self.ensemble, *arguments)
 
     @tf.function(autograph=False, input_signature=[_IDS, _IDS])
     def token_log_probabilities(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
@@ -310,39 +287,35 @@ class Translator:
         min_length: int,
         advance: Advance | None,
     ) -> list[Found]:
-        """Returns the first n hypotheses of each text. `decode` is called with ids, sources [B, M] and prefixes
-        [B, P]."""
+        """Returns the first n hypotheses of each text. `decode` gets ids, sources [B, M] and prefixes [B, P]."""
         must_be_list(texts)
         must_be_list(prefixes, "prefixes")
         if min_length < 0:
             raise ValueError(f"min_length must be at least 0, got {min_length}")
         if prefixes is not None and len(prefixes) != len(texts):
             raise ValueError(f"there must be a prefix for each text: {len(prefixes)} for {len(texts)}")
-        results: list[Found] = [[("", 0.0)]] * len(texts)
         sources = self._encode(texts, report)
         prefix_ids = [ids[:-1] for ids in self.vocabulary.encode(["" for _ in texts] if prefixes is None else prefixes)]
 
         def best(places: list[int]) -> list[Found]:
             batch = [sources[place] for place in places]
-            found = decode(batch, _padded(batch), _padded([prefix_ids[place] for place in places]))
+            found = decode(batch, padded(batch), padded([prefix_ids[place] for place in places]))
             return list(self._texts(found, n))
 
-        batches = list(_batches(sources, BATCH_TOKENS * BATCH_WIDTH // max(width, BATCH_WIDTH)))
+        tokens = BATCH_TOKENS * BATCH_WIDTH // max(width, BATCH_WIDTH)
+        batches = batches_by_length({place: [len(ids)] * 2 for place, ids in sources.items()}, tokens)
         lengths = {i: max(len(ids), len(prefix_ids[i]) + 1, min_length + 1) for i, ids in sources.items()}
         batches = [part for places in batches for part in self._in_memory(places, lengths, width)]
-        for places, found in zip(batches, parallel.parallel_map(best, batches), strict=True):
-            for place, hypotheses in zip(places, found, strict=True):
-                results[place] = hypotheses
-            if advance:
-                advance(len(places))
+        results: list[Found] = [[("", 0.0)]] * len(texts)
+        run_batches(best, batches, results, advance)
         return results
 
-    def _in_memory(self, places: list[int], lengths: Mapping[int, int], width: int) -> Iterator[list[int]]:
+    def _in_memory(self, places: list[int], lengths: Mapping[int, int], width: int) -> list[list[int]]:
         """Splits a batch evenly if its beams and their logits exceed the memory for one batch."""
         positions = max(lengths[place] for place in places) + self.hparams.extra_length
         each = memory.search_bytes(self.ensemble, self.model.vocab_size, width, positions)
         most = max(1, memory.batch_bytes(parallel.num_parallel_batches()) // each)
-        yield from (part.tolist() for part in np.array_split(places, math.ceil(len(places) / most)))
+        return [part.tolist() for part in np.array_split(places, math.ceil(len(places) / most))]
 
     def _encode(self, texts: Sequence[str], report: Report | None) -> dict[int, list[int]]:
         """Returns the ids of each text that is not empty, by its position."""
@@ -374,29 +347,3 @@ def distinct(hypotheses: Found, n: int) -> Found:
     for text, score in hypotheses:
         first.setdefault(text.strip(), (text, score))
     return list(first.values())[:n]
-
-
-def _batches(sources: Mapping[int, list[int]], tokens: int) -> Iterator[list[int]]:
-    """Yields the positions of sources of similar length, up to `tokens` per batch, padding included."""
-    places = list(sources)
-    lengths = np.array([[len(sources[place])] * 2 for place in places]).reshape(-1, 2)
-    for numbers in _by_length(lengths, tokens):
-        yield [places[i] for i in numbers]
-
-
-def _by_length(lengths: np.ndarray, tokens: int) -> Iterator[list[int]]:
-    """Yields the numbers of the pairs of each batch: at most `tokens`, and fewer if some cores would have no batch."""
-    if not len(lengths):
-        return
-    tokens = min(tokens, math.ceil(SLACK * lengths.sum(axis=0).max() / parallel.num_parallel_batches()))
-    cut = batching.plan(lengths, max(tokens, int(lengths.max())), np.random.default_rng(0))
-    for start, end in zip(cut.starts[:-1], cut.starts[1:], strict=True):
-        yield cut.order[start:end].tolist()
-
-
-def _padded(sequences: list[list[int]]) -> tf.Tensor:
-    """Returns sequences of ids as one int32 tensor [B, longest]."""
-    padded = np.full((len(sequences), max(map(len, sequences), default=0)), PAD, np.int32)
-    for row, ids in enumerate(sequences):
-        padded[row, : len(ids)] = ids
-    return tf.constant(padded)

@@ -12,8 +12,7 @@ import tensorflow as tf
 
 
 class Sizes:
-    """The sizes of activations between the first and the last axis, such as L of [B, L, D], and shapes made from
-    them."""
+    """The sizes of activations between the first and the last axis, such as L of [B, L, D]."""
 
     def __init__(self, x: Any):
         dynamic = None

@@ -38,44 +38,35 @@ class Int8Matrix(NamedTuple):
     scales_O: tf.Tensor  # float32
 
 
-def int8_matrix(weight_IO: tf.Tensor) -> Int8Matrix:
-    """Returns `weight_IO` [I, O], float32, rounded to nearest. The largest absolute value of a column becomes 64."""
-    scales_1O = _scales(weight_IO, 0, LARGEST_WEIGHT)
-    return Int8Matrix(_rounded(weight_IO, scales_1O), scales_1O[0])
-
-
 def int8_linear(
     weight_IO: tf.Tensor, bias_O: tf.Tensor | None = None, result: Any = "float32"
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns x -> x W + b in the dtype `result`. On a CPU the next operations are faster in float32 than in
-    bfloat16."""
-    matrix = int8_matrix(tf.convert_to_tensor(weight_IO))
+    bfloat16.
+
+    W [I, O], float32, is rounded to nearest; the largest absolute value of a column becomes 64. It must not change
+    during the life of the graph: the operation packs it once and keeps the packed copy.
+    """
+    weight_IO = tf.convert_to_tensor(weight_IO)
+    scales_1O = _scales(weight_IO, 0, LARGEST_WEIGHT)
+    matrix = Int8Matrix(_rounded(weight_IO, scales_1O), scales_1O[0])
     bias_O = None if bias_O is None else tf.convert_to_tensor(bias_O)
 
     def apply(x_NI: tf.Tensor) -> tf.Tensor:
-        y_NO = int8_product(x_NI, matrix)
+        x_NI = tf.cast(x_NI, tf.float32)
+        scales_N1 = _scales(x_NI, 1, LARGEST_ROW)
+        y_NO = _quantized_matmul(_rounded(x_NI, scales_N1), matrix) * scales_N1
         return tf.cast(y_NO if bias_O is None else y_NO + bias_O, result)
 
     return apply
 
 
-def int8_product(x_NI: tf.Tensor, matrix: Int8Matrix) -> tf.Tensor:
-    """Returns x W [N, O], float32.
-
-    `matrix` must not change during the life of the graph: the operation packs it once and keeps the packed copy.
-    """
-    x_NI = tf.cast(x_NI, tf.float32)
-    scales_N1 = _scales(x_NI, 1, LARGEST_ROW)
-    return _quantized_matmul(_rounded(x_NI, scales_N1), matrix) * scales_N1
-
-
 def must_have_int8() -> None:
-    """Raises ValueError if 8-bit products are missing or wrong on this machine, or if there is a GPU, which has
-    none."""
+    """Raises ValueError if 8-bit products are missing or wrong on this machine. GPUs have none."""
     if tf.config.list_physical_devices("GPU"):
         raise ValueError("products of 8-bit integers are for CPUs, and there is a GPU; decode without int8")
     try:
-        furthest = tf.function(lambda size: _furthest(size), autograph=False)
+        furthest = tf.function(_furthest, autograph=False)
         expected, received = (float(each) for each in furthest(tf.constant(1)))
     except (tf.errors.OpError, ValueError) as error:
         reason = str(error).partition("\n")[0]
@@ -115,8 +106,7 @@ def _furthest(size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _is_exact(expected: Any, received: Any) -> Any:
-    """Returns true if the error is below a half. Sums are integers up to 100 * 127 * 64; rounding to float32 moves them
-    less."""
+    """Returns true if the error is below a half. Sums are integers, and rounding to float32 moves them less."""
     return abs(received - expected) < 0.5
 
 
@@ -128,8 +118,7 @@ def _extremes(count: int, length: int) -> np.ndarray:
 
 
 def _scales(x: tf.Tensor, axis: int, largest: int) -> tf.Tensor:
-    """Returns the size of one quantization step if the largest absolute value along `axis` becomes `largest`;
-    never 0."""
+    """Returns the quantization step, above 0, with which the largest absolute value along `axis` is `largest`."""
     return tf.maximum(tf.reduce_max(tf.abs(x), axis=axis, keepdims=True) / largest, 1e-30)
 
 

@@ -139,11 +139,8 @@ def prepared_products(products: Mapping[tuple[int, int], Linear]) -> Iterator[No
 
     This is for products what `keras.StatelessScope` is for the values of variables.
     """
-    token = _PREPARED.set(products)
-    try:
+    with _set(_PREPARED, products):
         yield
-    finally:
-        _PREPARED.reset(token)
 
 
 def joined_products(weights_IO: tuple[Any, ...], product: Linear) -> dict[tuple[int, int], Linear]:
@@ -329,11 +326,15 @@ _RECORD: ContextVar[dict[str, Any] | None] = ContextVar("record", default=None)
 
 @contextlib.contextmanager
 def recorded_attention() -> Iterator[dict[str, Any]]:
-    """Records the attention weights [B, H, L, M], float32, of each call in the context, by the name of the
-    attention."""
-    record: dict[str, Any] = {}
-    token = _RECORD.set(record)
-    try:
+    """Records the attention weights [B, H, L, M], float32, of each call in the context, by its name."""
+    with _set(_RECORD, {}) as record:
         yield record
+
+
+@contextlib.contextmanager
+def _set(variable: ContextVar[Any], value: Any) -> Iterator[Any]:
+    token = variable.set(value)
+    try:
+        yield value
     finally:
-        _RECORD.reset(token)
+        variable.reset(token)

@@ -41,8 +41,7 @@ class EncoderLayer(Layer):
 
 
 class DecoderLayer(Layer):
-    """Masked self-attention, attention to the encoder's output, and a feed-forward network, each in `AddNorm` (section
-    3.1)."""
+    """Masked self-attention, attention to the encoder's output, a feed-forward network: each in `AddNorm` (3.1)."""
 
     def __init__(self, hparams: HParams, site: str, **kwargs: Any):
         super().__init__(**kwargs)
@@ -63,8 +62,7 @@ class DecoderLayer(Layer):
         seed: Any = None,
         caches: tuple[Cache | None, Cache | None] = (None, None),
     ) -> Any:
-        """Applies the layer. `caches` of both attentions are for `model.incremental` only, which decodes the newest
-        position."""
+        """Applies the layer. `caches` of both attentions are for `model.incremental` only."""
 
         def self_attention(x_BLD: Any) -> Any:
             return self.self_attention(x_BLD, x_BLD, causal_bias, seed=seed, cache=caches[0])
@@ -161,16 +159,14 @@ class Transformer(keras.Model):
         seed: Any = None,
         caches: Sequence[tuple[Cache, Cache]] | None = None,
     ) -> Any:
-        """Applies the decoder's layers in sequence: [B, L, D]. `caches` has one entry per layer, for
-        `model.incremental`."""
+        """Applies the decoder's layers in sequence: [B, L, D]. `caches`, one per layer, is for `incremental`."""
         for number, layer in enumerate(self.decoder_layers):
             cached = {} if caches is None else {"caches": caches[number]}
             x_BLD = layer(x_BLD, memory_BMD, causal_bias, source_bias, seed=seed, **cached)
         return x_BLD
 
     def embed(self, tokens_BL: Any, positions_L: Any, side: str) -> Any:
-        """Returns embeddings times sqrt(d_model), plus positions (sections 3.4 and 3.5): [B, L, D], in the compute
-        dtype."""
+        """Returns embeddings times sqrt(d_model), plus positions (3.4, 3.5): [B, L, D], in the compute dtype."""
         if self.hparams.positions == "learned":
             table = self.source_positions if side == "source" else self.target_positions
             positions_LD = ops.take(table, ops.minimum(positions_L, self.hparams.max_positions - 1), axis=0)
@@ -187,8 +183,7 @@ class Transformer(keras.Model):
         return mask_bias(source_BM != PAD)[:, None, None, :]
 
     def attention(self, source_BM: Any, target_BL: Any) -> AttentionWeights:
-        """Returns the attention weights of every layer and head while the model reads the source and predicts the
-        target."""
+        """Returns the attention weights of every layer and head while the model predicts the target."""
         with kernels.recorded_attention() as weights:
             self({"inputs": source_BM, "targets": target_BL})
 

@@ -5,11 +5,13 @@ A task is a function of a module of this package. Its arguments and its result a
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
 import queue
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -51,32 +53,19 @@ class Child:
     def __enter__(self) -> Child:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._end()
-
     def do(self, function: str, **arguments: Any) -> Outcome:
         """Runs a task. `function` includes its module, such as "machine.describe"."""
-        process = self._process or self._start()
-        late = threading.Event()
-
-        def give_up() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(LIMIT, give_up)
-        timer.start()
-        try:
+        process, late = self._process or self._start(), False
+        with contextlib.suppress(BrokenPipeError):  # the process ended after the last task
             print(json.dumps([function, arguments]), file=cast(IO[str], process.stdin), flush=True)
-            line = self._results.readline()
-            if line.endswith("\n"):
+            late = not select.select([self._results], [], [], LIMIT)[0]
+            if late:
+                process.kill()
+            elif (line := self._results.readline()).endswith("\n"):
                 return Outcome(**json.loads(line))
-        except BrokenPipeError:  # the process ended after the last task
-            pass
-        finally:
-            timer.cancel()
         process.wait()
-        error = f"no result within {LIMIT:.0f} s" if late.is_set() else self._death(process.returncode)
-        self._end()
+        error = f"no result within {LIMIT:.0f} s" if late else self._death(process.returncode)
+        self.__exit__()
         return Outcome(error=error, ended_by=max(-process.returncode, 0))
 
     def kill(self) -> None:
@@ -109,16 +98,14 @@ class Child:
             self._process.kill()
         return self._process
 
-    def _end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         process, self._process = self._process, None
         if process is None:
             return
         process.kill()
         process.wait()
-        try:
+        with contextlib.suppress(BrokenPipeError):  # the child never read the last task
             cast(IO[str], process.stdin).close()
-        except BrokenPipeError:  # the child never read the last task
-            pass
         self._results.close()
         self._log.close()
         self._scratch.cleanup()

@@ -60,4 +60,5 @@ def _int8() -> dict[str, Any]:
         int8.must_have_int8()
     except (tf.errors.OpError, ValueError) as error:
         return {"missing": str(error).partition("\n")[0]}
-    return {"fault": "", "rate": hardware.int8_rate(WATCHED), "decoding_rate": hardware.decoding_rate("int8", WATCHED)}
+    rate, decoding_rate = hardware.matrix_rate("int8", watched=WATCHED), hardware.decoding_rate("int8", WATCHED)
+    return {"fault": "", "rate": rate, "decoding_rate": decoding_rate}

@@ -45,11 +45,9 @@ def _jit_compile(auto: str, measured: dict[Any, Any]) -> Recommendation:
     ratios = _ratios(measured, (auto, True), (auto, False))
     if not ratios:
         return Recommendation("jit_compile", False, "XLA was not measured; it is off by default")
-    reason = f"with XLA {_times(ratios)} as fast in {auto}"
-    if "base" not in ratios:
-        reason += "; base was not measured"
-    worth = min(ratios.values()) >= WORTH
-    return Recommendation("jit_compile", worth, reason)
+    unmeasured = "" if "base" in ratios else "; base was not measured"
+    reason = f"with XLA {_times(ratios)} as fast in {auto}{unmeasured}"
+    return Recommendation("jit_compile", min(ratios.values()) >= WORTH, reason)
 
 
 def _int8(auto: str, products: dict[str, Any]) -> Recommendation:
@@ -64,27 +62,19 @@ def _int8(auto: str, products: dict[str, Any]) -> Recommendation:
 def _threads(machine: dict[str, Any]) -> Recommendation:
     if machine["gpus"]:
         return Recommendation("threads_per_batch", 0, "a GPU computes: one batch at a time")
-    cores = machine["cores"]
-    if cores == 1:
-        return Recommendation("threads_per_batch", 1, "there is one core")
-    reason = f"{cores} batches at a time, one on each core; 0 for single sentences of big models"
-    return Recommendation("threads_per_batch", 1, reason)
+    several = f"{machine['cores']} batches at a time, one on each core; 0 for single sentences of big models"
+    return Recommendation("threads_per_batch", 1, several if machine["cores"] > 1 else "there is one core")
 
 
 def _micro_batch(machine: dict[str, Any], measured: dict[Any, Any]) -> Recommendation:
     """Reports the micro-batches of base, or of big if it was measured: of the set that needs more memory."""
-    rows = [row for (name, precision, _), row in measured.items() if precision == machine["auto_precision"]]
-    rows = [row for row in rows if row["set"] in ("base", "big")]
-    if not rows:
-        return Recommendation(
-            "microbatch_tokens", 0, "not measured: the trainer halves micro-batches if memory runs out"
-        )
-    row = max(rows, key=lambda row: row["peak_bytes"])
-    memory = min((gpu["memory_bytes"] for gpu in machine["gpus"]), default=machine["memory_bytes"])
-    used = f"take {row['peak_bytes'] / GIB:.1f} of {memory / GIB:.1f} GiB"
-    return Recommendation(
-        "microbatch_tokens", 0, f"{row['micro_batches']} micro-batches per step of {row['set']} {used}"
-    )
+    auto, reason = machine["auto_precision"], "not measured: the trainer halves micro-batches if memory runs out"
+    if rows := [row for (name, precision, _), row in measured.items() if precision == auto and name != SMALL]:
+        row = max(rows, key=lambda row: row["peak_bytes"])
+        memory = min((gpu["memory_bytes"] for gpu in machine["gpus"]), default=machine["memory_bytes"])
+        used = f"take {row['peak_bytes'] / GIB:.1f} of {memory / GIB:.1f} GiB"
+        reason = f"{row['micro_batches']} micro-batches per step of {row['set']} {used}"
+    return Recommendation("microbatch_tokens", 0, reason)
 
 
 def _ratios(measured: dict[Any, Any], one: tuple[str, bool], other: tuple[str, bool]) -> dict[str, float]:

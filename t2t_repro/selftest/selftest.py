@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -42,35 +43,28 @@ def selftest(report: Report, seconds: float = timing.SECONDS) -> dict[str, Any]:
         products = {}
         for precision in (*PRECISIONS, "int8"):
             say(f"products in {precision}")
-            products[precision] = _product(child.do("machine.product", precision=precision))
-    checks = [_check("machine", machine, lambda value: "")]
+            outcome = child.do("machine.product", precision=precision)
+            products[precision] = outcome.value or {"fault": outcome.error}
+    checks = [_check("machine", machine)]
     checks += [_product_check(*item) for item in products.items()]
     with tempfile.TemporaryDirectory(prefix="t2t-selftest-") as folder:
         checks += _training_checks(folder, say)
-    speed: list[dict[str, Any]] = []
-    if machine.value and seconds:
-        speed = timing.measure(machine.value, products, seconds, say)
-        checks += [
-            {"name": f"train step of {each['set']} in {each['precision']}", "right": False, "detail": each["error"]}
-            for each in speed
-            if "error" in each
-        ]
+    speed = timing.measure(machine.value, products, seconds, say) if machine.value and seconds else []
+    for each in speed:
+        if "error" in each:
+            name = f"train step of {each['set']} in {each['precision']}"
+            checks.append({"name": name, "right": False, "detail": each["error"]})
+    advice = recommendations(machine.value, products, speed) if machine.value else []
     return {
         "machine": machine.value,
         "versions": versions(),
         "products": products,
         "checks": checks,
         "speed": speed,
-        "recommendations": [each._asdict() for each in recommendations(machine.value, products, speed)]
-        if machine.value
-        else [],
+        "recommendations": [each._asdict() for each in advice],
         "failed": [check["name"] for check in checks if not check["right"]],
         "seconds": time.monotonic() - started,
     }
-
-
-def _product(outcome: Outcome) -> dict[str, Any]:
-    return outcome.value or {"fault": outcome.error}
 
 
 def _product_check(precision: str, found: dict[str, Any]) -> Check:
@@ -99,37 +93,26 @@ def _training_checks(folder: str, say: Report) -> list[Check]:
     with Child() as child:
         exported = child.do("exports.compare", folder=killed, expected=written.value)
     return [
-        _check("one and two replicas", replicas, lambda value: value["fault"], "the same step"),
-        _check("same seed twice", _first_error(trained, seed), lambda value: value["fault"], "the same bits"),
-        _check(
-            "checkpoint after SIGKILL",
-            _first_error(_killed(death), continued, restored),
-            lambda value: value["fault"],
-            "continued to the same bits",
-        ),
-        _check(
-            "export in another process", _first_error(written, exported), lambda value: value["fault"], "same strings"
-        ),
+        _check("one and two replicas", replicas, right="the same step"),
+        _check("same seed twice", trained, seed, right="the same bits"),
+        _check("checkpoint after SIGKILL", _killed(death), continued, restored, right="continued to the same bits"),
+        _check("export in another process", written, exported, right="same strings"),
     ]
 
 
 def _killed(death: Outcome) -> Outcome:
     """Turns the expected death by SIGKILL into a success."""
-    if death.ended_by == 9:
+    if death.ended_by == signal.SIGKILL:
         return Outcome()
     return Outcome(error=death.error or "training ended before a checkpoint was seen")
 
 
-def _first_error(*outcomes: Outcome) -> Outcome:
-    """Returns the first outcome that failed, or the last one."""
-    return next((outcome for outcome in outcomes if outcome.error), outcomes[-1])
-
-
-def _check(name: str, outcome: Outcome, fault: Callable[[Any], str], right: str = "") -> Check:
-    """Returns a check of an outcome. `fault` maps the value of a successful task to its fault, or ""."""
-    wrong = outcome.error or fault(outcome.value)
-    note = "" if wrong or not isinstance(outcome.value, dict) else outcome.value.get("note", "")
-    return {"name": name, "right": not wrong, "detail": wrong or f"{right}{f' ({note})' if note else ''}"}
+def _check(name: str, *outcomes: Outcome, right: str = "") -> Check:
+    """Returns a check of consecutive tasks: right if none failed, and the value of the last one has no "fault"."""
+    value: dict[str, str] = outcomes[-1].value or {}
+    wrong = next((each.error for each in outcomes if each.error), "") or value.get("fault", "")
+    note = f" ({value['note']})" if value.get("note") else ""
+    return {"name": name, "right": not wrong, "detail": wrong or f"{right}{note}"}
 
 
 @contextlib.contextmanager

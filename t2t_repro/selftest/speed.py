@@ -17,13 +17,10 @@ import tensorflow as tf
 import t2t_repro
 from t2t_repro.config import HParams
 from t2t_repro.flops import training_flops
-from t2t_repro.model.transformer import Transformer
 from t2t_repro.training import hardware
-from t2t_repro.training import precision as precisions
-from t2t_repro.training.optimizer import Adam
-from t2t_repro.training.train_step import ReplicaInputs, TrainStep, default_microbatch_tokens
+from t2t_repro.training.train_step import ReplicaInputs, TrainStep, default_microbatch_tokens, make_model
 
-VOCAB_SIZES = {"base": 37_000, "big": 37_000, "multi30k": 6_000, "tiny": 4_000}  # of the intended problems
+VOCAB_SIZES = {"base": 37_000, "big": 37_000, "tiny": 4_000}  # of the intended problems
 LENGTH = 25  # tokens per sentence: about the mean of WMT14
 WATCHED, MOST = 1.0, 10  # seconds of all timings, and their maximum number
 
@@ -43,13 +40,11 @@ def step(set_name: str, precision: str, xla: bool = False) -> dict[str, Any]:
     """
     _reset_peak()
     hparams = t2t_repro.get_hparams(set_name)
-    gpus = [f"GPU:{number}" for number in range(len(tf.config.list_physical_devices("GPU")))]
-    strategy = tf.distribute.MirroredStrategy(gpus or ["CPU:0"])
-    with strategy.scope():
-        keras.utils.set_random_seed(1)
-        model = Transformer(VOCAB_SIZES[set_name], hparams, dtype=precisions.POLICIES[precision])
-        optimizer = Adam([each.value for each in model.trainable_variables], hparams, scaled=precision == "float16")
-        size = default_microbatch_tokens(hparams, strategy.num_replicas_in_sync)
+    gpus = hardware.gpu_names()
+    devices = gpus or ["CPU:0"]
+    with tf.distribute.MirroredStrategy(devices).scope():
+        model, optimizer = make_model(VOCAB_SIZES[set_name], hparams, seed=1, precision=precision)
+        size = default_microbatch_tokens(hparams, len(devices))
         train_step = TrainStep(model, optimizer, hparams, seed=1, microbatch_tokens=size, jit_compile=xla)
     number = train_step.microbatches
     spec = {name: tf.TensorSpec([None, None, None], tf.int32) for name in ("inputs", "targets")}
@@ -57,7 +52,7 @@ def step(set_name: str, precision: str, xla: bool = False) -> dict[str, Any]:
 
     def seconds(filled: int) -> float:
         """Returns the seconds of a step with `filled` micro-batches on each device, the others empty."""
-        inputs = [_inputs(hparams, VOCAB_SIZES[set_name], number, filled) for _ in gpus or ["CPU:0"]]
+        inputs = [_inputs(hparams, VOCAB_SIZES[set_name], number, filled) for _ in devices]
         start = time.perf_counter()
         take_step(inputs, tf.constant(1), tf.constant(0.0)).numpy()
         return time.perf_counter() - start
@@ -68,7 +63,7 @@ def step(set_name: str, precision: str, xla: bool = False) -> dict[str, Any]:
     if computed < number:
         rest = _least(seconds, 0)
         taken = rest + number * (taken - rest)
-    tokens = _pairs(hparams) * LENGTH * number * len(gpus or ["CPU:0"])
+    tokens = _pairs(hparams) * LENGTH * number * len(devices)
     return {
         "seconds": taken,
         "tokens_per_second": tokens / taken,
@@ -87,8 +82,7 @@ def _least(seconds: Any, filled: int) -> float:
 
 
 def _pairs(hparams: HParams) -> int:
-    replicas = max(len(tf.config.list_physical_devices("GPU")), 1)
-    return default_microbatch_tokens(hparams, replicas) // LENGTH
+    return default_microbatch_tokens(hparams, max(len(hardware.gpu_names()), 1)) // LENGTH
 
 
 def _inputs(hparams: HParams, vocab_size: int, number: int, filled: int) -> ReplicaInputs:
@@ -104,7 +98,7 @@ def _inputs(hparams: HParams, vocab_size: int, number: int, filled: int) -> Repl
 def _reset_peak() -> None:
     """Resets the peak memory counters of the kernel and TensorFlow, so that the peak is that of this task."""
     keras.backend.clear_session()
-    for gpu in tf.config.list_physical_devices("GPU"):
-        tf.config.experimental.reset_memory_stats(gpu.name.partition("physical_device:")[2])
+    for gpu in hardware.gpu_names():
+        tf.config.experimental.reset_memory_stats(gpu)
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
         file.write("5")

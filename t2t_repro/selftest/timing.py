@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,7 +17,6 @@ COMPILING = 2.5  # minimum ratio of the start with XLA to the start without, on 
 START_SECONDS = {"tiny": 4.0, "base": 8.0, "big": 8.0}  # to build the graph, until it is measured
 REACHED = 0.5  # minimum FLOP/s of a step, relative to the rate of products
 FIRST = 3  # cases that may each use all the seconds; base is one of them
-SIGKILL = 9
 
 
 class Case(NamedTuple):
@@ -56,9 +56,8 @@ def measure(
                 found.append(row | {"left_out": reason})
                 continue
             say(f"training speed: {case.set} in {case.precision}{' with XLA' * case.xla}")
-            found.append(
-                row | _result(child.do("speed.step", set_name=case.set, precision=case.precision, xla=case.xla))
-            )
+            outcome = child.do("speed.step", set_name=case.set, precision=case.precision, xla=case.xla)
+            found.append(row | _result(outcome))
     order = {each: number for number, each in enumerate(("tiny", "base", "big", "float32", "bfloat16", "float16"))}
     return sorted(found, key=lambda row: (order[row["set"]], order[row["precision"]], row["xla"]))
 
@@ -66,7 +65,7 @@ def measure(
 def _result(outcome: Outcome) -> dict[str, Any]:
     if not outcome.error:
         return dict(outcome.value)
-    if outcome.ended_by == SIGKILL or outcome.error.startswith("ResourceExhaustedError"):
+    if outcome.ended_by == signal.SIGKILL or outcome.error.startswith("ResourceExhaustedError"):
         return {"left_out": "not enough memory"}
     return {"error": outcome.error}
 
@@ -76,17 +75,13 @@ def _too_long(case: Case, child: Child, products: dict[str, Any], found: list[di
     rate = products[case.precision].get("rate")
     if not rate:
         return f"products in {case.precision} are wrong here"
-    plain = next((each for each in found if _same(each, case) and "seconds" in each), None)
-    if case.xla and plain is None:
+    measured = (each for each in found if "seconds" in each)
+    starts = {Case(each["set"], each["precision"], each["xla"]): each["startup_seconds"] for each in measured}
+    plain = case._replace(xla=False)
+    if case.xla and plain not in starts:
         return "as without XLA"
-    started = [each["startup_seconds"] for each in found if each["set"] == case.set and "seconds" in each]
-    plain_start = max(started, default=START_SECONDS[case.set])
-    start = plain["startup_seconds"] * COMPILING if case.xla and plain else plain_start
+    of_set = (seconds for other, seconds in starts.items() if other.set == case.set)
+    start = COMPILING * starts[plain] if case.xla else max(of_set, default=START_SECONDS[case.set])
     flops = child.do("speed.flops", set_name=case.set)
     estimate = start + 3 * (flops.value or 0) / (REACHED * rate)
     return "" if estimate < left else f"takes about {estimate:.0f} s, and {left:.0f} are left"
-
-
-def _same(row: dict[str, Any], case: Case) -> bool:
-    """Returns whether a row has the set and precision of `case`, without XLA."""
-    return (row["set"], row["precision"], row["xla"]) == (case.set, case.precision, False)

@@ -11,22 +11,20 @@ import os
 import signal
 from collections.abc import Iterator
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from t2t_repro.config import HParams, TrainingOptions
-from t2t_repro.data import input_pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.model.transformer import Transformer
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.problem import Generated, Pair, Problem
 from t2t_repro.run import Run
+from t2t_repro.training import hardware
 from t2t_repro.training.checkpoints import paths
-from t2t_repro.training.optimizer import Adam, learning_rate
+from t2t_repro.training.optimizer import learning_rate
 from t2t_repro.training.precision import allow_tf32
-from t2t_repro.training.train_step import TrainStep
+from t2t_repro.training.train_step import TrainStep, make_model
 from t2t_repro.training.trainer import train
 
 STEPS, SAVED_EVERY = 60, 30
@@ -114,7 +112,7 @@ def replicas(folder: str) -> dict[str, str]:
     "fault" is the difference; it is "" within rounding. "note" names the replicas: all GPUs if there are several, else
     two logical devices of the processor.
     """
-    devices = [f"GPU:{number}" for number in range(len(tf.config.list_physical_devices("GPU")))]
+    devices = hardware.gpu_names()
     if len(devices) < 2:
         (cpu,) = tf.config.list_physical_devices("CPU")
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
@@ -141,15 +139,12 @@ def _first_moment(dataset: Dataset, devices: list[str]) -> tuple[np.ndarray, flo
     hparams = HPARAMS.override(["dropout=0"])
     strategy = tf.distribute.MirroredStrategy(devices)
     with strategy.scope():
-        keras.utils.set_random_seed(1)
-        model = Transformer(Vocabulary(dataset.vocabulary).size, hparams)
-        weights = [weight.value for weight in model.trainable_variables]
-        optimizer = Adam(weights, hparams)
+        model, optimizer = make_model(Vocabulary(dataset.vocabulary).size, hparams, seed=1, precision="float32")
         train_step = TrainStep(model, optimizer, hparams, seed=1)
-    data = input_pipeline.training_batches(dataset.shards("train"), hparams.batch_tokens, 1, 0, replicas=len(devices))
+    data = train_step.data(dataset.shards("train"))
     take_step, inputs = train_step.build(data.element_spec), train_step.next_inputs(iter(data))
     metrics = take_step(inputs, tf.constant(1), tf.constant(learning_rate(1, hparams), tf.float32)).numpy()
-    for weight in weights:
+    for weight in train_step.variables:
         copies = [copy.numpy().tobytes() for copy in strategy.experimental_local_results(weight)]
         if len(set(copies)) > 1:
             raise ValueError("the replicas' copies of a weight differ after a step")

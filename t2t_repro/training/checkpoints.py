@@ -23,6 +23,7 @@ import tensorflow as tf
 from filelock import FileLock, Timeout
 
 from t2t_repro.io import atomic_write, sync
+from t2t_repro.log import short_reason
 from t2t_repro.run import Run
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the name of every variable in a checkpoint
@@ -51,9 +52,7 @@ class Checkpoints:
         self._saved = tf.train.Checkpoint(**state, run=self._fingerprint)
         self._run, self._keep, self._report = run, keep, report
         self._members = [member for part in state.values() for member in variables_of(part)]
-        self._num_variables = len(self._members)
-        sizes = ((each.shape.num_elements() or 0) * tf.as_dtype(each.dtype).size for each in self._members)
-        self._bytes = sum(sizes)
+        self._bytes = sum((each.shape.num_elements() or 0) * each.dtype.size for each in self._members)
 
     def save(self, step: int) -> str:
         """Writes the checkpoint of `step` and removes the oldest beyond `keep`.
@@ -71,8 +70,7 @@ class Checkpoints:
             sync(self._run.checkpoints)
             _write_list(self._run, self._kept([*before, path]))
         except tf.errors.OpError as error:
-            reason = error.message.strip().split("\n")[0].rpartition("; ")[2].partition(" [Op:")[0]
-            raise OSError(f"cannot write {path}: {reason}; the checkpoints before it are intact") from None
+            raise OSError(f"cannot write {path}: {short_reason(error)}; the checkpoints before it are intact") from None
         finally:
             _remove_unfinished(self._run)
         return path
@@ -112,10 +110,10 @@ class Checkpoints:
         if not intact:
             return False
         newest = intact[-1]
-        found = _count(newest)
-        if found != self._num_variables:
+        found = len(_shapes(newest))
+        if found != len(self._members):
             raise ValueError(
-                f"{newest} holds {found} variables, but this run has {self._num_variables}: damaged, or an average by "
+                f"{newest} holds {found} variables, but this run has {len(self._members)}: damaged, or an average by "
                 "t2t-avg-checkpoints, which cannot be trained further"
             )
         status = self._checkpoint.read(newest)
@@ -126,29 +124,23 @@ class Checkpoints:
 
     def _without_damaged(self, existing: list[str]) -> list[str]:
         """Renames the newest checkpoints if they are damaged, and returns the others."""
-        damaged: list[tuple[str, str]] = []
-        for path in reversed(existing):
-            reason = damage(path)
-            if not reason:
-                break
-            damaged.append((path, reason))
-        if damaged and len(damaged) == len(existing):
+        folder, intact = self._run.checkpoints, list(existing)
+        reasons: dict[str, str] = {}  # by the name of the checkpoint, newest first
+        while intact and (reason := damage(intact[-1])):
+            reasons[os.path.basename(intact.pop())] = reason
+        if not reasons:
+            return intact
+        if not intact:
             raise ValueError(
-                f"every checkpoint in {self._run.checkpoints!r} is damaged, the newest too ({damaged[0][1]}); restore "
+                f"every checkpoint in {folder!r} is damaged, the newest too ({next(iter(reasons.values()))}); restore "
                 "one from a copy, or give another output_dir to start over"
             )
-        intact = existing[: len(existing) - len(damaged)]
-        for path, reason in damaged:
-            self._report(
-                f"{path} is damaged ({reason}): renamed to damaged-{os.path.basename(path)}, "
-                f"{os.path.basename(intact[-1])} is used"
-            )
-        if damaged:
-            _write_list(self._run, intact)
-        for path, _ in damaged:
-            for name in _files(self._run, os.path.basename(path)):
-                folder = self._run.checkpoints
-                os.replace(os.path.join(folder, name), os.path.join(folder, f"damaged-{name}"))
+        _write_list(self._run, intact)
+        for name, reason in reasons.items():
+            path, used = os.path.join(folder, name), os.path.basename(intact[-1])
+            self._report(f"{path} is damaged ({reason}): renamed to damaged-{name}, {used} is used")
+            for file in _files(self._run, name):
+                os.replace(os.path.join(folder, file), os.path.join(folder, f"damaged-{file}"))
         return intact
 
 
@@ -237,20 +229,18 @@ def _write_list(run: Run, complete: list[str]) -> None:
 
 def _remove_unfinished(run: Run) -> None:
     """Removes files that the list does not name, left by a trainer that was killed while writing or removing them."""
-    existing = set(_files(run))
-    first = len({match[1] for match in map(_FILE.fullmatch, existing) if match}) == 1 and run.training.step is None
+    existing = {name: name.partition(".")[0] for name in _files(run)}
+    first = len(set(existing.values())) == 1 and run.training.step is None
     if first and not os.path.exists(os.path.join(run.checkpoints, _LIST)):
         listed = set()  # killed before the first list was written
     else:
         listed = {os.path.basename(path) for path in paths(run)}
-    if os.path.isdir(run.checkpoints):
-        for name in os.listdir(run.checkpoints):
-            path = os.path.join(run.checkpoints, name)
-            file = _FILE.fullmatch(name)
-            if _UNFINISHED.fullmatch(name) and os.path.isdir(path):
-                shutil.rmtree(path)
-            elif _UNFINISHED.fullmatch(name) or (file and file[1] not in listed):
-                os.remove(path)
+    for name in os.listdir(run.checkpoints):
+        path = os.path.join(run.checkpoints, name)
+        if _UNFINISHED.fullmatch(name) and os.path.isdir(path):
+            shutil.rmtree(path)
+        elif _UNFINISHED.fullmatch(name) or (name in existing and existing[name] not in listed):
+            os.remove(path)
 
 
 def load_weights(run: Run, model: tf.Module, average: int = 1) -> list[str]:
@@ -329,10 +319,6 @@ def _fingerprint(path: str) -> int | None:
     """Returns the fingerprint of the run that wrote a checkpoint; None if an old version did not save one."""
     reader = tf.train.load_checkpoint(path)
     return int(reader.get_tensor(f"run{_VALUE}")) if reader.has_tensor(f"run{_VALUE}") else None
-
-
-def _count(path: str, prefix: str = "") -> int:
-    return len(_shapes(path, prefix))
 
 
 def _shapes(path: str, prefix: str = "") -> list[list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import math
 import os
 from collections.abc import Callable
@@ -40,7 +41,6 @@ class LossMonitor:
         self._losses: collections.deque[float] = collections.deque(maxlen=WINDOW)
         self._seen = self._skipped = 0
         self._first: float | None = None  # mean loss of the first tenth of WINDOW
-        self._entropy: float | None = None  # of single target tokens; computed on first use
         self._learned = self._judged = False
 
     def __call__(self, steps: list[Step]) -> None:
@@ -62,7 +62,7 @@ class LossMonitor:
 
     def _judge(self, newest: Step) -> None:
         """Checks the mean loss of the last WINDOW steps."""
-        step, mean, entropy = newest.number, float(np.mean(self._losses)), self.entropy()
+        step, mean, entropy = newest.number, float(np.mean(self._losses)), self.entropy
         self._learned |= mean < entropy - MARGIN
         if mean > 2 * math.log(self._vocabulary.size):
             self._stop(newest, f"the loss of {WINDOW} steps is {mean:.2f} nats, twice that of guessing")
@@ -80,18 +80,16 @@ class LossMonitor:
                 context = f"single target tokens without any context have {entropy:.2f}"
                 self._warn(step, f"the loss is {mean:.2f} nats, and {context}")
 
+    @functools.cached_property
     def entropy(self) -> float:
         """Returns the entropy of single target tokens of the training text in nats, including EOS.
 
         They are counted over the first window of an epoch, which is a random sample.
         """
-        if self._entropy is None:
-            run = self._run
-            window = next(input_pipeline.windows(self._shards, run.hparams.batch_tokens, run.seed, 0))
-            counts = np.bincount(window.pairs["targets"].flat_values.numpy())
-            shares = counts[counts > 0] / counts.sum()
-            self._entropy = float(-(shares * np.log(shares)).sum())
-        return self._entropy
+        window = next(input_pipeline.windows(self._shards, self._run.hparams.batch_tokens, self._run.seed, 0))
+        counts = np.bincount(window.pairs["targets"].flat_values.numpy())
+        shares = counts[counts > 0] / counts.sum()
+        return float(-(shares * np.log(shares)).sum())
 
     def _warn(self, step: int, what: str) -> None:
         self._report(

@@ -34,12 +34,8 @@ def vocabulary_blocks(embedding_VD: tf.Tensor) -> list[tf.Tensor]:
     On a GPU, where launching each operation has a cost, the matrix is one block.
     """
     vocab_size = embedding_VD.shape[0]
-    size = BLOCK if _on_cpu() else vocab_size
+    size = vocab_size if tf.config.list_physical_devices("GPU") else BLOCK
     return [embedding_VD[start : start + size] for start in range(0, vocab_size, size)]
-
-
-def _on_cpu() -> bool:
-    return not tf.config.list_physical_devices("GPU")
 
 
 def projected_loss(
@@ -158,11 +154,8 @@ def _chunk(
     expected_CD = _weighted_sum(exps_CJ, blocks_JD) * (factor / total_C)[:, None]
     d_states_CD = expected_CD - ((1 - eps) * factor) * rows_CD - (eps * factor) * mean_row_D
     scaled_CD = tf.cast(states32_CD / total_C[:, None], states_CD.dtype)
-    return sums, tf.cast(d_states_CD, states_CD.dtype), [_product(block_CJ, scaled_CD) for block_CJ in exps_CJ]
-
-
-def _product(weights_CJ: tf.Tensor, states_CD: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tf.matmul(weights_CJ, states_CD, transpose_a=True), tf.float32)
+    d_blocks_JD = [tf.cast(tf.matmul(block_CJ, scaled_CD, transpose_a=True), tf.float32) for block_CJ in exps_CJ]
+    return sums, tf.cast(d_states_CD, states_CD.dtype), d_blocks_JD
 
 
 def _logits(states_CD: tf.Tensor, blocks_JD: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ import tensorflow as tf
 
 from t2t_repro import processor
 from t2t_repro.model import int8
+from t2t_repro.model.kernels import Linear, narrow_linear
 
 NVIDIA = "/dev/nvidia0"  # exists if the kernel's driver has found a GPU
 SECONDS = 0.05  # minimum duration of one timing, so that launching it does not count
@@ -25,6 +24,7 @@ PRODUCTS = (  # shapes of factors, and whether the second is transposed: linear 
     ([37, 129], [129, 65], False),
     ([2, 3, 17, 32], [2, 3, 19, 32], True),
 )
+EPS = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # from 1 to the next larger number
 ODD = 1 + 2.0**-12  # TensorFloat-32 and bfloat16 round it to 1; products in float32 must not
 
 
@@ -46,6 +46,11 @@ def gpus() -> list[dict[str, Any]]:
     return found
 
 
+def gpu_names() -> list[str]:
+    """Returns the names of the GPUs that TensorFlow sees, such as "GPU:0"."""
+    return [gpu.name.partition("physical_device:")[2] for gpu in tf.config.list_physical_devices("GPU")]
+
+
 def unused_gpu() -> str:
     """Returns a warning if the machine has an NVIDIA GPU that TensorFlow does not see, "" otherwise."""
     if not os.path.exists(NVIDIA) or tf.config.list_physical_devices("GPU"):
@@ -65,20 +70,13 @@ def gpu_bytes() -> list[int]:
 
 def tensorflow_build() -> dict[str, Any]:
     """Returns "version", "cuda" (the version of the build, or None) and "onednn" (whether its kernels are in use)."""
+    from tensorflow.python.util import _pywrap_util_port
+
     return {
         "version": tf.__version__,
         "cuda": tf.sysconfig.get_build_info().get("cuda_version"),
-        "onednn": _has_onednn(),
+        "onednn": _pywrap_util_port.IsMklEnabled(),
     }
-
-
-def _has_onednn() -> bool:
-    """Returns whether TensorFlow uses oneDNN. The processor decides, unless TF_ENABLE_ONEDNN_OPTS is set at import."""
-    try:
-        from tensorflow.python.util import _pywrap_util_port
-    except ImportError:  # not public: a later version may not have it
-        return os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0"
-    return bool(_pywrap_util_port.IsMklEnabled())
 
 
 def native_precision() -> tuple[str, str]:
@@ -112,9 +110,10 @@ def bfloat16_fault() -> str:
 def product_fault(precision: str) -> str:
     """Returns the error of matrix products in `precision` ("float32", "bfloat16", "float16"); "" if they are right.
 
-    They are compared with float64. The factors are exact in `precision`. For any order of summation in float32 and one
-    rounding of the result, |error| <= (inner eps(float32) + 4 eps(precision)) |a| |b|, where eps is twice the largest
-    relative rounding error. A factor of 2, a NaN, or a product in fewer bits than promised exceeds this bound.
+    They are compared with NumPy's in float64. The factors are exact in `precision`. For any order of summation in
+    float32 and one rounding of the result, |error| <= (inner eps(float32) + 4 eps(precision)) |a| |b|, where eps is
+    twice the largest relative rounding error. A factor of 2, a NaN, or a product in fewer bits than promised exceeds
+    this bound.
     """
     dtype, rng = tf.as_dtype(precision), np.random.default_rng(1)
     for shape_a, shape_b, transpose_b in PRODUCTS:
@@ -123,10 +122,12 @@ def product_fault(precision: str) -> str:
         a = tf.where(rows, tf.cast(ODD, dtype), a)
         b = tf.where(tf.range(shape_b[-1]) % 2 == 0, tf.abs(b), b)
         found = tf.function(lambda a, b, transpose_b=transpose_b: tf.matmul(a, b, transpose_b=transpose_b))(a, b)
-        exact, factors = (_float64_product(each, transpose_b) for each in ((a, b), (tf.abs(a), tf.abs(b))))
-        bound = shape_a[-1] * _eps(tf.float32) + 4 * _eps(dtype)
-        if fault := _fault(tf.cast(found, tf.float64).numpy(), exact, bound * factors):
-            return f"{fault}, in {_shape(shape_a)} by {_shape(shape_b)}"
+        found, a, b = (tf.cast(each, tf.float64).numpy() for each in (found, a, b))
+        b = np.swapaxes(b, -1, -2) if transpose_b else b
+        bound = shape_a[-1] * EPS["float32"] + 4 * EPS[precision]
+        if fault := _fault(found, a @ b, bound * (np.abs(a) @ np.abs(b))):
+            shapes = (" x ".join(map(str, shape)) for shape in (shape_a, shape_b))
+            return f"{fault}, in {' by '.join(shapes)}"
     return ""
 
 
@@ -156,57 +157,37 @@ def _fault(found: np.ndarray, exact: np.ndarray, bound: np.ndarray) -> str:
     return f"{found[at]:.6g} instead of {exact[at]:.6g} (tolerance {bound[at]:.2g})" if excess[at] > 1 else ""
 
 
-def _float64_product(factors: tuple[tf.Tensor, tf.Tensor], transpose_b: bool) -> np.ndarray:
-    """Returns the product computed by NumPy, which is independent of the code under test."""
-    a, b = (tf.cast(each, tf.float64).numpy() for each in factors)
-    return a @ (np.swapaxes(b, -1, -2) if transpose_b else b)
-
-
-def _eps(dtype: tf.DType) -> float:
-    """Returns the distance from 1 to the next larger number."""
-    return {tf.float32: 2.0**-23, tf.bfloat16: 2.0**-7, tf.float16: 2.0**-10}[dtype]
-
-
-def _shape(shape: list[int]) -> str:
-    return " x ".join(map(str, shape))
-
-
 def matrix_rate(precision: str, devices: int = 1, watched: float = WATCHED) -> float:
-    """Returns the FLOP/s of large matrix products in `precision` on `devices` devices together."""
-    size = _large()
-    a = tf.cast(tf.random.stateless_normal([size, size], seed=(0, 0)) / size**0.5, precision)
-    return devices * 2 * size**3 / _seconds(lambda x: tf.matmul(x, a), a, watched)
+    """Returns the FLOP/s of large matrix products in `precision` on `devices` devices together.
 
-
-def int8_rate(watched: float = WATCHED) -> float:
-    """Returns the FLOP/s of large products of 8-bit integers, including the quantization of the rows."""
-    a = tf.random.stateless_normal([_large()] * 2, seed=(0, 0)) / _large() ** 0.5
-    return 2 * _large() ** 3 / _seconds(int8.int8_linear(a), a, watched)
+    `precision` is the name of a float type, or "int8", which includes the quantization of the rows.
+    """
+    size = SIZES["GPU" if tf.config.list_logical_devices("GPU") else "CPU"]
+    weight = _random_matrix(size, size)
+    return devices * 2 * size**3 / _seconds(_linear(weight, precision), weight, precision, watched)
 
 
 def decoding_rate(precision: str, watched: float = WATCHED) -> float:
     """Returns the FLOP/s of the two products of a feed-forward layer of base in a step of beam search.
 
-    `precision` is the name of a float type, or "int8".
+    `precision` is as for `matrix_rate`.
     """
-    shapes, dtype = ([D_MODEL, D_FF], [D_FF, D_MODEL]), "float32" if precision == "int8" else precision
-    weights = [tf.random.stateless_normal(shape, seed=(0, 0)) / shape[0] ** 0.5 for shape in shapes]
-    up, down = map(int8.int8_linear if precision == "int8" else partial(_multiply_by, dtype=dtype), weights)
-    x = tf.ones([DECODING_ROWS, D_MODEL], dtype)
-    return 2 * 2 * DECODING_ROWS * D_MODEL * D_FF / _seconds(lambda x: down(up(x)), x, watched)
+    up, down = (_linear(_random_matrix(*shape), precision) for shape in ((D_MODEL, D_FF), (D_FF, D_MODEL)))
+    x = tf.ones([DECODING_ROWS, D_MODEL])
+    return 2 * 2 * DECODING_ROWS * D_MODEL * D_FF / _seconds(lambda x: down(up(x)), x, precision, watched)
 
 
-def _multiply_by(weight: tf.Tensor, dtype: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    weight = tf.cast(weight, dtype)
-    return lambda x: tf.matmul(x, weight)
+def _random_matrix(rows: int, columns: int) -> tf.Tensor:
+    return tf.random.stateless_normal([rows, columns], seed=(0, 0)) / rows**0.5
 
 
-def _large() -> int:
-    return SIZES["GPU" if tf.config.list_logical_devices("GPU") else "CPU"]
+def _linear(weight: tf.Tensor, precision: str) -> Linear:
+    return int8.int8_linear(weight) if precision == "int8" else narrow_linear(weight, dtype=precision)
 
 
-def _seconds(step: Callable[[tf.Tensor], tf.Tensor], first: tf.Tensor, watched: float) -> float:
+def _seconds(step: Linear, first: tf.Tensor, precision: str, watched: float) -> float:
     """Returns the minimum seconds of one call of `step` over `watched` seconds. `step` maps x to its next argument."""
+    first = tf.cast(first, "float32" if precision == "int8" else precision)
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int32)])
     def steps(number: tf.Tensor) -> tf.Tensor:
@@ -231,16 +212,10 @@ def _seconds(step: Callable[[tf.Tensor], tf.Tensor], first: tf.Tensor, watched: 
 
 def peak_bytes() -> int:
     """Returns the peak memory in bytes: of the fullest GPU, or of this process if there is no GPU."""
-    gpus = tf.config.list_logical_devices("GPU")
-    if gpus:
-        return max(tf.config.experimental.get_memory_info(gpu.name.partition("device:")[2])["peak"] for gpu in gpus)
-    return _status("VmHWM")  # `ru_maxrss` may be that of the parent process
-
-
-def _status(name: str) -> int:
-    """Returns the bytes in a line of /proc/self/status."""
-    with open("/proc/self/status", encoding="ascii") as file:
-        (line,) = [line for line in file if line.startswith(f"{name}:")]
+    if gpus := gpu_names():
+        return max(tf.config.experimental.get_memory_info(gpu)["peak"] for gpu in gpus)
+    with open("/proc/self/status", encoding="ascii") as file:  # `ru_maxrss` may be that of the parent process
+        (line,) = [line for line in file if line.startswith("VmHWM:")]
     return int(line.split()[1]) * 1024
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.io import append_line
-from t2t_repro.log import DETAIL
+from t2t_repro.log import DETAIL, short_reason
 from t2t_repro.run import Run
 from t2t_repro.training.train_step import StepMetrics
 
@@ -91,8 +91,7 @@ class MetricsLogger:
                     tf.summary.scalar(name, value)
             self._events.flush()
         except tf.errors.OpError as error:
-            reason = error.message.partition("\n")[0].rpartition("; ")[2]
-            raise OSError(f"cannot write events to {self._run.directory!r}: {reason}") from None
+            raise OSError(f"cannot write events to {self._run.directory!r}: {short_reason(error)}") from None
         self._report(line)
 
     def show(self, step: int, translations: Sequence[tuple[str, str, str]]) -> None:

@@ -10,15 +10,16 @@ D d_model, V vocabulary, J subwords of one block of the vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from t2t_repro.config import HParams, TrainingOptions
-from t2t_repro.data import batching
+from t2t_repro.data import batching, input_pipeline
 from t2t_repro.flops import training_flops
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Problem
@@ -28,6 +29,7 @@ from t2t_repro.training import hardware
 from t2t_repro.training.fused_loss import projected_loss, vocabulary_blocks
 from t2t_repro.training.loss import Loss, smoothed_cross_entropy
 from t2t_repro.training.optimizer import Adam
+from t2t_repro.training.precision import POLICIES
 
 ReplicaInputs = dict[str, tf.Tensor]  # an element of `training_batches`: the micro-batches of one replica
 
@@ -51,6 +53,17 @@ class StepMetrics(NamedTuple):
     def numpy(self) -> StepMetrics:
         """Waits for the device, and returns the metrics as Python numbers."""
         return StepMetrics(*(value.numpy().item() for value in self))
+
+
+def make_model(vocab_size: int, hparams: HParams, seed: int, precision: str) -> tuple[Transformer, Adam]:
+    """Returns a new model and its optimizer. `precision` is a key of `precision.POLICIES`.
+
+    Call it inside the scope of a `tf.distribute` strategy.
+    """
+    keras.utils.set_random_seed(seed)
+    model = Transformer(vocab_size, hparams, dtype=POLICIES[precision])
+    weights = [weight.value for weight in model.trainable_variables]
+    return model, Adam(weights, hparams, scaled=precision == "float16")
 
 
 class TrainStep:
@@ -77,6 +90,7 @@ class TrainStep:
             padded to `BUCKET_SIZES`.
         """
         self.model, self.optimizer, self.hparams, self.seed = model, optimizer, hparams, seed
+        self.microbatch_tokens = microbatch_tokens
         self.jit_compile, self.gradients = jit_compile, self._gradients
         if jit_compile:
             ids, scalars = tf.TensorSpec([None, None], tf.int32), (tf.TensorSpec([2], tf.int32), tf.TensorSpec([]))
@@ -90,6 +104,22 @@ class TrainStep:
         numbers = self.strategy.experimental_distribute_values_from_function(lambda at: at.replica_id_in_sync_group)
         first, *others = self.strategy.experimental_local_results(numbers)
         self.local = range(first, first + 1 + len(others))  # the replicas on this machine
+
+    def data(self, shards: Sequence[str], position: Sequence[int] = (0, 0, 0)) -> tf.data.Dataset:
+        """Returns this machine's elements of `training_batches`, without end, from a position (epoch, window, step)."""
+        epoch, window, skip = position
+        return input_pipeline.training_batches(
+            shards,
+            self.hparams.batch_tokens,
+            self.seed,
+            epoch,
+            replicas=self.strategy.num_replicas_in_sync,
+            local=self.local,
+            microbatch_tokens=self.microbatch_tokens,
+            window=window,
+            skip=skip,
+            epochs=None,
+        )
 
     def build(self, element_spec: Any) -> Any:
         """Returns `__call__` as one graph for inputs of `element_spec`. It is traced once, for inputs of any size."""

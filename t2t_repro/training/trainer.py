@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from t2t_repro.config import HParams, TrainingOptions
@@ -20,7 +18,6 @@ from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.flops import paper_flops
 from t2t_repro.log import report as log
-from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run, TrainingData
 from t2t_repro.training import hardware, memory
@@ -30,8 +27,8 @@ from t2t_repro.training.distributed import coordination
 from t2t_repro.training.distributed.rendezvous import Cluster, Rendezvous
 from t2t_repro.training.divergence import LossMonitor
 from t2t_repro.training.metrics import UNKNOWN, Cost, MetricsLogger, Step
-from t2t_repro.training.optimizer import Adam, learning_rate
-from t2t_repro.training.train_step import TrainStep, first_microbatch_tokens, validate_settings
+from t2t_repro.training.optimizer import learning_rate
+from t2t_repro.training.train_step import TrainStep, first_microbatch_tokens, make_model, validate_settings
 from t2t_repro.training.validation import MakePreview, Validation
 
 Prepare = Callable[[Problem, str, Callable[[str], None]], Dataset]
@@ -43,6 +40,29 @@ class Interrupted(Exception):  # noqa: N818 (not an error: the run was asked to 
     def __init__(self, number: int):
         super().__init__(f"stopped by {signal.Signals(number).name}; the same command continues")
         self.signal = number
+
+
+@contextmanager
+def caught_signals() -> Iterator[list[int]]:
+    """Yields a list that receives the first SIGINT or SIGTERM. The second one has its usual effect."""
+    caught: list[int] = []
+    signals = coordination.SIGNALS if coordination.on_main_thread() else ()
+    before = {number: signal.getsignal(number) for number in signals}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def catch(number: int, _: Any) -> None:
+        caught.append(number)
+        restore()
+
+    for number in before:
+        signal.signal(number, catch)
+    try:
+        yield caught
+    finally:
+        restore()
 
 
 def train(
@@ -140,10 +160,7 @@ class Trainer:
         hparams = run.hparams
         self.strategy = coordination.strategy(cluster)
         with self.strategy.scope():
-            keras.utils.set_random_seed(run.seed)
-            self.model = Transformer(vocab_size, hparams, dtype=precisions.POLICIES[run.precision])
-            weights = [weight.value for weight in self.model.trainable_variables]
-            self.optimizer = Adam(weights, hparams, scaled=run.precision == "float16")
+            self.model, self.optimizer = make_model(vocab_size, hparams, run.seed, run.precision)
         self.replicas = self.strategy.num_replicas_in_sync
         self.microbatch_tokens = first_microbatch_tokens(run, options, self.replicas, cluster.size)
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps taken or skipped so far
@@ -173,11 +190,8 @@ class Trainer:
         stop = coordination.CoordinatedStop(self.cluster, self.strategy, caught)
         if self.checkpoints:
             self.checkpoints.must_have_room()
-            logger = self._logger()
-            try:
+            with closing(self._logger()) as logger:
                 self._train_loop(self.checkpoints, logger, stop)
-            finally:
-                logger.close()
         else:
             for _ in self._steps(stop):
                 pass
@@ -229,14 +243,7 @@ class Trainer:
         self.microbatch_tokens = math.ceil(h.batch_tokens / (2 * count))
         if self.cluster.size > 1:
             raise ValueError(f"{fails}; set microbatch_tokens to {self.microbatch_tokens:,} on all machines") from None
-        self.run.note(
-            dataclasses.replace(
-                self.run.training,
-                device=hardware.name(),
-                replicas=self.replicas,
-                held_tokens=self.microbatch_tokens,
-            )
-        )
+        self._note(held_tokens=self.microbatch_tokens)
         if self.replicas > 1:
             smaller = f"start again with micro-batches of {self.microbatch_tokens:,} tokens"
             raise memory.OutOfMemory(f"{fails}; {smaller}", self.microbatch_tokens) from None
@@ -244,7 +251,7 @@ class Trainer:
         self.report(f"{fails}; continuing with {_equation(self.train_step)}")
 
     def _steps_after(self, number: int, position: tf.Tensor, stop: coordination.CoordinatedStop) -> Iterator[Step]:
-        data = self._data(position)
+        data = self.train_step.data(self.dataset.shards("train"), position.numpy().tolist())
         take_step, elements = self.train_step.build(data.element_spec), iter(data)
         while number < self.run.hparams.train_steps and not stop():
             with input_pipeline.damage_named(self.dataset.directory):
@@ -270,22 +277,6 @@ class Trainer:
         if step and step.number > saved_step:
             self._save(checkpoints, step, logger, validate=not stop.signal)
 
-    def _data(self, position: tf.Tensor) -> tf.data.Dataset:
-        """Returns this machine's elements from `position` on, in an endless sequence."""
-        epoch, window, skip = position.numpy().tolist()
-        return input_pipeline.training_batches(
-            self.dataset.shards("train"),
-            self.run.hparams.batch_tokens,
-            self.run.seed,
-            epoch,
-            replicas=self.replicas,
-            local=self.train_step.local,
-            microbatch_tokens=self.microbatch_tokens,
-            window=window,
-            skip=skip,
-            epochs=None,
-        )
-
     def _save(self, checkpoints: Checkpoints, step: Step, logger: MetricsLogger, validate: bool = True) -> None:
         """Reports and saves the steps up to this one, and validates the model if memory suffices."""
         logger.flush()
@@ -307,18 +298,13 @@ class Trainer:
     def record_progress(self) -> None:
         """Writes the step and the cost of training to run.json."""
         cost = Cost(*self.spent.numpy().tolist())
-        self.run.note(
-            dataclasses.replace(
-                self.run.training,
-                step=int(self.step),
-                target_tokens=cost.target_tokens,
-                flops=cost.flops,
-                seconds=cost.seconds,
-                paper_flops=None if cost.paper_flops < 0 else cost.paper_flops,
-                device=hardware.name(),
-                replicas=self.replicas,
-            )
-        )
+        paper_flops = None if cost.paper_flops == UNKNOWN else cost.paper_flops
+        self._note(**(cost._asdict() | {"paper_flops": paper_flops}), step=int(self.step))
+
+    def _note(self, **changes: Any) -> None:
+        """Writes `changes` and the devices to the training record in run.json."""
+        devices = {"device": hardware.name(), "replicas": self.replicas}
+        self.run.note(dataclasses.replace(self.run.training, **devices, **changes))
 
     def _headline(self) -> str:
         run = self.run
@@ -336,25 +322,3 @@ def _equation(step: TrainStep) -> str:
         f"{step.hparams.batch_tokens:,} tokens per side and step = {replicas} replica{'s' * (replicas > 1)} "
         f"x {count} micro-batch{'es' * (count > 1)}"
     )
-
-
-@contextmanager
-def caught_signals() -> Iterator[list[int]]:
-    """Yields a list that receives the first SIGINT or SIGTERM. The second one has its usual effect."""
-    caught: list[int] = []
-    on_main_thread = threading.current_thread() is threading.main_thread()
-    signals = (signal.SIGINT, signal.SIGTERM) if on_main_thread else ()
-    before = {number: signal.getsignal(number) for number in signals}
-
-    def catch(number: int, _: Any) -> None:
-        caught.append(number)
-        for each in signals:
-            signal.signal(each, before[each])
-
-    for number in signals:
-        signal.signal(number, catch)
-    try:
-        yield caught
-    finally:
-        for number in signals:
-            signal.signal(number, before[number])

@@ -70,7 +70,7 @@ def test_entropy_of_single_tokens(monitor, run):
     ids = Vocabulary(run.vocabulary).encode([target for _, target in train_pairs()])
     counts = Counter(token for sentence in ids for token in sentence)
     shares = [count / counts.total() for count in counts.values()]
-    assert monitor.monitor.entropy() == pytest.approx(-sum(share * math.log(share) for share in shares))
+    assert monitor.monitor.entropy == pytest.approx(-sum(share * math.log(share) for share in shares))
 
 
 def test_a_loss_that_is_not_finite(monitor, run, dataset):
@@ -114,7 +114,7 @@ def test_a_loss_that_does_not_fall(monitor):
 
 def test_a_loss_that_stays_above_that_of_single_tokens(monitor):
     """Checked one time, over the 100 steps after a quarter of the warm-up, which is 120 steps."""
-    entropy = monitor.monitor.entropy()
+    entropy = monitor.monitor.entropy
     monitor(np.linspace(entropy + 2, entropy + 1, WINDOW).tolist())
     monitor([entropy + 1] * 119)
     assert monitor.said == []
@@ -126,7 +126,7 @@ def test_a_loss_that_stays_above_that_of_single_tokens(monitor):
 
 
 def test_a_loss_that_rises_again(monitor):
-    entropy = monitor.monitor.entropy()
+    entropy = monitor.monitor.entropy
     monitor([entropy - 1] * WINDOW)
     monitor([entropy + 3] * 20)  # a spike that the mean does not show
     with pytest.raises(

@@ -19,7 +19,7 @@ from t2t_repro.problem import Problem
 from t2t_repro.run import Run, versions
 from t2t_repro.training.distributed.rendezvous import Cluster, watchdog
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 JOIN_SECONDS = 120  # for TensorFlow to connect the machines after the rendezvous
 
 _LOST = (  # raised by a collective when a machine disconnected or was restarted
@@ -41,10 +41,15 @@ def strategy(cluster: Cluster) -> tf.distribute.Strategy:
     late = f"TensorFlow did not connect the {cluster.size} machines within {JOIN_SECONDS} s; restart all machines"
     with watchdog(JOIN_SECONDS, late):
         joined = tf.distribute.MultiWorkerMirroredStrategy()
-    if threading.current_thread() is threading.main_thread():
-        for number in _SIGNALS:  # TensorFlow has replaced the handler of SIGTERM
+    if on_main_thread():
+        for number in SIGNALS:  # TensorFlow has replaced the handler of SIGTERM
             signal.signal(number, signal.getsignal(number))
     return joined
+
+
+def on_main_thread() -> bool:
+    """Returns whether this thread may set handlers of signals."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def open_prepared(problem: Problem, data_dir: str) -> Dataset:
@@ -107,9 +112,9 @@ class CoordinatedStop:
         if self._cluster.size == 1:
             return bool(self._caught)
         before = self._sums
-        self._sums = self._sum(tf.constant([float(number in self._caught) for number in _SIGNALS]))
+        self._sums = self._sum(tf.constant([float(number in self._caught) for number in SIGNALS]))
         if before is not None:
-            asked = [number for number, count in zip(_SIGNALS, before.numpy(), strict=True) if count]
+            asked = [number for number, count in zip(SIGNALS, before.numpy(), strict=True) if count]
             self._agreed = int(next(iter(asked), 0))
         return bool(self._agreed)
 

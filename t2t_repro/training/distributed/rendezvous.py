@@ -192,12 +192,10 @@ class Rendezvous:
             return
         if addresses != self.cluster.addresses or not 0 < index < self.cluster.size:
             reason = f"TF_CONFIG names {list(addresses)} on a worker and {list(self.cluster.addresses)} on the chief"
-            with contextlib.suppress(OSError):
-                peer.write({"error": reason})
+            peer.write({"error": reason})
             peer.close()
             raise ValueError(f"{reason}; give all machines the same cluster")
-        with contextlib.suppress(OSError):
-            peer.write({"welcome": True})
+        peer.write({"welcome": True})
         if index in self._others:
             self._others.pop(index).close()
         self._others[index] = peer
@@ -206,12 +204,15 @@ class Rendezvous:
         host, _, port = self.cluster.addresses[0].rpartition(":")
         self._report(f"waiting for {self.cluster.name(0)}, {self._seconds:.0f} s at most")
         while (left := self._deadline - time.monotonic()) > 0:
+            seconds = min(left, GREETING_SECONDS)
             try:
-                peer, answer = self._greet_chief(host.strip("[]"), int(port), min(left, GREETING_SECONDS))
+                self._others[0] = _Connection(socket.create_connection((host.strip("[]"), int(port)), seconds))
+                self._others[0].write({"worker": self.cluster.index, "cluster": self.cluster.addresses})
+                answer = self._others[0].read(seconds)
             except (OSError, ValueError):  # the chief has not started yet, or an earlier run has not ended
+                self._close()
                 time.sleep(min(left, 0.5))
                 continue
-            self._others[0] = peer
             if "error" in answer:
                 raise ConnectionError(f"{self.cluster.name(0)} stopped: {answer['error']}")
             return
@@ -220,20 +221,10 @@ class Rendezvous:
             "start the same command there, or correct TF_CONFIG"
         )
 
-    def _greet_chief(self, host: str, port: int, seconds: float) -> tuple[_Connection, dict[str, Any]]:
-        peer = _Connection(socket.create_connection((host, port), seconds))
-        try:
-            peer.write({"worker": self.cluster.index, "cluster": self.cluster.addresses})
-            return peer, peer.read(seconds)
-        except BaseException:
-            peer.close()
-            raise
-
     def _send(self, message: Mapping[str, Any]) -> None:
-        """Sends a message to all others. `_receive` detects one that has disconnected."""
+        """Sends a message to all others."""
         for peer in self._others.values():
-            with contextlib.suppress(OSError):
-                peer.write(message)
+            peer.write(message)
 
     def _receive(self, key: str, seconds: float | None, index: int = 0) -> Any:
         """Returns the value of `key` in the other's next message. Waits for `seconds`, or without a limit."""
@@ -253,8 +244,7 @@ class Rendezvous:
 
     def _close(self) -> None:
         for peer in self._others.values():
-            with contextlib.suppress(OSError):
-                peer.close()
+            peer.close()
         self._others = {}
 
 
@@ -288,14 +278,15 @@ class _Connection:
 
     def __init__(self, connected: socket.socket):
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # detects a machine that vanished after 45 s
-        for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-            if hasattr(socket, option):
-                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        for option, value in ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3)):
+            connected.setsockopt(socket.IPPROTO_TCP, option, value)
         self._socket, self._lines = connected, connected.makefile("rb")
 
     def write(self, message: Mapping[str, Any]) -> None:
-        self._socket.settimeout(GREETING_SECONDS)
-        self._socket.sendall(json.dumps(message).encode("utf-8") + b"\n")
+        """Sends a message. If the other side has disconnected, the next `read` raises."""
+        with contextlib.suppress(OSError):
+            self._socket.settimeout(GREETING_SECONDS)
+            self._socket.sendall(json.dumps(message).encode("utf-8") + b"\n")
 
     def read(self, seconds: float | None) -> dict[str, Any]:
         """Returns the next message. Raises OSError if none arrives, and ValueError if it is not valid."""
@@ -319,5 +310,6 @@ class _Connection:
             return True
 
     def close(self) -> None:
-        self._lines.close()
-        self._socket.close()
+        with contextlib.suppress(OSError):
+            self._lines.close()
+            self._socket.close()

@@ -8,6 +8,7 @@ import shutil
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import tensorflow as tf
 
@@ -33,6 +34,8 @@ from t2t_repro.training.validation import MakePreview
 GIB = 2**30
 BUSY = 0.2  # minimum relative change of the rate of products that counts as other work on the machine
 
+say = partial(print, flush=True)  # the next line may take long
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -49,11 +52,6 @@ class Estimate:
     peak_bytes: int  # of the fullest GPU, or of the process, during the dry run
     disk_bytes: int  # of the regular checkpoints, the newest one, and one that is being written
     flops: float  # of all steps, from the first
-
-
-def say(line: str) -> None:
-    """Prints a line and flushes it, because the next line may take long."""
-    print(line, flush=True)
 
 
 def dry_run(
@@ -73,15 +71,7 @@ def dry_run(
     replace it, and the evaluation is not estimated. Existing data must match the problem (`preparation.provenance`
     compares it).
 
-    Args:
-      problem: see `train`.
-      hparams: see `train`.
-      data_dir: see `train`.
-      output_dir: see `train`.
-      options: see `train`.
-      show: called with each line of the estimate.
-      report: called with a line before each measurement.
-      preview: see `train`.
+    `show` is called with each line of the estimate, and `report` with a line before each measurement.
 
     Raises:
       ValueError: if `train` would raise it, or if memory or disk space does not suffice.
@@ -150,8 +140,8 @@ def _plan(profiler: Profiler) -> Iterator[str]:
     run, h = profiler.run, profiler.run.hparams
     pairs = f"{profiler.dataset.record.splits['train'].pairs:,} training pairs"
     if not profiler.prepared:
-        longest = f"at most {run.problem.max_length:,}"
-        pairs = f"not prepared: lengths are assumed ({MEAN_LENGTH} tokens per side on average, {longest})"
+        lengths = f"{MEAN_LENGTH} tokens per side on average, at most {run.problem.max_length:,}"
+        pairs = f"not prepared: lengths are assumed ({lengths})"
     yield from _wrapped("problem     ", f"{run.problem.name}, {pairs}")
     yield from _wrapped("set         ", f"{h.name}: {h.description}")
     parameters = h.num_parameters(profiler.vocab_size)

@@ -12,8 +12,8 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -21,13 +21,10 @@ from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.data import batching, input_pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.flops import training_flops
-from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.training import hardware
-from t2t_repro.training import precision as precisions
 from t2t_repro.training.loss import total
-from t2t_repro.training.optimizer import Adam
-from t2t_repro.training.train_step import TrainStep, bucket_sizes, first_microbatch_tokens, make_evaluator
+from t2t_repro.training.train_step import TrainStep, bucket_sizes, first_microbatch_tokens, make_evaluator, make_model
 from t2t_repro.training.validation import MakePreview
 
 TIMED_SECONDS = 3.0  # for timing all micro-batches of the sample
@@ -106,18 +103,12 @@ class Profiler:
         """Runs all measurements. Raises `tf.errors.OpError` if memory runs out."""
         run = self.run
         with self.strategy.scope():
-            keras.utils.set_random_seed(run.seed)
-            self.model = Transformer(self.vocab_size, run.hparams, dtype=precisions.POLICIES[run.precision])
-            optimizer = Adam(
-                [weight.value for weight in self.model.trainable_variables],
-                run.hparams,
-                scaled=run.precision == "float16",
-            )
+            self.model, optimizer = make_model(self.vocab_size, run.hparams, run.seed, run.precision)
             self.train_step = TrainStep(
                 self.model, optimizer, run.hparams, run.seed, self.microbatch_tokens, self.jit_compile
             )
         chosen = self._chosen()
-        training_data = self._training_data()
+        training_data = self.train_step.data(self.dataset.shards("train"))
         self.take_step = self.train_step.build(training_data.element_spec)
         self._start("on a micro-batch of medium size", "builds the graph of a step")
         self.first = chosen[0]
@@ -217,19 +208,6 @@ class Profiler:
         held = [_activations(self.run.hparams, *size) for size in sizes]
         return tuple(sizes[int(np.argmax(held))].tolist())
 
-    def _training_data(self) -> tf.data.Dataset:
-        """Returns the elements as training reads them."""
-        shards, tokens = self.dataset.shards("train"), self.run.hparams.batch_tokens
-        return input_pipeline.training_batches(
-            shards,
-            tokens,
-            self.run.seed,
-            0,
-            replicas=self.replicas,
-            microbatch_tokens=self.microbatch_tokens,
-            epochs=None,
-        )
-
     def _measure_evaluation(self) -> None:
         """Evaluates the validation batch with the most positions, and estimates the time of all batches.
 
@@ -243,20 +221,13 @@ class Profiler:
         sizes = [int(tf.size(batch["targets"])) for batch in batches]
         largest = batches[int(np.argmax(sizes))]
         evaluate = make_evaluator(self.model, self.run.hparams.label_smoothing)
-        total([evaluate(largest["inputs"], largest["targets"])])  # builds the graph
-        start = time.perf_counter()
-        total([evaluate(largest["inputs"], largest["targets"])])
-        self.evaluation = (time.perf_counter() - start) * sum(sizes) / max(sizes)
+        _, again = _twice(lambda: total([evaluate(largest["inputs"], largest["targets"])]))
+        self.evaluation = again * sum(sizes) / max(sizes)
         if self.preview and self.seconds_per_step() < LONG:
             self._start("in the decoding of samples", "decodes samples")
-            sample = self.preview(self.model, self.run, self.dataset)
-            start = time.perf_counter()
-            sample()  # builds the graph
-            middle = time.perf_counter()
-            sample()
-            each = time.perf_counter() - middle
-            self.evaluation += each
-            self.sampling = max(middle - start - each, 0.0)
+            first, again = _twice(self.preview(self.model, self.run, self.dataset))
+            self.evaluation += again
+            self.sampling = max(first - again, 0.0)
 
     def _seconds(self, spans: np.ndarray, window: input_pipeline.Window | None = None) -> float:
         """Returns the seconds of a step on the micro-batches `spans` [R, A, 2], with learning rate 0."""
@@ -266,6 +237,15 @@ class Profiler:
         seconds = time.perf_counter() - start
         self.done_flops = metrics.flops
         return seconds
+
+
+def _twice(function: Callable[[], Any]) -> tuple[float, float]:
+    """Returns the seconds of two calls. The first one also builds the graph."""
+    start = time.perf_counter()
+    function()
+    middle = time.perf_counter()
+    function()
+    return middle - start, time.perf_counter() - middle
 
 
 def _activations(hparams: HParams, batch: int, source: int, target: int) -> float:
