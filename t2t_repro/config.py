@@ -118,8 +118,8 @@ class HParams:
                 raise ValueError(f"override: expected a text such as 'd_k=16'. Received: {assignment!r}")
             if name not in fields:
                 close = difflib.get_close_matches(name, fields, n=1)
-                hint = f"did you mean {close[0]!r}? " if close else ""
-                raise KeyError(f"override: unknown field {name!r}: {hint}known: {', '.join(fields)}")
+                hint = f": did you mean {close[0]!r}?" if close else ";"
+                raise KeyError(f"override: unknown field {name!r}{hint} known: {', '.join(fields)}")
             changes[name] = _parse(name, str(fields[name].type), text)
         return dataclasses.replace(self, **changes)
 

@@ -14,11 +14,16 @@ Items = Callable[[], Iterator[tuple[str, ...]]]  # starts at the first line at e
 def read(path: str | None) -> Iterator[str]:
     """Returns the lines of a file, or of standard input if `path` is None, as training reads them.
 
-    Raises ValueError for text that `t2t_repro.lines.decode_lines` rejects.
+    Raises an OSError for a missing file or a directory, and ValueError for text that `t2t_repro.lines.decode_lines`
+    rejects.
     """
     from t2t_repro.lines import decode_lines, open_lines
 
     if path is not None:
+        if not os.path.exists(path):
+            raise FileNotFoundError(f"no file {path!r}; give a UTF-8 text file")
+        if os.path.isdir(path):
+            raise IsADirectoryError(f"{path!r} is a directory; give a UTF-8 text file")
         found: Iterator[str] = open_lines(path)
         return found
     if sys.stdin is None:
@@ -61,12 +66,12 @@ def with_prefixes(path: str | None, prefix_file: str) -> Iterator[tuple[str, str
         prefix = next(prefixes, None)
         if prefix is None:
             more = number + 1 + sum(1 for _ in lines)
-            raise ValueError(f"{prefix_file} has {number:,} lines for {more:,} lines to translate; give one for each")
+            raise ValueError(f"{prefix_file}: expected {more:,} prefixes, one per line to translate, got {number:,}")
         yield text, prefix
         number += 1
     if more := sum(1 for _ in prefixes):
         raise ValueError(
-            f"{prefix_file} has {number + more:,} lines for {number:,} lines to translate; give one for each"
+            f"{prefix_file}: expected {number:,} prefixes, one per line to translate, got {number + more:,}"
         )
 
 

@@ -195,7 +195,7 @@ class _Reader:
 
     def _word(self, word: str) -> None:
         if not self._open:
-            raise self._error(f"{word!r} is outside of all brackets; expected a tree, which starts with (")
+            raise self._error(f"{word!r} is outside of all brackets; expected a tree such as (S (NP (PRP We)) ...)")
         bracket = self._open[-1]
         if not bracket.label:
             raise self._error(f"{word!r} in a bracket without a label; expected (TAG {word}), no space after the (")
@@ -205,7 +205,7 @@ class _Reader:
 
     def _close(self) -> Tree | None:
         if not self._open:
-            raise self._error("unmatched ); expected a tree, which starts with (")
+            raise self._error("unmatched ); expected a tree such as (S (NP (PRP We)) ...)")
         bracket = self._open.pop()
         if not bracket.children and bracket.word is None:
             raise self._error(f"({bracket.label}) is empty; expected a word or brackets in it")
