@@ -121,7 +121,7 @@ def fields(cls: Any) -> Iterator[str]:
         default = "" if field.default is dataclasses.MISSING else f"`{field.default!r}`"
         meaning = field.metadata.get("meaning", comments.get(field.name, ""))
         if "section" in field.metadata:
-            meaning += f" (section {field.metadata['section']})"
+            meaning += f"; section {field.metadata['section']}"
         yield f"| `{field.name}` | `{_escaped(str(field.type))}` | {_escaped(default)} | {_escaped(meaning)} |"
 
 
