@@ -93,6 +93,15 @@ def test_help(program, name, flag):
     assert "--pdb" not in out and "--flagfile" not in out
 
 
+def test_help_lists_required_flags_first_with_the_form_of_values_and_defaults(program):
+    lines = program("t2t-trainer", "--help").out.partition("Flags:\n")[2].splitlines()
+    shown = [line.split()[0] for line in lines if line.startswith("  --")]
+    assert shown[:4] == ["--problem=NAME", "--hparams=NAME", "--data_dir=DIR", "--output_dir=DIR"]
+    assert {"--train_source=FILE", "--override=NAME=VALUE", "--train_steps=N", "--dry_run"} <= set(shown)
+    text = " ".join(" ".join(lines).split())
+    assert "the hyperparameter set's (default: 0) --train_steps" in text and "(default: 10) --checkpoint_steps" in text
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_version(program, name):
     assert program(name, "--version") == (0, f"{name} {__version__}\n", "")
