@@ -1,12 +1,14 @@
-"""t2t-ablate: trains the rows of Table 3, one run directory each, and reports.
+r"""t2t-ablate: trains the rows of Table 3, one run directory each, and reports.
 
-  t2t-ablate --problem=P --data_dir=DATA --output_dir=DIR                  all
-  t2t-ablate ... --rows=A,E,big --scale=tiny --train_steps=1000 --jobs=2   some
+  t2t-ablate --problem=translate_ende_wmt14 --data_dir=data --output_dir=runs
+  t2t-ablate --problem=translate_ende_cldr --data_dir=data --output_dir=runs \
+      --rows=A,E,big --scale=tiny --train_steps=1000 --jobs=2
 
---rows takes letters of the table and names of hyperparameter sets. --scale=tiny
-divides all widths and depths by the same numbers in every row. t2t-trainer
-trains each row and scores it on the validation split. Run the same command
-again to continue: finished rows are skipped.
+The first command trains all rows. --rows takes letters of the table and names
+of hyperparameter sets. --scale=tiny divides all widths by one number and all
+depths by another, the same in every row. t2t-trainer trains each row and scores
+it on the validation split. Run the same command again to continue: finished
+rows are skipped.
 """
 
 from __future__ import annotations
@@ -28,8 +30,14 @@ common_flags.problem_flags(FLAGS)
 common_flags.override_flag(FLAGS)
 common_flags.training_flags(FLAGS)
 OWN = ("rows", "scale", "jobs", "output_dir", "help")  # all others are passed to t2t-trainer
-flags.DEFINE_list("rows", ["all"], "letters of Table 3, or names of hyperparameter sets", flag_values=FLAGS)
-flags.DEFINE_enum("scale", "full", ["full", *SCALES], "model size of all rows", flag_values=FLAGS)
+flags.DEFINE_list("rows", ["all"], "ROW,...: letters of Table 3, or names of hyperparameter sets", flag_values=FLAGS)
+flags.DEFINE_enum(
+    "scale",
+    "full",
+    ["full", *SCALES],
+    "model size of all rows; tiny: widths divided by 4, depths by 2",
+    flag_values=FLAGS,
+)
 flags.DEFINE_integer(
     "jobs", 1, "rows to train in parallel, each on its share of the cores", lower_bound=1, flag_values=FLAGS
 )
@@ -42,7 +50,7 @@ def rows(asked: list[str]) -> list[str]:
     chosen = set()
     for row in asked:
         if row not in {"all", *letters, *places}:
-            raise KeyError(f"unknown row {row!r} in --rows: {nearest(row, ['all', *letters, *places])}")
+            raise KeyError(f"unknown row {row!r} in --rows{nearest(row, ['all', *letters, *places])}")
         chosen |= {name for name, place in places.items() if row in ("all", name) or f"({row})" in place}
     return [name for name in places if name in chosen]
 
@@ -54,7 +62,7 @@ def ablate() -> None:
     problem = common_flags.chosen_problem(FLAGS)
     cores = usable_cores()
     if FLAGS.jobs > cores:
-        raise launcher.UsageError(f"--jobs={FLAGS.jobs} is more than the {cores} available cores")
+        raise launcher.UsageError(f"--jobs={FLAGS.jobs} is more than the {cores} available cores; give at most {cores}")
     common_flags.must_be_directory("data_dir", FLAGS.data_dir)
     common_flags.must_be_directory("output_dir", FLAGS.output_dir)
     passed_on = [FLAGS[flag].serialize() for flag in FLAGS if FLAGS[flag].present and flag not in OWN]

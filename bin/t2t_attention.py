@@ -1,7 +1,7 @@
 """t2t-attention: visualizes the attention weights of a run for one sentence.
 
-  t2t-attention --output_dir=RUN "The Law will never be perfect ."
-  t2t-attention --output_dir=RUN --preset=3 --png=figure3.png
+  t2t-attention --output_dir=run "The Law will never be perfect ."
+  t2t-attention --output_dir=run --preset=3 --png=figure3.png
 
 Writes one HTML file that works offline, with every layer and head of encoder,
 decoder and encoder-decoder attention. --png=FILE draws a figure in the style of
@@ -47,12 +47,12 @@ PRESETS = {  # the sentences of Figure 3 and of Figures 4 and 5, with the heads 
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("output_dir", None, "run directory of t2t-trainer", flag_values=FLAGS)
-flags.DEFINE_string("target", None, "the translation to show, instead of the model's own", flag_values=FLAGS)
+flags.DEFINE_string("target", None, "TEXT: translation to show, instead of the model's own", flag_values=FLAGS)
 flags.DEFINE_enum(
     "preset", None, list(PRESETS), "sentence, heads and word of the paper's Figure 3 or 4", flag_values=FLAGS
 )
-flags.DEFINE_string("html", None, f"HTML file to write (without --png, default: {PAGE})", flag_values=FLAGS)
-flags.DEFINE_string("png", None, "PNG file to write, in the style of the paper's figures", flag_values=FLAGS)
+flags.DEFINE_string("html", None, f"FILE: HTML file to write (default: {PAGE}; none with --png)", flag_values=FLAGS)
+flags.DEFINE_string("png", None, "FILE: PNG file to write, in the style of the paper's figures", flag_values=FLAGS)
 flags.DEFINE_enum(
     "view",
     "encoder",
@@ -60,8 +60,10 @@ flags.DEFINE_enum(
     "attention of the first view; memory: encoder-decoder attention",
     flag_values=FLAGS,
 )
-flags.DEFINE_integer("layer", None, "layer (default: the last but one)", lower_bound=1, flag_values=FLAGS)
-flags.DEFINE_list("heads", [], "heads, such as 5,6 (default: all)", flag_values=FLAGS)
+flags.DEFINE_integer(
+    "layer", None, "layer of the first view, from 1 (default: the last but one)", lower_bound=1, flag_values=FLAGS
+)
+flags.DEFINE_list("heads", [], "N,N: heads of the first view, from 1, such as 5,6 (default: all)", flag_values=FLAGS)
 flags.DEFINE_string("word", "", "show only the attention of this word (left column)", flag_values=FLAGS)
 flags.DEFINE_integer("average_checkpoints", 1, "average the last N checkpoints", lower_bound=1, flag_values=FLAGS)
 common_flags.precision_flag(FLAGS)

@@ -1,8 +1,9 @@
 """t2t-avg-checkpoints: averages the last checkpoints of a run into a new run.
 
-  t2t-avg-checkpoints --output_dir=RUN --average_checkpoints=5 --average_dir=NEW
+  t2t-avg-checkpoints --output_dir=run --average_checkpoints=5 --average_dir=avg
 
-NEW can be decoded, scored and exported like any run, but not trained further.
+The new run can be decoded, scored and exported like any run, but not trained
+further.
 """
 
 from __future__ import annotations

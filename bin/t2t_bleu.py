@@ -1,9 +1,10 @@
 """t2t-bleu: BLEU in every common variant, and what each may be compared with.
 
-  t2t-bleu HYPOTHESIS REFERENCE
+  t2t-bleu translated.de newstest2014.de
 
-Line n of HYPOTHESIS is compared with line n of REFERENCE. Both files are plain
-UTF-8 text, neither tokenized nor split into subwords. Both may be .gz files.
+The first file has the translations, the second the reference; line n of one is
+compared with line n of the other. Both are plain UTF-8 text, neither tokenized
+nor split into subwords. Both may be .gz files.
 """
 
 from __future__ import annotations

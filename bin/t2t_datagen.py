@@ -1,11 +1,12 @@
-"""t2t-datagen: learns the vocabulary of a problem and encodes its text.
+r"""t2t-datagen: learns the vocabulary of a problem and encodes its text.
 
-  t2t-datagen --problem=P --data_dir=DATA                prepare, or continue
-  t2t-datagen --problem=P --data_dir=DATA --verify       check existing data
-  t2t-datagen --problem=P --data_dir=DATA --fill=25000   padding efficiency
+  t2t-datagen --problem=translate_ende_cldr --data_dir=data
+  t2t-datagen --problem=translate_files --data_dir=data --vocab_size=6000 \
+      --train_source=train.en --train_target=train.de
+  t2t-datagen --problem=translate_files --data_dir=data --verify
 
-Downloaded archives go to DATA/downloads and may be removed afterwards.
-
+Run the same command again to continue after a stop. Downloaded archives go to
+downloads/ in --data_dir; you may remove them when the data is prepared.
 t2t-trainer prepares missing data itself.
 """
 
@@ -20,8 +21,10 @@ from t2t_repro.cli import common_flags, launcher
 FLAGS = flags.FlagValues()
 common_flags.problem_flags(FLAGS)
 flags.DEFINE_string("data_dir", None, "directory of the prepared data", flag_values=FLAGS)
-flags.DEFINE_boolean("verify", False, "read all prepared files and compare their hashes", flag_values=FLAGS)
-flags.DEFINE_string("beam", None, "encode and shuffle with Apache Beam, with these Beam flags", flag_values=FLAGS)
+flags.DEFINE_boolean("verify", False, "read all prepared files and compare their SHA-256", flag_values=FLAGS)
+flags.DEFINE_string(
+    "beam", None, "FLAGS: encode and shuffle with Apache Beam, run with these flags of Beam", flag_values=FLAGS
+)
 flags.DEFINE_integer(
     "fill", None, "print the padding efficiency of batches of N tokens per side", lower_bound=1, flag_values=FLAGS
 )

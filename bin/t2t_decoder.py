@@ -1,8 +1,8 @@
 """t2t-decoder: translates lines of UTF-8 text with a trained run.
 
-  t2t-decoder --output_dir=RUN < source.txt > target.txt
-  t2t-decoder --output_dir=RUN --decode_interactive
-  t2t-decoder --output_dir=RUN --score_file=pairs.tsv > scores.tsv
+  t2t-decoder --output_dir=run < source.txt > target.txt
+  t2t-decoder --output_dir=run --decode_interactive
+  t2t-decoder --output_dir=run --score_file=pairs.tsv > scores.tsv
 
 Line n of the output translates line n of the input. An empty line stays empty.
 The input is UTF-8; .gz and .sgm files are read too. A byte order mark and
@@ -26,7 +26,7 @@ one: --n_best=N of them per line. A sample depends only on the line and --seed.
 --score_file=FILE scores given translations. Each line of FILE is a source, a
 tab and a target. Each output line is the log-probability of the target, a tab,
 and the log-probabilities of its tokens, the last one of the end-of-sentence
-token, separated by spaces. A pair that is too long for the run has -inf.
+token, separated by spaces. A pair that is too long for the run scores -inf.
 
 A parsing run takes tokens separated by spaces and writes a bracketed tree over
 exactly these tokens. At the end it prints how many trees needed a repair.
@@ -65,9 +65,7 @@ flags.DEFINE_string("prefix_file", None, "file of prefixes: line n starts the tr
 flags.DEFINE_integer(
     "min_length", 0, "minimum number of tokens before the end-of-sentence token", lower_bound=0, flag_values=FLAGS
 )
-flags.DEFINE_float(
-    "sampling_temperature", None, "sample with this temperature (p^(1/X)) instead of beam search", flag_values=FLAGS
-)
+flags.DEFINE_float("sampling_temperature", None, "sample with temperature X, instead of beam search", flag_values=FLAGS)
 flags.DEFINE_integer(
     "sampling_top_k", 0, "sample from the N most probable tokens; 0: from all", lower_bound=0, flag_values=FLAGS
 )

@@ -1,9 +1,9 @@
 """t2t-eval: scores a run: BLEU with its signature, chrF, loss and perplexity.
 
-  t2t-eval --output_dir=RUN --split=test
+  t2t-eval --output_dir=run --split=test --average_checkpoints=5
 
-A parsing run is scored by bracket F1 instead of BLEU and chrF. The run holds
-everything but the prepared data, which must still exist.
+A parsing run is scored by bracket F1 instead of BLEU and chrF. The prepared
+data that the run was trained on must still exist.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """t2t-evalb: labeled bracket recall, precision and F1, computed as in EVALB.
 
-  t2t-evalb GOLD TEST                         with the parameters of COLLINS.prm
-  t2t-evalb GOLD TEST --parameters=NEW.prm    with another EVALB parameter file
+  t2t-evalb gold.mrg parsed.mrg                        as with COLLINS.prm
+  t2t-evalb gold.mrg parsed.mrg --parameters=new.prm   as with new.prm
 
-Each line is a tree in Penn Treebank bracketing. Line n of TEST is scored
-against line n of GOLD. Both may be .gz files. A sentence whose words differ
-from the gold sentence is counted as an error and not scored.
+The first file has the gold trees, the second the trees to score. Each line is a
+tree in Penn Treebank brackets, and line n of one file is compared with line n
+of the other. Both may be .gz files. A sentence whose words differ from the gold
+sentence is counted as an error and not scored.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from absl import flags
 from t2t_repro.cli import launcher
 
 FLAGS = flags.FlagValues()
-flags.DEFINE_string("parameters", None, "EVALB parameter file: labels and words to ignore", flag_values=FLAGS)
+flags.DEFINE_string(
+    "parameters",
+    None,
+    "FILE: EVALB parameter file, which lists the labels and words to ignore (default: built-in COLLINS.prm)",
+    flag_values=FLAGS,
+)
 flags.DEFINE_boolean("json", False, "print the summaries as JSON instead of a table", flag_values=FLAGS)
 
 

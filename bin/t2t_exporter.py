@@ -1,16 +1,17 @@
 """t2t-exporter: exports a run as a SavedModel that maps strings to strings.
 
-  t2t-exporter --output_dir=RUN --export_dir=E
-  t2t-exporter --output_dir=RUN --export_dir=E2 --format=ctranslate2
+  t2t-exporter --output_dir=run --export_dir=exported
+  t2t-exporter --output_dir=run --export_dir=fast --format=ctranslate2
 
-Each export goes to the next version folder of E (E/1, E/2, ...), the layout of
-TF Serving, with a model_card.json that describes it. To load a SavedModel,
-import tensorflow and tensorflow_text and call tf.saved_model.load, or run
-t2t-serve --export_dir=E. A CTranslate2 export has a README.txt on its use.
+Each export is the next numbered version in --export_dir (exported/1,
+exported/2, ...), as TF Serving expects, with a model_card.json that describes
+it. To load a SavedModel, import tensorflow and tensorflow_text and call
+tf.saved_model.load, or run t2t-serve --export_dir=exported. A CTranslate2
+export has a README.txt that shows how to use it.
 
 --quantization=int8 makes large models faster on a CPU, and a CTranslate2 export
-four times smaller. --precision applies to everything else in a SavedModel, on
-every machine that serves it.
+four times smaller. The rest of a SavedModel computes in --precision on every
+machine that serves it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from t2t_repro.run import Run
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("output_dir", None, "run directory of t2t-trainer", flag_values=FLAGS)
-flags.DEFINE_string("export_dir", None, "directory of the version folders", flag_values=FLAGS)
+flags.DEFINE_string(
+    "export_dir", None, "directory to write the numbered version to; created if missing", flag_values=FLAGS
+)
 flags.DEFINE_integer("average_checkpoints", 1, "average the last N checkpoints", lower_bound=1, flag_values=FLAGS)
 flags.DEFINE_enum("format", "saved_model", ["saved_model", "ctranslate2"], "format to write", flag_values=FLAGS)
 flags.DEFINE_enum(

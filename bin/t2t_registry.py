@@ -1,16 +1,18 @@
 """t2t-registry: lists or describes problems and hyperparameter sets.
 
-  t2t-registry                 list all names
-  t2t-registry --problem=P     fields and text of a problem
-  t2t-registry --hparams=H     fields of a set, and its number of parameters
-  t2t-registry --diff=H1,H2    fields in which two hyperparameter sets differ
-  t2t-registry --new_problem=NAME DIR
-                               create DIR with a template for your own problem
+  t2t-registry                     list all names
+  t2t-registry --problem=translate_ende_wmt14
+                                   fields and text of a problem
+  t2t-registry --hparams=base      fields of a hyperparameter set, and its
+                                   number of parameters
+  t2t-registry --diff=base,big     fields in which two sets differ
+  t2t-registry --new_problem=translate_mine mine
+                                   create mine/ with a template of a problem
   eval "$(t2t-registry --completion=bash)"
-                               enable Tab completion of flags and names in bash
+                                   complete flags and names with Tab in bash
 
-The number of parameters depends on the vocabulary size: --vocab_size, else the
-problem's, else the paper's 37,000.
+The number of parameters depends on the vocabulary size: that of --vocab_size if
+given, otherwise that of --problem, otherwise the paper's 37,000.
 """
 
 from __future__ import annotations
@@ -31,7 +33,12 @@ FLAGS = flags.FlagValues()
 common_flags.problem_flags(FLAGS, files=False)
 common_flags.hparams_flags(FLAGS)
 flags.DEFINE_list("diff", None, "H1,H2: show the fields in which two hyperparameter sets differ", flag_values=FLAGS)
-flags.DEFINE_string("new_problem", None, "name of a new problem; its template is written to DIR", flag_values=FLAGS)
+flags.DEFINE_string(
+    "new_problem",
+    None,
+    "NAME: name of a new problem; the argument after it is the directory for its template",
+    flag_values=FLAGS,
+)
 flags.DEFINE_enum("completion", None, ["bash"], "print the completion script for this shell", flag_values=FLAGS)
 
 PAPER_VOCAB_SIZE = 37_000  # English-German, section 5.1
@@ -45,7 +52,7 @@ def show(directory: str | None = None) -> None:
     if FLAGS.override and not FLAGS.hparams:
         raise launcher.UsageError("--override needs --hparams: it changes fields of that set")
     if FLAGS.diff is not None and (len(FLAGS.diff) != 2 or FLAGS.problem or FLAGS.hparams):
-        raise launcher.UsageError("--diff takes two sets, such as --diff=base,big, and no other selection")
+        raise launcher.UsageError("--diff expects two sets alone, such as --diff=base,big")
     common_flags.import_users_code(FLAGS)
     if directory is not None:
         print("\n".join(new_problem(FLAGS.new_problem, directory)))

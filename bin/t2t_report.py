@@ -1,11 +1,11 @@
 """t2t-report: compares runs with the paper's Tables 2, 3 and 4.
 
-  t2t-report DIRECTORY           print a table of all runs in DIRECTORY
-  t2t-report DIRECTORY --html=F  the same with every column, in a file
+  t2t-report runs                      print a table of all runs in runs/
+  t2t-report runs --html=report.html   write a page with every column too
 
-DIRECTORY is searched recursively. --markdown and --json write files too. Scores
-are grouped by the data they were measured on. Rows of the paper without a run
-or a score are marked as such.
+The directory is searched recursively. --markdown and --json write files with
+every column too. Scores are grouped by the data they were measured on. A row of
+the paper without a run or a score is marked "not run" or "not scored".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FLAGS = flags.FlagValues()
 _FORMATS = {"markdown": "Markdown", "json": "JSON", "html": "HTML"}
 FORMS = tuple(_FORMATS)
 for _name in FORMS:
-    flags.DEFINE_string(_name, None, f"{_FORMATS[_name]} file to write, with every column", flag_values=FLAGS)
+    flags.DEFINE_string(_name, None, f"FILE: {_FORMATS[_name]} file to write, with every column", flag_values=FLAGS)
 
 
 def write(directory: str) -> None:

@@ -21,7 +21,11 @@ from t2t_repro.cli import launcher
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_float(
-    "seconds", 40.0, "approximate time for measuring training speed; 0: checks only", lower_bound=0, flag_values=FLAGS
+    "seconds",
+    40.0,
+    "approximate seconds in which training speed is measured; 0: checks only",
+    lower_bound=0,
+    flag_values=FLAGS,
 )
 flags.DEFINE_boolean("json", False, "print JSON instead of a table", flag_values=FLAGS)
 

@@ -1,13 +1,15 @@
-"""t2t-serve: serves an exported model over HTTP, with TF Serving's REST API.
+r"""t2t-serve: serves an exported model over HTTP, with TF Serving's REST API.
 
-  t2t-serve --export_dir=E --port=8501
-  curl -d '{"instances": ["12 cats"]}' localhost:8501/v1/models/E:predict
+  t2t-serve --export_dir=exported --port=8501
+  curl -d '{"instances": ["12 cats"]}' \
+      localhost:8501/v1/models/exported:predict
 
-Serves the newest SavedModel that t2t-exporter wrote to E; the run directory is
-not needed. http://localhost:8501/ is a page to try it. /healthz and /metrics
-(Prometheus) are for monitoring. Requests of several clients are batched. A new
-version in E replaces the old one as soon as it is loaded. SIGTERM or Ctrl-C
-finishes the requests in progress and stops; a second one stops immediately.
+Serves the newest SavedModel that t2t-exporter wrote to --export_dir; the run
+directory is not needed. http://localhost:8501/ is a page to try it. /healthz
+and /metrics (Prometheus) are for monitoring. Requests of several clients are
+batched. A new version replaces the old one as soon as it is loaded. SIGTERM or
+Ctrl-C finishes the requests in progress and stops; a second one stops
+immediately.
 """
 
 from __future__ import annotations
@@ -26,24 +28,24 @@ FLAGS = flags.FlagValues()
 flags.DEFINE_string("export_dir", None, "directory that t2t-exporter wrote to", flag_values=FLAGS)
 flags.DEFINE_integer("port", 8501, "TCP port; 0: any free port", lower_bound=0, upper_bound=65535, flag_values=FLAGS)
 flags.DEFINE_string("host", "127.0.0.1", "address to listen on; 0.0.0.0: all network interfaces", flag_values=FLAGS)
-flags.DEFINE_string("model_name", None, "model name in URLs (default: the directory's name)", flag_values=FLAGS)
+flags.DEFINE_string("model_name", None, "model name in URLs (default: name of --export_dir)", flag_values=FLAGS)
 for _name, _default, _lowest, _meaning in (
     ("max_batch", 64, 1, "maximum sentences per batch"),
     ("batch_ms", 5, 0, "milliseconds that a request waits for others to fill the batch"),
-    ("max_body", 1 << 20, 1, "maximum bytes of a request"),
+    ("max_body", 1 << 20, 1, "maximum bytes of a request; larger ones receive 413"),
     ("max_requests", 256, 1, "maximum concurrent requests; others receive 503"),
     ("max_connections", 512, 1, "maximum concurrent connections; others receive 503"),
-    ("body_seconds", 10, 1, "timeout for receiving a request, then 408"),
-    ("answer_seconds", 60, 1, "timeout for answering a request, then 504"),
-    ("write_seconds", 30, 1, "timeout for a client to read its answer"),
-    ("drain_seconds", 5, 0, "seconds after SIGTERM in which requests are still accepted while /healthz fails"),
-    ("stop_seconds", 20, 0, "seconds after that for requests in progress"),
+    ("body_seconds", 10, 1, "seconds in which a request must arrive; later ones receive 408"),
+    ("answer_seconds", 60, 1, "seconds in which a request must be answered; others receive 504"),
+    ("write_seconds", 30, 1, "seconds in which a client must read its answer; others are disconnected"),
+    ("drain_seconds", 5, 0, "seconds after SIGTERM in which requests are still accepted, while /healthz answers 503"),
+    ("stop_seconds", 20, 0, "seconds after --drain_seconds in which requests in progress may finish"),
     ("poll_seconds", 10, 0, "seconds between checks for a new version; 0: never"),
 ):
     flags.DEFINE_integer(_name, _default, _meaning, lower_bound=_lowest, flag_values=FLAGS)
-flags.DEFINE_list("labels", [], "version labels, for URLs with /labels/NAME", flag_values=FLAGS)
-flags.DEFINE_boolean("attention", False, "serve the attention signature too", flag_values=FLAGS)
-flags.DEFINE_boolean("access_log", False, "log a line per request", flag_values=FLAGS)
+flags.DEFINE_list("labels", [], "NAME,...: labels of the served version, for URLs with /labels/NAME", flag_values=FLAGS)
+flags.DEFINE_boolean("attention", False, "serve the signature attention too (large answers)", flag_values=FLAGS)
+flags.DEFINE_boolean("access_log", False, "log a line per request on standard error", flag_values=FLAGS)
 common_flags.threads_flag(FLAGS)
 SETTINGS = (  # flags that are fields of `serving.app.Settings`
     *("max_batch", "max_body", "max_requests", "max_connections", "access_log"),

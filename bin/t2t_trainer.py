@@ -1,6 +1,7 @@
-"""t2t-trainer: prepares the data if needed, trains a model and scores it.
+r"""t2t-trainer: prepares the data if needed, trains a model and scores it.
 
-  t2t-trainer --problem=P --hparams=H --data_dir=DATA --output_dir=RUN
+  t2t-trainer --problem=translate_ende_cldr --hparams=tiny --data_dir=data \
+      --output_dir=run
 
 Run the same command again to continue after a stop. --dry_run estimates time,
 memory and cost of training in about a minute, with or without prepared data. It

@@ -13,6 +13,7 @@ import inspect
 import io
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     if page.file.src_uri == "programs.md":
-        return markdown + "\n" + "\n".join(flags(sorted((ROOT / "bin").glob("t2t_*.py"))))
-    return markdown
+        markdown += "\n" + "\n".join(flags(sorted((ROOT / "bin").glob("t2t_*.py"))))
+    # GitHub wants \\| in the code of a table; Python-Markdown would print the backslash
+    return re.sub(r"^\|.*", lambda row: re.sub(r"`[^`]*`", _without_escapes, row[0]), markdown, flags=re.M)
+
+
+def _without_escapes(code: re.Match[str]) -> str:
+    return code[0].replace("\\|", "|")
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
@@ -70,9 +76,8 @@ def flags(programs: list[Path]) -> Iterator[str]:
         description, _, rest = help_text(module).partition("\nFlags:\n")
         name, _, purpose = description.partition("\n")[0].partition(": ")
         yield f"### {name}\n\n{purpose[:1].upper()}{purpose[1:]}\n"
-        usage = description.partition("\n")[2].strip("\n")
-        if usage:
-            yield f"```text\n{usage}\n```\n"
+        for paragraph in description.split("\n\n")[1:]:
+            yield usage(paragraph)
         rows = re.findall(r"^  (--\S+(?:, --\S+)?)\s+((?:.+\n?)(?: {28}.+\n?)*)", rest, re.M)
         if len(rows) != len(list(module.FLAGS)) + 1:  # the last row is --help, --version
             raise PluginError(f"{name} --help must have a line for each of its flags, found {len(rows)}")
@@ -80,6 +85,13 @@ def flags(programs: list[Path]) -> Iterator[str]:
         for form, meaning in rows:
             yield f"| `{_escaped(form)}` | {_escaped(' '.join(meaning.split()))} |"
         yield ""
+
+
+def usage(paragraph: str) -> str:
+    """Returns a paragraph of a help text as Markdown. Indented lines are commands; elsewhere, flags become code."""
+    if paragraph.startswith("  "):
+        return f"```text\n{textwrap.dedent(paragraph)}\n```\n"
+    return re.sub(r"(?<!\S)\(?--[\w=|]+", lambda flag: f"`{flag[0]}`", paragraph).replace("`(", "(`") + "\n"
 
 
 def help_text(program: Any) -> str:
@@ -109,7 +121,7 @@ def fields(cls: Any) -> Iterator[str]:
         default = "" if field.default is dataclasses.MISSING else f"`{field.default!r}`"
         meaning = field.metadata.get("meaning", comments.get(field.name, ""))
         if "section" in field.metadata:
-            meaning += f" (section {field.metadata['section']})"
+            meaning += f"; section {field.metadata['section']}"
         yield f"| `{field.name}` | `{_escaped(str(field.type))}` | {_escaped(default)} | {_escaped(meaning)} |"
 
 

@@ -22,12 +22,12 @@ def _paper(default: Any, section: str, meaning: str, symbol: str = "") -> Any:
 class HParams:
     """A hyperparameter set. The defaults are the paper's base model for English-German.
 
-    Make a variation with `dataclasses.replace(BASE, name="b_dk16", d_k=16)`; a misspelled field raises. Raises
-    ValueError for an impossible value and TypeError for a value of the wrong type.
+    Make a variation with `dataclasses.replace(BASE, name="b_dk16", d_k=16)`. Raises ValueError for an impossible value,
+    and TypeError for an unknown field or a value of the wrong type.
     """
 
-    name: str
-    description: str
+    name: str  # by which the set is registered
+    description: str  # shown by t2t-registry
 
     # Model
     num_layers: int = _paper(6, "3.1", "number of layers in the encoder, and in the decoder", "N")
@@ -107,8 +107,8 @@ class HParams:
                 raise ValueError(f"override: expected a text such as 'd_k=16'. Received: {assignment!r}")
             if name not in fields:
                 close = difflib.get_close_matches(name, fields, n=1)
-                hint = f"did you mean {close[0]!r}? " if close else ""
-                raise KeyError(f"override: unknown field {name!r}: {hint}known: {', '.join(fields)}")
+                hint = f": did you mean {close[0]!r}?" if close else ";"
+                raise KeyError(f"override: unknown field {name!r}{hint} known: {', '.join(fields)}")
             changes[name] = _parse(name, str(fields[name].type), text)
         return dataclasses.replace(self, **changes)
 

@@ -31,10 +31,9 @@ Item = TypeVar("Item", bound=Named)
 
 
 def nearest(name: str, known: Mapping[str, object] | list[str]) -> str:
-    """Returns a hint for an error message: the known name closest to `name`, then all known names."""
+    """Returns the end of an error message about `name`: the known name closest to it, then all known names."""
     close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}known: {', '.join(sorted(known))}"
+    return f"{f': did you mean {close[0]!r}?' if close else ';'} known: {', '.join(sorted(known))}"
 
 
 class Registry(Mapping[str, Item], Generic[Item]):
@@ -93,7 +92,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
 
     def _must_have(self, name: str) -> None:
         if name not in self._items:
-            raise KeyError(f"unknown {self._kind} {name!r}: {nearest(name, self._items)}")
+            raise KeyError(f"unknown {self._kind} {name!r}{nearest(name, self._items)}")
 
     def _load(self) -> None:
         """Imports every module that registers items. Errors in these modules are raised."""

@@ -55,5 +55,5 @@ def scaled(name: str) -> HParams:
     if not at:
         return HPARAMS[name]
     if scale not in SCALES:
-        raise KeyError(f"unknown scale {scale!r} in {name!r}: {nearest(scale, SCALES)}")
+        raise KeyError(f"unknown scale {scale!r} in {name!r}{nearest(scale, SCALES)}")
     return SCALES[scale](HPARAMS[registered], name)

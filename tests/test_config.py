@@ -210,8 +210,8 @@ def test_override():
     [
         ("d_k", "override: expected a text such as 'd_k=16'. Received: 'd_k'"),
         ("dk=16", "override: unknown field 'dk': did you mean 'd_k'[?] known: num_layers, d_model, .*"),
-        ("zzz=16", "override: unknown field 'zzz': known: num_layers, d_model, .*"),
-        ("name=mine", "override: unknown field 'name': .*"),
+        ("zzz=16", "override: unknown field 'zzz'; known: num_layers, d_model, .*"),
+        ("name=mine", "override: unknown field 'name'; known: .*"),
         ("d_k=sixteen", "override: d_k must be of type int, got 'sixteen'"),
         ("d_k=", "override: d_k must be of type int, got ''"),
         ("train_steps=1e5", "override: train_steps must be of type int, got '1e5'"),

@@ -71,7 +71,7 @@ def test_unknown_name_gives_the_nearest_then_all(things):
     assert caught.value.args == (expected,)
     with pytest.raises(KeyError) as caught:
         things["zzz"]
-    assert caught.value.args == ("unknown thing 'zzz': known: parse, translate_ende",)
+    assert caught.value.args == ("unknown thing 'zzz'; known: parse, translate_ende",)
 
 
 def test_duplicate_name_error_names_both_places(things):

@@ -27,13 +27,13 @@ _PREPARED = "dataset.json"  # t2t_repro.preparation.pipeline writes it last
 
 def problem_flags(values: flags.FlagValues, files: bool = True) -> None:
     """Defines the flags that select a problem: `chosen_problem` reads them."""
-    flags.DEFINE_string("problem", None, "problem to train on; t2t-registry lists all", flag_values=values)
+    flags.DEFINE_string("problem", None, "NAME: problem; t2t-registry lists all", flag_values=values)
     meaning = "directory with your own problems and hyperparameter sets (imported as Python)"
     flags.DEFINE_string("t2t_usr_dir", None, meaning, flag_values=values)
     meaning = "vocabulary size, instead of the problem's"
     flags.DEFINE_integer("vocab_size", None, meaning, lower_bound=1, flag_values=values)
     if files:
-        meaning = "train on N pairs, evenly spaced over the training text, instead of all"
+        meaning = "train on N pairs, evenly spaced over the training text, instead of all of it"
         flags.DEFINE_integer("sample", None, meaning, lower_bound=1, flag_values=values)
         meaning = "directory with the problem's downloaded archives or its treebank"
         flags.DEFINE_string("raw_dir", None, meaning, flag_values=values)
@@ -42,18 +42,18 @@ def problem_flags(values: flags.FlagValues, files: bool = True) -> None:
             flags.DEFINE_string(
                 name,
                 None,
-                f"your own {_ADJECTIVE.get(split, split)} text, {side} side (may be .gz)",
+                f"FILE: your own {_ADJECTIVE.get(split, split)} text, {side} side (may be .gz)",
                 flag_values=values,
             )
         for name in _TREES:
             split = name.partition("_")[0]
-            meaning = f"parsing: your own {_ADJECTIVE.get(split, split)} trees (may be .gz; may be repeated)"
+            meaning = f"FILE: parsing: your own {_ADJECTIVE.get(split, split)} trees (may be .gz; may be repeated)"
             flags.DEFINE_multi_string(name, [], meaning, flag_values=values)
 
 
 def hparams_flags(values: flags.FlagValues) -> None:
     """Defines the flags that select a hyperparameter set: `chosen_hparams` reads them."""
-    flags.DEFINE_string("hparams", None, "hyperparameter set; t2t-registry lists all", flag_values=values)
+    flags.DEFINE_string("hparams", None, "NAME: hyperparameter set; t2t-registry lists all", flag_values=values)
     override_flag(values)
 
 
@@ -66,10 +66,10 @@ def training_flags(values: flags.FlagValues) -> None:
     """Defines the flags of a training run, except its problem and hyperparameters."""
     flags.DEFINE_string("data_dir", None, "directory of the prepared data; created if missing", flag_values=values)
     flags.DEFINE_string("output_dir", None, "run directory: checkpoints, vocabulary, metrics", flag_values=values)
-    precision_flag(values, "the run's, or the fastest on this device")
-    meaning = "compile each step with XLA (one program per shape; slower on a CPU)"
+    precision_flag(values, "the run's if it exists already, otherwise the fastest on this device")
+    meaning = "compile each step with XLA, once per batch shape (slower on a CPU)"
     flags.DEFINE_boolean("jit_compile", False, meaning, flag_values=values)
-    meaning = "bit-for-bit reproducible on a GPU too (slower there)"
+    meaning = "same bits from the same seed on a GPU too, as on a CPU (slower there)"
     flags.DEFINE_boolean("deterministic", False, meaning, flag_values=values)
     meaning = "maximum minutes between two checkpoints; 0: save only every --checkpoint_steps"
     flags.DEFINE_float("checkpoint_minutes", 10.0, meaning, lower_bound=0, flag_values=values)
@@ -77,10 +77,10 @@ def training_flags(values: flags.FlagValues) -> None:
         "checkpoint_minutes", math.isfinite, "expected a finite number of minutes", flag_values=values
     )
     microbatches = (
-        "maximum tokens per side in a micro-batch (gradient accumulation); 0: automatic (smaller if memory runs out)"
+        "maximum tokens per side in a micro-batch (gradient accumulation); 0: automatic, halved if memory runs out"
     )
     for name, default, lowest, meaning in (
-        ("checkpoint_steps", 0, 0, "steps between checkpoints for averaging; 0: the hyperparameter set's"),
+        ("checkpoint_steps", 0, 0, "steps between the checkpoints that are averaged; 0: the hyperparameter set's"),
         ("train_steps", None, 1, "total training steps, instead of the hyperparameter set's"),
         ("microbatch_tokens", 0, 0, microbatches),
         ("seed", 1, 0, "random seed of initial weights, data order and dropout"),
@@ -98,7 +98,9 @@ def decoding_flags(values: flags.FlagValues) -> None:
     """Defines the flags of beam search: `check_decoding` reads them."""
     flags.DEFINE_integer("average_checkpoints", 1, "average the last N checkpoints", lower_bound=1, flag_values=values)
     flags.DEFINE_integer("beam_size", None, "beam width, instead of the run's", lower_bound=1, flag_values=values)
-    flags.DEFINE_float("alpha", None, "length penalty, instead of the run's", flag_values=values)
+    flags.DEFINE_float(
+        "alpha", None, "length penalty of the paper's section 6.1, instead of the run's", flag_values=values
+    )
     precision_flag(values)
     meaning = "decoder matrix products in int8, the rest in --precision (faster for large models on a CPU)"
     flags.DEFINE_boolean("int8", False, meaning, flag_values=values)

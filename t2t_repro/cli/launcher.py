@@ -31,11 +31,15 @@ from t2t_repro.run import Run
 
 WIDTH = 80
 _ENVIRONMENT = dict(os.environ)  # at the start of the program
+_VALUE = re.compile(r"([A-Z][A-Z0-9]*(?:[=,]\S+)?): ")  # the form of a flag's value: FILE, H1,H2, NAME=VALUE
 _HELP, _VERSION = ("-h", "-help", "--help"), ("-version", "--version")
-_CLEARER = {  # absl's message for a value of the wrong type, and ours
-    ": invalid literal": "expected a whole number",
-    ": could not convert": "expected a number",
-    ": ('Non-boolean": "expected true or false",
+_CLEARER = {  # absl's message for a wrong value, and ours
+    r": invalid literal.*": ": expected a whole number",
+    r": could not convert.*": ": expected a number",
+    r": \('Non-boolean.*": ": expected true or false",
+    r": \S+ is not (an? .*)": r": expected \1",
+    r": value should be one of <(.*)>": r": expected \1",
+    r"^Missing value for flag (--\S+)": r"\1 needs a value: \1=VALUE",
 }
 
 
@@ -134,12 +138,13 @@ def _usage_message(error: Exception, values: flags.FlagValues) -> str:
     if not isinstance(error, flags.UnrecognizedFlagError):
         message = str(error)
         for theirs, ours in _CLEARER.items():
-            before, found, _ = message.partition(theirs)
-            message = f"{before}: {ours}" if found else message
+            message = re.sub(theirs, ours, message)
         return message
+    given = f"--{error.flagname}"
     known = [f"--{flag}" for flag in values] + ["--help", "--version"]
-    close = difflib.get_close_matches(f"--{error.flagname}", known, n=1)
-    return f"unknown flag --{error.flagname}" + (f": did you mean {close[0]}?" if close else "")
+    longer = [flag for flag in known if flag.startswith(given)]
+    close = longer[:1] or difflib.get_close_matches(given, known, n=1)
+    return f"unknown flag {given}" + (f": did you mean {close[0]}?" if close else "")
 
 
 def _is_user_error(error: Exception) -> bool:
@@ -174,15 +179,16 @@ def _fail(name: str, message: str, code: int) -> int:
 
 def _help(name: str, doc: str, values: flags.FlagValues, required: Sequence[str]) -> str:
     lines = [doc.strip() or name, "", "Flags:"]
-    for flag in values:
+    for flag in sorted(values, key=lambda flag: flag not in required):  # the others in the order of definition
         meaning = re.sub(r"<.*>: ", "", " ".join(values[flag].help.split()))  # absl puts <choices> first
         meaning = meaning.removesuffix("; repeat this option to specify a list of values")  # absl's
+        form, meaning = _form(flag, values, meaning)
         if flag in required:
             meaning += " (required)"
         default = values[flag].default
-        if default not in (None, False, [], ""):
-            meaning += f" (default: {','.join(default) if isinstance(default, list) else default})"
-        form = _form(flag, values)
+        if default is not False and default not in (None, [], ""):
+            shown = ",".join(default) if isinstance(default, list) else default
+            meaning += f" (default: {shown:g})" if isinstance(shown, float) else f" (default: {shown})"
         start = f"  {form:<26}" if len(form) < 26 else f"  {form}\n{'':28}"
         lines.append(start + textwrap.fill(meaning, WIDTH, initial_indent=" " * 28, subsequent_indent=" " * 28)[28:])
     lines.append(f"  {'--help, --version':<26}print this help, or the version")
@@ -190,15 +196,20 @@ def _help(name: str, doc: str, values: flags.FlagValues, required: Sequence[str]
     return "\n".join(lines)
 
 
-def _form(flag: str, values: flags.FlagValues) -> str:
-    """Returns the usage of a flag: `--data_dir=DIR`, `--verify`, `--precision=auto|float32|bfloat16`."""
+def _form(flag: str, values: flags.FlagValues, meaning: str) -> tuple[str, str]:
+    """Returns the usage of a flag and its meaning: `--data_dir=DIR`, `--verify`, `--precision=auto|float32|bfloat16`.
+
+    A meaning that starts with the form of the value, as in "FILE: your text", decides what follows the equals sign.
+    """
     if values[flag].boolean:
-        return f"--{flag}"
+        return f"--{flag}", meaning
     choices = getattr(values[flag].parser, "enum_values", None)
     if choices:
-        return f"--{flag}={'|'.join(choices)}"
+        return f"--{flag}={'|'.join(choices)}", meaning
+    if named := _VALUE.match(meaning):
+        return f"--{flag}={named[1]}", meaning[named.end() :]
     kind = {"int": "N", "float": "X"}.get(values[flag].flag_type())
-    return f"--{flag}={kind or flag.rpartition('_')[2].upper()}"
+    return f"--{flag}={kind or flag.rpartition('_')[2].upper()}", meaning
 
 
 def report(line: str) -> None:

@@ -14,19 +14,20 @@ from t2t_repro.log import LOGGER
 _FIELDS = {field.name for field in dataclasses.fields(HParams)}
 _CALLS = {"prepare(verify=True)": "t2t-datagen --verify"}  # functions of the library and the programs that call them
 _NAME = re.compile(
-    r"""(?<!\w)'[^']*'|(?<!\w)"[^"]*"|Received:[^;]*"""  # the user's own text
+    r"""(?<!\w)'[^']*'|(?<!\w)"[^"]*"|Received:[^;]*|\bknown: .*"""  # the user's own text, and lists of names
     r"""|`(?P<quoted>[^`]*)`"""
-    r"""|(?<![\w/.=-])(?<!\bits )(?P<name>[a-z]\w*)(?P<after>=(?=\S)|: |(?![\w/]))"""
+    r"""|(?<![\w/.=-])(?<!\bits )(?P<name>[a-z]\w*)(?P<after>=(?=\S)|: | must |(?![\w/]))"""
 )
 
 
 def in_flags(message: str, names: Iterable[str]) -> str:
     """Returns a message of the library with the arguments in `names` written as flags.
 
-    `output_dir: ` at the start becomes `--output_dir: `, `precision=float32` becomes `--precision=float32`, and a name
-    of several words, such as `data_dir`, gets its dashes anywhere. A hyperparameter is one of `--override`:
-    `batch_tokens=2048` becomes `--override=batch_tokens=2048`. A name between backticks becomes a flag without them.
-    Quoted and received values stay as they are, and so does `its seed`, which belongs to a run.
+    At the start, `output_dir: ` becomes `--output_dir: ` and `alpha must ` becomes `--alpha must `. Anywhere,
+    `precision=float32` becomes `--precision=float32`, and a name of several words, such as `data_dir`, gets its dashes.
+    A hyperparameter is one of `--override`: `batch_tokens=2048` becomes `--override=batch_tokens=2048`. A name between
+    backticks becomes a flag without them. Quoted and received values and lists of known names stay as they are, and so
+    does `its seed`, which belongs to a run.
     """
     flags = set(names)
 
@@ -34,7 +35,7 @@ def in_flags(message: str, names: Iterable[str]) -> str:
         name, after, quoted = match["name"], match["after"], match["quoted"]
         if quoted:
             return f"--{quoted}" if quoted in flags else _CALLS.get(quoted, match[0])
-        at_start = match.start() == 0 and after == ": "
+        at_start = match.start() == 0 and after in (": ", " must ")
         if name in flags and (after == "=" or at_start or "_" in name):
             return f"--{match[0]}"
         if name in _FIELDS and after == "=" and "override" in flags:

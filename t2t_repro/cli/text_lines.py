@@ -16,9 +16,14 @@ Items = Callable[[], Iterator[tuple[str, ...]]]  # starts at the first line at e
 def read(path: str | None) -> Iterator[str]:
     """Returns the lines of a file, or of standard input if `path` is None, as training reads them.
 
-    Raises ValueError for text that `t2t_repro.lines.decode_lines` rejects.
+    Raises an OSError for a missing file or a directory, and ValueError for text that `t2t_repro.lines.decode_lines`
+    rejects.
     """
     if path is not None:
+        if not os.path.exists(path):
+            raise FileNotFoundError(f"no file {path!r}; give a UTF-8 text file")
+        if os.path.isdir(path):
+            raise IsADirectoryError(f"{path!r} is a directory; give a UTF-8 text file")
         return open_lines(path)
     if sys.stdin is None:
         raise ValueError("standard input is closed; give --decode_from_file")
@@ -55,7 +60,7 @@ def with_prefixes(path: str | None, prefix_file: str) -> Iterator[tuple[str, str
     """Yields each line to translate with its line of `prefix_file`. Raises ValueError if the files differ in length."""
 
     def unequal(lines: int, prefixes: int) -> str:
-        return f"{prefix_file} has {prefixes:,} lines for {lines:,} lines to translate; give one for each"
+        return f"{prefix_file}: expected {lines:,} prefixes, one per line to translate, got {prefixes:,}"
 
     return side_by_side(read(path), read(prefix_file), unequal)
 

@@ -96,7 +96,7 @@ def score_files(hypothesis: str, reference: str, language: str = "de") -> dict[s
     if len(hypotheses) != len(references):
         raise ValueError(
             f"{hypothesis} has {len(hypotheses):,} lines and {reference} has {len(references):,}; "
-            "line n of one must be the translation of line n of the other"
+            "give files of equal length, whose lines correspond"
         )
     files = {"hypothesis": hypothesis, "reference": reference, "lines": len(references)}
     figures = [asdict(each) for each in score(hypotheses, references, language)]

@@ -78,7 +78,7 @@ def read_parameters(path: str) -> Parameters:
 def _take(keyword: str, values: list[str], collected: dict[str, set[Any]], numbers: dict[str, int]) -> None:
     wanted = 2 if keyword in _PAIRS else 1
     if keyword not in {*_NUMBERS, *_SETS, *_PAIRS}:
-        raise ValueError(f"unknown keyword {keyword!r}: {nearest(keyword, [*_NUMBERS, *_SETS, *_PAIRS])}")
+        raise ValueError(f"unknown keyword {keyword!r}{nearest(keyword, [*_NUMBERS, *_SETS, *_PAIRS])}")
     if len(values) != wanted:
         raise ValueError(f"{keyword} takes {('one value', 'two values')[wanted - 1]}, got {len(values)}")
     if keyword in _SETS:

@@ -180,7 +180,7 @@ class _Reader:
 
     def word(self, word: str) -> None:
         if not self._open:
-            raise self._error(f"{word!r} is outside of all brackets; expected a tree, which starts with (")
+            raise self._error(f"{word!r} is outside of all brackets; expected a tree such as (S (NP (PRP We)) ...)")
         bracket = self._open[-1]
         if not bracket.label:
             raise self._error(f"{word!r} in a bracket without a label; expected (TAG {word}), no space after the (")
@@ -191,7 +191,7 @@ class _Reader:
     def close(self) -> Tree | None:
         """Returns the tree that a ")" closes, or None within a tree."""
         if not self._open:
-            raise self._error("unmatched ); expected a tree, which starts with (")
+            raise self._error("unmatched ); expected a tree such as (S (NP (PRP We)) ...)")
         bracket = self._open.pop()
         if not bracket.children and bracket.word is None:
             raise self._error(f"({bracket.label}) is empty; expected a word or brackets in it")

@@ -93,6 +93,15 @@ def test_help(program, name, flag):
     assert "--pdb" not in out and "--flagfile" not in out
 
 
+def test_help_lists_required_flags_first_with_the_form_of_values_and_defaults(program):
+    lines = program("t2t-trainer", "--help").out.partition("Flags:\n")[2].splitlines()
+    shown = [line.split()[0] for line in lines if line.startswith("  --")]
+    assert shown[:4] == ["--problem=NAME", "--hparams=NAME", "--data_dir=DIR", "--output_dir=DIR"]
+    assert {"--train_source=FILE", "--override=NAME=VALUE", "--train_steps=N", "--dry_run"} <= set(shown)
+    text = " ".join(" ".join(lines).split())
+    assert "the hyperparameter set's (default: 0) --train_steps" in text and "(default: 10) --checkpoint_steps" in text
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_version(program, name):
     assert program(name, "--version") == (0, f"{name} {__version__}\n", "")
@@ -103,6 +112,8 @@ def test_version(program, name):
     [
         ("t2t-trainer", ["--hparam=base"], "unknown flag --hparam: did you mean --hparams?"),
         ("t2t-trainer", ["--xyzzy"], "unknown flag --xyzzy"),
+        ("t2t-serve", ["--export=E"], "unknown flag --export: did you mean --export_dir?"),
+        ("t2t-serve", ["--port=-1"], "flag --port=-1: expected an integer in the range [0, 65535]"),
         ("t2t-eval", ["--hlep"], "unknown flag --hlep: did you mean --help?"),
         ("t2t-trainer", ["--problem=p"], "missing --hparams"),
         ("t2t-trainer", ["--problem=p", "--hparams="], "missing --hparams"),
@@ -110,14 +121,14 @@ def test_version(program, name):
         ("t2t-decoder", [], "missing --output_dir"),
         ("t2t-registry", ["base"], "unexpected argument 'base'; flags are written --name=value"),
         ("t2t-eval", ["--output_dir=RUN", "test"], "unexpected argument 'test'; flags are written --name=value"),
-        ("t2t-eval", ["--split=dev"], "flag --split=dev: value should be one of <train|validation|test>"),
+        ("t2t-eval", ["--split=dev"], "flag --split=dev: expected train|validation|test"),
         ("t2t-eval", ["--alpha=high"], "flag --alpha=high: expected a number"),
         ("t2t-eval", ["--json=perhaps"], "flag --json=perhaps: expected true or false"),
         ("t2t-trainer", ["--train_steps=1e5"], "flag --train_steps=1e5: expected a whole number"),
-        ("t2t-trainer", ["--train_steps=0"], "flag --train_steps=0: 0 is not a positive integer"),
-        ("t2t-trainer", ["--problem"], "Missing value for flag --problem"),
+        ("t2t-trainer", ["--train_steps=0"], "flag --train_steps=0: expected a positive integer"),
+        ("t2t-trainer", ["--problem"], "--problem needs a value: --problem=VALUE"),
         ("t2t-exporter", ["--output_dir=R"], "missing --export_dir"),
-        ("t2t-registry", ["--diff=base"], "--diff takes two sets, such as --diff=base,big, and no other selection"),
+        ("t2t-registry", ["--diff=base"], "--diff expects two sets alone, such as --diff=base,big"),
         ("t2t-registry", ["--new_problem=mine"], "--new_problem needs a directory: --new_problem=NAME DIR"),
         ("t2t-registry", ["--override=d_k=3"], "--override needs --hparams: it changes fields of that set"),
     ],
@@ -721,11 +732,11 @@ def test_decoder_interactive(program, translator):
     ("arguments", "code", "message"),
     [
         ([], 1, "standard input, line 2: not UTF-8 (byte 0xe9 at position 3); convert the file to UTF-8"),
-        (["--decode_from_file=none"], 1, "none: No such file or directory"),
+        (["--decode_from_file=none"], 1, "no file 'none'; give a UTF-8 text file"),
         (["--decode_to_file=no/out"], 1, "--decode_to_file: no directory 'no'; create it first"),
         (["--decode_to_file=RUN"], 1, "--decode_to_file: 'RUN' is a directory; give a file"),
-        (["--alpha=-1"], 1, "alpha must be at least 0 and finite, got -1.0"),
-        (["--alpha=nan"], 1, "alpha must be at least 0 and finite, got nan"),
+        (["--alpha=-1"], 1, "--alpha must be at least 0 and finite, got -1.0"),
+        (["--alpha=nan"], 1, "--alpha must be at least 0 and finite, got nan"),
         (
             ["--n_best=5", "--beam_size=4"],
             2,
@@ -756,7 +767,7 @@ def test_decoder_interactive(program, translator):
         (
             ["--decode_from_file=three.tsv", "--prefix_file=one"],
             1,
-            "one has 1 lines for 3 lines to translate; give one for each",
+            "one: expected 3 prefixes, one per line to translate, got 1",
         ),
     ],
 )

@@ -180,7 +180,7 @@ def test_subset_of_newstest2014(corpora):
         (b"", "hyp is empty; expected one sentence per line"),
         (
             b"eins\nzwei\n",
-            "hyp has 2 lines and ref has 3; line n of one must be the translation of line n of the other",
+            "hyp has 2 lines and ref has 3; give files of equal length, whose lines correspond",
         ),
         (b"eins\nzw\xe9i\ndrei\n", r"hyp, line 2: not UTF-8 \(byte 0xe9 at position 3\); convert the file to UTF-8"),
         (
@@ -262,7 +262,7 @@ def test_program_prints_json(program, files):
         (["hyp"], "missing REFERENCE"),
         (["a", "b", "c"], "unexpected argument 'c'; flags are written --name=value"),
         (["a", "b", "--jsn"], "unknown flag --jsn: did you mean --json?"),
-        (["a", "b", "--language=nl"], "flag --language=nl: value should be one of <de|en|fr>"),
+        (["a", "b", "--language=nl"], "flag --language=nl: expected de|en|fr"),
     ],
 )
 def test_program_with_an_invalid_command_line(program, arguments, message):

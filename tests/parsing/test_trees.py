@@ -51,7 +51,7 @@ def test_reading(tmp_path, text, expected, name):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("(A a)\nb", r"line 2: 'b' is outside of all brackets; expected a tree, which starts with \("),
+        ("(A a)\nb", r"line 2: 'b' is outside of all brackets; expected a tree such as \(S \(NP "),
         ("(A a))", r"line 1: unmatched \); expected a tree"),
         ("(A a)\n(B ()\n)", "line 2: a bracket without a label inside a tree"),
         ("(A\n(B ))", r"line 2: \(B\) is empty; expected a word or brackets in it"),

@@ -238,7 +238,7 @@ def test_sigterm_finishes_requests_in_progress(served):
     [
         ([], 2, "missing --export_dir (see t2t-serve --help)"),
         (["--export_dir=none"], 1, "--export_dir: no directory 'none'; give the one that t2t-exporter wrote to"),
-        (["--export_dir=.", "--port=70000"], 2, "flag --port=70000: 70000 is not"),
+        (["--export_dir=.", "--port=70000"], 2, "flag --port=70000: expected an integer in the range [0, 65535]"),
     ],
 )
 def test_invalid_command_line(program, monkeypatch, tmp_path, arguments, code, message):
