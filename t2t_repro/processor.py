@@ -38,6 +38,16 @@ def onednn_limit() -> str:
     return "" if limit in ("ALL", "DEFAULT") else limit
 
 
+def onednn_is_off() -> bool:
+    """Returns whether the environment tells TensorFlow not to use oneDNN."""
+    return os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0"
+
+
+def onednn_uses_avx512() -> bool:
+    """Returns whether the processor has AVX-512, and oneDNN may use it."""
+    return "avx512f" in features() and onednn_limit() not in _WITHOUT_AVX512
+
+
 def has_bfloat16() -> bool:
     """Returns whether the processor computes products in bfloat16, and oneDNN may use the instructions for them."""
     return not _BFLOAT16.isdisjoint(features()) and onednn_limit() not in _WITHOUT_BFLOAT16
@@ -45,8 +55,7 @@ def has_bfloat16() -> bool:
 
 def bfloat16_fault() -> str:
     """Returns why TensorFlow's products in bfloat16 would end the process on this processor; "" if they would not."""
-    called = "avx512f" in features() and os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0"
-    if not called or onednn_limit() not in _WITHOUT_AVX512:
+    if "avx512f" not in features() or onednn_is_off() or onednn_limit() not in _WITHOUT_AVX512:
         return ""
     return f"oneDNN has no products in it under ONEDNN_MAX_CPU_ISA={onednn_limit()}"
 

@@ -42,10 +42,8 @@ class ExportedTranslator(tf.Module):
     def __init__(self, translator: Translator, signature: str = DEFAULT_SIGNATURE):
         super().__init__()
         self._signature = signature
-        if not translator.ensemble.int8:  # otherwise its matrices in a narrow dtype would be exported a second time
-            vocabulary, hparams, constraint = translator.vocabulary, translator.hparams, translator.constraint
-            translator = Translator(translator.ensemble.models, vocabulary, hparams, constraint)
-        self._translator = translator
+        vocabulary, hparams, constraint = translator.vocabulary, translator.hparams, translator.constraint
+        self._translator = translator = Translator(translator.ensemble.portable(), vocabulary, hparams, constraint)
         self._vocabulary = translator.vocabulary
         # a SavedModel needs these as attributes: the weights, and the tokenizer's resource
         self.weights = tuple(weight.value for weight in translator.model.weights)

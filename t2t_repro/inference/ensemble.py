@@ -5,14 +5,26 @@ Shapes: B sentences, M source length, L target length, W beam width, T steps don
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from t2t_repro.model.incremental import DecodingStep, KeysValues, empty_past, source_keys_values
-from t2t_repro.model.int8 import must_have_int8
+from t2t_repro.model.incremental import (
+    DecodingStep,
+    KeysValues,
+    MakeLinear,
+    empty_past,
+    encoder_products,
+    source_keys_values,
+)
+from t2t_repro.model.int8 import int8_linear, must_have_int8
+from t2t_repro.model.kernels import Linear, narrow_linear, prepared_products
+from t2t_repro.model.packed import can_pack, packed_linear
 from t2t_repro.model.transformer import Transformer
 
 
@@ -62,13 +74,17 @@ class Ensemble:
 
         return step
 
+    def portable(self) -> Ensemble:
+        """Returns the same models without products that are prepared for this machine: 8-bit integers remain."""
+        return self
+
     def logits(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
         """Returns [B, L, V], float32: the logits of each target token, given the previous tokens and the source."""
         return log_mean_probabilities([model({"inputs": source_BM, "targets": target_BL}) for model in self.models])
 
 
 class FixedEnsemble(Ensemble):
-    """Models whose weights no longer change, so that the matrices of a step are prepared once and not in each call.
+    """Models whose weights no longer change, so that their matrices are prepared once and not in each call.
 
     With `int8` a step multiplies 8-bit integers. Raises ValueError if this machine cannot (`must_have_int8`).
     """
@@ -78,10 +94,37 @@ class FixedEnsemble(Ensemble):
         self.int8 = int8
         if int8:
             must_have_int8()
-        self._steps = tuple(DecodingStep(model, int8) for model in self.models)
+        makers = [_fastest_linear(model.compute_dtype) for model in self.models]
+        self._steps = tuple(
+            DecodingStep(model, int8_linear if int8 else make) for model, make in zip(self.models, makers, strict=True)
+        )
+        # in float32 the encoder's weights need no cast, and it has too many rows for packed ones
+        self._encoders: tuple[dict[Any, Linear], ...] = tuple(
+            {} if model.compute_dtype == "float32" else encoder_products(model, make)
+            for model, make in zip(self.models, makers, strict=True)
+        )
+
+    def memories(self, source_BM: tf.Tensor) -> tuple[tuple[KeysValues, ...], ...]:
+        found = []
+        for model, products in zip(self.models, self._encoders, strict=True):
+            with prepared_products(products) if products else contextlib.nullcontext():
+                found.append(source_keys_values(model, model.encode(source_BM)))
+        return tuple(found)
 
     def steps(self) -> tuple[DecodingStep, ...]:
         return self._steps
+
+    def portable(self) -> Ensemble:
+        if not self.int8:
+            return Ensemble(self.models)
+        found = copy.copy(self)
+        found._encoders = ({},) * len(self.models)
+        return found
+
+
+def _fastest_linear(dtype: str) -> MakeLinear:
+    """Returns `packed_linear` if it computes `dtype` here, or else `narrow_linear`."""
+    return functools.partial(packed_linear if can_pack(dtype) else narrow_linear, dtype=dtype)
 
 
 def log_mean_probabilities(logits: Sequence[tf.Tensor]) -> tf.Tensor:

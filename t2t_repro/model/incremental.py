@@ -10,6 +10,7 @@ Shapes: B batch, M source length, W beam width, T steps decoded, D d_model, H he
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from keras import ops
@@ -19,21 +20,22 @@ from t2t_repro.model.attention import Cache, MultiHeadAttention
 from t2t_repro.model.int8 import int8_linear
 from t2t_repro.model.transformer import Transformer
 
+MakeLinear = Callable[..., kernels.Linear]  # of `narrow_linear`'s arguments, without the dtype
 KeysValues = tuple[Any, Any]  # [B, H, M, K] and [B, H, M, E] of the source, or [B, H, T W, K] and [B, H, T W, E]
 
 
 class DecodingStep:
     """The decoder for one further position of W beams per sentence.
 
-    Create it once for many steps, outside of their loop. It casts the weights, or quantizes them to 8 bits if `int8`.
-    It also concatenates W_Q, W_K and W_V of self-attention, and transposes the embedding: on a CPU a float32 product
+    Create it once for many steps, outside of their loop. `make` prepares a product; the default casts the weights. Here
+    W_Q, W_K and W_V of self-attention are concatenated, and the embedding is transposed: on a CPU a float32 product
     that transposes its matrix takes up to three times as long.
     """
 
-    def __init__(self, model: Transformer, int8: bool = False):
+    def __init__(self, model: Transformer, make: MakeLinear | None = None):
         self.model = model
-        self.dtype = "float32" if int8 else model.compute_dtype  # of the activations between products
-        make = int8_linear if int8 else functools.partial(kernels.narrow_linear, dtype=model.compute_dtype)
+        make = make or functools.partial(kernels.narrow_linear, dtype=model.compute_dtype)
+        self.dtype = "float32" if make is int8_linear else model.compute_dtype  # of the activations between products
         key = kernels.product_key
         self.products = {key(model.embedding): make(ops.transpose(model.embedding), result="float32")}
         self.joined: list[tuple[tuple[Any, ...], kernels.Linear]] = []  # weights, and the product with all of them
@@ -81,6 +83,18 @@ class DecodingStep:
         with kernels.prepared_products(products):
             states_BWD = model.decoder(x_BWD, None, beam_bias, source_bias, caches=caches)
             return model.logits(states_BWD), tuple(grown)
+
+
+def encoder_products(model: Transformer, make: MakeLinear) -> dict[tuple[int, int], kernels.Linear]:
+    """Returns the products with weights of `model.encode` and `source_keys_values`, for `kernels.prepared_products`."""
+    weights: list[tuple[Any, ...]] = []
+    for layer in model.encoder_layers:
+        own, feed_forward = layer.self_attention, layer.feed_forward
+        weights += [(own.w_q,), (own.w_k,), (own.w_v,), (own.w_o,)]
+        weights += [(feed_forward.w_1, feed_forward.b_1), (feed_forward.w_2, feed_forward.b_2)]
+    for layer in model.decoder_layers:
+        weights += [(layer.memory_attention.w_k,), (layer.memory_attention.w_v,)]
+    return {kernels.product_key(*each): make(*each) for each in weights}
 
 
 def source_keys_values(model: Transformer, memory_BMD: Any) -> tuple[KeysValues, ...]:

@@ -194,7 +194,10 @@ def test_evaluation_runs_on_gpus(precision):
 def made_translator(vocabulary: Vocabulary, precision: str, parses: bool) -> Translator:
     model = Transformer(vocabulary.size, replace(SMALL, positions="learned"), dtype=POLICIES[precision])
     constraint = ParseConstraint(vocabulary.subwords) if parses else None
-    return Translator(FixedEnsemble([model]), vocabulary, SMALL, constraint)
+    with pytest.MonkeyPatch.context() as patch:  # as if there were a GPU
+        patch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["GPU:0"])
+        ensemble = FixedEnsemble([model])
+    return Translator(ensemble, vocabulary, SMALL, constraint)
 
 
 @pytest.mark.parametrize("precision", POLICIES)

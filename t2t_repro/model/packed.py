@@ -1,0 +1,96 @@
+"""Products with weights that oneDNN packs once, for decoding on CPUs with weights that no longer change.
+
+A product of few rows takes as long as reading its matrix. TensorFlow's `MatMul` also brings the matrix into oneDNN's
+layout, in each call. The kernel of its fused product packs the matrix at the first call and keeps the result, if the
+operation declares the matrix constant. TensorFlow declares that of constants of the graph only.
+
+Any x86-64 processor with AVX2 will do, if TensorFlow includes oneDNN. Support is detected by computing a product
+(`can_pack`). Elsewhere `kernels.narrow_linear` is used.
+
+Shapes: T rows, I inputs, O outputs.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2t_repro import processor
+from t2t_repro.model.kernels import Linear, narrow_linear
+
+AttrValue = tf.compat.v1.AttrValue
+
+OPERATION = "_MklNativeFusedMatMul"
+# In float32, oneDNN packs for up to 6 rows and for more in different layouts. A call that needs another layout than the
+# first one packs the matrix again, so more rows are multiplied without packing.
+FEW_ROWS = 6
+ROUNDING = {"float32": 0.0, "bfloat16": 2**-8}  # relative error of the test's result, whose sums are exact
+
+
+def packed_linear(weight_IO: Any, bias_O: Any = None, result: Any = None, *, dtype: Any) -> Linear:
+    """Returns x -> x W + b as `narrow_linear` does, with W packed at the first call of a graph.
+
+    The weights must not change during the life of the graph. Requires `can_pack(dtype)`.
+    """
+    plain = narrow_linear(weight_IO, bias_O, dtype=dtype)
+    weight_IO = tf.cast(tf.convert_to_tensor(weight_IO), dtype)
+    outputs = weight_IO.shape[1]
+    # without a bias the kernel ends the process
+    bias_O = tf.zeros(outputs, dtype) if bias_O is None else tf.cast(tf.convert_to_tensor(bias_O), dtype)
+
+    def apply(x_TI: tf.Tensor) -> tf.Tensor:
+        packed = functools.partial(_packed_matmul, x_TI, weight_IO, bias_O)
+        if x_TI.dtype == tf.float32:
+            y_TO = tf.cond(tf.shape(x_TI)[0] <= FEW_ROWS, packed, lambda: plain(x_TI))
+        else:
+            y_TO = packed()
+        return tf.cast(y_TO, result or dtype)
+
+    return apply
+
+
+def can_pack(dtype: str) -> bool:
+    """Returns whether `packed_linear` computes `dtype` here, correctly.
+
+    TF_ENABLE_ONEDNN_OPTS=0 turns it off. On a GPU it is not needed. In bfloat16, oneDNN needs AVX-512; without it, it
+    ends the process.
+    """
+    if tf.config.list_physical_devices("GPU") or processor.onednn_is_off():
+        return False
+    if dtype not in ROUNDING or (dtype == "bfloat16" and not processor.onednn_uses_avx512()):
+        return False
+    return _is_exact(dtype)
+
+
+@functools.cache
+def _is_exact(dtype: str) -> bool:
+    """Returns whether a packed product of integers, whose sums float32 represents exactly, is right."""
+    rng = np.random.default_rng(0)
+    x_TI, weight_IO, bias_O = (rng.integers(-8, 9, shape).astype("f") for shape in ((FEW_ROWS, 100), (100, 40), 40))
+    linear = tf.function(packed_linear(weight_IO, bias_O, "float32", dtype=dtype), autograph=False)
+    exact_TO = x_TI @ weight_IO + bias_O
+    try:
+        error_TO = np.abs([linear(tf.constant(x_TI, dtype)) - exact_TO for _ in range(2)])  # the first call packs
+    except (tf.errors.OpError, ValueError):  # TensorFlow without oneDNN
+        return False
+    return bool(np.all(error_TO <= ROUNDING[dtype] * np.abs(exact_TO)))
+
+
+def _packed_matmul(x_TI: tf.Tensor, weight_IO: tf.Tensor, bias_O: tf.Tensor) -> tf.Tensor:
+    """Returns x W + b: TensorFlow's `_MklNativeFusedMatMul`, which has no Python function."""
+    attributes = {
+        "T": AttrValue(type=x_TI.dtype.as_datatype_enum),
+        "num_args": AttrValue(i=1),
+        "fused_ops": AttrValue(list=AttrValue.ListValue(s=[b"BiasAdd"])),
+        "is_filter_const": AttrValue(b=True),
+        "_kernel": AttrValue(s=b"MklNameChangeOp"),
+    }
+    graph = tf.compat.v1.get_default_graph()
+    inputs = [x_TI, weight_IO, bias_O]
+    operation = graph.create_op(OPERATION, inputs, [x_TI.dtype], attrs=attributes, name="packed_product")
+    (y_TO,) = operation.outputs
+    y_TO.set_shape([None, weight_IO.shape[1]])
+    return y_TO

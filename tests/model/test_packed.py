@@ -1,0 +1,98 @@
+"""Products with weights that oneDNN packs once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import CHECKOUT
+
+from t2t_repro import processor
+from t2t_repro.model import packed
+from t2t_repro.model.kernels import narrow_linear
+
+pytestmark = pytest.mark.numeric
+
+RNG = np.random.default_rng(2)
+
+
+@pytest.fixture
+def packing() -> None:
+    if processor.onednn_is_off():
+        pytest.skip("oneDNN is off")
+    assert packed.can_pack("float32")
+
+
+def compare(dtype: str, has_bias: bool) -> None:
+    weight_IO, bias_O = RNG.normal(size=(48, 30)).astype("f"), RNG.normal(size=30).astype("f") if has_bias else None
+    plain, ours = (make(weight_IO, bias_O, "float32", dtype=dtype) for make in (narrow_linear, packed.packed_linear))
+    ours = tf.function(ours, autograph=False, input_signature=[tf.TensorSpec([None, 48], dtype)])
+    for rows in (4, 1, packed.FEW_ROWS, packed.FEW_ROWS + 1, 40, 300, 4):
+        x_TI = tf.cast(RNG.normal(size=(rows, 48)), dtype)
+        y_TO = ours(x_TI)
+        assert y_TO.dtype == tf.float32 and y_TO.shape == (rows, 30)
+        np.testing.assert_allclose(
+            y_TO, plain(x_TI), rtol=2 * packed.ROUNDING[dtype], atol=1e-5 if dtype == "float32" else 0.05
+        )
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_the_product_in_float32(packing, has_bias):
+    compare("float32", has_bias)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_the_product_in_bfloat16(packing, has_bias):
+    if not processor.onednn_uses_avx512():
+        pytest.skip("oneDNN needs AVX-512 for bfloat16")
+    assert packed.can_pack("bfloat16")
+    compare("bfloat16", has_bias)
+
+
+def test_a_matrix_is_packed_once(packing):
+    """oneDNN reports each reordering of a matrix."""
+    code = (
+        "import tensorflow as tf\n"
+        "from t2t_repro.model.packed import packed_linear\n"
+        "linear = tf.function(packed_linear(tf.ones([256, 512]), dtype='float32'), autograph=False)\n"
+        "print([float(linear(tf.ones([4, 256]))[0, 0]) for _ in range(5)])\n"
+    )
+    environment = os.environ | {"ONEDNN_VERBOSE": "1"}
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=True)
+    executed = [line for line in done.stdout.splitlines() if ",exec," in line]
+    assert "[256.0, 256.0, 256.0, 256.0, 256.0]" in done.stdout
+    assert sum(",inner_product," in line for line in executed) == 5
+    assert sum(",reorder," in line and "512x256" in line for line in executed) == 1
+
+
+def test_what_this_machine_cannot_pack_is_not_packed(monkeypatch):
+    assert not packed.can_pack("float16") and not packed.can_pack("float64")
+    with monkeypatch.context() as patch:
+        patch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["GPU:0"])
+        assert not packed.can_pack("float32")
+    with monkeypatch.context() as patch:
+        patch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+        assert not packed.can_pack("float32")
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")  # oneDNN ends the process, so nothing is computed
+    assert not packed.can_pack("bfloat16")
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
+    monkeypatch.setattr(processor, "features", lambda: ("avx2", "fma"))
+    assert not packed.can_pack("bfloat16")
+
+
+def missing(*_):
+    raise tf.errors.NotFoundError(None, None, "no kernel")
+
+
+@pytest.mark.parametrize("product", [missing, lambda x_TI, weight_IO, bias_O: x_TI @ weight_IO * 1.001 + bias_O])
+def test_missing_and_wrong_products_are_detected(packing, monkeypatch, product):
+    packed._is_exact.cache_clear()
+    monkeypatch.setattr(packed, "_packed_matmul", product)
+    assert not packed.can_pack("float32")
+    packed._is_exact.cache_clear()
