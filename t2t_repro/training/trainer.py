@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from t2t_repro.charts.training_curves import write_curves
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.data import batching, input_pipeline
 from t2t_repro.data.dataset import Dataset
@@ -178,6 +179,7 @@ class Trainer:
                 self._train_loop(self.checkpoints, logger, stop)
             finally:
                 logger.close()
+            write_curves(self.run, self.report)
         else:
             for _ in self._steps(stop):
                 pass
