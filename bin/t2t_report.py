@@ -1,11 +1,12 @@
 """t2t-report: compares runs with the paper's Tables 2, 3 and 4.
 
   t2t-report DIRECTORY           print a table of all runs in DIRECTORY
-  t2t-report DIRECTORY --html=F  the same with every column, in a file
+  t2t-report DIRECTORY --html=F  a page with every column and the curves
+  t2t-report RUN                 also draws the run's curves.svg and curves.png
 
 DIRECTORY is searched recursively. --markdown and --json write files too. Scores
 are grouped by the data they were measured on. Rows of the paper without a run
-or a score are marked as such.
+or a score are marked as such. t2t-trainer draws the same curves at its end.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from absl import flags
 
 from t2t_repro.cli import common_flags, launcher
 from t2t_repro.io import atomic_write
+from t2t_repro.run import Run
 
 FLAGS = flags.FlagValues()
 _FORMATS = {"markdown": "Markdown", "json": "JSON", "html": "HTML"}
@@ -25,14 +27,18 @@ for _name in FORMS:
 
 
 def write(directory: str) -> None:
-    from t2t_repro.evaluation import report_formats, report_runs, report_tables
+    from t2t_repro.charts.training_curves import write_curves
+    from t2t_repro.evaluation import report_formats, report_page, report_runs, report_tables
 
-    forms = dict(zip(FORMS, (report_formats.as_markdown, report_formats.as_json, report_formats.as_html), strict=True))
+    forms = dict(zip(FORMS, (report_formats.as_markdown, report_formats.as_json, report_page.as_html), strict=True))
     paths = {flag: str(FLAGS[flag].value) for flag in FORMS if FLAGS[flag].value}
     for flag, path in paths.items():
         common_flags.must_be_writable(flag, path)
     results, unreadable = report_runs.read_runs(directory)
     tables = report_tables.build_tables(results)
+    if Run.exists(directory):
+        for path in (path for result in results for path in write_curves(result.run, launcher.report)):
+            launcher.report(f"wrote {path}")
     for flag, path in paths.items():
         with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
             file.write(forms[flag](tables, unreadable))

@@ -12,7 +12,7 @@ import io
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -92,10 +92,10 @@ def differences_svg(rows: Sequence[tuple[str, float, float]], title: str, unit: 
 
     `rows` are (label, first, second), and `names` are the names of the two values.
     """
-    left = 20 + _LETTER * max(len(label) for label, _, _ in rows)
-    width, top, step = 2 * WIDTH, _TOP + 22, 22
+    left = 22 + _LETTER * max(len(label) for label, _, _ in rows)
+    width, top, step = WIDTH, _TOP + 10, 22
     figure = _figure(width, top + step * len(rows) + _BOTTOM)
-    axes = _axes(figure, left, top, width - left - 2 * _RIGHT, step * len(rows))
+    axes = _axes(figure, left, top, width - left - _RIGHT, step * len(rows))
     _write(figure, 16, 22, title, color=INK, fontsize=_TITLE, fontweight="bold")
     start = 16.0
     for name, color, filled in zip(names, (SOFT, COLORS[0]), (False, True), strict=True):
@@ -111,7 +111,7 @@ def differences_svg(rows: Sequence[tuple[str, float, float]], title: str, unit: 
     axes.set_yticks(range(len(rows)), [label for label, _, _ in rows])
     axes.grid(axis="x", color=GRID, linewidth=1)
     axes.set_xlabel(unit, color=SOFT, fontsize=_TEXT)
-    _set_linear_ticks(axes.xaxis, 8)
+    _set_linear_ticks(axes.xaxis, 5)
     return _svg(figure, title)
 
 
@@ -155,7 +155,7 @@ def _dot(figure: Figure, x: float, y: float, color: str, filled: bool) -> Any:
     from matplotlib.lines import Line2D
 
     width, height = (72 * inches for inches in figure.get_size_inches())
-    style = {"color": color, "markersize": 6, "markeredgewidth": 1.5}
+    style: dict[str, Any] = {"color": color, "markersize": 6, "markeredgewidth": 1.5}
     fill = color if filled else BACKGROUND
     return Line2D([x / width], [1 - y / height], marker="o", linestyle="", markerfacecolor=fill, **style)
 
@@ -167,7 +167,7 @@ def _draw_panel(figure: Figure, panel: Panel, left: float, top: float, width: fl
     _write(figure, left + 16, top + 38, panel.unit, color=SOFT)
     for curve in panel.curves:
         xs, ys = zip(*curve.points, strict=True)
-        few = {"marker": "o", "markersize": 3.5} if len(xs) <= 30 else {}
+        few: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(xs) <= 30 else {}
         axes.plot(xs, ys, color=curve.color, linewidth=1.6, solid_joinstyle="round", **few)
     axes.set_xlabel(panel.x, color=SOFT, fontsize=_TEXT)
     axes.grid(axis="y", color=GRID, linewidth=1)
@@ -231,8 +231,9 @@ def _name_curves(axes: Axes, curves: Sequence[Curve], height: float) -> None:
     ends = [axes.transData.transform(curve.points[-1])[1] for curve in curves]
     places = _apart([height * (end - low) / (high - low) for end in ends], _TEXT + 2, height)
     for curve, place in zip(curves, places, strict=True):
-        style = {"color": curve.color, "fontsize": _TEXT, "va": "center", "parse_math": False}
-        axes.text(1, place / height, f"  {curve.name}", transform=axes.transAxes, **style)
+        style: dict[str, Any] = {"color": curve.color, "fontsize": _TEXT, "va": "center", "parse_math": False}
+        beside: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (6, 0), "textcoords": "offset points"}
+        axes.annotate(curve.name, (1, place / height), **beside, **style)
 
 
 def _apart(places: Sequence[float], gap: float, height: float) -> list[float]:
