@@ -106,14 +106,12 @@ def test_differences_are_a_row_each():
     rows = [("first", -1.0, 2.0), ("second", 0.5, -15.0)]
     svg = differences_svg(rows, "BLEU over base", "BLEU", ("printed", "measured"))
     assert {"BLEU over base", "printed", "measured", "first", "second"} <= set(texts(svg))
-    dots = {
-        color: [
-            (float(each.get("x")), float(each.get("y")))
-            for each in ElementTree.fromstring(svg).iter(f"{SVG}use")
-            if f"stroke: {color}" in each.get("style", "")
-        ][-2:]
-        for color in (SOFT, COLORS[0])
-    }
+    dots: dict[str, list[tuple[float, float]]] = {SOFT: [], COLORS[0]: []}
+    for each in ElementTree.fromstring(svg).iter(f"{SVG}use"):
+        place = float(each.get("x")), float(each.get("y"))
+        for color, places in dots.items():
+            if f"stroke: {color}" in each.get("style", "") and 60 < place[1] < 62 + 2 * 22:  # below the names
+                places.append(place)
     (printed1, top), (printed2, bottom) = dots[SOFT]
     (measured1, _), (measured2, _) = dots[COLORS[0]]
     assert top < bottom and measured2 < printed1 < printed2 < measured1
