@@ -41,6 +41,7 @@ for _name, _default, _lowest, _meaning in (
 ):
     flags.DEFINE_integer(_name, _default, _meaning, lower_bound=_lowest, flag_values=FLAGS)
 flags.DEFINE_list("labels", [], "version labels, for URLs with /labels/NAME", flag_values=FLAGS)
+flags.DEFINE_string("example", "", "text to try on the page (default: the problem's)", flag_values=FLAGS)
 flags.DEFINE_boolean("attention", False, "serve the attention signature too", flag_values=FLAGS)
 flags.DEFINE_boolean("access_log", False, "log a line per request", flag_values=FLAGS)
 common_flags.threads_flag(FLAGS)
@@ -95,6 +96,7 @@ def serve() -> None:
         stop_seconds=FLAGS.stop_seconds,
         labels=tuple(FLAGS.labels),
         access_log=FLAGS.access_log,
+        example=FLAGS.example,
     )
     number, answered = answer(
         FLAGS.export_dir,

@@ -346,5 +346,6 @@ for _language in ("de", "fr"):
             test=(Generated(functools.partial(pairs, _language, "test")),),
             vocab_size=VOCAB_SIZE,
             max_length=128,
+            example="Friday, November 20, 2026 at 5:30 PM",
         )
     )

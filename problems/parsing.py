@@ -18,6 +18,7 @@ from t2t_repro.problem import Problem, Trees
 from t2t_repro.registry import PROBLEMS
 
 MAX_LENGTH = 1_024
+EXAMPLE = "The Law will never be perfect , but its application should be just ."
 
 # The usual sections, and their number of trees in the complete treebank.
 TRAIN = Trees(sections=tuple(range(2, 22)), number=39_832)
@@ -29,6 +30,7 @@ PARSE_WSJ = PROBLEMS.register(
         name="parse_wsj",
         description="parsing: Wall Street Journal, sections 02-21, 22 and 23, of your Penn Treebank: --raw_dir",
         source_language="en",
+        example=EXAMPLE,
         train=(TRAIN,),
         validation=(VALIDATION,),
         test=(TEST,),
@@ -43,6 +45,7 @@ PARSE_WSJ_SEMISUPERVISED = PROBLEMS.register(
         name="parse_wsj_semisupervised",
         description="parse_wsj, and training trees from another parser: --raw_dir, --train_trees",
         source_language="en",
+        example=EXAMPLE,
         train=(TRAIN, Trees(by_parser=True)),
         validation=(VALIDATION,),
         test=(TEST,),

@@ -29,6 +29,8 @@ FR_LINES = (
     ("newstest2014", 3_003),
 )
 
+EXAMPLE = "The Law will never be perfect, but its application should be just."  # Figure 4
+
 
 def _wmt14(target_language: str, split: str, lines: tuple[tuple[str, int], ...]) -> tuple[Wmt, ...]:
     return (Wmt(f"wmt14_translate/{target_language}-en", split, "en", target_language, lines),)
@@ -39,6 +41,7 @@ PROBLEMS.register(
         name="translate_ende_wmt14",
         description="WMT14 English-German, 4.5M pairs, newstest2013 and newstest2014: downloads 1.7 GB (section 5.1)",
         source_language="en",
+        example=EXAMPLE,
         target_language="de",
         train=_wmt14("de", "train", DE_LINES),
         validation=_wmt14("de", "validation", DE_LINES),
@@ -52,6 +55,7 @@ PROBLEMS.register(
         name="translate_enfr_wmt14",
         description="WMT14 English-French, 40.8M lines, newstest2013 and newstest2014: downloads 6.7 GB (section 5.1)",
         source_language="en",
+        example=EXAMPLE,
         target_language="fr",
         train=_wmt14("fr", "train", FR_LINES),
         validation=_wmt14("fr", "validation", FR_LINES),
