@@ -11,7 +11,9 @@ or a score are marked as such. t2t-trainer draws the same curves at its end.
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 
 from absl import flags
 
@@ -20,22 +22,31 @@ from t2t_repro.io import atomic_write
 from t2t_repro.run import Run
 
 FLAGS = flags.FlagValues()
-_FORMATS = {"markdown": "Markdown", "json": "JSON", "html": "HTML"}
-FORMS = tuple(_FORMATS)
-for _name in FORMS:
-    flags.DEFINE_string(_name, None, f"{_FORMATS[_name]} file to write, with every column", flag_values=FLAGS)
+FORMS = {
+    "markdown": "Markdown file to write, with every column",
+    "json": "JSON file to write, with every value unrounded",
+    "html": "HTML page to write, with every column and charts",
+}
+for _name, _meaning in FORMS.items():
+    flags.DEFINE_string(_name, None, _meaning, flag_values=FLAGS)
 
 
 def write(directory: str) -> None:
     from t2t_repro.charts.training_curves import write_curves
     from t2t_repro.evaluation import report_formats, report_page, report_runs, report_tables
 
-    forms = dict(zip(FORMS, (report_formats.as_markdown, report_formats.as_json, report_page.as_html), strict=True))
     paths = {flag: str(FLAGS[flag].value) for flag in FORMS if FLAGS[flag].value}
     for flag, path in paths.items():
         common_flags.must_be_writable(flag, path)
     results, unreadable = report_runs.read_runs(directory)
     tables = report_tables.build_tables(results)
+    metrics, faults = report_page.read_all_metrics(results) if FLAGS.html else ({}, [])
+    unreadable += faults
+    forms: dict[str, Callable[..., str]] = {
+        "markdown": report_formats.as_markdown,
+        "json": report_formats.as_json,
+        "html": functools.partial(report_page.as_html, metrics=metrics),
+    }
     if Run.exists(directory):
         for path in (path for result in results for path in write_curves(result.run, launcher.report)):
             launcher.report(f"wrote {path}")

@@ -207,15 +207,16 @@ def _set_linear_ticks(axis: Any, most: int) -> None:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Returns at least three round numbers from `low` to `high`, and at most eight; fewer if the range is narrow."""
+    """Returns three to eight round numbers from `low` to `high`."""
+    from matplotlib.ticker import MaxNLocator
+
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    found: list[float] = []
     for digits in _ROUND:
         found = [digit * 10.0**decade for decade in decades for digit in digits]
         found = [tick for tick in found if low <= tick <= high]
         if len(found) >= 3:
-            break
-    return found[:: math.ceil(len(found) / 8)] if found else [math.sqrt(low * high)]
+            return found[:: math.ceil(len(found) / 8)]
+    return [float(tick) for tick in MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= tick <= high]
 
 
 def _number(value: float) -> str:

@@ -19,7 +19,7 @@ Metrics = dict[str, list[Point]]  # (step, value) by name, in the order of the s
 
 
 class _Chart(NamedTuple):
-    """What one panel shows: the names of its metrics in metrics.jsonl by the names of its curves."""
+    """One panel. `metrics` are the names in metrics.jsonl by the names of the curves."""
 
     title: str
     unit: str

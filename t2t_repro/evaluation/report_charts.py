@@ -12,14 +12,14 @@ REFERENCE = "base"  # drawn beside every group of rows
 OTHERS = "other rows"
 
 
-def validation_panels(curves: Mapping[str, Sequence[Point]]) -> list[Panel]:
+def validation_panels(curves: Mapping[str, Sequence[Point]], first: float = 0.2) -> list[Panel]:
     """Returns panels of validation perplexity per token over the steps.
 
     `curves` are those of the runs by name, `a_h1` or `a_h1, seed 2`. Runs of Table 3 are in one panel per group of
-    its rows, each with base. Curves start after the first fifth of their points, which would hide what follows. A curve
-    of one point is not drawn.
+    its rows, each with base. Curves start after the first fifth of their points, or the share `first`, which would hide
+    what follows. A curve of one point is not drawn.
     """
-    kept = {name: thinned(points[len(points) // 5 :]) for name, points in curves.items() if len(points) > 1}
+    kept = {name: thinned(points[int(first * len(points)) :]) for name, points in curves.items() if len(points) > 1}
     references = {name: points for name, points in kept.items() if _set_name(name) == REFERENCE}
     groups: dict[str, dict[str, list[Point]]] = {}
     for name, points in kept.items():

@@ -10,7 +10,8 @@ import datetime
 import html
 import importlib.resources
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from t2t_repro.charts.drawing import panels_svg
 from t2t_repro.charts.training_curves import Metrics, read_metrics, training_panels
@@ -22,11 +23,15 @@ from t2t_repro.evaluation.report_tables import Table
 LONG = 36  # characters of a cell that is broken into lines
 
 
-def as_html(tables: Sequence[Table], unreadable: Sequence[str], date: datetime.date | None = None) -> str:
-    """Returns the page. Its date is today's, or `date`. Damaged metrics are listed with the unreadable runs."""
+def as_html(
+    tables: Sequence[Table],
+    unreadable: Sequence[str],
+    metrics: Mapping[str, Metrics] = MappingProxyType({}),
+    date: datetime.date | None = None,
+) -> str:
+    """Returns the page. `metrics` are those of `read_all_metrics`, for the charts. The date is today's, or `date`."""
     results = list({result.run.directory: result for table in tables for result in table.results}.values())
-    metrics, faults = _metrics_of(results)
-    parts = [f'<p class="wrong">Not readable: {html.escape(line)}</p>' for line in [*unreadable, *faults]]
+    parts = [f'<p class="wrong">Not readable: {html.escape(line)}</p>' for line in unreadable]
     scored: list[str] = []
     unscored: list[str] = []
     if len(results) == 1:  # its own curves instead of a comparison
@@ -48,7 +53,7 @@ def _is_scored(table: Table) -> bool:
     return any(row.get(metric) is not None for row in table.rows for metric in ("bleu", "f1"))
 
 
-def _metrics_of(results: Iterable[RunResult]) -> tuple[dict[str, Metrics], list[str]]:
+def read_all_metrics(results: Iterable[RunResult]) -> tuple[dict[str, Metrics], list[str]]:
     """Returns the metrics by run directory, and an error line for each damaged file."""
     metrics, faults = {}, []
     for result in results:
@@ -80,7 +85,7 @@ def _about(results: Sequence[RunResult], date: datetime.date | None) -> str:
     )
 
 
-def _section(table: Table, metrics: dict[str, Metrics]) -> list[str]:
+def _section(table: Table, metrics: Mapping[str, Metrics]) -> list[str]:
     """Returns a table with its charts above it, and its rows without a run folded below it."""
     curves = {
         _name(result): metrics.get(result.run.directory, {}).get("validation_perplexity", [])

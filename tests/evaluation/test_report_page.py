@@ -14,7 +14,7 @@ import pytest
 from helpers.browser import Page
 from helpers.made_runs import make_run
 
-from t2t_repro.evaluation.report_page import as_html
+from t2t_repro.evaluation.report_page import as_html, read_all_metrics
 from t2t_repro.evaluation.report_runs import read_runs
 from t2t_repro.evaluation.report_tables import build_tables
 from t2t_repro.run import Run
@@ -41,7 +41,8 @@ def ablation(tmp_path) -> str:
 
 def page_of(tmp_path) -> str:
     results, unreadable = read_runs(str(tmp_path / "runs"))
-    return as_html(build_tables(results), unreadable, DAY)
+    metrics, faults = read_all_metrics(results)
+    return as_html(build_tables(results), [*unreadable, *faults], metrics, DAY)
 
 
 def headings(page: str) -> list[str]:

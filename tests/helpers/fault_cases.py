@@ -202,8 +202,8 @@ RUN_FAULTS = Area(
         of_run("invalid JSON in scores.jsonl", text("RUN/scores.jsonl", '{"a"\n{}\n'), "cannot be read",
                 REPORT),
         of_run("a scoring without its split", text("RUN/scores.jsonl", "{}\n"), "cannot be read", REPORT),
-        of_run("invalid JSON in metrics.jsonl", text("RUN/metrics.jsonl", "what\n{}\n"), "is damaged: line 1",
-               (*REPORT, "--html=page.html")),
+        of_run("invalid JSON in metrics.jsonl", text("RUN/metrics.jsonl", "what\n{}\n"), "cannot be read",
+               (*REPORT, "--html=page.html"), leaves=("page.html",)),
         of_run("a damaged run among those reported", cut("RUN/run.json", 99), "cannot be read", REPORT),
     ],
 )  # fmt: skip
