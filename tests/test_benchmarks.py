@@ -216,7 +216,7 @@ def test_tables_of_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         "text\n\n| a | b | b |\n|---|---|---|\n| 1,000 | -2 | 0.5 (0.4 to 1) |\n\n| c |\n"
     )
     [table] = pictures.table_with("page.md", "a", "b 2")
-    assert table == [{"a": "1,000", "b": "-2", "b 2": "0.5 (0 to 1)"}]
+    assert table == [{"a": "1,000", "b": "-2", "b 2": "0.5 (0.4 to 1)"}]
     assert [pictures.number(cell) for cell in table[0].values()] == [1000, -2, 0.5]
     with pytest.raises(ValueError, match="has no table with the columns x"):
         pictures.table_with("page.md", "x")
