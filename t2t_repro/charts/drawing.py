@@ -42,6 +42,7 @@ _TITLE, _TEXT = 14, 11.5  # font sizes
 _LETTER = 0.62 * _TEXT  # upper limit of a letter's mean width
 _ROUND = ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0))  # numbers of a decade on a log axis
 _MOST_POINTS = 400  # of a curve: about one per pixel
+_LONGEST = 22  # letters of the name of a curve
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def panels_figure(panels: Sequence[Panel], columns: int = 1, title: str = "") ->
     figure = _figure(columns * WIDTH, rows * HEIGHT + head)
     if title:
         _write(figure, 16, 24, title, color=INK, fontsize=_TITLE + 2, fontweight="bold")
-    named = [curve.name for panel in panels if len(panel.curves) > 1 for curve in panel.curves]
+    named = [_short(curve.name) for panel in panels if len(panel.curves) > 1 for curve in panel.curves]
     width = WIDTH - _LEFT - _RIGHT - (_LETTER * max(map(len, named)) - 12 if named else 0)  # equal, so that steps align
     for number, panel in enumerate(panels):
         _draw_panel(figure, panel, number % columns * WIDTH, number // columns * HEIGHT + head, width)
@@ -92,7 +93,8 @@ def differences_svg(rows: Sequence[tuple[str, float, float]], title: str, unit: 
 
     `rows` are (label, first, second), and `names` are the names of the two values.
     """
-    left = 22 + _LETTER * max(len(label) for label, _, _ in rows)
+    labels = [_short(label) for label, _, _ in rows]
+    left = 22 + _LETTER * max(map(len, labels))
     width, top, step = WIDTH, _TOP + 10, 22
     figure = _figure(width, top + step * len(rows) + _BOTTOM)
     axes = _axes(figure, left, top, width - left - _RIGHT, step * len(rows))
@@ -108,7 +110,7 @@ def differences_svg(rows: Sequence[tuple[str, float, float]], title: str, unit: 
         axes.plot(first, place, "o", color=SOFT, markersize=6, markerfacecolor=BACKGROUND, markeredgewidth=1.5)
         axes.plot(second, place, "o", color=COLORS[0], markersize=6)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_yticks(range(len(rows)), [label for label, _, _ in rows])
+    axes.set_yticks(range(len(rows)), labels)
     axes.grid(axis="x", color=GRID, linewidth=1)
     axes.set_xlabel(unit, color=SOFT, fontsize=_TEXT)
     _set_linear_ticks(axes.xaxis, 5)
@@ -116,7 +118,7 @@ def differences_svg(rows: Sequence[tuple[str, float, float]], title: str, unit: 
 
 
 def thinned(points: Sequence[Point]) -> list[Point]:
-    """Returns at most `_MOST_POINTS` points: means of equally many neighbors, and the last point itself."""
+    """Returns at most `_MOST_POINTS` points: means of equally many neighbors, each at the last of their places."""
     size = math.ceil(len(points) / _MOST_POINTS)
     if size < 2:
         return list(points)
@@ -220,9 +222,9 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 def _number(value: float) -> str:
-    """Returns a number with at most four digits after the leading zeros, a typographic minus and separators."""
-    text = f"{value:,.0f}" if abs(value) >= 1000 and abs(value) < 1e9 else f"{value:.4g}"
-    return text.replace("-", "\N{MINUS SIGN}") if not text.startswith("-0") or float(text) else "0"
+    """Returns a number with at most four digits after leading zeros, with separators and a typographic minus."""
+    text = f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+    return text.replace("-", "\N{MINUS SIGN}") if value else "0"
 
 
 def _name_curves(axes: Axes, curves: Sequence[Curve], height: float) -> None:
@@ -234,7 +236,11 @@ def _name_curves(axes: Axes, curves: Sequence[Curve], height: float) -> None:
     for curve, place in zip(curves, places, strict=True):
         style: dict[str, Any] = {"color": curve.color, "fontsize": _TEXT, "va": "center", "parse_math": False}
         beside: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (6, 0), "textcoords": "offset points"}
-        axes.annotate(curve.name, (1, place / height), **beside, **style)
+        axes.annotate(_short(curve.name), (1, place / height), **beside, **style)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
 
 
 def _apart(places: Sequence[float], gap: float, height: float) -> list[float]:

@@ -15,6 +15,7 @@ from t2t_repro.io import atomic_write, read_json_lines
 from t2t_repro.run import Run
 
 NAMES = ("curves.svg", "curves.png")
+_LARGEST = 1e30  # a perplexity above it is that of a diverged model, and would flatten all others
 Metrics = dict[str, list[Point]]  # (step, value) by name, in the order of the steps
 
 
@@ -50,7 +51,7 @@ _COLOR = {"training": COLORS[0], "validation": COLORS[1]}
 
 
 def read_metrics(path: str) -> Metrics:
-    """Returns the finite values of each metric in metrics.jsonl; nothing if there is no such file.
+    """Returns the values of each metric in metrics.jsonl that are finite and below 1e30; nothing without the file.
 
     A run that continued from a checkpoint took some steps twice; their last values are returned. Raises ValueError if a
     line is damaged.
@@ -64,7 +65,7 @@ def read_metrics(path: str) -> Metrics:
             points = metrics.setdefault(name, [])
             while points and points[-1][0] >= step:
                 points.pop()
-            if math.isfinite(value):
+            if abs(value) < _LARGEST:  # false for NaN
                 points.append((step, value))
     return metrics
 

@@ -72,6 +72,13 @@ def test_names_stay_beside_the_panel():
     assert all(52 <= at[f"curve {n}"] <= 250 - 42 + 6 for n in range(6))
 
 
+def test_long_names_leave_room_for_the_curve():
+    curves = tuple(Curve(letter * 99, STEPS, color) for letter, color in zip("ab", COLORS, strict=False))
+    svg = panels_svg([Panel("x", "y", "", curves)])
+    (first, _), _, (last, _) = path(svg, COLORS[0])
+    assert last - first > 80 and "a" * 21 + "…" in texts(svg)
+
+
 def test_several_panels_have_their_titles_and_units():
     panels = [Panel(f"title {n}", f"unit {n}", "steps", (Curve("a", STEPS),)) for n in range(3)]
     svg = panels_svg(panels, columns=2, title="all")
