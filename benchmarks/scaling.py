@@ -8,14 +8,13 @@ are warmed up, then alternate, and are compared with the line of 1.00 among them
 cores, so their additional cost is overhead. Memory is the peak beyond the imports.
 
 The second table, by `benchmarks.table1`, compares self-attention, recurrent and convolutional layers against length and
-width with the growth given in Table 1. --plot=FILE draws both tables.
+width with the growth given in Table 1. `benchmarks.pictures` draws both tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -100,66 +99,22 @@ def rows(axis: str, measured: Measured) -> list[str]:
     ]
 
 
-def plot(path: str, axes: dict[str, Measured], layers: table1.Times) -> None:
-    """Plots the curves of both tables."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    panels: list[tuple[str, str, dict[str, dict[int, float]]]] = []  # title, axis, and values by size of each curve
-    for axis, measured in axes.items():
-        (seconds, memory), *_ = measured.values()
-        curves: dict[str, dict[int, float]] = {"tokens per second": {}, "memory": {}}
-        for point, (taken, held) in measured.items():
-            curves["tokens per second"][getattr(point, axis)] = statistics.median(seconds) / statistics.median(taken)
-            curves["memory"][getattr(point, axis)] = held / memory
-        panels.append(("a step, over its first point", axis, curves))
-    for axis, times in layers.items():
-        first = next(iter(next(iter(times.values())).values()))
-        relative = {name: {size: time / first for size, time in taken.items()} for name, taken in times.items()}
-        panels.append(("a layer: time of a position", axis, relative))
-    colours = {name: f"C{n}" for n, name in enumerate(dict.fromkeys(name for *_, curves in panels for name in curves))}
-    figure, places = plt.subplots(2, 4, figsize=(16, 7), layout="constrained")
-    for place, (title, axis, curves) in zip(places.flat, panels, strict=False):
-        for name, values in curves.items():
-            place.plot(list(values), list(values.values()), "o-", color=colours[name])
-        place.set(xscale="log", yscale="log", title=title, xlabel=axis)
-        sizes = list(next(iter(curves.values())))
-        place.set_xticks(sizes, [f"{size:,}" for size in sizes])
-        place.minorticks_off()
-        low, high = place.get_ylim()
-        ticks = [tick * 10.0**power for power in range(-9, 4) for tick in (1, 2, 5)]
-        place.set_yticks([tick for tick in ticks if low <= tick <= high])
-        place.yaxis.set_major_formatter("{x:g}")
-    for place in list(places.flat)[len(panels) :]:
-        place.axis("off")
-    handles = [plt.Line2D([], [], color=colour, marker="o", label=name) for name, colour in colours.items()]
-    places.flat[-1].legend(handles=handles, loc="center")
-    figure.savefig(path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--axes", default=",".join(AXES), help="default: %(default)s")
     parser.add_argument("--precision", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--updates", type=int, default=3, help="in a round; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
-    parser.add_argument("--plot", metavar="FILE", help="curves: .png, .svg or .pdf")
     arguments = parser.parse_args()
     axes = [axis for axis in arguments.axes.split(",") if axis]
     if unknown := set(axes) - set(AXES):
         parser.error(f"unknown axis {', '.join(sorted(unknown))}; known: {', '.join(AXES)}")
-    measured = {}
     print(f"### Updates in {arguments.precision}: {CENTER}\n")
     print("| but for | tokens/s over the line of 1.00 | memory over it |\n|---|---|---|")
     for axis in axes:
-        measured[axis] = measure(AXES[axis], arguments.precision, arguments.updates, arguments.rounds)
-        print("\n".join(rows(axis, measured[axis])), flush=True)
-    layers = table1.measure(arguments.rounds)
-    print(f"\n{table1.table(layers)}", flush=True)
-    if arguments.plot:
-        plot(arguments.plot, measured, layers)
+        measured = measure(AXES[axis], arguments.precision, arguments.updates, arguments.rounds)
+        print("\n".join(rows(axis, measured)), flush=True)
+    print(f"\n{table1.table(table1.measure(arguments.rounds))}", flush=True)
 
 
 if __name__ == "__main__":

@@ -55,9 +55,9 @@ flags.DEFINE_string("html", None, f"FILE: HTML file to write (default: {PAGE}; n
 flags.DEFINE_string("png", None, "FILE: PNG file to write, in the style of the paper's figures", flag_values=FLAGS)
 flags.DEFINE_enum(
     "view",
-    "encoder",
+    None,
     ["encoder", "memory", "decoder"],
-    "attention of the first view; memory: encoder-decoder attention",
+    "attention of the first view (default: memory, the attention of the decoder to the encoder; encoder with --preset)",
     flag_values=FLAGS,
 )
 flags.DEFINE_integer(
@@ -89,8 +89,9 @@ def show(sentence: str | None = None) -> None:
     translator = Translator.from_run(FLAGS.output_dir, FLAGS.average_checkpoints, precision=FLAGS.precision)
     shown = attention_view.attend(translator, preset.sentence, FLAGS.target)
     own = tuple(head for head in preset.heads if head <= run.hparams.num_heads)  # a smaller model has fewer heads
-    word = FLAGS.word or (preset.word if FLAGS.view == "encoder" else "")
-    focus = attention_view.Focus(FLAGS.view, FLAGS.layer, heads or own, word)
+    view = FLAGS.view or ("encoder" if FLAGS.preset else "memory")
+    word = FLAGS.word or (preset.word if view == "encoder" else "")
+    focus = attention_view.Focus(view, FLAGS.layer, heads or own, word)
     if page:
         attention_view.write_page(shown, focus, page, f"{run.problem.name}, {run.hparams.name}")
     if FLAGS.png:

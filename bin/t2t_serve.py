@@ -44,11 +44,12 @@ for _name, _default, _lowest, _meaning in (
 ):
     flags.DEFINE_integer(_name, _default, _meaning, lower_bound=_lowest, flag_values=FLAGS)
 flags.DEFINE_list("labels", [], "NAME,...: labels of the served version, for URLs with /labels/NAME", flag_values=FLAGS)
+flags.DEFINE_string("example", "", "text to try on the page (default: the problem's)", flag_values=FLAGS)
 flags.DEFINE_boolean("attention", False, "serve the signature attention too (large answers)", flag_values=FLAGS)
 flags.DEFINE_boolean("access_log", False, "log a line per request on standard error", flag_values=FLAGS)
 common_flags.threads_flag(FLAGS)
 SETTINGS = (  # flags that are fields of `serving.app.Settings`
-    *("max_batch", "max_body", "max_requests", "max_connections", "access_log"),
+    *("max_batch", "max_body", "max_requests", "max_connections", "access_log", "example"),
     *("body_seconds", "answer_seconds", "write_seconds", "drain_seconds", "stop_seconds"),
 )
 _TIME = "%Y-%m-%dT%H:%M:%SZ"

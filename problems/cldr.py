@@ -345,5 +345,6 @@ for _language in ("de", "fr"):
             **_corpora,
             vocab_size=VOCAB_SIZE,
             max_length=128,
+            example="Friday, November 20, 2026 at 5:30 PM",
         )
     )

@@ -20,6 +20,7 @@ from t2t_repro.problem import Problem, Trees
 from t2t_repro.registry import PROBLEMS
 
 MAX_LENGTH = 1_024
+EXAMPLE = "The Law will never be perfect , but its application should be just ."
 
 # The usual sections, and their number of trees in the complete treebank.
 TRAIN = Trees(sections=tuple(range(2, 22)), number=39_832)
@@ -31,6 +32,7 @@ PARSE_WSJ = PROBLEMS.register(
         name="parse_wsj",
         description="parsing: Wall Street Journal, sections 02-21, 22 and 23, of your Penn Treebank: --raw_dir",
         source_language="en",
+        example=EXAMPLE,
         train=(TRAIN,),
         validation=(VALIDATION,),
         test=(TEST,),

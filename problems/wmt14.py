@@ -31,6 +31,8 @@ FR_LINES = (
     ("newstest2014", 3_003),
 )
 
+EXAMPLE = "The Law will never be perfect, but its application should be just."  # Figure 4
+
 
 def _wmt14(language: str, lines: tuple[tuple[str, int], ...]) -> dict[str, Any]:
     """Returns the corpora of each split, English to `language`."""
@@ -42,6 +44,7 @@ PROBLEMS.register(
         name="translate_ende_wmt14",
         description="WMT14 English-German, 4.5M pairs, newstest2013 and newstest2014: downloads 1.7 GB (section 5.1)",
         source_language="en",
+        example=EXAMPLE,
         target_language="de",
         **_wmt14("de", DE_LINES),
         vocab_size=37_000,
@@ -53,6 +56,7 @@ PROBLEMS.register(
         name="translate_enfr_wmt14",
         description="WMT14 English-French, 40.8M lines, newstest2013 and newstest2014: downloads 6.7 GB (section 5.1)",
         source_language="en",
+        example=EXAMPLE,
         target_language="fr",
         **_wmt14("fr", FR_LINES),
         vocab_kind="word_piece",

@@ -137,6 +137,20 @@ def _as_type(name: str, kind: Any, value: Any) -> Any:
     return value
 
 
+def read_json_lines(path: str) -> Iterator[dict[str, Any]]:
+    """Yields the objects of a file of JSON lines. Raises ValueError, with the number of the line, for anything else.
+
+    An incomplete last line, left by a kill or a full disk, is ignored.
+    """
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield dict(json.loads(line))
+            except (ValueError, TypeError, RecursionError):
+                if line.endswith(b"\n"):
+                    raise ValueError(f"{path} is damaged: line {number} is not a JSON object") from None
+
+
 def append_line(path: str, line: str) -> None:
     """Appends a line to a file. First removes an incomplete last line, left by a kill or a full disk."""
     try:

@@ -114,6 +114,7 @@ class Problem:
     metric: str = "bleu"  # selects the task: "bleu" for translation, bracket "f1" for parsing
     min_character_count: int = 0  # rarer characters in the vocabulary's sample become bytes; 0: one in 2,000,000
     sample: int = 0  # if above 0, train on this many pairs, evenly spaced over the text
+    example: str = ""  # a source text to try, for the page of t2t-serve
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):

@@ -216,7 +216,8 @@ class Run:
 
     def _identity(self) -> dict[str, Any]:
         """Returns the fields that identify a run: all but number of steps, options of decoding, and descriptions."""
-        problem = {f"problem {name}": value for name, value in self.problem.to_dict().items() if name != "description"}
+        told = ("description", "example")
+        problem = {f"problem {name}": value for name, value in self.problem.to_dict().items() if name not in told}
         fields = {name: value for name, value in self.hparams.to_dict().items() if name not in _MAY_CHANGE}
         rest = {"seed": self.seed, "precision": self.precision, "vocabulary_sha256": self.vocabulary_sha256}
         return problem | fields | rest

@@ -47,8 +47,9 @@ class Task(Protocol):
     preview_extra_length: int  # `extra_length` of previews: an untrained model rarely writes EOS
     signature: str  # of an export: returns the best output of each text
     ctranslate2_note: str  # for the README of an export to CTranslate2, which has no constraints
-    page_hint: str  # texts on the page of t2t-serve: the label of the input, and the button
+    page_hint: str  # texts on the page of t2t-serve: the label of the input, the button, the label of the output
     page_action: str
+    page_result: str
 
     def constraint(self, vocabulary: Vocabulary) -> Constraint | None:
         """Returns the constraint of beam search, or None."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import batches, decode, decode_workload, dry_run, matmul_rate, prepare, scaling, train
+from benchmarks import batches, decode, decode_workload, dry_run, matmul_rate, pictures, prepare, scaling, train
 from benchmarks.shapes import SHAPES, update_flops
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -169,3 +170,39 @@ def test_dry_run_and_training_are_measured_in_separate_processes(monkeypatch: py
     for command, kind in zip(commands, ("estimate", "training"), strict=True):
         arguments = dry_run.parser().parse_args(command[3:])
         assert (arguments.kind, arguments.steps) == (kind, 3) and not Path(arguments.output_dir).exists()
+
+
+def curves(svg: str) -> list[tuple[str, list[float]]]:
+    """Returns the color and the coordinates of each line, without the numbers that name clip paths and markers."""
+    drawn = re.findall(r'<path d="([^"]*)"[^>]*style="fill: none; stroke: (#\w+)', svg)
+    return [(color, [float(each) for each in re.findall(r"-?\d+\.?\d*", path)]) for path, color in drawn]
+
+
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_pictures_of_the_documentation_show_its_tables(name: str) -> None:
+    """If not, run `python -m benchmarks.pictures`."""
+    shown, drawn = (pictures.DOCS / name).read_text("utf-8"), pictures.PICTURES[name]()
+    assert re.findall(r"<text[^>]*>([^<]*)<", shown) == re.findall(r"<text[^>]*>([^<]*)<", drawn)
+    assert len(curves(drawn)) > 1
+    for (color, points), (other, others) in zip(curves(shown), curves(drawn), strict=True):
+        assert color == other and points == pytest.approx(others, abs=0.1)
+
+
+def test_every_svg_of_the_documentation_is_shown_and_drawn_by_a_command() -> None:
+    pages = [page.read_text("utf-8") for page in pictures.DOCS.glob("*.md")]
+    for picture in pictures.DOCS.glob("*.svg"):
+        shown = [page for page in pages if f"]({picture.name})" in page]
+        assert picture.name in pictures.PICTURES
+        assert shown and all("python -m benchmarks.pictures" in page for page in shown)
+
+
+def test_tables_of_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "DOCS", tmp_path)
+    (tmp_path / "page.md").write_text(
+        "text\n\n| a | b | b |\n|---|---|---|\n| 1,000 | -2 | 0.5 (0.4 to 1) |\n\n| c |\n"
+    )
+    [table] = pictures.table_with("page.md", "a", "b 2")
+    assert table == [{"a": "1,000", "b": "-2", "b 2": "0.5 (0.4 to 1)"}]
+    assert [pictures.number(cell) for cell in table[0].values()] == [1000, -2, 0.5]
+    with pytest.raises(ValueError, match="has no table with the columns x"):
+        pictures.table_with("page.md", "x")

@@ -18,6 +18,7 @@ FOLDERS |= {
     part: f"t2t_repro/{part}"
     for part in (
         "cli",
+        "charts",
         "model",
         "data",
         "preparation",
@@ -68,12 +69,13 @@ MAY_IMPORT = {
     "data": CORE,
     "preparation": CORE | {"data", "parsing"},
     "model": CORE,
-    "training": MODEL | {"flops"},
+    "charts": {"io", "run"},
+    "training": MODEL | {"flops", "charts"},
     "inference": MODEL | {"training"},
     "parsing": MODEL | {"training", "inference"},
     "saved_model": {"io", "processor", "task"},
     "exporting": MODEL | {"training", "inference", "saved_model"},
-    "evaluation": MODEL | {"training", "inference"},
+    "evaluation": MODEL | {"training", "inference", "charts"},
     "translation": MODEL | {"training", "inference", "evaluation"},
     "selftest": MODEL | {"flops", "preparation", "training", "inference", "exporting"},
     "serving": {"saved_model"},  # an export stands on its own
@@ -81,7 +83,7 @@ MAY_IMPORT = {
     "bin": MODEL
     | {"cli", "flops", "scale"}
     | {"preparation", "parsing", "training", "inference", "saved_model", "exporting", "evaluation", "selftest"}
-    | {"serving"},
+    | {"serving", "charts"},
     "api": MODEL | {"preparation", "training", "inference", "exporting", "evaluation"},
     "__init__": {"api", "config", "problem", "registry", "task"},
 }

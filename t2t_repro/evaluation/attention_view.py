@@ -59,10 +59,11 @@ class Attention:
 class Focus:
     """The initial selection. Layers and heads count from 1; the default is the second to last layer, as in Figure 3.
 
-    `word` selects a word on the left; "" selects all.
+    The default view is encoder-decoder attention, which connects the two languages. `word` selects a word on the left;
+    "" selects all.
     """
 
-    view: str = "encoder"
+    view: str = "memory"
     layer: int | None = None
     heads: tuple[int, ...] = ()
     word: str = ""

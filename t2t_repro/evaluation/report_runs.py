@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from t2t_repro.io import read_json_lines
 from t2t_repro.registry import HPARAMS
 from t2t_repro.run import Run, TrainingRecord
 
@@ -120,17 +120,3 @@ def _runs(directory: str, depth: int) -> Iterator[str]:
             folders = sorted(entry.path for entry in entries if entry.is_dir())
         for folder in folders:
             yield from _runs(folder, depth - 1)
-
-
-def read_json_lines(path: str) -> Iterator[dict[str, Any]]:
-    """Yields the objects of a file of JSON lines. Raises ValueError, with the number of the line, for anything else.
-
-    An incomplete last line, left by a kill or a full disk, is ignored.
-    """
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield dict(json.loads(line))
-            except (ValueError, TypeError, RecursionError):
-                if line.endswith(b"\n"):
-                    raise ValueError(f"{path} is damaged: line {number} is not a JSON object") from None

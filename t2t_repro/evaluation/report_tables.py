@@ -35,7 +35,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: list[dict[str, Any]]
     note: str = ""
-    curves: list[RunResult] = field(default_factory=list)  # runs whose validation perplexity is plotted
+    results: list[RunResult] = field(default_factory=list)  # the runs of the rows
 
     @property
     def caption(self) -> str:
@@ -125,7 +125,7 @@ def _table2(records: list[Record], results: list[RunResult]) -> Table:
     note = (
         f"{_recipes(rows)} Cost is training time x devices x the paper's sustained rate, for GPUs that have one there."
     )
-    return Table("Table 2: test set, averaged checkpoints", _condition(results), columns, rows, note.strip())
+    return Table("Table 2: test set, averaged checkpoints", _condition(results), columns, rows, note.strip(), results)
 
 
 def _table4(records: list[Record], results: list[RunResult]) -> Table:
@@ -139,7 +139,7 @@ def _table4(records: list[Record], results: list[RunResult]) -> Table:
         Column("difference", "differs", "{:+.2f}"),
         *_RUN_COLUMNS,
     )
-    return Table("Table 4: test set, bracket F1", _condition(results), columns, rows)
+    return Table("Table 4: test set, bracket F1", _condition(results), columns, rows, results=results)
 
 
 def _other_sets(results: list[RunResult]) -> Table:

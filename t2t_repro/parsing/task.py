@@ -39,6 +39,7 @@ class Parsing:
     ctranslate2_note = _CTRANSLATE2_NOTE
     page_hint = "One sentence per line, tokens separated by spaces"
     page_action = "Parse"
+    page_result = "Tree"
 
     def constraint(self, vocabulary: Vocabulary) -> ParseConstraint:
         from t2t_repro.parsing.constrained_decoding import ParseConstraint

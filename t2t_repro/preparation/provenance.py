@@ -10,7 +10,13 @@ from t2t_repro.data.dataset_record import Source, source_sides
 from t2t_repro.preparation.corpora import describe
 from t2t_repro.problem import SPLITS, Problem
 
-_NO_EFFECT = ("description", "source_language", "target_language", "metric")  # fields that do not affect the data
+_NO_EFFECT = (
+    "description",
+    "example",
+    "source_language",
+    "target_language",
+    "metric",
+)  # fields that do not affect the data
 _ONLY_VERIFIED = ("sha256", "versions", "archives")  # parts of a description that only `verify` compares
 
 

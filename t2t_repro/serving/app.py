@@ -62,6 +62,7 @@ class Settings:
     stop_seconds: float = 20.0  # after that: time for requests in progress
     labels: tuple[str, ...] = ()  # aliases of the served version
     access_log: bool = False  # one line per request
+    example: str = ""  # for the page, instead of the problem's
     limits: protocol.Limits = field(default_factory=protocol.Limits)
 
 
@@ -106,7 +107,7 @@ class Server:
     def serve_model(self, model: ServedModel) -> None:
         """Uses `model` for new requests. Requests in progress finish with the previous model."""
         self.model = model
-        self.page = page.render(model, self.name)
+        self.page = page.render(model, self.name, self.settings.example)
 
     def _model_routes(self, path: str) -> list[web.RouteDef]:
         return [

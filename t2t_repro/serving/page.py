@@ -9,9 +9,13 @@ import importlib.resources
 import re
 from typing import Any
 
+from babel import Locale
+
 from t2t_repro.saved_model import DEFAULT_SIGNATURE
 from t2t_repro.serving.model import ServedModel
 
+ALTERNATIVES = 3  # outputs per line, the best one included
+_N_BEST = "translate"  # the signature with the option "n_best"
 _TEMPLATE = (importlib.resources.files(__package__ or "") / "page.html").read_text("utf-8")
 
 
@@ -28,19 +32,47 @@ POLICY = (
 )
 
 
-def render(model: ServedModel, name: str) -> str:
-    """Returns the page for a model: the description from its model card, and the address that receives the text."""
+def render(model: ServedModel, name: str, example: str = "") -> str:
+    """Returns the page for a model: the description from its model card, and the address that receives the text.
+
+    `example` replaces the example of the model's problem. With neither, the page has none.
+    """
     problem: dict[str, Any] = model.card.get("problem", {})
-    signature = model.task.signature
+    signature, alternatives = signature_of(model)
     values = {
         "NAME": name,
         "VERSION": str(model.version),
-        "TITLE": str(problem.get("name", name)),
+        "TITLE": _title(model, problem, name),
         "ABOUT": str(problem.get("description", "")),
         "HINT": model.task.page_hint,
         "ACTION": model.task.page_action,
-        "SIGNATURE": signature if signature in model.signatures else DEFAULT_SIGNATURE,
+        "RESULT": model.task.page_result,
+        "SIGNATURE": signature,
+        "ALTERNATIVES": str(alternatives),
+        "EXAMPLE": example or str(problem.get("example", "")),
         "SOURCE_LANGUAGE": str(problem.get("source_language", "")),
         "TARGET_LANGUAGE": str(problem.get("target_language", "")),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: html.escape(values[match[1]]), _TEMPLATE)
+
+
+def signature_of(model: ServedModel) -> tuple[str, int]:
+    """Returns the signature for the page, and the number of outputs to request per line; 1 if it has no such option.
+
+    Only the best output of a parser is made a tree, so a parser has no alternatives.
+    """
+    best = model.task.signature
+    takes = model.signatures.get(_N_BEST, {}) if best == DEFAULT_SIGNATURE else {}
+    width = takes["beam_size"].default if {"n_best", "beam_size"} <= set(takes) else None
+    number = min(ALTERNATIVES, int(width or 1))
+    if number > 1:
+        return _N_BEST, number
+    return (best if best in model.signatures else DEFAULT_SIGNATURE), 1
+
+
+def _title(model: ServedModel, problem: dict[str, Any], name: str) -> str:
+    """Returns "Translate English to German", as far as the languages are known."""
+    names = Locale("en").languages
+    languages = [str(problem.get(side, "")) for side in ("source_language", "target_language")]
+    known = [str(names.get(code, code)) for code in languages if code]
+    return f"{model.task.page_action} {' to '.join(known) or f'with {name}'}"

@@ -17,6 +17,7 @@ import numpy as np
 from aiohttp import web
 
 from t2t_repro.saved_model import DEFAULT_SIGNATURE, newest_version
+from t2t_repro.serving import page
 from t2t_repro.serving.app import Server, Settings
 from t2t_repro.serving.model import ServedModel
 
@@ -78,11 +79,14 @@ def bound(host: str, port: int) -> list[socket.socket]:
 
 
 def _load(export_dir: str, attention: bool) -> ServedModel:
-    """Loads the newest version and runs it once. The first run optimizes the graph, so that no client waits for it."""
+    """Loads the newest version and runs the default signature and that of the page once.
+
+    The first run of a signature optimizes its graph, so that no client waits for it.
+    """
     model = ServedModel(export_dir, attention)
-    takes = model.signatures[DEFAULT_SIGNATURE].values()
-    inputs = {each.name: np.array([b"1"], object) for each in takes if each.batched}
-    model.run(DEFAULT_SIGNATURE, inputs)
+    for signature in {DEFAULT_SIGNATURE, page.signature_of(model)[0]}:
+        takes = model.signatures[signature].values()
+        model.run(signature, {each.name: np.array([b"1"], object) for each in takes if each.batched})
     return model
 
 

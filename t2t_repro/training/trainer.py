@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from t2t_repro.charts.training_curves import write_curves
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.data import batching, input_pipeline
 from t2t_repro.data.dataset import Dataset
@@ -192,6 +193,7 @@ class Trainer:
             self.checkpoints.must_have_room()
             with closing(self._logger()) as logger:
                 self._train_loop(self.checkpoints, logger, stop)
+            write_curves(self.run, self.report)
         else:
             for _ in self._steps(stop):
                 pass

@@ -28,6 +28,7 @@ class Translation:
     ctranslate2_note = ""
     page_hint = "One sentence per line"
     page_action = "Translate"
+    page_result = "Translation"
 
     def constraint(self, vocabulary: Vocabulary) -> None:
         return None

@@ -41,7 +41,7 @@ def test_initial_page(opened):
     page = opened()
     assert page.texts("#sentence, #translation, #about") == [SENTENCE, SENTENCE.upper(), "made up"]
     assert page.texts("#left button") == [*SENTENCE.split(" "), END_WORD]
-    assert (chosen(page, "views"), chosen(page, "layers")) == (["Encoder"], ["2"])
+    assert (chosen(page, "views"), chosen(page, "layers")) == (["Encoder–decoder"], ["2"])
     assert chosen(page, "heads") == ["1", "2", "3", "4"]
     assert len(page.all("#thumbs button")) == 12 and len(page.all("#thumbs .shown")) == 4
     assert page.ink()[..., 3].any() and page.ink("#thumbs canvas")[..., 3].any()
@@ -74,7 +74,7 @@ def test_pointing_shows_only_one_word(opened):
     word = page.all("#left button")[1]
     page.point_at(word)
     assert page.texts("#left .chosen") == ["Law"]
-    weights = made_up(SENTENCE).views["encoder"].weights[1, 1, 1]
+    weights = made_up(SENTENCE).views["memory"].weights[1, 1, 1]
     first = f"Law attends to {SENTENCE.split(' ')[weights.argmax()]} {weights.max():.2f}, "
     assert page.texts("#readout")[0].startswith(first) and page.texts("#readout")[0].endswith("(layer 2, head 2)")
     ink = page.ink()
@@ -104,15 +104,15 @@ def test_selected_word_stays(opened):
     assert page.texts("#left .chosen") == ["Law"] and "layer 3" in page.texts("#readout")[0]
     page.all("#left button")[1].click()
     assert not page.all("[aria-pressed=true].chosen")
-    page.all("#views label")[1].click()
+    page.all("#views label")[0].click()
     assert not page.all(".chosen")
 
 
 def test_keyboard_only(opened):
     page = opened()
     page.press("TAB")
-    page.press("ARROW_RIGHT")
-    assert chosen(page, "views") == ["Encoder–decoder"]
+    page.press("ARROW_LEFT")
+    assert chosen(page, "views") == ["Encoder"]
     page.press("TAB")
     page.press("ARROW_RIGHT")
     assert chosen(page, "layers") == ["3"]

@@ -163,10 +163,10 @@ def test_page_escapes_text(tmp_path, text):
 def test_focus(tmp_path):
     attention = made_up("The Law , its application")
     first = data_of(page_of(attention, tmp_path))["start"]
-    assert first == {"view": 0, "layer": 1, "heads": [0, 1, 2, 3], "words": []}
-    chosen = Focus("memory", 3, (4, 2), "its")
+    assert first == {"view": 1, "layer": 1, "heads": [0, 1, 2, 3], "words": []}
+    chosen = Focus("encoder", 3, (4, 2), "its")
     assert data_of(page_of(attention, tmp_path, chosen))["start"] == {
-        "view": 1,
+        "view": 0,
         "layer": 2,
         "heads": [1, 3],
         "words": [3],
@@ -205,7 +205,7 @@ def test_figure_draws_each_head_in_its_color(tmp_path):
     path = tmp_path / "figure.png"
     colors = attention_view._colors(4, attention_view._ON_WHITE)
     attention = made_up("The $Law$ , its application")  # "$" is not mathematics here
-    attention.views["encoder"].weights[:] = np.eye(6)  # every line vertical and opaque
+    attention.views["memory"].weights[:] = np.eye(6)  # every line vertical and opaque
     for head in (1, 3):
         attention_view.write_figure(attention, Focus(heads=(head,), word="its"), str(path))
         pixels = (matplotlib.image.imread(path)[..., :3] * 255).round().astype(int).reshape(-1, 3)
@@ -222,6 +222,7 @@ def test_program(program, trained: Run, tmp_path, monkeypatch):
     assert (code, out, err) == (0, "3 rote Katzen\n", "wrote attention.html\n")
     data = data_of((tmp_path / "attention.html").read_text("utf-8"))
     assert (data["target"], data["about"]) == ("3 rote Katzen", "animals, tiny")
+    assert data["views"][data["start"]["view"]]["name"] == "memory"
 
     result = program("t2t-attention", f"--output_dir={trained.directory}", "3 cats")
     assert result == (
@@ -234,6 +235,7 @@ def test_program(program, trained: Run, tmp_path, monkeypatch):
     code, _, err = program("t2t-attention", f"--output_dir={trained.directory}", *files)
     assert (code, err) == (0, "wrote attention.html and figure.png\n")
     data = data_of((tmp_path / "attention.html").read_text("utf-8"))
+    assert data["start"]["view"] == 0  # the figure is of the encoder
     words = data["views"][0]["left"]
     assert "".join(words[n] for n in data["start"]["words"]).strip() == "its"
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")

@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import json
+import os
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from conftest import CHECKOUT
+from helpers import made_runs
+from helpers.made_runs import FILES, WMT
 
-from t2t_repro import scale
-from t2t_repro.evaluation.report_formats import as_html, as_text
+from t2t_repro.evaluation.report_formats import as_text
+from t2t_repro.evaluation.report_page import as_html
 from t2t_repro.evaluation.report_runs import read_runs
 from t2t_repro.evaluation.report_tables import Table, build_tables
 from t2t_repro.problem import Problem
-from t2t_repro.run import Run, TrainingData, TrainingRecord
+from t2t_repro.run import TrainingData
 
-WMT = Problem(name="translate_ende_wmt14", description="", target_language="de")
-FILES = Problem(name="translate_files", description="", vocab_size=6_000)
 ROWS = 20  # of Table 3
 
 
 @pytest.fixture
 def make_run(tmp_path):
     """Returns `make_run("a_h1@tiny")`: a run directory with artificial weights and vocabulary."""
-    vocabulary = tmp_path / "vocabulary"
-    vocabulary.write_bytes(b"words")
-
-    def make(name, problem=FILES, step=None, pairs=29_000, train="train.en", scores=(), folder="runs", seed=1, **more):
-        hparams = scale.scaled(name)
-        directory = str(tmp_path / folder / f"{name}-{seed}")
-        digest = hashlib.sha256(b"words").hexdigest()
-        run = Run(directory, problem, hparams, "DATA", seed, "bfloat16", digest).start(str(vocabulary))
-        data = TrainingData(pairs=pairs, vocab_size=37_000, train=train)
-        step = hparams.train_steps if step is None else step
-        spent = {"target_tokens": 1e6, "flops": 2e15, "seconds": 60.0, "device": "2 cores of a CPU", "replicas": 1}
-        run.note(TrainingRecord(data=data, step=step, **(spent | more)))
-        for split, checkpoints, values in scores:
-            names = [f"ckpt-{step - n}" for n in reversed(range(checkpoints))]
-            run.keep_scores({"split": split, "checkpoints": names, "step": step, "bleu_interval": 0.5} | values)
-        return run
-
-    return make
+    return functools.partial(made_runs.make_run, tmp_path)
 
 
 def read(tmp_path, folder="runs"):
@@ -203,7 +189,7 @@ def test_files(tmp_path, make_run, program):
     texts = {form: Path(path).read_text("utf-8") for form, path in paths.items()}
     [third] = [each for each in json.loads(texts["json"])["tables"] if each["title"].startswith("Table 3")]
     assert row(Table("", "", (), third["rows"]), "c_n2")["bleu"] == 18.5
-    assert texts["html"].count("<svg") == 2  # the curve and the differences
+    assert texts["html"].count("<svg") == 2  # the differences and the curve
     assert not re.search(r"(src|href)=\"(?!#)|@import|url\((?!#)", texts["html"])
     parser = HTMLParser()
     parser.feed(texts["html"])
@@ -228,3 +214,22 @@ def test_user_text_is_escaped(tmp_path, make_run):
 def test_bad_arguments(program, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     assert program("t2t-report", *arguments) == (1, "", f"t2t-report: {message}\n")
+
+
+def test_report_of_one_run_draws_its_curves(tmp_path, make_run, program):
+    run = make_run("multi30k", scores=[("test", 10, {"bleu": 38.0})])
+    Path(run.metrics).write_text('{"step": 10, "loss": 5.0}\n{"step": 20, "loss": 4.0}\n', "utf-8")
+    result = program("t2t-report", run.directory)
+    drawn = [str(Path(run.directory, name)) for name in ("curves.svg", "curves.png")]
+    assert result.code == 0 and result.err.splitlines() == [f"wrote {path}" for path in drawn]
+    assert "Loss" in Path(drawn[0]).read_text("utf-8")
+
+    for path in drawn:
+        os.remove(path)
+    program("t2t-report", str(tmp_path / "runs"))
+    assert not os.path.exists(drawn[0])  # a report on many runs draws in none of them
+
+
+def test_report_of_an_old_run_without_metrics(tmp_path, program):
+    old = shutil.copytree(CHECKOUT / "tests" / "fixtures" / "run", tmp_path / "old")
+    assert program("t2t-report", str(old))[::2] == (0, "")

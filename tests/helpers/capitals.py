@@ -17,6 +17,7 @@ OPTIONS = {
     "beam_size": Input("beam_size", "int32", batched=False, either=True, default=4),
     "alpha": Input("alpha", "float32", batched=False, either=True, default=0.6),
     "extra_length": Input("extra_length", "int32", batched=False, either=True, default=50),
+    "n_best": Input("n_best", "int32", batched=False, either=True, default=1),
     "scalar": Input("scalar", "int32", batched=False, default=1),  # as older exports have options
 }
 
@@ -53,5 +54,10 @@ class Capitals:
             widest = max(map(len, texts))
             each = np.array([[-0.1] * len(text) + [0] * (widest - len(text)) for text in texts], np.float32)
             return {"log_probabilities": each[:, 0], "token_log_probabilities": each}
+        most = int(np.max(inputs.get("n_best", 1), initial=1))
+        if most > 1:  # the same text, the text in small letters, and then nothing
+            found = [[text.upper(), text.upper() + b" ", text.lower(), *[b""] * most][:most] for text in texts]
+            scores = [[-len(text) / 10, -len(text), -len(text) - 0.5, *[-np.inf] * most][:most] for text in texts]
+            return {"outputs": np.array(found, object), "scores": np.array(scores, np.float32)}
         scores = np.array([-len(text) / 10 if text else -np.inf for text in texts], np.float32)
         return {"outputs": np.array([text.upper() for text in texts], object), "scores": scores}

@@ -204,8 +204,8 @@ RUN_FAULTS = Area(
         of_run("invalid JSON in scores.jsonl", text("RUN/scores.jsonl", '{"a"\n{}\n'), "cannot be read",
                 REPORT),
         of_run("a score without its split in scores.jsonl", text("RUN/scores.jsonl", "{}\n"), "cannot be read", REPORT),
-        of_run("invalid JSON in metrics.jsonl", text("RUN/metrics.jsonl", "what\n{}\n"), "is damaged: line 1",
-               (*REPORT, "--html=page.html")),
+        of_run("invalid JSON in metrics.jsonl", text("RUN/metrics.jsonl", "what\n{}\n"), "cannot be read",
+               (*REPORT, "--html=page.html"), leaves=("page.html",)),
         of_run("a report on a folder with a damaged run", cut("RUN/run.json", 99), "cannot be read", REPORT),
     ],
 )  # fmt: skip

@@ -31,7 +31,7 @@ from t2t_repro.cli import text_lines
 from t2t_repro.data.dataset import DATASET, VOCABULARY, Dataset
 from t2t_repro.data.dataset_record import FORMAT
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.evaluation import report_formats, report_runs, report_tables
+from t2t_repro.evaluation import report_formats, report_page, report_runs, report_tables
 from t2t_repro.inference.line_windows import decode_to_file
 from t2t_repro.io import sha256
 from t2t_repro.lines import read_lines
@@ -198,7 +198,7 @@ def run_files(drawn: tuple[list[Any], list[Any], list[Any]]) -> None:
     except REFUSED as error:
         assert run in str(error)
     tables = report_tables.build_tables(report_runs.read_runs(os.path.dirname(run))[0])
-    for form in (report_formats.as_text, report_formats.as_markdown, report_formats.as_json, report_formats.as_html):
+    for form in (report_formats.as_text, report_formats.as_markdown, report_formats.as_json, report_page.as_html):
         form(tables, []).encode("utf-8", "backslashreplace")
 
 

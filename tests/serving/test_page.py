@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,8 +20,11 @@ from aiohttp.test_utils import TestServer  # noqa: E402
 from helpers.capitals import Capitals  # noqa: E402
 
 from t2t_repro.serving.app import Server, Settings  # noqa: E402
+from t2t_repro.serving.page import render  # noqa: E402
+from t2t_repro.task import task_of  # noqa: E402
 
 TestServer.__test__ = False
+EXAMPLE = 'a "quoted" text & more'
 HOSTILE = "<img src=x onerror=\"document.title='run'\"> & more"
 
 
@@ -28,7 +32,8 @@ HOSTILE = "<img src=x onerror=\"document.title='run'\"> & more"
 def address():
     """Returns the address of a server in its own thread."""
     model = Capitals()
-    model.card = {"problem": {"name": "capitals", "description": HOSTILE, "source_language": "en"}}
+    languages = {"source_language": "en", "target_language": "de"}
+    model.card = {"problem": {"name": "capitals", "description": HOSTILE, "example": EXAMPLE} | languages}
     loop = asyncio.new_event_loop()
     server = TestServer(Server(model, "m", Settings()).app)
     thread = threading.Thread(target=loop.run_forever)
@@ -75,12 +80,71 @@ def lines(page: Page) -> list[str]:
 def test_lines_are_translated_and_text_stays_text(page):
     type_and_send(page, f"one line\n\n{HOSTILE}\n")
     assert lines(page) == ["ONE LINE", "", HOSTILE.upper()]
-    assert page.texts("#out small") == ["score -0.800", f"score -{len(HOSTILE) / 10:.3f}"]
-    assert page.texts("h1, p") == ["capitals", HOSTILE] and page.browser.title == "capitals"
+    assert page.texts("#out li > small") == ["score -0.800", f"score -{len(HOSTILE) / 10:.3f}"]
+    title = "Translate English to German"
+    assert page.texts("h1, footer p")[:2] == [title, HOSTILE] and page.browser.title == title
+    assert page.texts("footer p")[1] == "Model m, version 3. Programs send text to v1/models/m:predict."
     assert page.texts("#said")[0].endswith(" seconds") and page.errors() == []
     assert page("performance.getEntriesByType('resource').map((e) => new URL(e.name).pathname)") == [
         "/v1/models/m:predict"
     ]
+
+
+def test_alternatives_are_folded_below_the_best_output(page):
+    """The stand-in's second output differs only in a space, so it is not shown."""
+    type_and_send(page, "One\n\nTwo")
+    assert page.texts("#out summary") == ["1 alternative"] * 2
+    (first, second) = page.all("#out details p")
+    assert not first.is_displayed()
+    page.all("#out summary")[0].click()
+    assert first.is_displayed() and not second.is_displayed()
+    assert page.texts("#out details p") == ["onescore -3.500", "twoscore -3.500"]
+
+
+def test_example_is_sent_by_one_click(page):
+    page.all("#example")[0].click()
+    settled(page)
+    assert lines(page) == [EXAMPLE.upper()] and page("document.getElementById('text').value") == EXAMPLE
+    assert page.errors() == []
+
+
+@pytest.mark.parametrize(
+    ("problem", "given", "title", "shown"),
+    [
+        ({"source_language": "en", "target_language": "de", "example": "x"}, "", "Translate English to German", "x"),
+        ({"source_language": "en", "example": "x"}, "y", "Translate English", "y"),
+        ({}, "", "Translate with NAME", ""),
+        ({"source_language": "xx", "target_language": "<b>"}, "", "Translate xx to &lt;b&gt;", ""),
+    ],
+)
+def test_title_and_example(problem, given, title, shown):
+    model = Capitals()
+    model.card = {"problem": problem}
+    rendered = render(model, "NAME", given)
+    assert f"<h1>{title}</h1>" in rendered and f'id="example" value="{shown}"' in rendered
+
+
+def test_parser_has_no_alternatives():
+    model = Capitals()
+    model.card, model.task = {"problem": {"source_language": "en"}}, task_of("f1")
+    rendered = render(model, "NAME")
+    assert "<h1>Parse English</h1>" in rendered and 'data-alternatives="1"' in rendered
+
+
+def test_narrow_beam_limits_the_alternatives():
+    model = Capitals()
+    for width, wanted in ((1, ("serving_default", 1)), (2, ("translate", 2)), (8, ("translate", 3))):
+        takes = model.signatures["translate"]
+        model.signatures = model.signatures | {
+            "translate": takes | {"beam_size": replace(takes["beam_size"], default=width)}
+        }
+        assert 'data-signature="{}" data-alternatives="{}"'.format(*wanted) in render(model, "NAME")
+
+
+def test_page_without_an_example_has_no_button(browser, tmp_path):
+    (tmp_path / "page.html").write_text(render(Capitals(), "NAME"), "utf-8")
+    browser.get((tmp_path / "page.html").as_uri())
+    assert not Page(browser).all("#example")[0].is_displayed()
 
 
 def test_keyboard_only(page):

@@ -742,7 +742,9 @@ def test_health_and_metrics():
 
 def test_page_is_complete_and_escaped():
     model = Capitals()
-    model.card = {"problem": {"name": "<b>&", "description": '"><script>alert(1)</script>', "source_language": "en"}}
+    model.card = {
+        "problem": {"description": '"><script>alert(1)</script>', "source_language": "en", "target_language": "<b>&"}
+    }
 
     async def ask(client):
         async with client.get("/") as response:
@@ -753,7 +755,11 @@ def test_page_is_complete_and_escaped():
         "default-src 'none'" in headers["Content-Security-Policy"]
         and "unsafe" not in headers["Content-Security-Policy"]
     )
-    assert "<title>&lt;b&gt;&amp;</title>" in text and "<script>alert" not in text and text.count("<script>") == 1
+    assert (
+        "<title>Translate English to &lt;b&gt;&amp;</title>" in text
+        and "<script>alert" not in text
+        and text.count("<script>") == 1
+    )
     assert "{{" not in text and 'data-address="v1/models/m:predict"' in text and 'lang="en"' in text
     assert "http" not in text.replace("http-equiv", "")
 

@@ -1,0 +1,1 @@
+"""Charts: curves and differences as SVG and PNG."""
