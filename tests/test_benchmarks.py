@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +13,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import batches, decode, decode_workload, dry_run, matmul_rate, prepare, scaling, train
+from benchmarks import batches, compare, decode, decode_workload, dry_run, matmul_rate, prepare, scaling, train
 from benchmarks.shapes import SHAPES, update_flops
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PROGRAMS = (
+    "compare",
     "compare_ctranslate2",
     "batches",
     "decode",
@@ -182,3 +186,71 @@ def test_dry_run_and_training_are_measured_in_separate_processes(monkeypatch: py
     for command, kind in zip(commands, ("estimate", "training"), strict=True):
         arguments = dry_run.parser().parse_args(command[3:])
         assert (arguments.kind, arguments.steps) == (kind, 3) and not Path(arguments.output_dir).exists()
+
+
+def checkout(folder: Path) -> Path:
+    """Copies this checkout's library to `folder`."""
+    for name in ("t2t_repro", "problems", "hparams", "bin"):
+        shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(CHECKOUT / "setup.py", folder)
+    return folder
+
+
+def committed(folder: Path) -> None:
+    """Makes `folder` a git repository with one commit of all its files."""
+    author = ["-c", "user.name=tests", "-c", "user.email=tests@example.invalid"]
+    for command in (["init", "--quiet"], ["add", "."], [*author, "commit", "--quiet", "--message=all"]):
+        subprocess.run(["git", "-C", str(folder), *command], check=True)
+
+
+def compared(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs `benchmarks.compare` of the checkout in `folder` with the smallest model."""
+    command = [sys.executable, "-m", "benchmarks.compare", *arguments, "--models=smoke", "--rounds=2", "--updates=1"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def test_compare_measures_a_revision_with_itself(tmp_path: Path) -> None:
+    """Each side runs from a folder of its own, and none of the folders is left."""
+    folder = checkout(tmp_path)
+    shutil.copytree(CHECKOUT / "benchmarks", folder / "benchmarks", ignore=shutil.ignore_patterns("__pycache__"))
+    committed(folder)
+    only = "--only=train smoke float32|decode smoke float32, greedy"
+    result = compared(folder, "HEAD", "HEAD", only)
+    assert result.returncode == 0, result.stderr
+    rows = [line.split("|")[1:-1] for line in result.stdout.splitlines() if "smoke" in line]
+    assert [row[0].strip() for row in rows] == ["train smoke float32", "decode smoke float32, greedy, 32 sentences"]
+    for _, speed, memory in rows:
+        assert 0 < float(speed.split()[0]) and float(memory) == pytest.approx(1, abs=0.3)
+    libraries = dict(re.findall(r"(OLD|NEW) \(HEAD\) is warm, with (\S+)", result.stderr))
+    assert libraries.keys() == {"OLD", "NEW"} and libraries["OLD"] != libraries["NEW"]
+    assert str(CHECKOUT / "t2t_repro") not in libraries.values()
+    assert not any(map(os.path.exists, libraries.values()))
+
+
+def test_compare_reports_a_name_that_the_old_version_lacks(tmp_path: Path) -> None:
+    """Only this side's own library lacks it."""
+    old = checkout(tmp_path)
+    heap = old / "t2t_repro" / "training" / "memory.py"
+    heap.write_text(heap.read_text().replace("def one_heap", "def one_heap_only"))
+    result = compared(CHECKOUT, str(old), ".", "--only=train smoke float32")
+    (line,) = [line for line in result.stderr.splitlines() if "left out" in line]
+    assert line.startswith(f"train smoke float32 is left out: OLD ({old}) lacks a name that this checkout's benchmark")
+    assert "ImportError: cannot import name 'one_heap'" in line
+    assert result.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no-such-name", "."], "expected a git revision of this repository or the path of a checkout. Received: 'no-"),
+        ([".", ".", "--only=beam 5"], "no cell matches 'beam 5'; there are: train small bfloat16, "),
+        ([".", ".", "--models=basic"], "unknown model basic; known: base, small"),
+    ],
+)
+def test_compare_rejects_unknown_names(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["compare", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        compare.main()
+    assert message in capsys.readouterr().err
