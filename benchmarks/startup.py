@@ -1,7 +1,7 @@
 """Time until a program or `t2t_repro.load` has translated one line, relative to `import tensorflow` alone.
 
     python -m benchmarks.startup
-    python -m benchmarks.startup --models=base --runs=my_run --rounds=15
+    python -m benchmarks.startup --models=base --runs=my_run --only=t2t-decoder --rounds=15
 
 Measures complete processes, from start to exit, alternately: one that imports TensorFlow, and for each run one of
 `t2t-decoder` and one that calls `t2t_repro.load`. The runs are those of `--runs`, by default that of the tests, and one
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -87,8 +88,7 @@ def random_run(model: str, folder: str) -> str:
     path, precision = os.path.join(folder, model), "bfloat16" if processor.has_bfloat16() else "float32"
     os.mkdir(path)
     command = [sys.executable, "-m", "benchmarks.workers.random_run", f"--model={model}", f"--weights={path}"]
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
-    subprocess.run([*command, f"--mode={precision}"], cwd=ROOT, env=os.environ | quiet, check=True)
+    subprocess.run([*command, f"--mode={precision}"], cwd=ROOT, check=True)
     return path
 
 
@@ -96,6 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="small,base", help=f"of {', '.join(SHAPES)}; default: %(default)s")
     parser.add_argument("--runs", default=str(FIXTURE), metavar="DIR,...", help="run directories; default: %(default)s")
+    parser.add_argument("--only", default="", metavar="REGEX", help="processes, as the table names them")
     parser.add_argument("--rounds", type=int, default=9, help="default: %(default)s")
     parser.add_argument("--json", help="file for all measurements")
     arguments = parser.parse_args()
@@ -105,7 +106,9 @@ def main() -> None:
     runs = {os.path.relpath(path): os.path.abspath(path) for path in filter(None, arguments.runs.split(","))}
     with tempfile.TemporaryDirectory() as folder:
         runs |= {model: random_run(model, folder) for model in models}
-        times = measure(processes(runs), arguments.rounds)
+        every = processes(runs)
+        chosen = {name: command for name, command in every.items() if name == ALONE or re.search(arguments.only, name)}
+        times = measure(chosen, arguments.rounds)
     print(f"{processor.usable_cores()} cores of {processor.name()}, {arguments.rounds} rounds\n\n{table(times)}")
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(times, indent=1) + "\n", encoding="utf-8")

@@ -13,7 +13,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import batches, compare, decode, decode_workload, dry_run, matmul_rate, prepare, scaling, train
+from benchmarks import (
+    batches,
+    compare,
+    decode,
+    decode_workload,
+    dry_run,
+    matmul_rate,
+    prepare,
+    scaling,
+    startup,
+    train,
+)
 from benchmarks.shapes import SHAPES, update_flops
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -30,6 +41,7 @@ PROGRAMS = (
     "prepare",
     "scaling",
     "serve",
+    "startup",
     "table1",
     "train",
     "trees",
@@ -254,3 +266,27 @@ def test_compare_rejects_unknown_names(
     with pytest.raises(SystemExit, match="2"):
         compare.main()
     assert message in capsys.readouterr().err
+
+
+def test_startup_relates_a_run_with_random_weights_to_the_import() -> None:
+    command = [sys.executable, "-m", "benchmarks.startup", "--models=smoke", "--runs=", "--only=t2t-decoder"]
+    result = subprocess.run([*command, "--rounds=1"], cwd=CHECKOUT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    rows = [line.split("|")[1:-1] for line in result.stdout.splitlines()[-3:] if line]
+    assert [row[0].strip() for row in rows] == ["import tensorflow", "t2t-decoder, smoke"]
+    for _, *ratios, seconds, cpu_seconds in rows:
+        assert all(float(ratio.split()[0]) > 0 for ratio in ratios) and float(seconds) > 0 and float(cpu_seconds) > 0
+
+
+def test_startup_reports_a_process_that_fails(tmp_path: Path) -> None:
+    with pytest.raises(
+        RuntimeError, match=r"t2t_decoder --output_dir=.* ended with 1:\nt2t-decoder: '.*' is not a run"
+    ):
+        startup.timed(startup.processes({"empty": str(tmp_path)})["t2t-decoder, empty"])
+
+
+def test_startup_ratios_are_medians_of_rounds() -> None:
+    times = {startup.ALONE: {"seconds": [1.0, 2.0, 4.0], "cpu_seconds": [1.0, 1.0, 1.0]}}
+    times["t2t-decoder, a"] = {"seconds": [2.0, 2.0, 12.0], "cpu_seconds": [1.5, 1.0, 9.0]}
+    row = startup.table(times).splitlines()[-1]
+    assert row == "| t2t-decoder, a | 2.00 (1.00 to 3.00) | 1.50 (1.00 to 9.00) | 2.00 | 1.50 |"

@@ -10,14 +10,18 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from benchmarks.shapes import Shape
-from benchmarks.train import ROOT
-from benchmarks.workers import protocol
-from benchmarks.workers.decode_weights import made_model
-from t2t_repro.data.vocabulary import model_proto
-from t2t_repro.io import sha256
-from t2t_repro.run import Run
-from t2t_repro.training.checkpoints import Checkpoints
+from t2t_repro.cli.launcher import load_tensorflow
+
+load_tensorflow()
+
+from benchmarks.shapes import Shape  # noqa: E402
+from benchmarks.train import ROOT  # noqa: E402
+from benchmarks.workers import protocol  # noqa: E402
+from benchmarks.workers.decode_weights import made_model  # noqa: E402
+from t2t_repro.data.vocabulary import model_proto  # noqa: E402
+from t2t_repro.io import sha256  # noqa: E402
+from t2t_repro.run import Run  # noqa: E402
+from t2t_repro.training.checkpoints import Checkpoints  # noqa: E402
 
 EXTRA_LENGTH = 10  # a translation takes a few steps, like one of a trained model: random weights rarely end one
 

@@ -272,7 +272,7 @@ def load_weights(run: Run, model: tf.Module, average: int = 1) -> list[str]:
         names = ", ".join(map(os.path.basename, chosen))
         raise ValueError(f"{names} in {run.checkpoints!r} are checkpoints of different runs; keep those of one")
     if len(chosen) == 1:
-        _read(path, model)
+        _read(chosen[0], model)
         return chosen
     sums = [np.zeros(variable.shape, np.float64) for variable in variables]
     for path in chosen:
