@@ -4,6 +4,8 @@
     python -m benchmarks.train            # tokens/s, memory, share of the machine's matrix-product rate
     python -m benchmarks.matmul_rate             # only that rate
     python -m benchmarks.pipeline         # waiting for data, padding
+    python -m benchmarks.startup          # one line through a program, over `import tensorflow`
+    python -m benchmarks.compare OLD NEW  # two versions of this package: what a change costs
     python -m benchmarks.kills            # no comparison: kills training 50 times and checks the result
 
 All run in the root of the checkout, with the Python that this package is installed for.

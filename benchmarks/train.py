@@ -72,20 +72,23 @@ PRODUCTS = [Contestant("products", "bfloat16"), Contestant("products", "float32"
 class Worker:
     """A contestant's process, warm when made. See `benchmarks.workers.protocol`."""
 
-    def __init__(self, contestant: Any, python: Path, arguments: Sequence[str]):
-        """Starts `contestant`, which has a module of `benchmarks.workers`, a mode, and a title, its `str`."""
+    def __init__(self, contestant: Any, python: Path, arguments: Sequence[str], cwd: Path = ROOT):
+        """Starts `contestant`, which has a module of `benchmarks.workers`, a mode, and a title, its `str`, in `cwd`.
+
+        `ready` is its first message.
+        """
         self.contestant, self.log = contestant, tempfile.TemporaryFile("w+")  # noqa: SIM115
         quiet = {"PYTHONWARNINGS": "ignore", "TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
         self.process = subprocess.Popen(
             [str(python), "-m", f"benchmarks.workers.{contestant.worker}", *arguments, f"--mode={contestant.mode}"],
-            cwd=ROOT,
+            cwd=cwd,
             env=os.environ | quiet,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
         )
-        self._answer()
+        self.ready: dict[str, Any] = self._answer()
 
     def run(self, indices: Sequence[int]) -> dict[str, float]:
         return self._ask(" ".join(["go", *map(str, indices)]))

@@ -99,11 +99,13 @@ def decode() -> None:
         common_flags.must_be_writable("decode_to_file", FLAGS.decode_to_file)
     items, total = (iter(()), 0) if FLAGS.decode_interactive else _input()
     launcher.load_tensorflow()
+    from t2t_repro.inference.graph_options import optimize_once
     from t2t_repro.inference.line_windows import decode_to_file, decode_to_stream
     from t2t_repro.inference.parallel import set_threads
     from t2t_repro.inference.translator import Translator
 
     set_threads(FLAGS.threads_per_batch)
+    optimize_once()
     launcher.report_average(runs, FLAGS.average_checkpoints)
     translator = Translator.from_runs(FLAGS.output_dir, FLAGS.average_checkpoints, FLAGS.int8, FLAGS.precision)
     decoder = task.decoder(translator, FLAGS.well_formed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import batches, decode, decode_workload, dry_run, matmul_rate, pictures, prepare, scaling, train
+from benchmarks import (
+    batches,
+    compare,
+    decode,
+    decode_workload,
+    dry_run,
+    matmul_rate,
+    pictures,
+    prepare,
+    scaling,
+    startup,
+    train,
+)
 from benchmarks.shapes import SHAPES, update_flops
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -206,3 +220,95 @@ def test_tables_of_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [pictures.number(cell) for cell in table[0].values()] == [1000, -2, 0.5]
     with pytest.raises(ValueError, match="has no table with the columns x"):
         pictures.table_with("page.md", "x")
+
+
+def checkout(folder: Path) -> Path:
+    """Copies this checkout's library to `folder`."""
+    for name in ("t2t_repro", "problems", "hparams", "bin"):
+        shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(CHECKOUT / "setup.py", folder)
+    return folder
+
+
+def committed(folder: Path) -> None:
+    """Makes `folder` a git repository with one commit of all its files."""
+    author = ["-c", "user.name=tests", "-c", "user.email=tests@example.invalid"]
+    for command in (["init", "--quiet"], ["add", "."], [*author, "commit", "--quiet", "--message=all"]):
+        subprocess.run(["git", "-C", str(folder), *command], check=True)
+
+
+def compared(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs `benchmarks.compare` of the checkout in `folder` with the smallest model."""
+    command = [sys.executable, "-m", "benchmarks.compare", *arguments, "--models=smoke", "--rounds=2", "--updates=1"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def test_compare_measures_a_revision_with_itself(tmp_path: Path) -> None:
+    """Each side runs from a folder of its own, and none of the folders is left."""
+    folder = checkout(tmp_path)
+    shutil.copytree(CHECKOUT / "benchmarks", folder / "benchmarks", ignore=shutil.ignore_patterns("__pycache__"))
+    committed(folder)
+    only = "--only=train smoke float32|decode smoke float32, greedy"
+    result = compared(folder, "HEAD", "HEAD", only)
+    assert result.returncode == 0, result.stderr
+    rows = [line.split("|")[1:-1] for line in result.stdout.splitlines() if "smoke" in line]
+    assert [row[0].strip() for row in rows] == ["train smoke float32", "decode smoke float32, greedy, 32 sentences"]
+    for _, speed, memory in rows:
+        assert 0 < float(speed.split()[0]) and float(memory) == pytest.approx(1, abs=0.3)
+    libraries = dict(re.findall(r"(OLD|NEW) \(HEAD\) is warm, with (\S+)", result.stderr))
+    assert libraries.keys() == {"OLD", "NEW"} and libraries["OLD"] != libraries["NEW"]
+    assert str(CHECKOUT / "t2t_repro") not in libraries.values()
+    assert not any(map(os.path.exists, libraries.values()))
+
+
+def test_compare_reports_a_name_that_the_old_version_lacks(tmp_path: Path) -> None:
+    """Only this side's own library lacks it."""
+    old = checkout(tmp_path)
+    heap = old / "t2t_repro" / "training" / "memory.py"
+    heap.write_text(heap.read_text().replace("def one_heap", "def one_heap_only"))
+    result = compared(CHECKOUT, str(old), ".", "--only=train smoke float32")
+    (line,) = [line for line in result.stderr.splitlines() if "left out" in line]
+    assert line.startswith(f"train smoke float32 is left out: OLD ({old}) lacks a name that this checkout's benchmark")
+    assert "ImportError: cannot import name 'one_heap'" in line
+    assert result.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no-such-name", "."], "expected a git revision of this repository or the path of a checkout. Received: 'no-"),
+        ([".", ".", "--only=beam 5"], "no cell matches 'beam 5'; there are: train small bfloat16, "),
+        ([".", ".", "--models=basic"], "unknown model basic; known: base, small"),
+    ],
+)
+def test_compare_rejects_unknown_names(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["compare", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        compare.main()
+    assert message in capsys.readouterr().err
+
+
+def test_startup_relates_a_run_with_random_weights_to_the_import() -> None:
+    command = [sys.executable, "-m", "benchmarks.startup", "--models=smoke", "--runs=", "--only=t2t-decoder"]
+    result = subprocess.run([*command, "--rounds=1"], cwd=CHECKOUT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    rows = [line.split("|")[1:-1] for line in result.stdout.splitlines()[-3:] if line]
+    assert [row[0].strip() for row in rows] == ["import tensorflow", "t2t-decoder, smoke"]
+    for _, *ratios, seconds, cpu_seconds in rows:
+        assert all(float(ratio.split()[0]) > 0 for ratio in ratios) and float(seconds) > 0 and float(cpu_seconds) > 0
+
+
+def test_startup_reports_a_process_that_fails(tmp_path: Path) -> None:
+    with pytest.raises(
+        RuntimeError, match=r"t2t_decoder --output_dir=.* ended with 1:\nt2t-decoder: '.*' is not a run"
+    ):
+        startup.timed(startup.processes({"empty": str(tmp_path)})["t2t-decoder, empty"])
+
+
+def test_startup_ratios_are_medians_of_rounds() -> None:
+    times = {startup.ALONE: {"seconds": [1.0, 2.0, 4.0], "cpu_seconds": [1.0, 1.0, 1.0]}}
+    times["t2t-decoder, a"] = {"seconds": [2.0, 2.0, 12.0], "cpu_seconds": [1.5, 1.0, 9.0]}
+    row = startup.table(times).splitlines()[-1]
+    assert row == "| t2t-decoder, a | 2.00 (1.00 to 3.00) | 1.50 (1.00 to 9.00) | 2.00 | 1.50 |"

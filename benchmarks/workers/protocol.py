@@ -1,6 +1,7 @@
 """The protocol between a contestant and `benchmarks.train` or `.decode`: lines on standard input and output.
 
-worker:     {"ready": true}                          every step was run once, the model is warm
+worker:     {"ready": true,                          every step was run once, the model is warm
+             "library": "/checkout/t2t_repro"}       the folder of this package, if the worker uses it
 conductor:  go 3 4 5                                 indices of steps
 worker:     {"seconds": 3.2, "loss": 10.4}           for all of them; the loss is the last one's, a token
 conductor:  end
@@ -59,7 +60,7 @@ def serve(update: Callable[[int], float], updates: Sequence[object], imported_by
     imported = resident_bytes() if imported_bytes is None else imported_bytes
     for number in range(len(updates)):
         _finite(update(number))
-    _say(ready=True)
+    _say(ready=True, library=_library())
     for line in sys.stdin:
         word, *indices = line.split()
         if word == "end":
@@ -75,6 +76,11 @@ def serve(update: Callable[[int], float], updates: Sequence[object], imported_by
 def resident_bytes() -> int:
     """Returns the resident memory of this process."""
     return _bytes("VmRSS")
+
+
+def _library() -> str | None:
+    package = sys.modules.get("t2t_repro")
+    return os.path.dirname(os.path.abspath(str(package.__file__))) if package else None
 
 
 def _bytes(what: str) -> int:

@@ -18,6 +18,7 @@ from t2t_repro.inference.decoding_loop import NEG_INF, Constraint, Hypotheses
 from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
 from t2t_repro.inference.line_windows import Advance, Report
 from t2t_repro.inference.sampling import draws, sample
+from t2t_repro.model.kernels import unset_weights
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.token_ids import PAD
@@ -89,10 +90,11 @@ class Translator:
         vocabulary = Vocabulary(runs[0].vocabulary)
         chosen = [resolve(precision, run.precision) for run in runs]
         allow_tf32(set(chosen) == {"tf32"})
-        models = [
-            Transformer(vocabulary.size, run.hparams, dtype=POLICIES[its_own])
-            for run, its_own in zip(runs, chosen, strict=True)
-        ]
+        with unset_weights():  # the checkpoint has them all
+            models = [
+                Transformer(vocabulary.size, run.hparams, dtype=POLICIES[its_own])
+                for run, its_own in zip(runs, chosen, strict=True)
+            ]
         for run, model in zip(runs, models, strict=True):
             load_weights(run, model, average_checkpoints)
         constraint = runs[0].problem.task.constraint(vocabulary)

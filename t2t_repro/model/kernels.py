@@ -17,6 +17,8 @@ Measured gains, for base in bfloat16 on two CPU cores (AMD EPYC, AVX512-BF16) un
 | decoding: W_Q, W_K, W_V joined, rows flat, `joined_products` | 1.14 for one sentence (float32)                     |
 | decoding: heads move as integers, `swapped_as_integers`      | a third of the time of a transposition, which took  |
 |                                                              |   30% of all operations' time for one sentence      |
+| loading a run: `unset_weights`                               | the model is made in 0.26 s instead of 0.83 (Intel  |
+|                                                              |   Xeon, AMX-BF16)                                   |
 """
 
 from __future__ import annotations
@@ -36,6 +38,31 @@ from t2t_repro.model.random_masks import keep_mask
 Linear = Callable[[Any], Any]  # x [T, I] to x W + b [T, O]
 
 EPSILON = 1e-6  # of layer normalization; tensor2tensor's value, as the paper has none
+
+
+# Weights.
+
+
+_UNSET: ContextVar[bool] = ContextVar("unset", default=False)
+
+
+@contextlib.contextmanager
+def unset_weights() -> Iterator[None]:
+    """Leaves the values of weights created in the context undefined, for a caller that assigns every weight."""
+    token = _UNSET.set(True)
+    try:
+        yield
+    finally:
+        _UNSET.reset(token)
+
+
+def initializer(initial: Any) -> Any:
+    """Returns the Keras initializer `initial`, or inside `unset_weights` one that only reserves memory."""
+    return _reserved if _UNSET.get() else initial
+
+
+def _reserved(shape: Any, dtype: Any) -> Any:
+    return tf.raw_ops.Empty(shape=shape, dtype=dtype, init=False)
 
 
 # Dtypes.

@@ -30,7 +30,7 @@ class Layer(keras.layers.Layer):
         self.built = True  # the sizes are known, so the weights are created in the constructor
 
     def weight(self, name: str, shape: tuple[int, ...], initializer: Any = "glorot_uniform") -> Any:
-        return self.add_weight(shape=shape, initializer=initializer, name=name, autocast=False)
+        return self.add_weight(shape=shape, initializer=kernels.initializer(initializer), name=name, autocast=False)
 
 
 class Dropout(Layer):

@@ -100,7 +100,7 @@ class Transformer(keras.Model):
         self.vocab_size = vocab_size
         self.embedding = self.add_weight(
             shape=(vocab_size, h.d_model),
-            initializer=keras.initializers.RandomNormal(stddev=h.d_model**-0.5),
+            initializer=kernels.initializer(keras.initializers.RandomNormal(stddev=h.d_model**-0.5)),
             name="embedding",
             autocast=False,
         )
@@ -198,9 +198,8 @@ class Transformer(keras.Model):
 
     def _position_table(self, name: str) -> Any:
         shape = (self.hparams.max_positions, self.hparams.d_model)
-        return self.add_weight(
-            shape=shape, initializer=keras.initializers.RandomNormal(stddev=0.02), name=name, autocast=False
-        )
+        initializer = kernels.initializer(keras.initializers.RandomNormal(stddev=0.02))
+        return self.add_weight(shape=shape, initializer=initializer, name=name, autocast=False)
 
 
 def _multi_head_attention(hparams: HParams, site: str, dtype: Any) -> MultiHeadAttention:

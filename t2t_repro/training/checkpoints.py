@@ -261,17 +261,25 @@ def load_weights(run: Run, model: tf.Module, average: int = 1) -> list[str]:
     if len(fingerprints - {None}) > 1:
         names = ", ".join(map(os.path.basename, chosen))
         raise ValueError(f"{names} in {run.checkpoints!r} are checkpoints of different runs; keep those of one")
+    if len(chosen) == 1:
+        _read(chosen[0], model)
+        return chosen
     sums = [np.zeros(variable.shape, np.float64) for variable in variables]
     for path in chosen:
-        with _named(path):
-            status = tf.train.Checkpoint(model=model).read(path)
-        status.expect_partial()
-        status.assert_existing_objects_matched()
+        _read(path, model)
         for total, variable in zip(sums, variables, strict=True):
             total += variable.numpy()
     for total, variable in zip(sums, variables, strict=True):
         variable.assign((total / len(chosen)).astype(np.float32))
     return chosen
+
+
+def _read(path: str, model: tf.Module) -> None:
+    """Loads the weights of a checkpoint into `model`. Raises ValueError if it is damaged."""
+    with _named(path):
+        status = tf.train.Checkpoint(model=model).read(path)
+    status.expect_partial()
+    status.assert_existing_objects_matched()
 
 
 @contextmanager

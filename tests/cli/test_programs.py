@@ -317,6 +317,14 @@ def test_tensorflow_loads_without_its_chatter(tmp_path):
     assert errors(source).startswith("I0000 oneDNN custom operations are on\nTraceback")
 
 
+def test_modules_of_tensorflow_are_not_searched_for_garbage():
+    """Collection stays enabled, or disabled, as it was."""
+    for before in ("enable", "disable"):
+        source = f"import gc; gc.{before}(); from t2t_repro.cli.launcher import load_tensorflow as load; load()"
+        done = in_a_process("-c", f"{source}; print(gc.get_freeze_count() > 100_000, gc.isenabled())")
+        assert done.stdout == f"True {before == 'enable'}\n", done.stderr
+
+
 def test_tensorflow_loads_without_matplotlib():
     """Matplotlib can still be imported afterwards."""
     source = "import sys; from t2t_repro.cli.launcher import load_tensorflow as load; load(); import keras.layers"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 from helpers.tiny_model import PROBLEM, SMALL, random_model, train_pairs
@@ -38,6 +39,23 @@ def runs(tmp_path_factory) -> list[str]:
 @pytest.fixture(scope="module")
 def exported(runs, tmp_path_factory) -> str:
     return export(runs[0], str(tmp_path_factory.mktemp("exported")))
+
+
+@pytest.mark.parametrize("kind", ["run", "ensemble"])
+def test_every_weight_is_that_of_the_checkpoint(runs, kind, monkeypatch):
+    """Loading computes no initial values, so none can be left."""
+
+    def computed(*args, **options):
+        raise AssertionError("an initial value is computed")
+
+    for name in ("RandomNormal", "GlorotUniform", "Zeros", "Ones"):
+        monkeypatch.setattr(getattr(keras.initializers, name), "__call__", computed)
+    loaded = t2t_repro.load(runs[0] if kind == "run" else runs)
+    monkeypatch.undo()
+    for seed, model in enumerate(loaded.ensemble.models, start=1):
+        truth = random_model(PROBLEM.vocab_size, seed=seed)
+        for found, expected in zip(model.trainable_weights, truth.trainable_weights, strict=True):
+            np.testing.assert_array_equal(found, expected)
 
 
 def test_ensemble_averages_probabilities(runs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,6 +16,7 @@ from helpers.tiny_model import SMALL, random_ids, random_model, seed
 from t2t_repro.model import kernels
 from t2t_repro.model.attention import mask_bias
 from t2t_repro.model.random_masks import keep_mask
+from t2t_repro.model.transformer import Transformer
 
 pytestmark = pytest.mark.numeric
 
@@ -118,6 +120,24 @@ def test_prepared_products_replace_their_weights_in_the_context():
     np.testing.assert_allclose(inside[0], 2 * (x.numpy() @ prepared), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(inside[1], x.numpy() @ other, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(kernels.linear(x, prepared), x.numpy() @ prepared, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("positions", ["sinusoid", "learned"])
+def test_unset_weights_compute_no_initial_values(monkeypatch, positions):
+    """Their shapes and dtypes are those of other weights. Weights created after the context have initial values."""
+    truth = random_model(positions=positions)
+
+    def computed(*args: Any, **options: Any) -> Any:
+        raise AssertionError("an initial value is computed")
+
+    with monkeypatch.context() as patched:
+        for name in ("RandomNormal", "GlorotUniform", "Zeros", "Ones"):
+            patched.setattr(getattr(keras.initializers, name), "__call__", computed)
+        with kernels.unset_weights():
+            found = Transformer(11, truth.hparams)
+    described = [[(weight.path, weight.shape, weight.dtype) for weight in each.weights] for each in (truth, found)]
+    assert [each[1:] for each in described[0]] == [each[1:] for each in described[1]]
+    assert np.all(Transformer(11, truth.hparams).encoder_layers[0].feed_forward_norm.norm.gain == 1)
 
 
 def test_prepared_products_belong_to_one_thread():
