@@ -19,6 +19,11 @@ _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
 # and the process aborts.
 _WITHOUT_AVX512 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2"}
 _WITHOUT_BFLOAT16 = _WITHOUT_AVX512 | {"AVX512_CORE", "AVX512_CORE_VNNI"}
+# By precision: the feature with which TensorFlow 2.21.0 calls oneDNN, and the limits under which that ends the process.
+_CRASHES = {
+    "bfloat16": ("avx512f", _WITHOUT_AVX512),
+    "float16": ("avx512_fp16", _WITHOUT_BFLOAT16 | {"AVX512_CORE_BF16"}),
+}
 
 
 def name() -> str:
@@ -53,9 +58,14 @@ def has_bfloat16() -> bool:
     return not _BFLOAT16.isdisjoint(features()) and onednn_limit() not in _WITHOUT_BFLOAT16
 
 
-def bfloat16_fault() -> str:
-    """Returns why TensorFlow's products in bfloat16 would end the process on this processor; "" if they would not."""
-    if "avx512f" not in features() or onednn_is_off() or onednn_limit() not in _WITHOUT_AVX512:
+def precision_fault(precision: str) -> str:
+    """Returns why TensorFlow's products in `precision` would end the process on this processor; "" if they would not.
+
+    TensorFlow passes products in bfloat16 and float16 to oneDNN if the processor has the instructions, also if oneDNN
+    is limited to others. oneDNN then ends the process.
+    """
+    feature, without = _CRASHES.get(precision, ("", set()))
+    if feature not in features() or onednn_is_off() or onednn_limit() not in without:
         return ""
     return f"oneDNN has no products in it under ONEDNN_MAX_CPU_ISA={onednn_limit()}"
 

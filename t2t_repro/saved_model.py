@@ -101,9 +101,9 @@ class SavedModel:
     def _choose_precision(self) -> None:
         import tensorflow as tf
 
-        precision = self.card.get("precision")
-        fault = "" if tf.config.list_physical_devices("GPU") else processor.bfloat16_fault()
-        if precision == "bfloat16" and fault:
-            raise ValueError(f"{self.path} computes in bfloat16, and {fault}; export the run in float32")
+        precision = str(self.card.get("precision"))
+        fault = "" if tf.config.list_physical_devices("GPU") else processor.precision_fault(precision)
+        if fault:
+            raise ValueError(f"{self.path} computes in {precision}, and {fault}; export the run in float32")
         # in the entire process; TensorFlow's default is to multiply float32 in TF32 on GPUs that support it
         tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")

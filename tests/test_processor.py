@@ -104,7 +104,25 @@ def test_bfloat16_is_rejected_if_onednn_would_abort(monkeypatch, features, limit
     monkeypatch.setattr(processor, "features", lambda: features)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", onednn)
-    assert processor.bfloat16_fault() == fault
+    assert processor.precision_fault("bfloat16") == fault
+    assert not processor.precision_fault("float32")
+
+
+@pytest.mark.parametrize(
+    ("features", "limit", "aborts"),
+    [
+        (("avx512f", "avx512_fp16"), "AVX2", True),
+        (("avx512f", "avx512_fp16"), "AVX512_CORE_BF16", True),
+        (("avx512f", "avx512_fp16"), "AVX512_CORE_FP16", False),
+        (("avx512f", "avx512_fp16"), "", False),
+        (("avx512f", "avx512_bf16"), "AVX2", False),
+    ],
+)
+def test_float16_is_rejected_if_onednn_would_abort(monkeypatch, features, limit, aborts):
+    monkeypatch.setattr(processor, "features", lambda: features)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
+    assert bool(processor.precision_fault("float16")) == aborts
 
 
 def test_name_and_features_are_of_this_processor():

@@ -102,9 +102,9 @@ def native_precision() -> tuple[str, str]:
     return "bfloat16", "the processor has products in bfloat16"
 
 
-def bfloat16_fault() -> str:
-    """Returns why a product in bfloat16 would end the process here; "" if it would not."""
-    return "" if gpus() else processor.bfloat16_fault()
+def precision_fault(precision: str) -> str:
+    """Returns why a product in `precision` would end the process here; "" if it would not."""
+    return "" if gpus() else processor.precision_fault(precision)
 
 
 def product_fault(precision: str) -> str:

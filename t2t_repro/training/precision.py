@@ -48,8 +48,8 @@ def resolve(precision: str, of_run: str | None = None) -> str:
                 f"Received: {'no GPU' if least is None else least}; take 'float32'"
             )
     chosen = precision if precision != "auto" else of_run or hardware.native_precision()[0]
-    if chosen == "bfloat16" and (fault := hardware.bfloat16_fault()):
-        raise ValueError(f"precision 'bfloat16' cannot be computed here: {fault}; take 'float32', or lift that limit")
+    if fault := hardware.precision_fault(chosen):
+        raise ValueError(f"precision {chosen!r} cannot be computed here: {fault}; take 'float32', or lift that limit")
     return chosen
 
 

@@ -44,10 +44,11 @@ class Configuration(NamedTuple):
 
     instruction_set: str  # the highest that oneDNN may use
     onednn: bool  # whether TensorFlow's operations are oneDNN's; else they are Eigen's
-    bfloat16: bool = True  # whether the tests of it are run
+    without: tuple[str, ...] = ()  # the narrow dtypes whose tests are not run
 
     def __str__(self) -> str:
-        return f"{self.instruction_set} {'oneDNN' if self.onednn else 'Eigen'}{'' if self.bfloat16 else ' no bfloat16'}"
+        lacks = "".join(f" no {dtype}" for dtype in self.without)
+        return f"{self.instruction_set} {'oneDNN' if self.onednn else 'Eigen'}{lacks}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -91,11 +92,17 @@ def instruction_sets(flags: set[str]) -> list[str]:
 def configurations(sets: list[str], native_onednn: bool) -> list[Configuration]:
     """Returns what a processor with these sets can imitate: all but what it computes with by itself.
 
-    TensorFlow leaves bfloat16 to oneDNN if the processor has AVX-512, whatever oneDNN is limited to, and oneDNN without
-    AVX-512 ends the process. No real processor does that: on one without AVX-512 bfloat16 is left to Eigen.
+    TensorFlow leaves bfloat16 to oneDNN if the processor has AVX-512, and float16 if it has AVX512-FP16, whatever
+    oneDNN is limited to; oneDNN without these instructions ends the process. No real processor does that: on one
+    without them, TensorFlow uses Eigen.
     """
-    wide = "AVX512_CORE" in sets
-    everything = [Configuration(name, True, bfloat16=name.startswith("AVX512") or not wide) for name in sets]
+
+    def without(name: str) -> tuple[str, ...]:
+        higher = sets[sets.index(name) + 1 :]
+        first = {"bfloat16": "AVX512_CORE", "float16": "AVX512_CORE_FP16"}
+        return tuple(dtype for dtype, needed in first.items() if needed in higher)
+
+    everything = [Configuration(name, True, without(name)) for name in sets]
     everything.insert(0, Configuration(sets[0], False))
     return [each for each in everything if each != Configuration(sets[-1], native_onednn)]
 
@@ -143,7 +150,13 @@ def probe(changes: Mapping[str, str]) -> Report:
 
 
 def run_tests(configuration: Configuration, arguments: Iterable[str]) -> Result:
-    selection = NUMERIC if configuration.bfloat16 else (*NUMERIC, "-k", "not bfloat16")
+    chosen = {  # by name or marker; "float16" is also found in bfloat16
+        (): [],
+        ("bfloat16",): ["-k", "not bfloat16"],
+        ("float16",): ["-k", "not float16 or bfloat16"],
+        ("bfloat16", "float16"): ["-k", "not float16"],
+    }
+    selection = (*NUMERIC, *chosen[configuration.without])
     argv = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *selection, *arguments]
     start = time.monotonic()
     done = subprocess.run(

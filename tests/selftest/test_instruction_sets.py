@@ -43,6 +43,11 @@ def test_instruction_sets_follow_from_the_flags(flags, expected):
             True,
             ["AVX2 Eigen", "AVX2 oneDNN no bfloat16", "AVX512_CORE oneDNN", "AVX512_CORE_VNNI oneDNN"],
         ),
+        (
+            ["AVX2", "AVX512_CORE", "AVX512_CORE_FP16"],
+            True,
+            ["AVX2 Eigen", "AVX2 oneDNN no bfloat16 no float16", "AVX512_CORE oneDNN no float16"],
+        ),
     ],
 )
 def test_configurations_exclude_the_native_one(sets, native_onednn, expected):

@@ -116,7 +116,7 @@ def narrow(trained, tmp_path_factory):
 
 
 @pytest.mark.numeric
-def test_runs_are_scored_in_another_precision(trained, narrow):
+def test_runs_are_scored_in_bfloat16_or_float32(trained, narrow):
     wide, narrow_scores = (t2t_repro.load(run).score(PAIRS) for run in (trained.directory, narrow))
     assert wide != narrow_scores
     assert t2t_repro.load(narrow, precision="float32").score(PAIRS) == wide

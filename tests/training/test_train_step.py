@@ -248,6 +248,7 @@ def test_float16_with_a_scaled_loss(trained, shards, replicas):
     assert np.vdot(a, b) > 0.95 * np.linalg.norm(a) * np.linalg.norm(b)
 
 
+@pytest.mark.float16
 def test_an_overflow_halves_the_scale(shards):
     """If float16 overflows, steps are skipped and no weight moves until the scale fits; then training continues."""
     half = Trainer(shards, 1, dtype="mixed_float16")
