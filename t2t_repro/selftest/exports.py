@@ -17,10 +17,13 @@ Translations = list[list[tuple[str, float]]]  # for each text its translations w
 
 
 def write(folder: str) -> Translations:
-    """Exports the run in `folder`, and returns the translations of the run itself."""
+    """Exports the run in `folder`, and returns the translations of the run itself.
+
+    Both compute in float32: in a narrower precision, another order of summation may change a translation.
+    """
     output_dir = os.path.join(folder, "run")
-    export(output_dir, os.path.join(folder, "export"))
-    return Translator.from_run(output_dir).n_best(TEXTS, N_BEST)
+    export(output_dir, os.path.join(folder, "export"), precision="float32")
+    return Translator.from_run(output_dir, precision="float32").n_best(TEXTS, N_BEST)
 
 
 def compare(folder: str, expected: Translations) -> dict[str, str]:
