@@ -51,11 +51,8 @@ _UNSET: ContextVar[bool] = ContextVar("unset", default=False)
 @contextlib.contextmanager
 def unset_weights() -> Iterator[None]:
     """Leaves the values of weights created in the context undefined, for a caller that assigns every weight."""
-    token = _UNSET.set(True)
-    try:
+    with _set(_UNSET, True):
         yield
-    finally:
-        _UNSET.reset(token)
 
 
 def initializer(initial: Any) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro import processor
-from t2t_repro.model.kernels import Linear, narrow_linear
+from t2t_repro.model.kernels import Linear
 
 AttrValue = tf.compat.v1.AttrValue
 
@@ -35,7 +35,6 @@ def packed_linear(weight_IO: Any, bias_O: Any = None, result: Any = None, *, dty
 
     The weights must not change during the life of the graph. Requires `can_pack(dtype)`.
     """
-    plain = narrow_linear(weight_IO, bias_O, dtype=dtype)
     weight_IO = tf.cast(tf.convert_to_tensor(weight_IO), dtype)
     outputs = weight_IO.shape[1]
     # without a bias the kernel ends the process
@@ -44,7 +43,7 @@ def packed_linear(weight_IO: Any, bias_O: Any = None, result: Any = None, *, dty
     def apply(x_TI: tf.Tensor) -> tf.Tensor:
         packed = functools.partial(_packed_matmul, x_TI, weight_IO, bias_O)
         if x_TI.dtype == tf.float32:
-            y_TO = tf.cond(tf.shape(x_TI)[0] <= FEW_ROWS, packed, lambda: plain(x_TI))
+            y_TO = tf.cond(tf.shape(x_TI)[0] <= FEW_ROWS, packed, lambda: tf.matmul(x_TI, weight_IO) + bias_O)
         else:
             y_TO = packed()
         return tf.cast(y_TO, result or dtype)
