@@ -5,6 +5,9 @@ r"""t2t-datagen: learns the vocabulary of a problem and encodes its text.
       --train_source=train.en --train_target=train.de
   t2t-datagen --problem=translate_files --data_dir=data --verify
 
+--vocabulary_from=RUN encodes the text with the vocabulary of a run, so that
+t2t-trainer --init_from=RUN can train on it. Every Unicode text can be encoded.
+
 Run the same command again to continue after a stop. Downloaded archives go to
 downloads/ in --data_dir; you may remove them when the data is prepared.
 t2t-trainer prepares missing data itself.
@@ -13,14 +16,19 @@ t2t-trainer prepares missing data itself.
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from absl import flags
 
 from t2t_repro.cli import common_flags, launcher
+from t2t_repro.run import Run
 
 FLAGS = flags.FlagValues()
 common_flags.problem_flags(FLAGS)
 flags.DEFINE_string("data_dir", None, "directory of the prepared data", flag_values=FLAGS)
+flags.DEFINE_string(
+    "vocabulary_from", None, "RUN: encode with the vocabulary of this run, instead of learning one", flag_values=FLAGS
+)
 flags.DEFINE_boolean("verify", False, "read all prepared files and compare their SHA-256", flag_values=FLAGS)
 flags.DEFINE_string(
     "beam", None, "FLAGS: encode and shuffle with Apache Beam, run with these flags of Beam", flag_values=FLAGS
@@ -34,11 +42,14 @@ def generate() -> None:
     common_flags.import_users_code(FLAGS)
     problem = common_flags.chosen_problem(FLAGS)
     common_flags.must_be_directory("data_dir", FLAGS.data_dir)
+    if FLAGS.vocabulary_from:
+        problem = common_flags.with_vocabulary_of(Run.open(FLAGS.vocabulary_from, "vocabulary_from"), problem, FLAGS)
     launcher.load_tensorflow()
     from t2t_repro.preparation.pipeline import prepare
 
     beam = None if FLAGS.beam is None else FLAGS.beam.split()
-    dataset = prepare(problem, FLAGS.data_dir, report=launcher.report, verify=FLAGS.verify, beam=beam)
+    how: dict[str, Any] = {"verify": FLAGS.verify, "beam": beam, "vocabulary_from": FLAGS.vocabulary_from}
+    dataset = prepare(problem, FLAGS.data_dir, report=launcher.report, **how)
     if FLAGS.fill:
         from t2t_repro.data.padding_statistics import table
 

@@ -4,7 +4,15 @@ r"""t2t-trainer: prepares the data if needed, trains a model and scores it.
       --output_dir=run
 
 Run the same command again to continue after a stop. RUN/curves.svg shows loss,
-perplexity and BLEU or F1 over the steps. --dry_run estimates time, memory and
+perplexity and BLEU or F1 over the steps.
+
+--init_from=RUN starts a new run from the weights of another one, with a new
+optimizer, on other data: missing data is prepared with the vocabulary of RUN.
+Its sizes (layers, d_model, ...) must be those of --hparams. The validation
+split is scored before the first step. When the new run has its first
+checkpoint, at step 0, RUN is no longer needed.
+
+--dry_run estimates time, memory and
 cost of training in about a minute, with or without prepared data. It neither
 trains nor writes. Its exit code is 0 if training fits this machine, 1 if not.
 """
@@ -14,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+from typing import Any
 
 from absl import flags
 
@@ -26,6 +35,12 @@ FLAGS = flags.FlagValues()
 common_flags.problem_flags(FLAGS)
 common_flags.hparams_flags(FLAGS)
 common_flags.training_flags(FLAGS)
+flags.DEFINE_string(
+    "init_from",
+    None,
+    "RUN: start from the weights and vocabulary of a run, or of RUN/checkpoints/ckpt-STEP",
+    flag_values=FLAGS,
+)
 flags.DEFINE_enum(
     "split",
     "test",
@@ -40,6 +55,10 @@ flags.DEFINE_boolean(
 
 def chosen() -> tuple[Problem, HParams]:
     """Returns the problem and hyperparameters of the command line. Errors in it raise here, before TensorFlow loads."""
+    from t2t_repro.data.dataset import Dataset
+    from t2t_repro.training.distributed.rendezvous import Cluster
+    from t2t_repro.training.parent import find_origin
+
     common_flags.import_users_code(FLAGS)
     hparams = common_flags.chosen_hparams(FLAGS)
     problem = common_flags.chosen_problem(FLAGS, needs_text=not FLAGS.dry_run)
@@ -47,9 +66,16 @@ def chosen() -> tuple[Problem, HParams]:
         hparams = dataclasses.replace(hparams, train_steps=FLAGS.train_steps)
     common_flags.must_be_directory("data_dir", FLAGS.data_dir)
     common_flags.must_be_directory("output_dir", FLAGS.output_dir)
+    parent = None
+    if FLAGS.init_from and Cluster.from_environment().is_chief:
+        origin = find_origin(FLAGS.init_from, problem, hparams, FLAGS.output_dir)
+        problem, parent = common_flags.with_vocabulary_of(origin.vocabulary_of, problem, FLAGS), origin.parent
+        prepared = os.path.join(FLAGS.data_dir, problem.name)
+        if Dataset.exists(prepared):
+            Dataset.open(prepared).must_have_vocabulary_of(origin.vocabulary_of)
     if Run.exists(FLAGS.output_dir):
         run = Run.open(FLAGS.output_dir)
-        run.must_equal(dataclasses.replace(run, problem=problem, hparams=hparams, seed=FLAGS.seed))
+        run.must_equal(dataclasses.replace(run, problem=problem, hparams=hparams, seed=FLAGS.seed, parent=parent))
     return problem, hparams
 
 
@@ -69,8 +95,9 @@ def estimate(problem: Problem, hparams: HParams, options: TrainingOptions) -> No
     directory = os.path.join(FLAGS.data_dir, problem.name)
     if Dataset.exists(directory):
         check_same_data(Dataset.open(directory), problem)
+    how: dict[str, Any] = {"init_from": FLAGS.init_from, "preview": ValidationPreview}
     try:
-        dry_run(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, options, preview=ValidationPreview)
+        dry_run(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, options, **how)
     except OutOfMemory as error:
         again(error.microbatch_tokens)
 
@@ -93,8 +120,9 @@ def train_and_score() -> None:
     from t2t_repro.preparation.pipeline import prepare
     from t2t_repro.training.trainer import Interrupted, train
 
+    how: dict[str, Any] = {"init_from": FLAGS.init_from, "prepare": prepare, "preview": ValidationPreview}
     try:
-        train(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, options, prepare=prepare, preview=ValidationPreview)
+        train(problem, hparams, FLAGS.data_dir, FLAGS.output_dir, options, **how)
     except OutOfMemory as error:
         launcher.report(f"t2t-trainer: {error}")
         launcher.restart()

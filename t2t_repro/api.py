@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 Report = Callable[[str], None]
 
 
-def prepare(problem: Problem, data_dir: str, *, report: Report = log, verify: bool = False) -> Dataset:
+def prepare(
+    problem: Problem, data_dir: str, *, report: Report = log, verify: bool = False, vocabulary_from: str | None = None
+) -> Dataset:
     """Prepares the data of a problem in `data_dir`, or opens it if it already exists.
 
     Args:
@@ -28,12 +30,13 @@ def prepare(problem: Problem, data_dir: str, *, report: Report = log, verify: bo
       data_dir: a folder for the data of one or more problems.
       report: called with each line of progress.
       verify: whether to compare the SHA-256 of every file.
+      vocabulary_from: a run directory whose vocabulary encodes the text, instead of one that is learned from it.
 
     Raises ValueError, FileNotFoundError or OSError for unreadable text and for a folder with other data.
     """
     from t2t_repro.preparation import pipeline
 
-    return pipeline.prepare(problem, data_dir, report, verify)
+    return pipeline.prepare(problem, data_dir, report, verify, vocabulary_from=vocabulary_from)
 
 
 def train(
@@ -43,6 +46,7 @@ def train(
     output_dir: str,
     options: TrainingOptions = TrainingOptions(),  # noqa: B008 (frozen)
     *,
+    init_from: str | None = None,
     report: Report = log,
 ) -> Run:
     """Prepares the data if needed and trains on all devices. The same call continues a stopped run.
@@ -53,16 +57,20 @@ def train(
       data_dir: the folder of `prepare`.
       output_dir: the run directory.
       options: seed, precision, checkpoints, micro-batches and XLA.
+      init_from: a run, or its checkpoint `RUN/checkpoints/ckpt-STEP`. A new run starts at step 0 from these weights,
+        with a new optimizer. The data is prepared with the vocabulary of that run.
       report: called with each line of progress.
 
-    Raises ValueError if `output_dir` holds another run, if training diverges, or if memory runs out.
+    Raises ValueError if `output_dir` holds another run, if `init_from` does not fit, if training diverges, or if memory
+    runs out.
     """
     from t2t_repro.evaluation.validation_preview import ValidationPreview
     from t2t_repro.preparation import pipeline
     from t2t_repro.training import trainer
 
     arguments = problem, hparams, data_dir, output_dir, options
-    return trainer.train(*arguments, prepare=pipeline.prepare, report=report, preview=ValidationPreview)
+    how: dict[str, Any] = {"prepare": pipeline.prepare, "preview": ValidationPreview, "report": report}
+    return trainer.train(*arguments, init_from=init_from, **how)
 
 
 def evaluate(output_dir: str, split: str = "test", **options: Any) -> dict[str, Any]:

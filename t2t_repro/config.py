@@ -31,6 +31,8 @@ class HParams:
 
     # Model
     num_layers: int = _paper(6, "3.1", "number of layers in the encoder, and in the decoder", "N")
+    num_encoder_layers: int = _paper(0, "3.1", "layers of the encoder alone; 0: num_layers")
+    num_decoder_layers: int = _paper(0, "3.1", "layers of the decoder alone; 0: num_layers")
     d_model: int = _paper(512, "3.1", "width of every sub-layer's output")
     d_ff: int = _paper(2048, "3.3", "inner width of the feed-forward network")
     num_heads: int = _paper(8, "3.2.2", "parallel attention heads", "h")
@@ -74,6 +76,16 @@ class HParams:
         if self.positions not in ("sinusoid", "learned"):
             raise ValueError(f"positions must be 'sinusoid' or 'learned', got {self.positions!r}")
 
+    @property
+    def encoder_depth(self) -> int:
+        """The number of layers in the encoder."""
+        return self.num_encoder_layers or self.num_layers
+
+    @property
+    def decoder_depth(self) -> int:
+        """The number of layers in the decoder."""
+        return self.num_decoder_layers or self.num_layers
+
     def num_parameters(self, vocab_size: int) -> int:
         """Returns the exact number of trainable parameters for a vocabulary of `vocab_size`.
 
@@ -86,7 +98,8 @@ class HParams:
         encoder_layer = attention + feed_forward + 2 * norm
         decoder_layer = 2 * attention + feed_forward + 3 * norm
         learned_positions = 2 * self.max_positions * self.d_model if self.positions == "learned" else 0
-        return vocab_size * self.d_model + self.num_layers * (encoder_layer + decoder_layer) + learned_positions
+        layers = self.encoder_depth * encoder_layer + self.decoder_depth * decoder_layer
+        return vocab_size * self.d_model + layers + learned_positions
 
     def changes(self, base: HParams) -> dict[str, Any]:
         """Returns the fields that differ from `base`, under the paper's symbols: `{"h": 1, "d_k": 512, "d_v": 512}`."""
@@ -186,7 +199,7 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("adam_beta1 adam_beta2", lambda value: 0 < value < 1, "between 0 and 1"),
     ("learning_rate_scale adam_epsilon", lambda value: 0 < value < float("inf"), "above 0 and finite"),
     ("alpha", lambda value: 0 <= value < float("inf"), "at least 0 and finite"),
-    ("extra_length", lambda value: value >= 0, "at least 0"),
+    ("num_encoder_layers num_decoder_layers extra_length", lambda value: value >= 0, "at least 0"),
 )
 
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str}

@@ -40,5 +40,5 @@ def training_flops(hparams: HParams, vocab_size: int, batch: Any, source: Any, t
         + (source + target) * (keys + values)
         + source * target * scores
     )
-    forward = h.num_layers * batch * (encoder_layer + decoder_layer) + tokens * (h.d_model * vocab_size)
-    return 3 * 2 * forward
+    layers = h.encoder_depth * encoder_layer + h.decoder_depth * decoder_layer
+    return 3 * 2 * (batch * layers + tokens * (h.d_model * vocab_size))

@@ -32,6 +32,8 @@ _MAY_CHANGE = (
     *("description", "train_steps", "beam_size", "alpha", "extra_length"),
     *("average_checkpoints", "checkpoint_steps"),
 )
+# Parts of the identity that runs of version 0.2 did not have, with the values that their absence stands for.
+_LATER = {"num_encoder_layers": 0, "num_decoder_layers": 0, "parent": "none"}
 _PACKAGES = ("t2t_repro", "tensorflow", "keras", "tensorflow-text", "sentencepiece", "sacrebleu")
 
 
@@ -49,6 +51,24 @@ class TrainingData(JsonRecord):
     def to_json(self) -> dict[str, Any]:
         """Returns the fields that are not empty."""
         return {name: value for name, value in super().to_json().items() if value not in ("", [])}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parent(JsonRecord):
+    """The run whose weights another run starts from, as run.json records it."""
+
+    problem: str  # its name
+    fingerprint: str  # `Run.fingerprint` in hexadecimal
+    step: int  # of the checkpoint that is loaded
+    checkpoints: tuple[str, ...]  # its name; for a run by t2t-avg-checkpoints, the names of those in the mean
+    directory: str  # absolute; only for information once the new run has a checkpoint
+    data: TrainingData | None = None
+    parent: Parent | None = None  # of the parent
+
+    def __str__(self) -> str:
+        """Returns `translate_ende_wmt14, mean of ckpt-4 + ckpt-8 (run 1f2e3d4c5b6a7988)`."""
+        mean = "mean of " * (len(self.checkpoints) > 1)
+        return f"{self.problem}, {mean}{' + '.join(self.checkpoints)} (run {self.fingerprint})"
 
 
 @dataclass(frozen=True)
@@ -85,6 +105,7 @@ class Run:
     seed: int
     precision: str  # of matrix products: "float32", "tf32", "bfloat16" or "float16"
     vocabulary_sha256: str
+    parent: Parent | None = None  # None: started from random weights
 
     @property
     def vocabulary(self) -> str:
@@ -103,11 +124,14 @@ class Run:
         return os.path.join(self.directory, "scores.jsonl")
 
     @classmethod
-    def open(cls, directory: str) -> Run:
-        """Returns the run in `directory`. Raises FileNotFoundError without one, and ValueError if it is damaged."""
+    def open(cls, directory: str, argument: str = "output_dir") -> Run:
+        """Returns the run in `directory`. Raises FileNotFoundError without one, and ValueError if it is damaged.
+
+        An error names `argument`, the one that gave the directory.
+        """
         path = os.path.join(directory, "run.json")
         if not os.path.isdir(directory):
-            raise FileNotFoundError(f"output_dir: no directory {directory!r}; give the one that t2t-trainer wrote")
+            raise FileNotFoundError(f"{argument}: no directory {directory!r}; give the one that t2t-trainer wrote")
         if not os.path.isfile(path):
             raise FileNotFoundError(
                 f"{directory!r} is not a run directory (no run.json); give the one that t2t-trainer wrote"
@@ -140,12 +164,17 @@ class Run:
             seed=int(record["seed"]),
             precision=str(record["precision"]),
             vocabulary_sha256=str(record["vocabulary_sha256"]),
+            parent=Parent.from_json(record["parent"], "parent") if "parent" in record else None,
         )
 
     def to_json(self) -> dict[str, Any]:
         """Returns run.json without "training". The command and the versions are those of this process."""
         record = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         record.pop("directory")
+        if self.parent:
+            record["parent"] = self.parent.to_json()
+        else:
+            record.pop("parent")
         record |= {"problem": self.problem.to_dict(), "hparams": self.hparams.to_dict()}
         record |= {"data_dir": os.path.abspath(self.data_dir)}
         return {"format": FORMAT} | record | {"command": sys.argv, "versions": versions()}
@@ -211,7 +240,8 @@ class Run:
     @property
     def fingerprint(self) -> int:
         """A 63-bit hash that differs between different runs."""
-        digest = hashlib.sha256(json.dumps(self._identity(), sort_keys=True).encode("utf-8")).digest()
+        identity = {name: value for name, value in self._identity().items() if (name, value) not in _LATER.items()}
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode("utf-8")).digest()
         return int.from_bytes(digest[:8], "big") >> 1
 
     def _identity(self) -> dict[str, Any]:
@@ -220,7 +250,12 @@ class Run:
         problem = {f"problem {name}": value for name, value in self.problem.to_dict().items() if name not in told}
         fields = {name: value for name, value in self.hparams.to_dict().items() if name not in _MAY_CHANGE}
         rest = {"seed": self.seed, "precision": self.precision, "vocabulary_sha256": self.vocabulary_sha256}
-        return problem | fields | rest
+        return problem | fields | rest | {"parent": str(self.parent) if self.parent else "none"}
+
+    def share_vocabulary(self, problem: Problem) -> Problem:
+        """Returns `problem` with the kind and the size of this run's vocabulary."""
+        names = ("vocab_kind", "vocab_size", "min_character_count")
+        return dataclasses.replace(problem, **{name: getattr(self.problem, name) for name in names})
 
 
 def versions() -> dict[str, str]:

@@ -29,6 +29,8 @@ class Scale:
             name=name,
             description=f"{h.name} with widths / {self.width} and depth / {self.depth}",
             num_layers=max(h.num_layers // self.depth, 1),
+            num_encoder_layers=h.num_encoder_layers and max(h.num_encoder_layers // self.depth, 1),
+            num_decoder_layers=h.num_decoder_layers and max(h.num_decoder_layers // self.depth, 1),
             d_model=max(h.d_model // self.width, 2),
             d_ff=max(h.d_ff // self.width, 1),
             d_k=max(h.d_k // self.width, 1),

@@ -164,6 +164,8 @@ def test_every_field_has_its_source_and_meaning():
         ("positions", "rotary", "positions must be 'sinusoid' or 'learned', got 'rotary'"),
         ("alpha", -0.1, "alpha must be at least 0 and finite, got -0.1"),
         ("extra_length", -1, "extra_length must be at least 0, got -1"),
+        ("num_encoder_layers", -1, "num_encoder_layers must be at least 0, got -1"),
+        ("num_decoder_layers", -1, "num_decoder_layers must be at least 0, got -1"),
     ],
 )
 def test_impossible_value(field, value, message):
@@ -209,8 +211,14 @@ def test_override():
     ("assignment", "message"),
     [
         ("d_k", "override: expected a text such as 'd_k=16'. Received: 'd_k'"),
-        ("dk=16", "override: unknown field 'dk': did you mean 'd_k'[?] known: num_layers, d_model, .*"),
-        ("zzz=16", "override: unknown field 'zzz'; known: num_layers, d_model, .*"),
+        (
+            "dk=16",
+            "override: unknown field 'dk': did you mean 'd_k'[?] known: num_layers, num_encoder_layers, .*",
+        ),
+        (
+            "zzz=16",
+            "override: unknown field 'zzz'; known: num_layers, num_encoder_layers, .*",
+        ),
         ("name=mine", "override: unknown field 'name'; known: .*"),
         ("d_k=sixteen", "override: d_k must be of type int, got 'sixteen'"),
         ("d_k=", "override: d_k must be of type int, got ''"),

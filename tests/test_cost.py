@@ -27,7 +27,9 @@ def products(graph: Any) -> Iterator[int]:
                 yield 2 * result.num_elements() * inner
 
 
-@pytest.mark.parametrize("changes", [{}, {"num_layers": 1, "num_heads": 3, "d_k": 4}], ids=["small", "other"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"num_layers": 1, "num_heads": 3, "d_k": 4}, {"num_encoder_layers": 3, "num_decoder_layers": 1}]
+)
 def test_flops_count_every_product_in_the_graph(changes):
     model = random_model(VOCAB, **changes)
     batch, source_length, target_length = 3, 7, 5

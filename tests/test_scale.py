@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import t2t_repro
@@ -15,6 +17,15 @@ def test_tiny_base():
     base = scale.scaled("base@tiny")
     assert (base.num_layers, base.d_model, base.d_ff, base.num_heads, base.d_k, base.d_v) == (3, 128, 512, 8, 16, 16)
     assert (base.dropout, base.label_smoothing, base.name) == (0.1, 0.1, "base@tiny")
+
+
+def test_both_depths_are_divided():
+    base = HPARAMS["base"]
+    student = replace(base, num_encoder_layers=12, num_decoder_layers=1)
+    tiny = scale.SCALES["tiny"](student, "student@tiny")
+    assert (tiny.encoder_depth, tiny.decoder_depth) == (6, 1)
+    tiny = scale.SCALES["tiny"](base, "base@tiny")
+    assert (tiny.num_encoder_layers, tiny.num_decoder_layers) == (0, 0)
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row != "base"])

@@ -15,6 +15,7 @@ from t2t_repro.config import PRECISIONS, HParams, TrainingOptions
 from t2t_repro.io import read_json
 from t2t_repro.problem import SPLITS, Problem, TextFiles, Trees
 from t2t_repro.registry import PROBLEMS, get_hparams, import_user_directory
+from t2t_repro.run import Run
 
 _TEXT = tuple(f"{split}_{side}" for split in SPLITS for side in ("source", "target"))
 _TREES = tuple(f"{split}_trees" for split in SPLITS)
@@ -163,7 +164,17 @@ def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem
             folders = f"{PROBLEMS.folder(problem.name)!r} nor in {os.getcwd()!r}"
             where = "" if os.path.isabs(path) else f", neither in {folders}"
             _must_open(f"{path!r} of problem {problem.name!r}{where}", path, "put a UTF-8 text file there")
-    return dataclasses.replace(problem, **_sizes(problem, values, directory))
+    return dataclasses.replace(problem, **_sizes(problem, values, directory), **_given_vocabulary(directory))
+
+
+def with_vocabulary_of(run: Run, problem: Problem, values: flags.FlagValues) -> Problem:
+    """Returns `problem` with the vocabulary of a run. Raises UsageError if `--vocab_size` is another size."""
+    size = run.problem.vocab_size
+    if values.vocab_size not in (None, size):
+        raise launcher.UsageError(
+            f"--vocab_size={values.vocab_size}: the vocabulary of {run.directory!r} has {size} subwords; leave it out"
+        )
+    return run.share_vocabulary(problem)
 
 
 def _files_of(problem: Problem) -> Iterator[tuple[str, str]]:
@@ -195,13 +206,26 @@ def _sizes(problem: Problem, values: flags.FlagValues, directory: str) -> dict[s
 
 
 def _prepared_sizes(directory: str) -> dict[str, int]:
-    """Returns the sizes in dataset.json; {} if it is missing or damaged (opening the data reports damage)."""
+    """Returns the sizes in dataset.json; {} without them."""
+    found = _recorded(directory, "problem")
+    return {name: found[name] for name in SIZES if isinstance(found.get(name), int)}
+
+
+def _given_vocabulary(directory: str) -> dict[str, Any]:
+    """Returns the other fields of the vocabulary in dataset.json if a run gave it; {} if it was learned."""
+    if not _recorded(directory, "vocabulary").get("given_by"):
+        return {}
+    found = _recorded(directory, "problem")
+    return {name: found[name] for name in ("vocab_kind", "min_character_count") if name in found}
+
+
+def _recorded(directory: str, name: str) -> dict[str, Any]:
+    """Returns a part of dataset.json; {} if it is missing or damaged (opening the data reports damage)."""
     try:
-        recorded = read_json(os.path.join(directory, _PREPARED)).get("problem")
+        found = read_json(os.path.join(directory, _PREPARED)).get(name)
     except (OSError, ValueError):
         return {}
-    found = recorded if isinstance(recorded, dict) else {}
-    return {name: found[name] for name in SIZES if isinstance(found.get(name), int)}
+    return found if isinstance(found, dict) else {}
 
 
 def chosen_hparams(values: flags.FlagValues) -> HParams:

@@ -10,6 +10,7 @@ from t2t_repro.data.dataset_record import FORMAT, DatasetRecord, source_names
 from t2t_repro.data.shards import SHARD_NAME, count_records
 from t2t_repro.io import read_json, sha256
 from t2t_repro.problem import SPLITS
+from t2t_repro.run import Run
 
 DATASET = "dataset.json"
 VOCABULARY = "vocabulary.model"
@@ -80,6 +81,14 @@ class Dataset:
         if not (trees := self.record.splits[split].trees):
             raise ValueError(f"problem {self.record.problem.name!r} has no {split} trees")
         return os.path.join(self.directory, trees.name)
+
+    def must_have_vocabulary_of(self, run: Run) -> None:
+        """Raises ValueError if the data was prepared with another vocabulary than that of `run`."""
+        if self.record.vocabulary.sha256 != run.vocabulary_sha256:
+            raise ValueError(
+                f"{self.directory!r} was prepared with another vocabulary than that of the run {run.directory!r}; give "
+                "another `data_dir`, where the text is prepared with that vocabulary"
+            )
 
     def condition(self) -> dict[str, Any]:
         """Returns the conditions of a score: training and test data, the vocabulary's size, and what is missing from

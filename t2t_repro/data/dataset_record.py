@@ -53,6 +53,7 @@ class VocabularyRecord(JsonRecord):
     characters: int | None = None
     sha256: str
     sentences: int | None = None  # number of sentences it was learned from
+    given_by: str | None = None  # directory of the run that it was copied from; None: it was learned
 
 
 @dataclass(frozen=True, kw_only=True)

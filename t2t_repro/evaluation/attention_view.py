@@ -50,9 +50,9 @@ class Attention:
     views: dict[str, View]
 
     @property
-    def size(self) -> tuple[int, int]:
-        """The number of layers and of heads."""
-        return self.views["encoder"].weights.shape[:2]
+    def heads(self) -> int:
+        """The number of heads of each layer."""
+        return self.views["encoder"].weights.shape[1]
 
 
 @dataclass(frozen=True)
@@ -118,14 +118,14 @@ def _resolve(attention: Attention, focus: Focus) -> _Shown:
     """Returns the resolved focus. Raises ValueError if the view, layer, head or word does not exist."""
     if focus.view not in VIEWS:
         raise ValueError(f"the view must be one of {', '.join(VIEWS)}, got {focus.view!r}")
-    layers, heads = attention.size
+    view, heads = attention.views[focus.view], attention.heads
+    layers = len(view.weights)  # of the encoder or of the decoder
     layer = max(layers - 1, 1) if focus.layer is None else focus.layer
     if not 1 <= layer <= layers:
-        raise ValueError(f"there is no layer {layer}: this model has layers 1 to {layers}")
+        raise ValueError(f"there is no layer {layer}: this view has layers 1 to {layers}")
     for head in focus.heads:
         if not 1 <= head <= heads:
             raise ValueError(f"there is no head {head}: this model has heads 1 to {heads}")
-    view = attention.views[focus.view]
     chosen = sorted({head - 1 for head in focus.heads} or range(heads))
     return _Shown(view, layer - 1, chosen, _places(view.left, focus.word) if focus.word else [])
 
@@ -200,12 +200,11 @@ def write_page(attention: Attention, focus: Focus, path: str, about: str = "") -
 
 
 def _page(attention: Attention, shown: _Shown, about: str) -> str:
-    layers, heads = attention.size
+    heads = attention.heads
     data = {
         "sentence": attention.source,
         "target": attention.target,
         "about": about,
-        "layers": layers,
         "heads": heads,
         "specials": [START_WORD, END_WORD],
         "colors": {"light": _colors(heads, _ON_WHITE), "dark": _colors(heads, _ON_BLACK)},
@@ -238,6 +237,7 @@ def _packed(view: View) -> dict[str, Any]:
         "note": note,
         "left": view.left,
         "right": view.right,
+        "layers": len(view.weights),
         "weights": base64.b64encode(whole.tobytes()).decode("ascii"),
     }
 
@@ -265,7 +265,7 @@ def write_figure(attention: Attention, focus: Focus, path: str) -> None:
             faint = side == "bottom" and shown.words and x not in shown.words
             style: dict[str, Any] = {"alpha": 0.35 if faint else 1, "fontsize": 9, "parse_math": False}
             axes.text(x, y, word.strip() or "␣", rotation=90, ha="center", va=side, **style)
-    head_colors = _colors(attention.size[1], _ON_WHITE)
+    head_colors = _colors(attention.heads, _ON_WHITE)
     for place, head in enumerate(shown.heads):
         weights = shown.view.weights[shown.layer, head]
         pairs = [(i, j) for i in (shown.words or range(len(left))) for j in range(len(right)) if weights[i, j] > 0.005]

@@ -46,6 +46,7 @@ class RunResult:
         names = [f"{split} {text}" for split, text in texts.items() if text]
         text = f"{self.run.problem.name}: {data.pairs:,} training pairs, vocabulary {data.vocab_size:,}"
         text += f" ({'; '.join(names)})" + (f", every hyperparameter set at scale {scale}" if scale else "")
+        text += f". Started from {self.run.parent}" if self.run.parent else ""
         return text + (f". Not the paper's data: {'; '.join(self.incomplete)}" if self.incomplete else "")
 
     @property
@@ -67,6 +68,8 @@ class RunResult:
         hparams, registered = self.run.hparams, HPARAMS.get(self.set_name)
         if registered is None or hparams.changes(registered) or (self.training.step or 0) < registered.train_steps:
             return "smaller budget"
+        if self.run.parent:
+            return "other data"
         data, pairs = self.training.data, PAPER_DATA.get(self.run.problem.name, float("inf"))
         return "" if data and data.pairs >= 0.9 * pairs and not data.incomplete else "other data"
 

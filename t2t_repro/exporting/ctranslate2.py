@@ -84,8 +84,10 @@ def _specification(model: Transformer) -> Any:
     from t2t_repro.model.kernels import EPSILON
 
     h = model.hparams
-    sizes = {"num_layers": h.num_layers, "num_heads": h.num_heads, "pre_norm": False, "head_dim": max(h.d_k, h.d_v)}
-    spec = TransformerSpec(TransformerEncoderSpec(**sizes), TransformerDecoderSpec(**sizes))
+    sizes = {"num_heads": h.num_heads, "pre_norm": False, "head_dim": max(h.d_k, h.d_v)}
+    spec = TransformerSpec(
+        TransformerEncoderSpec(h.encoder_depth, **sizes), TransformerDecoderSpec(h.decoder_depth, **sizes)
+    )
     embedding_VD = _numpy(model.embedding)
     spec.encoder.embeddings[0].weight = embedding_VD
     spec.decoder.embeddings.weight = embedding_VD

@@ -123,6 +123,7 @@ def _model_card(run: Run, translator: Translator, average_checkpoints: int) -> d
         "checkpoints": checkpoints,
         "average_of": average_of(run, average_checkpoints),
         "training": run.training.to_json(),
+        "parent": run.parent.to_json() if run.parent else None,
         "scores": [each for each in scores if each.get("checkpoints") == checkpoints],
         "scores_of_other_checkpoints": [each for each in scores if each.get("checkpoints") != checkpoints],
         "licence": LICENSE,

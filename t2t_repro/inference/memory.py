@@ -21,7 +21,7 @@ def search_bytes(ensemble: Ensemble, vocab_size: int, beam_size: Any, positions:
     of source and beams, and the attention of each beam over the keys of all beams.
     """
     cached = sum(
-        model.hparams.num_layers
+        model.hparams.decoder_depth
         * model.hparams.num_heads
         * (model.hparams.d_k + model.hparams.d_v)
         * tf.as_dtype(model.compute_dtype).size

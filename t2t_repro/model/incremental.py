@@ -106,7 +106,7 @@ def empty_past(model: Transformer, batch: Any) -> tuple[KeysValues, ...]:
     """Returns the `past` of each layer before the first step."""
     h = model.hparams
     keys, values = (ops.zeros((batch, h.num_heads, 0, size), model.compute_dtype) for size in (h.d_k, h.d_v))
-    return ((keys, values),) * h.num_layers
+    return ((keys, values),) * h.decoder_depth
 
 
 def _appended(past: KeysValues, grown: list[KeysValues]) -> Cache:

@@ -112,8 +112,8 @@ class Transformer(keras.Model):
         self.source_dropout = Dropout(h.dropout, "encoder/embedding", dtype=dtype)
         self.target_dropout = Dropout(h.dropout, "decoder/embedding", dtype=dtype)
         # tuples: tf.train.Checkpoint silently omits layers in a list
-        self.encoder_layers = tuple(EncoderLayer(h, f"encoder/{n}", dtype=dtype) for n in range(h.num_layers))
-        self.decoder_layers = tuple(DecoderLayer(h, f"decoder/{n}", dtype=dtype) for n in range(h.num_layers))
+        self.encoder_layers = tuple(EncoderLayer(h, f"encoder/{n}", dtype=dtype) for n in range(h.encoder_depth))
+        self.decoder_layers = tuple(DecoderLayer(h, f"decoder/{n}", dtype=dtype) for n in range(h.decoder_depth))
         self.seed_generator = keras.random.SeedGenerator()
         self.built = True  # all sizes are known, so all weights are created
 

@@ -22,13 +22,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from t2t_repro.data.dataset import DATASET, VOCABULARY, Dataset
 from t2t_repro.data.dataset_record import DatasetRecord, Source, SplitRecord, VocabularyRecord
 from t2t_repro.data.lock import locked
 from t2t_repro.data.shards import FileRecord, example, shard_names, write_shard
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.io import sha256, write_json
+from t2t_repro.io import atomic_write, sha256, write_json
 from t2t_repro.parsing.linearization import rebuild
 from t2t_repro.parsing.treebank import write_trees
 from t2t_repro.parsing.trees import Tree
@@ -43,7 +44,7 @@ from t2t_repro.preparation.validation_split import choose_validation, source_has
 from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.problem import SPLITS, Pair, Problem
 from t2t_repro.processor import usable_cores
-from t2t_repro.run import versions
+from t2t_repro.run import Run, versions
 from t2t_repro.token_ids import NUM_BYTES
 
 PAIRS_PER_SHARD = 200_000  # one shard of training pairs is sorted in memory: about 100 MB
@@ -65,6 +66,7 @@ def prepare(
     verify: bool = False,
     processes: int | None = None,
     beam: Sequence[str] | None = None,
+    vocabulary_from: str | None = None,
 ) -> Dataset:
     """Prepares the data of `problem`, or opens it if it is there, complete and made of the same text.
 
@@ -77,10 +79,14 @@ def prepare(
       verify: whether to compare every hash and record count.
       processes: that encode; None stands for one per core if the text is long.
       beam: options of Apache Beam, whose pipeline then encodes and shuffles the training text, to the same bytes.
+      vocabulary_from: a run directory. Its vocabulary encodes the text, and none is learned; kind and size of the
+        vocabulary are then not those of `problem`.
 
     Raises ValueError, FileNotFoundError or OSError for text that cannot be read or downloaded, a vocabulary that the
     text cannot give, a directory that holds other data, and damaged data.
     """
+    giver = Run.open(vocabulary_from, "vocabulary_from") if vocabulary_from else None
+    problem = giver.share_vocabulary(problem) if giver else problem
     directory = os.path.join(data_dir, problem.name)
     for path in (data_dir, directory):
         if os.path.exists(path) and not os.path.isdir(path):
@@ -91,8 +97,10 @@ def prepare(
         with locked(directory, report):
             if not Dataset.exists(directory):
                 downloads = os.path.join(data_dir, _DOWNLOADS)
-                Preparation(problem, sources, directory, downloads, report, processes, beam).run()
+                Preparation(problem, sources, directory, downloads, report, processes, beam, giver).run()
     dataset = Dataset.open(directory, verify=verify)
+    if giver:
+        dataset.must_have_vocabulary_of(giver)
     check_same_data(dataset, problem, verify=verify)
     shutil.rmtree(os.path.join(directory, _TREES), ignore_errors=True)
     with contextlib.suppress(OSError):  # usually missing; or the folder is read-only
@@ -111,11 +119,14 @@ class Preparation:
     report: Callable[[str], None]
     processes: int | None
     beam: Sequence[str] | None
+    giver: Run | None = None  # the run whose vocabulary encodes the text
 
     def __post_init__(self) -> None:
         self.texts: dict[str, SplitText] = {}
         self.vocabulary = self._path(VOCABULARY)
-        inputs = {"problem": inputs_of(self.problem), "sources": self.sources}
+        inputs: dict[str, Any] = {"problem": inputs_of(self.problem), "sources": self.sources}
+        if self.giver:
+            inputs["vocabulary"] = self.giver.vocabulary_sha256
         self.progress = Progress.resume(self.directory, inputs)
 
     def run(self) -> None:
@@ -127,7 +138,7 @@ class Preparation:
             disk_space.check(needs, self.report)
         self._read_all()
         if not progress.has_vocabulary(self.vocabulary):
-            self._learn_vocabulary()
+            self._make_vocabulary()
         if "train" not in progress.splits or (progress.validation_hashes and "validation" not in progress.splits):
             self._write_train()
         shutil.rmtree(self._path(_SHUFFLE), ignore_errors=True)  # here, because an interruption may have left it
@@ -150,14 +161,38 @@ class Preparation:
             numbers = (f"{sum(each.numbers):,} {split} pairs" for split, each in self.texts.items())
             self.report(f"text: {', '.join(numbers)}")
 
-    def _learn_vocabulary(self) -> None:
-        """Learns the vocabulary from the training text only. Removes files that were encoded with another one."""
+    def _make_vocabulary(self) -> None:
+        """Learns or copies the vocabulary. Removes files that were encoded with another one."""
+        self.progress.vocabulary = self._copy_vocabulary(self.giver) if self.giver else self._learn_vocabulary()
+        self.progress.splits, self.progress.shuffled = {}, []
+        shutil.rmtree(self._path(_SHUFFLE), ignore_errors=True)
+        self.progress.save(self.directory)
+
+    def _copy_vocabulary(self, giver: Run) -> VocabularyRecord:
+        """Copies the vocabulary of a run, byte for byte."""
+        with atomic_write(self.vocabulary) as temporary:
+            shutil.copyfile(giver.vocabulary, temporary)
+        copied = Vocabulary(self.vocabulary)
+        self.report(f"vocabulary: {copied.size:,} subwords ({copied.kind}) of the run {giver.directory}")
+        return VocabularyRecord(
+            kind=copied.kind,
+            size=copied.size,
+            bytes=NUM_BYTES,
+            characters=copied.characters,
+            sha256=copied.sha256,
+            given_by=os.path.abspath(giver.directory),
+        )
+
+    def _learn_vocabulary(self) -> VocabularyRecord:
+        """Learns the vocabulary from the training text only."""
         kind, size = self.problem.vocab_kind, self.problem.vocab_size
         texts = TrainingSentences(self.texts["train"], LEARN_PAIRS, frozenset(self.progress.validation_hashes))
         min_count = self.problem.min_character_count
         sentences = learn_vocabulary(texts, self.vocabulary, kind, size, min_character_count=min_count)
         characters = Vocabulary(self.vocabulary).characters
-        self.progress.vocabulary = VocabularyRecord(
+        parts = f"{NUM_BYTES} bytes, {characters:,} single characters"
+        self.report(f"vocabulary: {size:,} subwords ({kind}) learned from {sentences:,} sentences: {parts} among them")
+        return VocabularyRecord(
             kind=kind,
             size=size,
             bytes=NUM_BYTES,
@@ -165,11 +200,6 @@ class Preparation:
             sha256=sha256(self.vocabulary),
             sentences=sentences,
         )
-        self.progress.splits, self.progress.shuffled = {}, []
-        shutil.rmtree(self._path(_SHUFFLE), ignore_errors=True)
-        self.progress.save(self.directory)
-        parts = f"{NUM_BYTES} bytes, {characters:,} single characters"
-        self.report(f"vocabulary: {size:,} subwords ({kind}) learned from {sentences:,} sentences: {parts} among them")
 
     def _write_train(self) -> None:
         """Encodes the training text, drops irregular pairs, and shuffles the others over all shards."""

@@ -7,13 +7,12 @@ import os
 import shutil
 
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.io import read_json, write_json
+from t2t_repro.io import write_json
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
+from t2t_repro.training.checkpoint_list import AVERAGED, averaged
 from t2t_repro.training.checkpoints import Checkpoints, load_weights, to_average
 from t2t_repro.training.precision import POLICIES
-
-RECORD = "averaged.json"  # in a run that `average` wrote: the source run and its checkpoints
 
 
 def average_of(run: Run, number: int) -> list[str]:
@@ -21,18 +20,16 @@ def average_of(run: Run, number: int) -> list[str]:
 
     If `average` wrote the run, returns the names of the checkpoints that were averaged.
     """
-    path = os.path.join(run.directory, RECORD)
-    if os.path.exists(path):
-        return [str(name) for name in read_json(path)["checkpoints"]]
-    return [os.path.basename(path) for path in to_average(run, number)]
+    return averaged(run) or [os.path.basename(path) for path in to_average(run, number)]
 
 
 def average(output_dir: str, average_dir: str, checkpoints: int | None = None) -> list[str]:
     """Writes a run to `average_dir` whose one checkpoint is the mean of the newest `checkpoints` of `output_dir`.
 
     `checkpoints` defaults to `average_checkpoints` of the run. The new run is decoded and scored like any other. It
-    has no optimizer state, so it cannot train further. Returns the paths of the averaged checkpoints. Raises
-    ValueError if the run has fewer, if they are of different runs, or if `average_dir` is not empty.
+    has no optimizer state: it cannot continue, but another run can start from it. Returns the paths of the averaged
+    checkpoints. Raises ValueError if the run has fewer, if they are of different runs, or if `average_dir` is not
+    empty.
     """
     run = Run.open(output_dir)
     last = run.hparams.average_checkpoints if checkpoints is None else checkpoints
@@ -50,7 +47,7 @@ def average(output_dir: str, average_dir: str, checkpoints: int | None = None) -
         new.note(run.training)
         Checkpoints(new, {"model": model}, keep=1).save(int(chosen[-1].rpartition("-")[2]))
         names = [os.path.basename(path) for path in chosen]
-        write_json(os.path.join(temporary, RECORD), {"run": os.path.abspath(output_dir), "checkpoints": names})
+        write_json(os.path.join(temporary, AVERAGED), {"run": os.path.abspath(output_dir), "checkpoints": names})
         os.rename(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

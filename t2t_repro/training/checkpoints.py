@@ -22,14 +22,12 @@ import numpy as np
 import tensorflow as tf
 from filelock import FileLock, Timeout
 
-from t2t_repro.io import atomic_write, sync
+from t2t_repro.io import sync
 from t2t_repro.log import short_reason
 from t2t_repro.run import Run
+from t2t_repro.training.checkpoint_list import LIST, files_of, paths, write_list
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the name of every variable in a checkpoint
-_LIST = "checkpoint"
-_LISTED = re.compile(r'(all_)?model_checkpoint_paths?: "(ckpt-\d+)"')  # a line of the list
-_FILE = re.compile(r"(ckpt-\d+)\.(?:index|data-\d{5}-of-\d{5})")  # of a checkpoint
 _UNFINISHED = re.compile(r"ckpt-\d+_temp|ckpt-\d+\..*tempstate\d*|checkpoint\.tmp.*")
 _DAMAGE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)  # raised by reading a damaged checkpoint
 
@@ -65,10 +63,12 @@ class Checkpoints:
         before = [each for each in paths(self._run) if each != path]
         try:
             self._saved.write(path)
-            for name in _files(self._run, os.path.basename(path)):  # TensorFlow renames its files without syncing them
+            for name in files_of(
+                self._run, os.path.basename(path)
+            ):  # TensorFlow renames its files without syncing them
                 sync(os.path.join(self._run.checkpoints, name))
             sync(self._run.checkpoints)
-            _write_list(self._run, self._kept([*before, path]))
+            write_list(self._run, self._kept([*before, path]))
         except tf.errors.OpError as error:
             raise OSError(f"cannot write {path}: {short_reason(error)}; the checkpoints before it are intact") from None
         finally:
@@ -113,8 +113,8 @@ class Checkpoints:
         found = len(_shapes(newest))
         if found != len(self._members):
             raise ValueError(
-                f"{newest} holds {found} variables, but this run has {len(self._members)}: damaged, or an average by "
-                "t2t-avg-checkpoints, which cannot be trained further"
+                f"{newest} holds {found} variables, but this run has {len(self._members)}: damaged, or an average, "
+                "which has no optimizer state; start a new run from it (`init_from`)"
             )
         status = self._checkpoint.read(newest)
         status.expect_partial()  # the run's fingerprint, which is copied below
@@ -135,40 +135,21 @@ class Checkpoints:
                 f"every checkpoint in {folder!r} is damaged, the newest too ({next(iter(reasons.values()))}); restore "
                 "one from a copy, or give another output_dir to start over"
             )
-        _write_list(self._run, intact)
+        write_list(self._run, intact)
         for name, reason in reasons.items():
             path, used = os.path.join(folder, name), os.path.basename(intact[-1])
             self._report(f"{path} is damaged ({reason}): renamed to damaged-{name}, {used} is used")
-            for file in _files(self._run, name):
+            for file in files_of(self._run, name):
                 os.replace(os.path.join(folder, file), os.path.join(folder, f"damaged-{file}"))
         return intact
-
-
-def paths(run: Run) -> list[str]:
-    """Returns the run's checkpoints, oldest first. Raises ValueError if there are files without a list."""
-    try:
-        with open(os.path.join(run.checkpoints, _LIST), encoding="utf-8") as file:
-            lines = [_LISTED.fullmatch(line) for line in file.read().splitlines() if "timestamp" not in line]
-    except (OSError, UnicodeDecodeError):
-        lines = []
-    names = [line[2] for line in lines if line and line[1]]
-    newest = [line[2] for line in lines if line and not line[1]]
-    if all(lines) and names and newest == names[-1:]:  # else it is truncated, or another file
-        return [os.path.join(run.checkpoints, name) for name in names]
-    if _files(run):
-        raise ValueError(
-            f"{run.checkpoints!r} holds checkpoints, but its file 'checkpoint', which lists them, is missing or "
-            "damaged; restore that file from a copy, or move the folder away to start over"
-        )
-    return []
 
 
 def to_average(run: Run, number: int) -> list[str]:
     """Returns at most `number` of the newest regular checkpoints, oldest first.
 
     Regular checkpoints are those of every `checkpoint_steps` steps and of the last step. Checkpoints written because of
-    elapsed time or an interruption are not. If `number` is 1, or there is no regular checkpoint, returns the newest
-    checkpoint of any kind.
+    elapsed time or an interruption are not, and neither is the one at step 0 of a run that starts from another run. If
+    `number` is 1, or there is no regular checkpoint, returns the newest checkpoint of any kind.
     """
     existing = paths(run)
     regular = [path for path in existing if _is_regular(run, path)]
@@ -177,7 +158,7 @@ def to_average(run: Run, number: int) -> list[str]:
 
 def _is_regular(run: Run, path: str) -> bool:
     step = int(path.rpartition("-")[2])
-    return step % run.hparams.checkpoint_steps == 0 or step == run.hparams.train_steps
+    return step > 0 and (step % run.hparams.checkpoint_steps == 0 or step == run.hparams.train_steps)
 
 
 def damage(path: str) -> str:
@@ -211,27 +192,11 @@ def _reason(error: Exception) -> str:
     return message
 
 
-def _files(run: Run, name: str = "") -> list[str]:
-    """Returns the file names of the checkpoint `name`, or of all checkpoints. They need not be in the list."""
-    if not os.path.isdir(run.checkpoints):
-        return []
-    matches = filter(None, map(_FILE.fullmatch, sorted(os.listdir(run.checkpoints))))
-    return [match[0] for match in matches if name in ("", match[1])]
-
-
-def _write_list(run: Run, complete: list[str]) -> None:
-    names = [os.path.basename(path) for path in complete]
-    lines = [f'model_checkpoint_path: "{names[-1]}"', *(f'all_model_checkpoint_paths: "{name}"' for name in names)]
-    path = os.path.join(run.checkpoints, _LIST)
-    with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
-
-
 def _remove_unfinished(run: Run) -> None:
     """Removes files that the list does not name, left by a trainer that was killed while writing or removing them."""
-    existing = {name: name.partition(".")[0] for name in _files(run)}
+    existing = {name: name.partition(".")[0] for name in files_of(run)}
     first = len(set(existing.values())) == 1 and run.training.step is None
-    if first and not os.path.exists(os.path.join(run.checkpoints, _LIST)):
+    if first and not os.path.exists(os.path.join(run.checkpoints, LIST)):
         listed = set()  # killed before the first list was written
     else:
         listed = {os.path.basename(path) for path in paths(run)}
@@ -274,6 +239,16 @@ def load_weights(run: Run, model: tf.Module, average: int = 1) -> list[str]:
     return chosen
 
 
+def load_checkpoint(path: str, model: tf.Module) -> None:
+    """Loads the weights of one checkpoint into `model`, bit for bit.
+
+    Raises ValueError if the checkpoint is damaged or missing, or if its weights do not fit `model`.
+    """
+    with _named(path):
+        _must_fit(path, variables_of(model))
+    _read(path, model)
+
+
 def _read(path: str, model: tf.Module) -> None:
     """Loads the weights of a checkpoint into `model`. Raises ValueError if it is damaged."""
     with _named(path):
@@ -291,6 +266,12 @@ def _named(path: str) -> Iterator[None]:
         raise ValueError(
             f"{path} is damaged ({_reason(error)}); the same t2t-trainer command continues from the one before it"
         ) from None
+
+
+def must_be_intact(path: str) -> None:
+    """Raises ValueError if a checkpoint cannot be read."""
+    if reason := damage(path):
+        raise ValueError(f"{path} is damaged ({reason}); take another checkpoint of its run")
 
 
 @contextmanager

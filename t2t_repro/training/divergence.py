@@ -69,7 +69,7 @@ class LossMonitor:
         if self._learned and mean > entropy:
             above = f"above the {entropy:.2f} of single tokens without any context"
             self._stop(newest, f"the loss of {WINDOW} steps is {mean:.2f} nats again, {above}")
-        if self._first is not None and step - self._seen <= 0:
+        if self._first is not None and step - self._seen <= 0 and not self._run.parent:  # which starts low
             last = float(np.mean(list(self._losses)[-(WINDOW // 10) :]))
             if last >= self._first:
                 self._warn(step, f"the loss has not fallen: {self._first:.2f} nats at first, now {last:.2f}")

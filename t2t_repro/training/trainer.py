@@ -20,19 +20,20 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.flops import paper_flops
 from t2t_repro.log import report as log
 from t2t_repro.problem import Problem
-from t2t_repro.run import Run, TrainingData
+from t2t_repro.run import Parent, Run, TrainingData
 from t2t_repro.training import hardware, memory
 from t2t_repro.training import precision as precisions
-from t2t_repro.training.checkpoints import Checkpoints, exclusive_lock, variables_of
+from t2t_repro.training.checkpoints import Checkpoints, exclusive_lock, load_checkpoint, must_be_intact, variables_of
 from t2t_repro.training.distributed import coordination
 from t2t_repro.training.distributed.rendezvous import Cluster, Rendezvous
 from t2t_repro.training.divergence import LossMonitor
 from t2t_repro.training.metrics import UNKNOWN, Cost, MetricsLogger, Step
 from t2t_repro.training.optimizer import learning_rate
+from t2t_repro.training.parent import checkpoint_of, find_origin
 from t2t_repro.training.train_step import TrainStep, first_microbatch_tokens, make_model, validate_settings
 from t2t_repro.training.validation import MakePreview, Validation
 
-Prepare = Callable[[Problem, str, Callable[[str], None]], Dataset]
+Prepare = Callable[..., Dataset]  # as `preparation.pipeline.prepare`
 
 
 class Interrupted(Exception):  # noqa: N818 (not an error: the run was asked to stop, and saved a checkpoint)
@@ -73,11 +74,15 @@ def train(
     output_dir: str,
     options: TrainingOptions = TrainingOptions(),  # noqa: B008 (frozen)
     *,
+    init_from: str | None = None,
     prepare: Prepare | None = None,
     report: Callable[[str], None] = log,
     preview: MakePreview | None = None,
 ) -> Run:
     """Trains for `hparams.train_steps` steps in total, or continues the run in `output_dir`.
+
+    With `init_from`, a new run starts at step 0 from the weights of another run, with a new optimizer and a new
+    schedule, and with the vocabulary of that run (`training.parent.find_origin`).
 
     A checkpoint is written every `checkpoint_steps` steps, after `checkpoint_minutes` without one, and at the end.
 
@@ -92,12 +97,16 @@ def train(
       data_dir: the folder of prepared data.
       output_dir: the run directory.
       options: seed, precision, checkpoints, micro-batches and XLA.
-      prepare: called first, as `prepare(problem, data_dir, report)`. If None, the data must already be prepared.
+      init_from: the run, or its checkpoint `RUN/checkpoints/ckpt-STEP`, whose weights a new run starts from.
+      prepare: called first, as `prepare(problem, data_dir, report)`, with `vocabulary_from` as well if a run gives the
+        vocabulary. If None, the data must already be prepared.
       report: called with each line of progress.
       preview: makes a function of the model. Its result is reported with the validation loss.
 
     Raises:
-      ValueError: if `output_dir` holds another run, or memory runs out even with the smallest micro-batches.
+      ValueError: if `output_dir` holds another run, if weights or vocabulary of `init_from` do not fit, or if memory
+        runs out even with the smallest micro-batches.
+      FileNotFoundError: if `init_from` is not a run with a checkpoint.
       TrainingDiverged: if the loss diverges.
       ConnectionError: if another machine does not connect, has another configuration, or disconnects.
       Interrupted: after SIGINT or SIGTERM, once the current step is finished and saved.
@@ -109,12 +118,22 @@ def train(
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
     cluster = Cluster.from_environment()
+    origin = None
+    if init_from and cluster.is_chief:
+        origin = find_origin(init_from, problem, hparams, output_dir)
+        problem = origin.problem
+        if not Run.exists(output_dir):
+            must_be_intact(checkpoint_of(origin.parent))  # before hours of preparation
     with Rendezvous(cluster, report) as rendezvous:
-        dataset = prepare(problem, data_dir, report) if prepare and cluster.is_chief else None
+        given = {"vocabulary_from": origin.vocabulary_of.directory} if origin else {}
+        dataset = prepare(problem, data_dir, report, **given) if prepare and cluster.is_chief else None
         rendezvous.wait_for_chief()
         dataset = dataset or coordination.open_prepared(problem, data_dir)
         vocabulary = Vocabulary(dataset.vocabulary)
-        run = Run(output_dir, problem, hparams, data_dir, options.seed, precision, vocabulary.sha256)
+        if origin:
+            dataset.must_have_vocabulary_of(origin.vocabulary_of)
+        parent = origin.parent if origin else None
+        run = Run(output_dir, problem, hparams, data_dir, options.seed, precision, vocabulary.sha256, parent)
         precisions.allow_tf32(run.precision == "tf32")
         if cluster.is_chief:
             run.start(dataset.vocabulary)
@@ -165,6 +184,7 @@ class Trainer:
         self.replicas = self.strategy.num_replicas_in_sync
         self.microbatch_tokens = first_microbatch_tokens(run, options, self.replicas, cluster.size)
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps taken or skipped so far
+        self.loaded = tf.Variable(0, dtype=tf.int64, trainable=False)  # 1: the chief has read weights from a file
         # in the data: epoch, window, steps within it; of any length, because version 0.1 saved epoch and steps only
         self.position = tf.Variable([0, 0, 0], shape=[None], dtype=tf.int64, trainable=False)
         # a `Cost`; of any length, because version 0.1 saved three numbers
@@ -181,8 +201,12 @@ class Trainer:
         if self.checkpoints and self.checkpoints.restore_newest():
             self.report(f"continuing {self.run.directory} at step {int(self.step):,}")
             self._upgrade_state()
-        coordination.broadcast(self.cluster, self.strategy, [self.step])
-        if self.step > 0:  # initial values are the chief's already
+            self.loaded.assign(1)
+        elif self.checkpoints and self.run.parent:
+            self._start_from(self.checkpoints, self.run.parent)
+            self.loaded.assign(1)
+        coordination.broadcast(self.cluster, self.strategy, [self.step, self.loaded])
+        if self.loaded > 0:  # initial values are the chief's already
             coordination.broadcast(self.cluster, self.strategy, self.variables)
         self._make_step()
         truncation = self.validation.truncation() if self.validation else ""
@@ -199,6 +223,13 @@ class Trainer:
                 pass
         if stop.signal:
             raise Interrupted(stop.signal)
+
+    def _start_from(self, checkpoints: Checkpoints, parent: Parent) -> None:
+        """Loads the weights of the parent and saves them as step 0. From then on the parent is not needed."""
+        load_checkpoint(checkpoint_of(parent), self.model)
+        checkpoints.save(0)
+        self.record_progress()
+        self.report(f"starting from the weights of {parent.directory}: {parent}")
 
     def _upgrade_state(self) -> None:
         """Adds the fields of position and cost that version 0.1 did not save."""
@@ -266,6 +297,8 @@ class Trainer:
     def _train_loop(self, checkpoints: Checkpoints, logger: MetricsLogger, stop: coordination.CoordinatedStop) -> None:
         """Runs the steps, reports them, and saves checkpoints."""
         hparams, minutes = self.run.hparams, self.options.checkpoint_minutes
+        if self.run.parent and int(self.step) == 0:
+            self._validate(0, logger)
         saved_at, saved_step = time.monotonic(), int(self.step)
         step: Step | None = None
         for step in self._steps(stop):
@@ -287,14 +320,19 @@ class Trainer:
         self.spent.assign(logger.cost)
         checkpoints.save(step.number)
         self.record_progress()
-        if not validate or not self.validation:
+        if validate:
+            self._validate(step.number, logger)
+
+    def _validate(self, step: int, logger: MetricsLogger) -> None:
+        """Validates the model at a checkpoint if memory suffices."""
+        if not self.validation:
             return
         try:
-            self.validation(step.number, logger)
+            self.validation(step, logger)
         except tf.errors.OpError as error:
             if not memory.is_out_of_memory(error):
                 raise
-            saved = f"checkpoint at step {step.number:,}: saved, not validated"
+            saved = f"checkpoint at step {step:,}: saved, not validated"
             self.report(f"{saved}: out of memory ({error.message:.100})")
 
     def record_progress(self) -> None:

@@ -138,9 +138,9 @@ def data_of(page):
 
 def test_page_holds_the_weights(shown, tmp_path):
     data = data_of(page_of(shown, tmp_path))
-    assert (data["sentence"], data["layers"], data["heads"]) == (SENTENCE, 2, 2)
+    assert (data["sentence"], data["heads"]) == (SENTENCE, 2)
     for packed, view in zip(data["views"], shown.views.values(), strict=True):
-        assert (packed["left"], packed["right"]) == (view.left, view.right)
+        assert (packed["left"], packed["right"], packed["layers"]) == (view.left, view.right, 2)
         weights = np.frombuffer(base64.b64decode(packed["weights"]), "<u2").reshape(view.weights.shape) / 65535
         np.testing.assert_allclose(weights, view.weights, atol=1e-5)
 
@@ -180,7 +180,7 @@ def test_focus(tmp_path):
     ("focus", "message"),
     [
         (Focus(view="all"), "the view must be one of encoder, memory, decoder, got 'all'"),
-        (Focus(layer=4), "there is no layer 4: this model has layers 1 to 3"),
+        (Focus(layer=4), "there is no layer 4: this view has layers 1 to 3"),
         (Focus(heads=(1, 5)), "there is no head 5: this model has heads 1 to 4"),
         (Focus(word="his"), "no word 'his' on the left of this view; the words are: The Law"),
     ],
@@ -189,6 +189,18 @@ def test_focus_that_does_not_exist(tmp_path, focus, message):
     with pytest.raises(ValueError, match=message):
         page_of(made_up("The Law"), tmp_path, focus)
     assert not list(tmp_path.iterdir())
+
+
+def test_each_view_has_the_layers_of_its_stack(tmp_path):
+    """An encoder of three layers and a decoder of one: the default layer is the second to last of the view."""
+    deep, shallow = made_up("The Law"), made_up("The Law", layers=1)
+    attention = replace(deep, views=shallow.views | {"encoder": deep.views["encoder"]})
+    data = data_of(page_of(attention, tmp_path))
+    assert [view["layers"] for view in data["views"]] == [3, 1, 1]
+    assert data["start"]["layer"] == 0
+    assert data_of(page_of(attention, tmp_path, Focus("encoder")))["start"]["layer"] == 1
+    with pytest.raises(ValueError, match="there is no layer 2: this view has layers 1 to 1"):
+        page_of(attention, tmp_path, Focus("memory", 2))
 
 
 @pytest.mark.parametrize("count", [1, 4, 8, 16, 32])
@@ -251,7 +263,7 @@ def test_program(program, trained: Run, tmp_path, monkeypatch):
         (["a", "--output_dir=none"], 1, "--output_dir: no directory 'none'; give the one that t2t-trainer wrote"),
         (["a", "--html=no/page"], 1, "--html: no directory 'no'; create it first"),
         (["a", "--png=no/figure"], 1, "--png: no directory 'no'; create it first"),
-        (["a", "--layer=9"], 1, "there is no layer 9: this model has layers 1 to 1"),
+        (["a", "--layer=9"], 1, "there is no layer 9: this view has layers 1 to 1"),
         ([" "], 1, "the sentence is empty; give some text"),
     ],
 )

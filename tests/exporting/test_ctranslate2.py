@@ -30,6 +30,7 @@ ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not inst
 SHAPES = {
     "sinusoids, d_k below d_v": {},
     "learned positions, d_k above d_v": {"positions": "learned", "max_positions": 24, "d_k": 7, "d_v": 5},
+    "an encoder deeper than the decoder": {"num_encoder_layers": 3},
 }
 LINES = [source for source, _ in itertools.islice(train_pairs(), 40)]
 

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.run import Run
 from t2t_repro.training.checkpoints import Checkpoints
 
+DEEP = replace(SMALL, num_encoder_layers=3)  # and two layers in the decoder
 TEXTS = ["3 red cats and 4 old dogs", "", "12 big cows", "and " * 700, "12 big cows and 1 red dog"]
 STRANGER = """
 import json, sys
@@ -79,8 +81,8 @@ def run(tmp_path_factory):
     vocabulary = str(folder / "vocabulary.model")
     learn_vocabulary([side for pair in train_pairs() for side in pair], vocabulary, "bpe", PROBLEM.vocab_size)
     sha256 = Vocabulary(vocabulary).sha256
-    run = Run(str(folder / "run"), PROBLEM, SMALL, str(folder), 1, "float32", sha256).start(vocabulary)
-    Checkpoints(run, {"model": random_model(PROBLEM.vocab_size)}, keep=1).save(1)
+    run = Run(str(folder / "run"), PROBLEM, DEEP, str(folder), 1, "float32", sha256).start(vocabulary)
+    Checkpoints(run, {"model": random_model(PROBLEM.vocab_size, num_encoder_layers=3)}, keep=1).save(1)
     return run
 
 
@@ -117,7 +119,8 @@ def test_export_without_this_package_gives_the_runs_results(run, tmp_path, quant
     ]
     read, written = map(len, found["pieces"])
     sizes = {"encoder": [read, read], "memory": [written, read], "decoder": [written, written]}
-    assert found["shapes"] == {name: [1, SMALL.num_layers, SMALL.num_heads, *size] for name, size in sizes.items()}
+    layers = {"encoder": 3, "memory": 2, "decoder": 2}
+    assert found["shapes"] == {name: [1, layers[name], SMALL.num_heads, *size] for name, size in sizes.items()}
     assert found["rows"] == pytest.approx(dict.fromkeys(sizes, 1.0), abs=1e-5)
     np.testing.assert_allclose(found["memory"][0], shown.views["memory"].weights, atol=1e-5)
 
@@ -409,7 +412,7 @@ def test_exports_are_numbered_and_complete(run, tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
     card = json.loads((folder / "2" / "model_card.json").read_text())
     assert (card["format"], card["quantization"], card["problem"]["name"]) == ("saved_model", "none", "animals")
-    assert card["checkpoints"] == ["ckpt-1"] and card["parameters"] == SMALL.num_parameters(PROBLEM.vocab_size)
+    assert card["checkpoints"] == ["ckpt-1"] and card["parameters"] == DEEP.num_parameters(PROBLEM.vocab_size)
     assert card["licence"]["code"] == "Apache-2.0" and card["scores"] == []
 
 

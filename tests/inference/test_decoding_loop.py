@@ -46,7 +46,7 @@ def small():
 
 def ensemble():
     """Returns models of different widths, each with its own kind of positions."""
-    return small(), shared_model(VOCAB, num_layers=1, positions="learned")
+    return small(), shared_model(VOCAB, num_encoder_layers=3, num_decoder_layers=1, positions="learned")
 
 
 def search(models, sources, beam_size=3, alpha=0.6, prefixes=NO_PREFIXES, min_length=0):

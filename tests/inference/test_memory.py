@@ -36,6 +36,18 @@ def test_search_bytes_count_beams_times_vocabulary():
     assert search_bytes(ensemble, 37_000, 64, 3) > 64 * 12 * 37_000
 
 
+def test_search_bytes_count_the_caches_of_the_decoder_alone():
+    """Each layer of the decoder keeps keys and values, in float32, of every beam and of the source."""
+
+    def layer(**depth):
+        return search_bytes(Ensemble.of(shared_model(**depth)), 11, 8, 3)
+
+    h = shared_model().hparams
+    cached = (8 + 1) * 3 * h.num_heads * (h.d_k + h.d_v) * 4
+    assert layer(num_decoder_layers=3) - layer() == cached
+    assert layer(num_encoder_layers=3) == layer()
+
+
 def test_evaluation_runs_only_batches_that_fit_into_memory(trained, monkeypatch):
     asked = []
 

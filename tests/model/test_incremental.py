@@ -76,13 +76,15 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("positions", ["sinusoid", "learned"])
-@pytest.mark.parametrize("name", CHANGES)
-def test_step_by_step_decoding_gives_the_logits_of_the_full_sequence(monkeypatch, name, positions):
-    plain = full_logits(random_model(VOCAB, positions=positions))
+SHAPES = ({}, {"positions": "learned"}, {"num_encoder_layers": 1, "num_decoder_layers": 3})
+
+
+@pytest.mark.parametrize(("name", "shape"), [*((name, shape) for name in CHANGES for shape in SHAPES)])
+def test_step_by_step_decoding_gives_the_logits_of_the_full_sequence(monkeypatch, name, shape):
+    plain = full_logits(random_model(VOCAB, **shape))
     for change in CHANGES[name]:
         monkeypatch.setattr(*change)
-    model = random_model(VOCAB, positions=positions)
+    model = random_model(VOCAB, **shape)
     expected = full_logits(model)
     assert (np.abs(expected - plain).max() > 1e-2) == (name != "none")
     scale = np.abs(expected).max()
@@ -96,7 +98,7 @@ def test_step_by_step_decoding_gives_the_logits_of_the_full_sequence(monkeypatch
 def test_changed_models_decode_in_8_bit_integers(monkeypatch, dtype, name):
     for change in CHANGES[name]:
         monkeypatch.setattr(*change)
-    model = random_model(VOCAB, d_model=64, d_ff=96, num_layers=1, dtype=dtype)
+    model = random_model(VOCAB, d_model=64, d_ff=96, num_encoder_layers=2, num_decoder_layers=1, dtype=dtype)
     expected = full_logits(model)
     furthest = np.abs(step_by_step(model, int8=True)[:, 0] - expected).max() / np.abs(expected).max()
     assert 0 < furthest < 0.1

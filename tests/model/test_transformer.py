@@ -41,6 +41,8 @@ def padded(ids: np.ndarray, rows: int, columns: int) -> np.ndarray:
         {"d_k": 3, "d_v": 9},
         {"num_layers": 1, "d_ff": 7},
         {"positions": "learned", "max_positions": 13},
+        {"num_encoder_layers": 3, "num_decoder_layers": 1},
+        {"num_decoder_layers": 1},
     ],
 )
 def test_number_of_parameters(changes):
@@ -203,17 +205,17 @@ def test_summary_shows_the_embedding():
     assert f"Total params: {model.count_params():,}" in "\n".join(lines)
 
 
-@pytest.mark.parametrize("positions", ["sinusoid", "learned"])
-def test_attention_gives_the_weights_of_every_layer(positions):
-    model, h = shared_model(VOCAB, positions=positions), SMALL
+@pytest.mark.parametrize("changes", [{}, {"positions": "learned"}, {"num_encoder_layers": 3, "num_decoder_layers": 1}])
+def test_attention_gives_the_weights_of_every_layer(changes):
+    model, h = shared_model(VOCAB, **changes), replace(SMALL, **changes)
     source = padded(SOURCE, 0, 2)
     found = model.attention(tf.constant(source), tf.constant(TARGET))
     (batch, length), keys = TARGET.shape, source.shape[1]
     shapes = {name: [tuple(each.shape) for each in layers] for name, layers in found._asdict().items()}
     assert shapes == {
-        "encoder": [(batch, h.num_heads, keys, keys)] * h.num_layers,
-        "memory": [(batch, h.num_heads, length, keys)] * h.num_layers,
-        "decoder": [(batch, h.num_heads, length, length)] * h.num_layers,
+        "encoder": [(batch, h.num_heads, keys, keys)] * h.encoder_depth,
+        "memory": [(batch, h.num_heads, length, keys)] * h.decoder_depth,
+        "decoder": [(batch, h.num_heads, length, length)] * h.decoder_depth,
     }
     for weights in (*found.encoder, *found.memory, *found.decoder):
         np.testing.assert_allclose(np.sum(weights, axis=-1), 1, rtol=1e-5)

@@ -27,6 +27,7 @@ from t2t_repro.training.checkpoints import exclusive_lock
 from t2t_repro.training.dry_run.assumed_data import MEAN_LENGTH, assumed
 from t2t_repro.training.dry_run.profiler import Profiler
 from t2t_repro.training.metrics import clock
+from t2t_repro.training.parent import find_origin
 from t2t_repro.training.train_step import validate_settings
 from t2t_repro.training.trainer import checkpoints_kept
 from t2t_repro.training.validation import MakePreview
@@ -61,6 +62,7 @@ def dry_run(
     output_dir: str,
     options: TrainingOptions = TrainingOptions(),  # noqa: B008 (frozen)
     *,
+    init_from: str | None = None,
     show: Callable[[str], None] = say,
     report: Callable[[str], None] = log,
     preview: MakePreview | None = None,
@@ -79,18 +81,22 @@ def dry_run(
       FileNotFoundError: if there is a run to continue but not its data.
     """
     validate_settings(problem, hparams)
+    origin = find_origin(init_from, problem, hparams, output_dir) if init_from else None
+    problem, parent = (origin.problem, origin.parent) if origin else (problem, None)
     precision = precisions.resolve_for_run(options.precision, output_dir)
     precisions.allow_tf32(precision == "tf32")
     directory = os.path.join(data_dir, problem.name)
     if not Dataset.exists(directory) and not Run.exists(output_dir):
-        run = Run(output_dir, problem, hparams, data_dir, options.seed, precision, "")
+        run = Run(output_dir, problem, hparams, data_dir, options.seed, precision, "", parent)
         run.can_start()
         report("dry run: the data is not prepared; pairs of random tokens take its place")
         with assumed(problem) as dataset:
             return _estimate(Profiler(run, dataset, problem.vocab_size, None, options, report, prepared=False), show)
     dataset = Dataset.open(directory)
     vocabulary = Vocabulary(dataset.vocabulary)
-    run = Run(output_dir, problem, hparams, data_dir, options.seed, precision, vocabulary.sha256)
+    if origin:
+        dataset.must_have_vocabulary_of(origin.vocabulary_of)
+    run = Run(output_dir, problem, hparams, data_dir, options.seed, precision, vocabulary.sha256, parent)
     run.can_start()
     _must_be_free(run)
     return _estimate(Profiler(run, dataset, vocabulary.size, preview, options, report), show)
@@ -144,6 +150,8 @@ def _plan(profiler: Profiler) -> Iterator[str]:
         pairs = f"not prepared: lengths are assumed ({lengths})"
     yield from _wrapped("problem     ", f"{run.problem.name}, {pairs}")
     yield from _wrapped("set         ", f"{h.name}: {h.description}")
+    if run.parent:
+        yield from _wrapped("starts from ", str(run.parent))
     parameters = h.num_parameters(profiler.vocab_size)
     yield f"parameters  {parameters:,} with {profiler.vocab_size:,} subwords{_papers(h, 'millions')}"
     each = profiler.sizes.shape[1]
@@ -167,6 +175,7 @@ def _total(profiler: Profiler, options: TrainingOptions) -> Estimate:
     evaluations = math.ceil(steps / (options.checkpoint_steps or h.checkpoint_steps))
     if options.checkpoint_minutes:
         evaluations = max(evaluations, 1 + int(updating / 60 / options.checkpoint_minutes))
+    evaluations += bool(profiler.run.parent) and steps == h.train_steps  # at step 0
     # weights and the two moments of Adam, float32
     checkpoint = 3 * 4 * h.num_parameters(profiler.vocab_size)
     return Estimate(

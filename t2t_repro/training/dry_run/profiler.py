@@ -250,10 +250,10 @@ def _twice(function: Callable[[], Any]) -> tuple[float, float]:
 
 def _activations(hparams: HParams, batch: int, source: int, target: int) -> float:
     """Returns the approximate number of activations that the forward pass keeps for the backward pass."""
-    h = hparams
-    positions = (source + target) * (8 * h.d_model + 2 * h.d_ff)
-    scores = h.num_heads * (source * source + target * target + source * target)
-    return h.num_layers * batch * float(positions + scores)
+    h, per_position = hparams, 8 * hparams.d_model + 2 * hparams.d_ff
+    encoder_layer = source * per_position + h.num_heads * source * source
+    decoder_layer = target * per_position + h.num_heads * (target * target + source * target)
+    return batch * float(h.encoder_depth * encoder_layer + h.decoder_depth * decoder_layer)
 
 
 def _ranks(number: int) -> Iterator[float]:

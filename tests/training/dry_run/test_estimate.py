@@ -188,6 +188,17 @@ def test_the_worst_micro_batch_has_the_longest_pairs(data, monkeypatch):
     assert sampled._worst() == (1_000 // max(longest), *longest)
 
 
+@pytest.mark.parametrize(
+    ("depth", "worst"), [("num_encoder_layers", [4, 50, 5]), ("num_decoder_layers", [4, 5, 50])], ids=["encoder", "decoder"]
+)
+def test_the_worst_micro_batch_is_long_on_the_side_with_more_layers(data, depth, worst):
+    dataset = Dataset.open(os.path.join(data, PROBLEM.name))
+    run = Run("", PROBLEM, replace(TINY, train_steps=1, **{depth: 9}), data, 1, "float32", "")
+    profiler = Profiler(run, dataset, PROBLEM.vocab_size)
+    profiler.sizes = np.array([[[4, 5, 50]], [[4, 50, 5]]])
+    assert profiler._worst() == tuple(worst)
+
+
 def test_any_prefix_of_ranks_is_evenly_spread():
     assert list(profiler._ranks(7)) == [1 / 2, 1 / 4, 3 / 4, 1 / 8, 5 / 8, 3 / 8, 7 / 8]
 

@@ -1,0 +1,56 @@
+"""The list of a run's checkpoints, RUN/checkpoints/checkpoint, in TensorFlow's format: read and written here."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from t2t_repro.io import atomic_write, read_json
+from t2t_repro.run import Run
+
+LIST = "checkpoint"
+AVERAGED = "averaged.json"  # in a run that `averaging.average` wrote: the source run and its checkpoints
+_LISTED = re.compile(r'(all_)?model_checkpoint_paths?: "(ckpt-\d+)"')  # a line of the list
+_FILE = re.compile(r"(ckpt-\d+)\.(?:index|data-\d{5}-of-\d{5})")  # of a checkpoint
+
+
+def paths(run: Run) -> list[str]:
+    """Returns the run's checkpoints, oldest first. Raises ValueError if there are files without a list."""
+    try:
+        with open(os.path.join(run.checkpoints, LIST), encoding="utf-8") as file:
+            lines = [_LISTED.fullmatch(line) for line in file.read().splitlines() if "timestamp" not in line]
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    names = [line[2] for line in lines if line and line[1]]
+    newest = [line[2] for line in lines if line and not line[1]]
+    if all(lines) and names and newest == names[-1:]:  # else it is truncated, or another file
+        return [os.path.join(run.checkpoints, name) for name in names]
+    if files_of(run):
+        raise ValueError(
+            f"{run.checkpoints!r} holds checkpoints, but its file 'checkpoint', which lists them, is missing or "
+            "damaged; restore that file from a copy, or move the folder away to start over"
+        )
+    return []
+
+
+def averaged(run: Run) -> list[str]:
+    """Returns the names of the checkpoints whose mean the run holds; none if it was trained."""
+    path = os.path.join(run.directory, AVERAGED)
+    return [str(name) for name in read_json(path)["checkpoints"]] if os.path.exists(path) else []
+
+
+def files_of(run: Run, name: str = "") -> list[str]:
+    """Returns the file names of the checkpoint `name`, or of all checkpoints. They need not be in the list."""
+    if not os.path.isdir(run.checkpoints):
+        return []
+    matches = filter(None, map(_FILE.fullmatch, sorted(os.listdir(run.checkpoints))))
+    return [match[0] for match in matches if name in ("", match[1])]
+
+
+def write_list(run: Run, complete: list[str]) -> None:
+    """Writes the list of the complete checkpoints, oldest first, atomically."""
+    names = [os.path.basename(path) for path in complete]
+    lines = [f'model_checkpoint_path: "{names[-1]}"', *(f'all_model_checkpoint_paths: "{name}"' for name in names)]
+    path = os.path.join(run.checkpoints, LIST)
+    with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
