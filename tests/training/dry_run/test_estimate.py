@@ -189,7 +189,9 @@ def test_the_worst_micro_batch_has_the_longest_pairs(data, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("depth", "worst"), [("num_encoder_layers", [4, 50, 5]), ("num_decoder_layers", [4, 5, 50])], ids=["encoder", "decoder"]
+    ("depth", "worst"),
+    [("num_encoder_layers", [4, 50, 5]), ("num_decoder_layers", [4, 5, 50])],
+    ids=["encoder", "decoder"],
 )
 def test_the_worst_micro_batch_is_long_on_the_side_with_more_layers(data, depth, worst):
     dataset = Dataset.open(os.path.join(data, PROBLEM.name))
