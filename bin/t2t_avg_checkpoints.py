@@ -2,8 +2,8 @@
 
   t2t-avg-checkpoints --output_dir=run --average_checkpoints=5 --average_dir=avg
 
-The new run can be decoded, scored and exported like any run. It cannot continue,
-but t2t-trainer --init_from=avg starts another run from it.
+The new run can be decoded, scored and exported like any run. It cannot
+continue, but t2t-trainer --init_from=avg starts another run from it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from conftest import CHECKOUT
 from t2t_repro.config import HParams
 from t2t_repro.io import atomic_write, read_json, sha256, write_json
 from t2t_repro.problem import Problem
-from t2t_repro.run import Run, TrainingData, TrainingRecord, versions
+from t2t_repro.run import Parent, Run, TrainingData, TrainingRecord, versions
 
 
 @pytest.fixture
@@ -164,6 +164,17 @@ def test_training_record_of_an_old_run():
     assert training.data.train == "t2t_repro.problems.cldr.pairs('de', 'train')"
 
 
+def test_fingerprint_of_an_old_run_stays():
+    """Checkpoints contain it, and runs that start from this one record it."""
+    run = Run.open(str(CHECKOUT / "tests/fixtures/run"))
+    assert run.fingerprint == 1444081604623064700
+    parent = Parent(problem="p", fingerprint="1", step=2, checkpoints=("ckpt-2",), directory="/p")
+    others = [replace(run, hparams=replace(run.hparams, num_decoder_layers=1)), replace(run, parent=parent)]
+    others += [replace(run, parent=replace(parent, checkpoints=("ckpt-1", "ckpt-2")))]
+    assert len({each.fingerprint for each in (run, *others)}) == 4
+    assert replace(run, parent=replace(parent, directory="/moved")).fingerprint == others[1].fingerprint
+
+
 @pytest.mark.parametrize(
     "training",
     [
@@ -178,6 +189,28 @@ def test_training_record_round_trip(run, vocabulary, training):
     assert Run.open(run.directory).training == training
     run.start(str(vocabulary))
     assert run.training == training
+
+
+def test_parent_round_trip(run, vocabulary):
+    grandparent = Parent(problem="p", fingerprint="0a", step=7, checkpoints=("ckpt-7",), directory="/g")
+    data = TrainingData(pairs=3, vocab_size=9, train="a")
+    mean = Parent(
+        problem="q",
+        fingerprint="0b",
+        step=9,
+        checkpoints=("ckpt-8", "ckpt-9"),
+        directory="/p",
+        data=data,
+        parent=grandparent,
+    )
+    started = replace(run, parent=mean).start(str(vocabulary))
+    assert Run.open(run.directory) == started
+    with pytest.raises(ValueError, match="its parent is 'q, mean of ckpt-8 [+] ckpt-9 .run 0b.', not 'none'"):
+        run.start(str(vocabulary))
+    path = os.path.join(run.directory, "run.json")
+    write_json(path, read_json(path) | {"parent": {"problem": "q"}})
+    with pytest.raises(ValueError, match="run.json is damaged: no 'fingerprint'"):
+        Run.open(run.directory)
 
 
 def test_note_keeps_unknown_fields(run, vocabulary):

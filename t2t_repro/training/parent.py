@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from t2t_repro.config import HParams
 from t2t_repro.problem import Problem
@@ -92,10 +92,11 @@ def _check_sizes(run: Run, hparams: HParams) -> None:
     uneven = any(h.encoder_depth != h.decoder_depth for h in (theirs, ours))
     names = ["d_model", "d_ff", "num_heads", "d_k", "d_v", "positions"]
     names += ["max_positions"] if "learned" == theirs.positions == ours.positions else []
-    sizes = [{name: getattr(h, name) for name in names} for h in (theirs, ours)]
-    for h, of in zip((theirs, ours), sizes, strict=True):
+    sizes: list[dict[str, Any]] = []
+    for h in (theirs, ours):
         depths = {"num_encoder_layers": h.encoder_depth, "num_decoder_layers": h.decoder_depth}
-        of |= depths if uneven else {"num_layers": h.encoder_depth}
+        sizes.append(depths if uneven else {"num_layers": h.encoder_depth})
+        sizes[-1] |= {name: getattr(h, name) for name in names}
     differing = [name for name in sizes[0] if sizes[0][name] != sizes[1][name]]
     if differing:
         expected, received = (", ".join(f"{name}={of[name]}" for name in differing) for of in sizes)

@@ -29,6 +29,7 @@ from t2t_repro.problem import Problem
 from t2t_repro.registry import HPARAMS, PROBLEMS
 from t2t_repro.run import Run
 
+FIXTURE = CHECKOUT / "tests/fixtures/run"
 PROGRAMS = sorted(file.stem.replace("_", "-") for file in (CHECKOUT / "bin").glob("t2t_*.py"))
 HEAVY = {
     "tensorflow",
@@ -256,6 +257,21 @@ def test_closed_output_pipe_is_quiet():
             "--raw_dir: 'none' is not a directory; give the folder of the downloaded archives",
         ),
         (
+            "t2t-trainer",
+            ["--problem=translate_ende_cldr", *TRAIN, "--init_from=none"],
+            "--init_from: no directory 'none'; give the one that t2t-trainer wrote",
+        ),
+        (
+            "t2t-trainer",
+            ["--problem=translate_ende_cldr", *TRAIN, "--hparams=tiny", "--override=d_k=8", f"--init_from={FIXTURE}"],
+            f"--init_from: the weights in '{FIXTURE}' have --override=num_layers=1, --override=d_model=32, ",
+        ),
+        (
+            "t2t-datagen",
+            ["--problem=translate_ende_cldr", "--data_dir=D", "--vocabulary_from=none"],
+            "--vocabulary_from: no directory 'none'; give the one that t2t-trainer wrote",
+        ),
+        (
             "t2t-decoder",
             ["--output_dir=none"],
             "--output_dir: no directory 'none'; give the one that t2t-trainer wrote",
@@ -288,6 +304,8 @@ def test_failure(program, name, arguments, message):
         (["t2t-trainer", "--problem=translate_ende_cdlr", *TRAIN], 2),
         (["t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, "--hparams=bose"], 2),
         (["t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, "--override=dmodel=2"], 2),
+        (["t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, f"--init_from={FIXTURE}"], 1),
+        (["t2t-datagen", "--problem=translate_ende_cldr", "--data_dir=D", "--vocabulary_from=none"], 1),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -450,6 +468,28 @@ def test_sizes_of_prepared_data_need_not_be_given_again(program, stand_in, prepa
     assert [(problem.vocab_size, problem.sample) for problem, _ in calls] == [(600, 50)] * 2
 
 
+def test_vocabulary_of_a_run(program, stand_in, run):
+    calls = []
+    stand_in("preparation.pipeline", prepare=lambda *positional, **named: calls.append((positional, named)))
+    command = ["t2t-datagen", "--problem=translate_enfr_cldr", "--data_dir=D", "--vocabulary_from=RUN"]
+    assert program(*command).code == 0
+    [((problem, _), named)] = calls
+    assert (problem.vocab_size, problem.vocab_kind, named["vocabulary_from"]) == (100, "bpe", "RUN")
+    message = "--vocab_size=99: the vocabulary of 'RUN' has 100 subwords; leave it out (see t2t-datagen --help)"
+    assert program(*command, "--vocab_size=99") == (2, "", f"t2t-datagen: {message}\n")
+
+
+def test_vocabulary_of_prepared_data_need_not_be_given_again(program, training):
+    os.makedirs("DATA/translate_ende_cldr")
+    recorded = {"vocab_size": 600, "vocab_kind": "word_piece", "min_character_count": 3}
+    for given_by, kind in (("RUN", "word_piece"), (None, "bpe")):
+        record = {"problem": recorded, "vocabulary": {"given_by": given_by}}
+        Path("DATA/translate_ende_cldr/dataset.json").write_text(json.dumps(record))
+        assert program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN).code == 0
+        problem = training.calls[-2][0][0]
+        assert (problem.vocab_size, problem.vocab_kind) == (600, kind)
+
+
 def test_sizes_that_differ_from_prepared_data_are_rejected_early(program, prepared):
     expected = "t2t-datagen: 'D/translate_files' holds other data: its vocab_size is 600, not 700; leave out --vocab_s"
     code, _, err = program("t2t-datagen", "--problem=translate_files", "--data_dir=D", "--vocab_size=700")
@@ -542,7 +582,7 @@ def test_trainer_trains_then_scores(program, training):
     assert (problem.name, data_dir, output_dir) == ("translate_ende_cldr", "DATA", "RUN")
     assert (hparams.train_steps, hparams.d_k, hparams.dropout) == (7, 32, 0.2)
     assert options == TrainingOptions(seed=3, checkpoint_steps=5)
-    assert named == {"prepare": "the preparation", "preview": "the preview"}
+    assert named == {"init_from": None, "prepare": "the preparation", "preview": "the preview"}
     scored = {"split": "test", "average_checkpoints": 5}  # as Table 2
     assert training.calls[1] == ("RUN", scored) and training.kept == [("RUN", scored)]
 
@@ -575,7 +615,7 @@ def test_dry_run_trains_nothing(program, training, stand_in, monkeypatch):
     assert child == "a child" and training.calls == [] and os.listdir() == []
     assert (problem.name, hparams.train_steps, data_dir, output_dir) == ("translate_ende_cldr", 7, "DATA", "RUN")
     asked = {"seed": 3, "checkpoint_steps": 5, "microbatch_tokens": 16, "jit_compile": True, "deterministic": True}
-    assert options == TrainingOptions(**asked) and named == {"preview": "the preview"}
+    assert options == TrainingOptions(**asked) and named == {"init_from": None, "preview": "the preview"}
 
 
 def test_dry_run_needs_no_text(program, training, stand_in, monkeypatch):

@@ -468,6 +468,15 @@ def test_from_bracketed_files_to_f1(program, one_cpu, treebank, tmp_path, monkey
     assert both[0] == both[1]
     assert exported.score([(texts[0], lines[0])]) == pytest.approx([log_p], rel=1e-4)
 
+    files = ["--train_trees=DATA/parse_wsj/validation.trees", "--validation_trees=DATA/parse_wsj/test.trees"]
+    files += ["--problem=parse_files", "--data_dir=DATA", "--output_dir=SECOND", "--init_from=RUN"]
+    code, _, said = program("t2t-trainer", "--hparams=parsing", *overrides, *steps, *files)
+    assert code == 0 and "of the run RUN" in said, said
+    second = Run.open("SECOND")
+    assert second.parent.problem == "parse_wsj" and second.vocabulary_sha256 == Run.open("RUN").vocabulary_sha256
+    first = json.loads(Path("SECOND/metrics.jsonl").read_text().splitlines()[0])
+    assert first["step"] == 0 and 0 <= first["sample_F1"] <= 100
+
     code, out, _ = program("t2t-eval", "--output_dir=RUN", "--average_checkpoints=2", "--json")
     scores = json.loads(out)
     retagged = [

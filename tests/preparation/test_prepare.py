@@ -20,6 +20,7 @@ from helpers.prepared_data import bytes_of, records
 from helpers.tiny_model import silent
 
 from t2t_repro import lines
+from t2t_repro.config import HParams
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.dataset_record import DatasetRecord
 from t2t_repro.data.shards import count_records, write_shard
@@ -30,6 +31,7 @@ from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.preparation.validation_split import choose_validation, source_hash
 from t2t_repro.problem import Generated, Pair, Problem, TextFiles
 from t2t_repro.registry import PROBLEMS
+from t2t_repro.run import Run
 
 PAIRS = [
     (f"the {color} house number {n}", f"das {color}e Haus Nummer {n}") for n in range(200) for color in ("red", "old")
@@ -516,6 +518,52 @@ def test_progress_of_other_text_is_not_resumed(text: Problem, data: str, tmp_pat
     dataset = prepare(text, data, said.append)
     assert len(said) == 5
     assert bytes_of(dataset.directory) == bytes_of(prepare(text, str(tmp_path / "other"), silent).directory)
+
+
+@pytest.fixture
+def giver(text: Problem, tmp_path: Path) -> Run:
+    """A run whose vocabulary is of another kind and size."""
+    problem = dataclasses.replace(text, name="other", vocab_kind="word_piece", vocab_size=350, min_character_count=2)
+    vocabulary = prepare(problem, str(tmp_path / "others"), silent).vocabulary
+    hparams = HParams(name="h", description="")
+    run = Run(str(tmp_path / "RUN"), problem, hparams, "DATA", 1, "float32", Vocabulary(vocabulary).sha256)
+    return run.start(vocabulary)
+
+
+def test_vocabulary_of_a_run_is_taken_as_it_is(text: Problem, data: str, giver: Run):
+    dataset = prepare(text, data, silent, vocabulary_from=giver.directory)
+    assert Path(dataset.vocabulary).read_bytes() == Path(giver.vocabulary).read_bytes()
+    record = dataset.record
+    assert (record.problem.vocab_size, record.problem.vocab_kind) == (350, "word_piece")
+    assert (record.vocabulary.size, record.vocabulary.given_by) == (350, giver.directory)
+    assert sorted(records(dataset, "train")) == sorted(PAIRS)
+    again = prepare(text, data, silent, vocabulary_from=giver.directory)
+    assert again == dataset
+
+
+def test_data_with_another_vocabulary_is_rejected(text: Problem, data: str, giver: Run):
+    prepare(dataclasses.replace(text, vocab_size=340), data, silent)
+    message = "small' was prepared with another vocabulary than that of the run '.*RUN'; give another `data_dir`, where"
+    with pytest.raises(ValueError, match=message):
+        prepare(text, data, silent, vocabulary_from=giver.directory)
+
+
+@pytest.mark.parametrize("given_first", [True, False])
+def test_preparation_does_not_resume_with_another_vocabulary(
+    text: Problem, data: str, tmp_path: Path, giver: Run, given_first: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """The text is encoded when preparation stops, and then another vocabulary is asked for."""
+    ways: list[str | None] = [giver.directory, None]
+    first, second = ways if given_first else ways[::-1]
+    expected = bytes_of(prepare(text, str(tmp_path / "whole"), silent, vocabulary_from=second).directory)
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(prepare_module.Preparation, "_write_record", stop)
+        prepare(text, data, silent, vocabulary_from=first)
+    assert bytes_of(prepare(text, data, silent, vocabulary_from=second).directory) == expected
 
 
 @pytest.mark.parametrize("damaged", ["", "{", "[]", '{"inputs": 3}', '{"inputs": {}, "splits": 3}'])

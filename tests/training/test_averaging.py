@@ -120,7 +120,7 @@ def test_new_run_cannot_be_trained_on(run):
     average("RUN", "NEW", 2)
     state = {"model": random_model(PROBLEM.vocab_size), "step": tf.Variable(0)}
     with pytest.raises(
-        ValueError, match="ckpt-30 holds .* or an average by t2t-avg-checkpoints, which cannot be trained"
+        ValueError, match="ckpt-30 holds .* or an average, which has no optimizer state; start a new run"
     ):
         Checkpoints(Run.open("NEW"), state, keep=5).restore_newest()
 

@@ -43,12 +43,15 @@ class Ended(NamedTuple):
     err: str
 
 
-def start(data: str, output_dir: str, steps: int, ports: list[int], index: int = 0, **environment: str):
+def start(
+    data: str, output_dir: str, steps: int, ports: list[int], index: int = 0, init_from: str = "", **environment: str
+):
     """Starts the same command on every machine; with one port, on a single machine."""
     addresses = [f"localhost:{port}" for port in ports]
     config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
     command = [sys.executable, str(MACHINE), f"--problem={PROBLEM.name}", "--hparams=smallest", "--precision=float32"]
     command += [f"--data_dir={data}", f"--output_dir={output_dir}", f"--train_steps={steps}", "--checkpoint_steps=20"]
+    command += [f"--init_from={init_from}"] if init_from else []
     own = {"TF_CONFIG": json.dumps(config), "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT}/tests", **environment}
     return subprocess.Popen(
         [*command, "--split=validation"],
@@ -115,6 +118,23 @@ def test_two_machines_of_two_devices_equal_a_single_device(data, tmp_path):
     spent = [Run.open(directory).training for directory in (alone, together)]
     assert spent[0].target_tokens == spent[1].target_tokens
     assert len(list(Path(together).glob("events.out.*.v2"))) == 1  # the scores have a file of their own
+
+
+@pytest.mark.slow
+def test_two_machines_start_from_a_run_that_only_the_chief_has(data, trained, tmp_path):
+    """The worker gets the weights from the chief, before the first step."""
+    alone, together, ports = str(tmp_path / "ALONE"), str(tmp_path / "TOGETHER"), free_ports(2)
+    more = {"PART": "500", "init_from": trained.directory}
+    chief = start(data, together, 2, ports, 0, **more)
+    worker = start(data, together, 2, ports, 1, **(more | {"init_from": "missing"}))
+    chief, worker = end(chief, worker)
+    assert (chief.code, worker.code) == (0, 0), chief.err + worker.err
+    assert "checkpoint at step 0: validation ppl" in chief.err
+    (one,) = end(start(data, alone, 2, free_ports(1), **more))
+    assert one.code == 0, one.err
+    for name, expected in weights(alone, 2).items():
+        found = weights(together, 2)[name]
+        assert np.linalg.norm(found - expected) <= 1e-3 * np.linalg.norm(expected), name
 
 
 @pytest.fixture(scope="module")
