@@ -239,6 +239,29 @@ def test_tutorial_runs_as_written(shell):
 
 
 @pytest.mark.slow
+def test_fine_tuning_runs_as_written(shell):
+    problem = PROBLEMS["translate_ende_cldr"]
+    for name, corpora, number in (("mine", problem.train, 1_500), ("dev", problem.validation, 20)):
+        pairs = list(itertools.islice(corpora[0].function(), number))
+        for side, language in enumerate(("en", "de")):
+            (shell.folder / f"{name}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs), "utf-8")
+    given = "--train_source=mine.en --train_target=mine.de --vocab_size=1000 --train_steps=60 --checkpoint_steps=30"
+    shell(
+        Block(
+            "",
+            "",
+            "sh",
+            f"t2t-trainer --problem=translate_files --hparams=tiny --data_dir=data --output_dir=run {given}",
+        )
+    )
+    outputs = [shell(block) for block in blocks() if block.test == "fine_tuning"]
+    assert "BLEU" in outputs[0] and "starts from translate_files, mean of ckpt-30 + ckpt-60" in " ".join(
+        outputs[1].split()
+    )
+    assert "BLEU" in outputs[3]
+
+
+@pytest.mark.slow
 def test_adding_a_problem_runs_as_written(shell):
     outputs = [shell(block) for block in blocks() if block.test == "adding"]
     assert "Problem translate_numbers" in outputs[1]

@@ -1,0 +1,49 @@
+"""A shallow student learns from the translations of a teacher: the commands of docs/fine_tuning.md, in a few steps."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from conftest import CHECKOUT
+
+import t2t_repro
+from t2t_repro.registry import PROBLEMS
+from t2t_repro.run import Run
+
+TEACHER = f"{CHECKOUT}/tests/fixtures/run"
+SIZES = "num_encoder_layers=3 num_decoder_layers=1 d_model=16 d_ff=16 num_heads=1 d_k=8 d_v=8 batch_tokens=1024".split()
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch) -> list[str]:
+    """English text of the built-in problem in train.en, and pairs in dev.en and dev.de."""
+    monkeypatch.chdir(tmp_path)
+    (train,), (validation,) = PROBLEMS["translate_ende_cldr"].train, PROBLEMS["translate_ende_cldr"].validation
+    sources = [source for source, _ in itertools.islice(train.function(), 60)]
+    Path("train.en").write_text("".join(f"{source}\n" for source in sources), "utf-8")
+    pairs = list(itertools.islice(validation.function(), 10))
+    for side, language in enumerate(("en", "de")):
+        Path(f"dev.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs), "utf-8")
+    return sources
+
+
+def test_student_with_a_shallow_decoder_learns_from_a_teacher(program, one_replica, texts):
+    teach = ["--decode_from_file=train.en", "--decode_to_file=distilled.de", "--beam_size=1"]
+    assert program("t2t-decoder", f"--output_dir={TEACHER}", *teach).code == 0
+    files = ["--train_source=train.en", "--train_target=distilled.de"]
+    files += ["--validation_source=dev.en", "--validation_target=dev.de"]
+    data = ["--problem=translate_files", "--data_dir=data"]
+    code, _, err = program("t2t-datagen", *data, *files, f"--vocabulary_from={TEACHER}")
+    assert code == 0 and f"vocabulary: 400 subwords (bpe) of the run {TEACHER}" in err
+    train = ["--hparams=tiny", "--output_dir=student", *(f"--override={size}" for size in SIZES), "--precision=float32"]
+    assert program("t2t-trainer", *data, *train, "--train_steps=2").code == 0
+    code, out, err = program("t2t-trainer", *data, *train, "--train_steps=4")  # continues
+    assert code == 0 and "continuing student at step 2" in err and "BLEU" in out
+    student = Run.open("student")
+    assert (student.hparams.encoder_depth, student.hparams.decoder_depth) == (3, 1)
+    # both share the vocabulary, so they can decode together
+    both = t2t_repro.load([TEACHER, "student"])(texts[:2])
+    exported = t2t_repro.load(t2t_repro.export("student", "exported"))
+    assert len(both) == 2 and exported(texts[:2]) == t2t_repro.load("student")(texts[:2])
