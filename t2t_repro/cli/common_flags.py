@@ -12,6 +12,7 @@ from absl import flags
 
 from t2t_repro.cli import launcher
 from t2t_repro.config import PRECISIONS, HParams, TrainingOptions
+from t2t_repro.filters import FILTERS
 from t2t_repro.io import read_json
 from t2t_repro.problem import SPLITS, Problem, TextFiles, Trees
 from t2t_repro.registry import PROBLEMS, get_hparams, import_user_directory
@@ -20,7 +21,16 @@ _TEXT = tuple(f"{split}_{side}" for split in SPLITS for side in ("source", "targ
 _TREES = tuple(f"{split}_trees" for split in SPLITS)
 _FILES = (*_TEXT, *_TREES)
 _ADJECTIVE = {"train": "training"}
-DATA_FLAGS = ("problem", "t2t_usr_dir", "vocab_size", "data_dir", "sample", "raw_dir", *_FILES)  # of t2t-datagen
+DATA_FLAGS = (
+    "problem",
+    "t2t_usr_dir",
+    "vocab_size",
+    "data_dir",
+    "sample",
+    "raw_dir",
+    "filter",
+    *_FILES,
+)  # of t2t-datagen
 SIZES = ("vocab_size", "sample")  # fields of a problem that a flag replaces
 _PREPARED = "dataset.json"  # t2t_repro.preparation.pipeline writes it last
 
@@ -35,6 +45,11 @@ def problem_flags(values: flags.FlagValues, files: bool = True) -> None:
     if files:
         meaning = "train on N pairs, evenly spaced over the training text, instead of all of it"
         flags.DEFINE_integer("sample", None, meaning, lower_bound=1, flag_values=values)
+        names = ", ".join(f"{name}={kind.default}" if kind.default else name for name, kind in FILTERS.items())
+        meaning = (
+            f"NAME[=VALUE]: drop training pairs by this filter (may be repeated), one of {names}; see docs/data.md"
+        )
+        flags.DEFINE_multi_string("filter", [], meaning, flag_values=values)
         meaning = "directory with the problem's downloaded archives or its treebank"
         flags.DEFINE_string("raw_dir", None, meaning, flag_values=values)
         for name in _TEXT:
@@ -163,7 +178,8 @@ def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem
             folders = f"{PROBLEMS.folder(problem.name)!r} nor in {os.getcwd()!r}"
             where = "" if os.path.isabs(path) else f", neither in {folders}"
             _must_open(f"{path!r} of problem {problem.name!r}{where}", path, "put a UTF-8 text file there")
-    return dataclasses.replace(problem, **_sizes(problem, values, directory))
+    problem = dataclasses.replace(problem, **_sizes(problem, values, directory))
+    return dataclasses.replace(problem, filters=_filters(problem, values, directory))
 
 
 def _files_of(problem: Problem) -> Iterator[tuple[str, str]]:
@@ -194,14 +210,41 @@ def _sizes(problem: Problem, values: flags.FlagValues, directory: str) -> dict[s
     return sizes | given
 
 
+def _filters(problem: Problem, values: flags.FlagValues, directory: str) -> tuple[str, ...]:
+    """Returns the filters: from the flags, else from the data prepared in `directory`, else the problem's own."""
+    recorded = _prepared_fields(directory)
+    found = recorded.get("filters", []) if recorded else problem.filters
+    prepared = tuple(map(str, found)) if isinstance(found, list | tuple) else ()
+    if not values["filter"].value:
+        if prepared != problem.filters:
+            launcher.report(f"{_filter_flags(prepared)}, as the data in {directory!r} was prepared")
+        return prepared
+    given = dataclasses.replace(problem, filters=tuple(values["filter"].value)).filters
+    if recorded and given != prepared:
+        raise ValueError(
+            f"{directory!r} holds other data: it was prepared with {_filter_flags(prepared)}, not "
+            f"{_filter_flags(given)}; leave out --filter, or give another --data_dir"
+        )
+    return given
+
+
+def _filter_flags(filters: tuple[str, ...]) -> str:
+    return " ".join(f"--filter={each}" for each in filters) or "no --filter"
+
+
 def _prepared_sizes(directory: str) -> dict[str, int]:
-    """Returns the sizes in dataset.json; {} if it is missing or damaged (opening the data reports damage)."""
+    """Returns the sizes in dataset.json; {} without it."""
+    found = _prepared_fields(directory)
+    return {name: found[name] for name in SIZES if isinstance(found.get(name), int)}
+
+
+def _prepared_fields(directory: str) -> dict[str, Any]:
+    """Returns the problem in dataset.json; {} if it is missing or damaged (opening the data reports damage)."""
     try:
         recorded = read_json(os.path.join(directory, _PREPARED)).get("problem")
     except (OSError, ValueError):
         return {}
-    found = recorded if isinstance(recorded, dict) else {}
-    return {name: found[name] for name in SIZES if isinstance(found.get(name), int)}
+    return recorded if isinstance(recorded, dict) else {}
 
 
 def chosen_hparams(values: flags.FlagValues) -> HParams:
