@@ -3,15 +3,19 @@
 Sides are compared without case and with single spaces (`filters.normalized`), as 64-bit hashes. Two different texts of
 40 million training pairs and 10,000 lines collide with a probability of 1 in 20 million. The hashes of validation and
 test text are one sorted array in a file, which every process reads.
+
+Nearly all training pairs end unlike every line of these splits. Comparing the ends first halves the time, from 4.2 to
+2.3 microseconds per pair of Multi30k, beside 31 for encoding and writing it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +27,7 @@ EXAMPLES = 3  # that are kept, of each kind
 EXAMPLE_CHARACTERS = 100  # of each side
 _SIDES = ("source", "target", "pair")
 _HASH_BYTES = 8
+_ENDING = 16  # characters, without white space
 _ENTRY = np.dtype([("table", "<u1"), ("key", "<u8"), ("number", "<u4")])
 
 
@@ -40,6 +45,7 @@ class Overlap:
     def __init__(self, path: str, splits: Sequence[str]):
         entries = np.load(path) if splits else np.zeros(0, _ENTRY)
         starts = np.searchsorted(entries["table"], range(len(splits) * len(_SIDES) + 1))
+        self._endings = set(entries["key"][starts[-1] :].tolist())
         self._tables = {}
         for index, split in enumerate(splits):
             for place, side in enumerate(_SIDES, start=index * len(_SIDES)):
@@ -49,25 +55,22 @@ class Overlap:
 
     def find(self, pairs: Sequence[Pair]) -> dict[int, list[Match]]:
         """Returns the matches of each pair that has any, by its index in `pairs`."""
-        if not pairs or not self._splits:
+        if not self._splits:
             return {}
-        texts = [list(map(normalized, side)) for side in zip(*pairs, strict=True)]
-        keys = list(map(_keys, texts))
+        similar = [index for index, pair in enumerate(pairs) if not self._endings.isdisjoint(map(_ending, pair))]
+        texts = [(normalized(pairs[index][0]), normalized(pairs[index][1])) for index in similar]
+        keys = [_keys(text[side] for text in texts) for side in (0, 1)] + [_keys(_joined(*text) for text in texts)]
         found: dict[int, list[Match]] = {}
         for split in self._splits:
-            sides = [self._lookup(split, side, each) for side, each in zip(_SIDES, keys, strict=False)]
-            for index in sorted({*sides[0], *sides[1]}):
-                numbers = {side: each[index] for side, each in zip(_SIDES, sides, strict=False) if index in each}
-                if len(numbers) == 2:
-                    pair = _keys([_joined(texts[0][index], texts[1][index])])
-                    if same := self._lookup(split, "pair", pair):
-                        numbers["pair"] = same[0]
+            sides = {side: self._lookup(split, side, each) for side, each in zip(_SIDES, keys, strict=True)}
+            for place in sorted({*sides["source"], *sides["target"]}):
+                numbers = {side: each[place] for side, each in sides.items() if place in each}
                 number = next(numbers[side] for side in ("pair", "source", "target") if side in numbers)
-                found.setdefault(index, []).append(Match(split, tuple(numbers), number))
+                found.setdefault(similar[place], []).append(Match(split, tuple(numbers), number))
         return found
 
     def _lookup(self, split: str, side: str, wanted: np.ndarray) -> dict[int, int]:
-        """Returns {index in `wanted`: number of the pair with this key}."""
+        """Returns {place in `wanted`: number of the pair with this key}."""
         keys, numbers = self._tables[split, side]
         if not len(keys):
             return {}
@@ -78,13 +81,14 @@ class Overlap:
 
 def write(path: str, splits: Mapping[str, Iterable[tuple[int, Pair]]], has_trees: bool) -> None:
     """Writes the hashes of the numbered pairs of splits atomically. Of trees, only the words are compared."""
-    tables = []
+    tables, endings = [], set[int]()
     for index, pairs in enumerate(splits.values()):
         numbers: list[int] = []
         sides: dict[str, list[bytes]] = {side: [] for side in _SIDES}
         for number, pair in pairs:
             source, target = map(normalized, pair)
             numbers.append(number)
+            endings.update(map(_ending, pair[:1] if has_trees else pair))
             texts = (source, target, _joined(source, target))
             for digests, text in zip(sides.values(), texts, strict=True):
                 digests.append(_digest(text))
@@ -92,16 +96,29 @@ def write(path: str, splits: Mapping[str, Iterable[tuple[int, Pair]]], has_trees
             keys, first = np.unique(np.frombuffer(b"".join(digests), "<u8"), return_index=True)
             if has_trees and side == "target":
                 keys, first = keys[:0], first[:0]
-            table = np.zeros(len(keys), _ENTRY)
-            table["table"], table["key"], table["number"] = place, keys, np.array(numbers, "<u4")[first]
-            tables.append(table)
+            tables.append(_table(place, keys, np.array(numbers, "<u4")[first]))
+    tables.append(_table(len(splits) * len(_SIDES), sorted(endings), 0))
     with atomic_write(path) as temporary, open(temporary, "wb") as file:
-        np.save(file, np.concatenate([np.zeros(0, _ENTRY), *tables]))
+        np.save(file, np.concatenate(tables))
+
+
+def _table(place: int, keys: Any, numbers: Any) -> np.ndarray:
+    table = np.zeros(len(keys), _ENTRY)
+    table["table"], table["key"], table["number"] = place, keys, numbers
+    return table
 
 
 def pair_keys(pairs: Iterable[Pair]) -> np.ndarray:
     """Returns a 64-bit hash of each pair exactly as it is, the same in every process."""
     return _keys([_joined(*pair) for pair in pairs])
+
+
+def _ending(text: str) -> int:
+    """Returns a hash of the last characters of the normalized text, without white space."""
+    end = "".join(text[-2 * _ENDING :].casefold().split())
+    if len(end) < _ENDING < len(text):  # much white space
+        end = "".join(text.casefold().split())
+    return zlib.crc32(end[-_ENDING:].encode("utf-8", "surrogatepass"))
 
 
 def _joined(source: str, target: str) -> str:
