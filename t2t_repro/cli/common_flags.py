@@ -152,10 +152,12 @@ def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem
 
     If the data is already prepared, its files and sizes need not be given again, and the folder of archives may be
     gone. Without `needs_text`, the files need not be given at all. Raises KeyError for an unknown name. Raises
-    ValueError for files that are missing, unreadable or not taken by this problem, and for sizes that differ from the
-    prepared data's.
+    ValueError for files that are missing, unreadable or not taken by this problem, and for sizes or filters that differ
+    from the prepared data's.
     """
     problem = PROBLEMS[values.problem]
+    if values["filter"].value:
+        problem = dataclasses.replace(problem, filters=tuple(values["filter"].value))
     files = {name: values[name].value for name in _FILES}
     given = [f"--{name}" for name, path in files.items() if path]
     if given and not problem.takes_files:
@@ -211,7 +213,8 @@ def _sizes(problem: Problem, values: flags.FlagValues, directory: str) -> dict[s
 
 
 def _filters(problem: Problem, values: flags.FlagValues, directory: str) -> tuple[str, ...]:
-    """Returns the filters: from the flags, else from the data prepared in `directory`, else the problem's own."""
+    """Returns the filters: those of the flags, which `problem` already has, else those of the data prepared in
+    `directory`, else the problem's own."""
     recorded = _prepared_fields(directory)
     found = recorded.get("filters", []) if recorded else problem.filters
     prepared = tuple(map(str, found)) if isinstance(found, list | tuple) else ()
@@ -219,13 +222,12 @@ def _filters(problem: Problem, values: flags.FlagValues, directory: str) -> tupl
         if prepared != problem.filters:
             launcher.report(f"{_filter_flags(prepared)}, as the data in {directory!r} was prepared")
         return prepared
-    given = dataclasses.replace(problem, filters=tuple(values["filter"].value)).filters
-    if recorded and given != prepared:
+    if prepared != problem.filters:
         raise ValueError(
             f"{directory!r} holds other data: it was prepared with {_filter_flags(prepared)}, not "
-            f"{_filter_flags(given)}; leave out --filter, or give another --data_dir"
+            f"{_filter_flags(problem.filters)}; leave out --filter, or give another --data_dir"
         )
-    return given
+    return prepared
 
 
 def _filter_flags(filters: tuple[str, ...]) -> str:

@@ -68,7 +68,7 @@ def decide(path: str, judge: Judge, chunks: Iterable[Chunk], pairs: int, process
             keys[place:end] = judged.keys
         place = end
     if len(keys):
-        codes[_repeated(keys, codes == KEPT)] = _NUMBER["duplicate"]
+        codes[repeated(keys, codes == KEPT)] = _NUMBER["duplicate"]
     codes[overlapping & (codes == KEPT)] = _NUMBER["overlap"]
     codes[codes == _UNFILTERED] = KEPT
     with atomic_write(path) as temporary, open(temporary, "wb") as file:
@@ -122,7 +122,7 @@ def _judge(judge: Judge, chunk: Chunk) -> Judged:
     return Judged(bytes(codes), overlapping, keys)
 
 
-def _repeated(keys: np.ndarray, is_candidate: np.ndarray) -> np.ndarray:
+def repeated(keys: np.ndarray, is_candidate: np.ndarray) -> np.ndarray:
     """Returns the numbers of the candidates whose key an earlier candidate has. At most 1/16 is sorted at a time."""
     found = [np.zeros(0, np.int64)]
     highest = keys.astype("<u8", copy=False).view(np.uint8)[7::8] // (256 // _PARTS)
