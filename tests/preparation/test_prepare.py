@@ -446,13 +446,14 @@ class Stopped(BaseException):
     pass
 
 
+@pytest.mark.parametrize("filters", [(), ("duplicate", "not_text", "overlap")])
 @pytest.mark.parametrize("held", [False, True])
 def test_preparation_resumes_after_any_write(
-    text: Problem, tmp_path: Path, held: bool, monkeypatch: pytest.MonkeyPatch
+    text: Problem, tmp_path: Path, held: bool, filters: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
     """Stopped before any file takes its name, with leftovers about, the same call ends with the same bytes."""
     monkeypatch.setattr(prepare_module, "PAIRS_PER_SHARD", 150)
-    problem = dataclasses.replace(text, validation=()) if held else text
+    problem = dataclasses.replace(text, validation=() if held else text.validation, filters=filters)
     monkeypatch.setattr(prepare_module, "CHUNK_PAIRS", 170)
     names: list[str] = []
     replace = os.replace
@@ -463,7 +464,10 @@ def test_preparation_resumes_after_any_write(
 
     monkeypatch.setattr(os, "replace", recorded)
     expected = bytes_of(prepare(problem, str(tmp_path / "whole"), silent).directory)
-    assert names[:3] == ["progress.json", "vocabulary.model", "progress.json"] and names[-1] == "dataset.json"
+    learned = names.index("vocabulary.model")
+    filtering = ["overlap.npy", "filtered.bin", "progress.json"] if filters else []
+    assert names[: learned + 2] == [*filtering, "progress.json", "vocabulary.model", "progress.json"]
+    assert names[-1] == "dataset.json"
     for stop in range(len(names)):
         data, calls = tmp_path / f"data{stop}", iter(range(len(names)))
 
@@ -477,6 +481,7 @@ def test_preparation_resumes_after_any_write(
             prepare(problem, str(data), silent)
         for leftover in (
             "vocabulary.model.tmp-1",
+            "filtered.bin.tmp-1",
             "train-00001-of-00009.tfrecord",
             "test-00000-of-00001.tfrecord.tmp-7",
         ):
@@ -484,7 +489,7 @@ def test_preparation_resumes_after_any_write(
         monkeypatch.setattr(os, "replace", replace)
         said: list[str] = []
         assert bytes_of(prepare(problem, str(data), said.append).directory) == expected
-        assert any(line.startswith("vocabulary") for line in said) == (stop <= 2)
+        assert any(line.startswith("vocabulary") for line in said) == (stop <= learned + 1)
         last = "validation-00000-of-00001.tfrecord" if held else "train-00002-of-00003.tfrecord"
         recorded = names.index(last) + 2  # progress.json with the shard, and then with the whole of train
         assert any(line.startswith("train") for line in said) == (stop <= recorded)
@@ -531,9 +536,10 @@ import tensorflow  # once: a fork then starts immediately
 from t2t_repro.preparation import pipeline as module
 from t2t_repro.problem import Problem, TextFiles
 
-folder, seed, processes = sys.argv[1], *map(int, sys.argv[2:])
+folder, seed, processes, filters = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
 module.PAIRS_PER_SHARD, module.CHUNK_PAIRS = 1000, 500
-problem = Problem(name="killed", description="", vocab_size=600, train=(TextFiles(folder + "/a", folder + "/b"),))
+text = TextFiles(folder + "/a", folder + "/b")
+problem = Problem(name="killed", description="", vocab_size=600, train=(text,), filters=filters)
 
 def start(data):
     child = os.fork()
@@ -571,13 +577,14 @@ print(kills, "kills", len(expected), "files")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
-def test_preparation_survives_ten_random_kills(tmp_path: Path, processes: int):
+@pytest.mark.parametrize(("processes", "filters"), [(1, ()), (2, ()), (2, ("duplicate", "not_text", "overlap"))])
+def test_preparation_survives_ten_random_kills(tmp_path: Path, processes: int, filters: tuple[str, ...]):
     for name, side in zip("ab", zip(*PAIRS * 15, strict=True), strict=True):
-        (tmp_path / name).write_text("".join(f"{text} {n}\n" for n, text in enumerate(side)), "utf-8")
+        lines_of = (f"{text} {n if n % 20 else ''}\n" for n, text in enumerate(side))  # every 20th is a duplicate
+        (tmp_path / name).write_text("".join(lines_of), "utf-8")
     environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "TF_CPP_MIN_LOG_LEVEL": "3"}
     result = subprocess.run(
-        [sys.executable, "-c", KILLS, str(tmp_path), "1706", str(processes)],
+        [sys.executable, "-c", KILLS, str(tmp_path), "1706", str(processes), *filters],
         env=environment,
         capture_output=True,
         text=True,
