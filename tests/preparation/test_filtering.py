@@ -217,7 +217,7 @@ def test_hidden_test_line_is_reported_by_name(clean: Problem, tmp_path: Path, da
 
 @pytest.mark.parametrize(("value", "dropped"), [("either", 4), ("source", 3), ("pair", 1)])
 def test_overlap_is_removed_on_request(clean: Problem, tmp_path: Path, data: str, value: str, dropped: int):
-    """Of a whole pair; of the sides of two different pairs; of a source; of a target."""
+    """Hides a complete pair, the sides of two different pairs, a source and a target."""
     crossed = OTHERS[2][0], OTHERS[3][1]
     corpus = write(tmp_path, "more", [OTHERS[14], crossed, (OTHERS[12][0], "Unsinn"), ("nonsense", OTHERS[19][1])])
     problem = dataclasses.replace(clean, train=(*clean.train, corpus), filters=(f"overlap={value}",))
