@@ -204,7 +204,7 @@ def test_hidden_test_line_is_reported_by_name(clean: Problem, tmp_path: Path, da
         (f"{target}, line 33", f"{clean.test[0].target}, line 10"),  # type: ignore[union-attr]
     ]
     start = said.index(
-        "overlap with test: 3 of 433 training pairs (same source 2, same target 2, same pair 1), with 3 test pairs"
+        "overlap with test: 3 of 433 training pairs (same source 2, same target 2, same pair 1); test pairs found: 3"
     )
     expected = f"  {source}, line 31 = {clean.test[0].source}, line 5: 'one more line 14' | 'noch eine Zeile 14'"  # type: ignore[union-attr]
     assert said[start + 1] == expected

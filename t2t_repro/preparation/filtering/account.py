@@ -47,7 +47,7 @@ def lines(record: SplitRecord, filters: Sequence[str]) -> Iterator[str]:
         line = f"overlap with {split}: {overlap.pairs:,} of {record.pairs:,} training pairs"
         if overlap.pairs:
             line += f" (same source {overlap.source:,}, same target {overlap.target:,}, same pair {overlap.pair:,})"
-            line += f", with {overlap.split_pairs:,} {split} pairs"
+            line += f"; {split} pairs found: {overlap.split_pairs:,}"
         yield line
         yield from map(_shown, overlap.examples)
 
