@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from t2t_repro.filters import resolve
 from t2t_repro.task import TASKS, Task, task_of
 
 Pair = tuple[str, str]  # (source text, target text)
@@ -98,7 +99,7 @@ class Problem:
 
     A problem without training corpora takes the user's own files, and so does one with `Trees` that have no path
     (`with_files`). Without validation corpora, some of the training pairs become the validation split. Raises
-    ValueError for an impossible value.
+    ValueError for an impossible value, and KeyError for an unknown filter.
     """
 
     name: str  # lower-case letters, digits and _
@@ -115,6 +116,9 @@ class Problem:
     min_character_count: int = 0  # rarer characters in the vocabulary's sample become bytes; 0: one in 2,000,000
     sample: int = 0  # if above 0, train on this many pairs, evenly spaced over the text
     example: str = ""  # a source text to try, for the page of t2t-serve
+    filters: tuple[
+        str, ...
+    ] = ()  # of the training text, such as ("duplicate", "length_ratio=2.5"): see `filters.FILTERS`
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
@@ -134,6 +138,8 @@ class Problem:
         for corpus in (corpus for split in SPLITS for corpus in self.corpora(split)):
             if isinstance(corpus, Trees) != self.task.takes_trees:
                 raise ValueError(f"metric 'f1' and Trees belong together; got {self.metric!r} with {corpus}")
+        languages = self.source_language, self.target_language
+        object.__setattr__(self, "filters", resolve(self.filters, languages, self.task.takes_trees))
 
     @property
     def task(self) -> Task:
@@ -224,7 +230,8 @@ class Problem:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns every field except the corpora, ready for JSON."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name not in SPLITS}
+        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name not in SPLITS}
+        return fields | {"filters": list(self.filters)}
 
 
 def _name(function: Any) -> str:

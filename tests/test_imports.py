@@ -34,6 +34,7 @@ FOLDERS |= {
 }
 ROOT_MODULES = (
     "config",
+    "filters",
     "io",
     "lines",
     "log",
@@ -48,12 +49,26 @@ ROOT_MODULES = (
     "token_ids",
 )
 
-CORE = {"config", "io", "lines", "log", "problem", "processes", "processor", "registry", "run", "task", "token_ids"}
+CORE = {
+    "config",
+    "filters",
+    "io",
+    "lines",
+    "log",
+    "problem",
+    "processes",
+    "processor",
+    "registry",
+    "run",
+    "task",
+    "token_ids",
+}
 MODEL = CORE | {"data", "model"}
 MAY_IMPORT = {
     "config": set(),
     "io": set(),
-    "problem": {"task"},
+    "filters": set(),
+    "problem": {"filters", "task"},
     "task": {"data", "inference", "training"},  # for types alone, see below
     "lines": set(),
     "log": set(),

@@ -12,6 +12,7 @@ from absl import flags
 
 from t2t_repro.cli import launcher
 from t2t_repro.config import PRECISIONS, HParams, TrainingOptions
+from t2t_repro.filters import FILTERS
 from t2t_repro.io import read_json
 from t2t_repro.problem import SPLITS, Problem, TextFiles, Trees
 from t2t_repro.registry import PROBLEMS, get_hparams, import_user_directory
@@ -21,7 +22,16 @@ _TEXT = tuple(f"{split}_{side}" for split in SPLITS for side in ("source", "targ
 _TREES = tuple(f"{split}_trees" for split in SPLITS)
 _FILES = (*_TEXT, *_TREES)
 _ADJECTIVE = {"train": "training"}
-DATA_FLAGS = ("problem", "t2t_usr_dir", "vocab_size", "data_dir", "sample", "raw_dir", *_FILES)  # of t2t-datagen
+DATA_FLAGS = (
+    "problem",
+    "t2t_usr_dir",
+    "vocab_size",
+    "data_dir",
+    "sample",
+    "raw_dir",
+    "filter",
+    *_FILES,
+)  # of t2t-datagen
 SIZES = ("vocab_size", "sample")  # fields of a problem that a flag replaces
 _PREPARED = "dataset.json"  # t2t_repro.preparation.pipeline writes it last
 
@@ -36,6 +46,11 @@ def problem_flags(values: flags.FlagValues, files: bool = True) -> None:
     if files:
         meaning = "train on N pairs, evenly spaced over the training text, instead of all of it"
         flags.DEFINE_integer("sample", None, meaning, lower_bound=1, flag_values=values)
+        names = ", ".join(f"{name}={kind.default}" if kind.default else name for name, kind in FILTERS.items())
+        meaning = (
+            f"NAME[=VALUE]: drop training pairs by this filter (may be repeated), one of {names}; see docs/data.md"
+        )
+        flags.DEFINE_multi_string("filter", [], meaning, flag_values=values)
         meaning = "directory with the problem's downloaded archives or its treebank"
         flags.DEFINE_string("raw_dir", None, meaning, flag_values=values)
         for name in _TEXT:
@@ -138,10 +153,12 @@ def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem
 
     If the data is already prepared, its files and sizes need not be given again, and the folder of archives may be
     gone. Without `needs_text`, the files need not be given at all. Raises KeyError for an unknown name. Raises
-    ValueError for files that are missing, unreadable or not taken by this problem, and for sizes that differ from the
-    prepared data's.
+    ValueError for files that are missing, unreadable or not taken by this problem, and for sizes or filters that differ
+    from the prepared data's.
     """
     problem = PROBLEMS[values.problem]
+    if values["filter"].value:
+        problem = dataclasses.replace(problem, filters=tuple(values["filter"].value))
     files = {name: values[name].value for name in _FILES}
     given = [f"--{name}" for name, path in files.items() if path]
     if given and not problem.takes_files:
@@ -164,7 +181,8 @@ def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem
             folders = f"{PROBLEMS.folder(problem.name)!r} nor in {os.getcwd()!r}"
             where = "" if os.path.isabs(path) else f", neither in {folders}"
             _must_open(f"{path!r} of problem {problem.name!r}{where}", path, "put a UTF-8 text file there")
-    return dataclasses.replace(problem, **_sizes(problem, values, directory), **_given_vocabulary(directory))
+    problem = dataclasses.replace(problem, **_sizes(problem, values, directory), **_given_vocabulary(directory))
+    return dataclasses.replace(problem, filters=_filters(problem, values, directory))
 
 
 def with_vocabulary_of(run: Run, problem: Problem, values: flags.FlagValues) -> Problem:
@@ -203,6 +221,28 @@ def _sizes(problem: Problem, values: flags.FlagValues, directory: str) -> dict[s
         if sizes[name] != getattr(problem, name):
             launcher.report(f"--{name}={sizes[name]}, as the data in {directory!r} was prepared")
     return sizes | given
+
+
+def _filters(problem: Problem, values: flags.FlagValues, directory: str) -> tuple[str, ...]:
+    """Returns the filters: those of the flags, which `problem` already has, else those of the data prepared in
+    `directory`, else the problem's own."""
+    recorded = _recorded(directory, "problem")
+    found = recorded.get("filters", []) if recorded else problem.filters
+    prepared = tuple(map(str, found)) if isinstance(found, list | tuple) else ()
+    if not values["filter"].value:
+        if prepared != problem.filters:
+            launcher.report(f"{_filter_flags(prepared)}, as the data in {directory!r} was prepared")
+        return prepared
+    if prepared != problem.filters:
+        raise ValueError(
+            f"{directory!r} holds other data: it was prepared with {_filter_flags(prepared)}, not "
+            f"{_filter_flags(problem.filters)}; leave out --filter, or give another --data_dir"
+        )
+    return prepared
+
+
+def _filter_flags(filters: tuple[str, ...]) -> str:
+    return " ".join(f"--filter={each}" for each in filters) or "no --filter"
 
 
 def _prepared_sizes(directory: str) -> dict[str, int]:

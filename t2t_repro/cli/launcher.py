@@ -31,7 +31,7 @@ from t2t_repro.run import Run
 
 WIDTH = 80
 _ENVIRONMENT = dict(os.environ)  # at the start of the program
-_VALUE = re.compile(r"([A-Z][A-Z0-9]*(?:[=,]\S+)?): ")  # the form of a flag's value: FILE, H1,H2, NAME=VALUE
+_VALUE = re.compile(r"([A-Z][A-Z0-9]*(?:\[?[=,]\S+)?): ")  # the form of a flag's value: FILE, H1,H2, NAME[=VALUE]
 _HELP, _VERSION = ("-h", "-help", "--help"), ("-version", "--version")
 _CLEARER = {  # absl's message for a wrong value, and ours
     r": invalid literal.*": ": expected a whole number",

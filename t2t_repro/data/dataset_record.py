@@ -16,13 +16,35 @@ FORMAT = 1
 Source = dict[str, Any]  # description of a corpus by `preparation.corpora.describe`; only compared and printed
 
 
+@dataclass(frozen=True)
+class PairExample(JsonRecord):
+    """A training pair that was dropped, or that overlaps with another split. Long sides are shortened."""
+
+    place: str  # `train.en, line 17`
+    source: str
+    target: str
+    also: str | None = None  # `test.en, line 3`: what it overlaps with
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverlapRecord(JsonRecord):
+    """Training pairs, after all filters, that have a side in common with a validation or test split."""
+
+    pairs: int
+    source: int  # of these, pairs whose source is a source of the split
+    target: int  # of these, pairs whose target is a target of the split
+    pair: int  # of these, pairs of which both sides are one pair of the split
+    split_pairs: int  # different pairs of the split that were found so
+    examples: tuple[PairExample, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class SplitRecord(JsonRecord):
     """One split: numbers of pairs and tokens, lengths in tokens with EOS, and files."""
 
     pairs_read: int = 0
     pairs: int
-    dropped: dict[str, int] = field(default_factory=dict)  # by reason: "empty" or "too_long"
+    dropped: dict[str, int] = field(default_factory=dict)  # by reason: "empty", "too_long" or the name of a filter
     irregular_but_kept: dict[str, int] = field(default_factory=dict)  # the same for validation and test text
     tokens: dict[str, int] = field(default_factory=dict)  # by side: "inputs" and "targets"
     length: dict[str, dict[str, float]] = field(default_factory=dict)  # by side: mean, percentiles and maximum
@@ -31,6 +53,8 @@ class SplitRecord(JsonRecord):
     shards: tuple[FileRecord, ...]
     sample_of: int | None = None  # number of pairs that were sampled from
     trees: FileRecord | None = None  # gold trees of a parsing problem
+    filtered: dict[str, tuple[PairExample, ...]] | None = None  # by filter: the first pairs that it dropped
+    overlap: dict[str, OverlapRecord] | None = None  # of the training text, by the other split
 
     @property
     def files(self) -> list[FileRecord]:

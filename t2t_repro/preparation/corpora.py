@@ -14,6 +14,7 @@ from t2t_repro.data.dataset_record import Source
 from t2t_repro.io import sha256
 from t2t_repro.lines import is_overlong, must_be_file, read_lines, side_by_side
 from t2t_repro.parsing.linearized_trees import Linearized
+from t2t_repro.preparation.filtering.decisions import KEPT, kept
 from t2t_repro.preparation.validation_split import source_hash
 from t2t_repro.problem import Corpus, Generated, Pair, TextFiles, Trees, Wmt
 
@@ -31,6 +32,20 @@ class CorpusFiles:
     name: str
     files: Readable
     known_pairs: int = 0
+    trees: str = ""  # what linearized trees were read from
+
+    @property
+    def titles(self) -> tuple[str, str]:
+        """The places of source and target in reports, to which the number of a pair is added: `train.en, line`.
+
+        Files of an archive are named without their folder.
+        """
+        if isinstance(self.files, TextFiles):
+            paths = self.files.source, self.files.target
+            source, target = map(os.path.basename, paths) if self.name else paths
+            return f"{source}, line", f"{target}, line"
+        title = f"{self.trees}, tree" if isinstance(self.files, Linearized) else f"{self.files.name}, pair"
+        return title, title
 
 
 @dataclass(frozen=True)
@@ -40,6 +55,16 @@ class SplitText:
     corpora: tuple[Readable, ...]
     numbers: tuple[int, ...]
     taken: int
+    titles: tuple[tuple[str, str], ...] = ()  # of the corpora: `CorpusFiles.titles`
+
+    def place(self, number: int, target: bool = False) -> str:
+        """Returns the place of a side of taken pair `number`, from 0: `train.en, line 17`."""
+        index = place_evenly(number, sum(self.numbers), self.taken)
+        for titles, pairs in zip(self.titles, self.numbers, strict=True):
+            if index < pairs:
+                return f"{titles[target]} {index + 1:,}"
+            index -= pairs
+        raise IndexError(f"pair {number:,} of {self.taken:,}")
 
     def pairs(self, first: int = 0) -> Iterator[Pair]:
         """Yields the taken pairs from number `first` on."""
@@ -65,15 +90,17 @@ class SplitText:
 
 @dataclass(frozen=True)
 class TrainingSentences:
-    """Both sides of at most `max_pairs` pairs, evenly spaced, without those for validation and without lines that were
-    cut because they are too long. Each iteration reads the text again."""
+    """Both sides of at most `max_pairs` pairs that no filter drops, evenly spaced, without those for validation and
+    without lines that were cut because they are too long. Each iteration reads the text again."""
 
     text: SplitText
     max_pairs: int
     validation_hashes: frozenset[int]
+    decisions: bytes = b""  # of filters; b"" without filters
 
     def __iter__(self) -> Iterator[str]:
-        for sides in evenly(self.text.pairs(), self.text.taken, min(self.text.taken, self.max_pairs)):
+        number = self.decisions.count(KEPT) if self.decisions else self.text.taken
+        for sides in evenly(kept(self.text.pairs(), self.decisions), number, min(number, self.max_pairs)):
             if not (self.validation_hashes and source_hash(sides[0]) in self.validation_hashes):
                 yield from itertools.filterfalse(is_overlong, sides)
 

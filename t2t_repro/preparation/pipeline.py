@@ -20,7 +20,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,17 +29,20 @@ from t2t_repro.data.dataset_record import DatasetRecord, Source, SplitRecord, Vo
 from t2t_repro.data.lock import locked
 from t2t_repro.data.shards import FileRecord, example, shard_names, write_shard
 from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.filters import name_and_value
 from t2t_repro.io import atomic_write, sha256, write_json
 from t2t_repro.parsing.linearization import rebuild
 from t2t_repro.parsing.treebank import write_trees
 from t2t_repro.parsing.trees import Tree
 from t2t_repro.preparation import disk_space
 from t2t_repro.preparation.corpora import SplitText, TrainingSentences
+from t2t_repro.preparation.filtering import account, overlap
+from t2t_repro.preparation.filtering.decisions import Judge, decide, kept, overlap_to_drop
 from t2t_repro.preparation.problem_text import REPORT_SECONDS, ProblemText
 from t2t_repro.preparation.progress import PROGRESS, Progress
 from t2t_repro.preparation.provenance import check_same_data, inputs_of, sources_of
 from t2t_repro.preparation.shuffle import Chunk, ShuffleFiles
-from t2t_repro.preparation.statistics import SplitStatistics, irregular
+from t2t_repro.preparation.statistics import SplitStatistics, irregular, is_empty
 from t2t_repro.preparation.validation_split import choose_validation, source_hash
 from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.problem import SPLITS, Pair, Problem
@@ -53,6 +56,8 @@ MIN_CHUNKS_FOR_PROCESSES = 20  # starting processes takes longer than encoding f
 LEARN_PAIRS = 2_000_000  # maximum pairs to learn the vocabulary from, evenly spaced: about 2.5 GB
 
 _SHUFFLE = "shuffle"
+_OVERLAP = "overlap.npy"  # hashes of validation and test text
+_FILTERED = "filtered.bin"  # the decisions of the filters
 _TREES = "trees"
 _DOWNLOADS = "downloads"  # shared by all problems of a data directory
 
@@ -103,8 +108,9 @@ def prepare(
         dataset.must_have_vocabulary_of(giver)
     check_same_data(dataset, problem, verify=verify)
     shutil.rmtree(os.path.join(directory, _TREES), ignore_errors=True)
-    with contextlib.suppress(OSError):  # usually missing; or the folder is read-only
-        os.remove(os.path.join(directory, PROGRESS))
+    for name in (_FILTERED, PROGRESS):
+        with contextlib.suppress(OSError):  # usually missing; or the folder is read-only
+            os.remove(os.path.join(directory, name))
     return dataset
 
 
@@ -123,6 +129,7 @@ class Preparation:
 
     def __post_init__(self) -> None:
         self.texts: dict[str, SplitText] = {}
+        self.decisions = b""  # of the filters, one byte per training pair; b"" without filters
         self.vocabulary = self._path(VOCABULARY)
         inputs: dict[str, Any] = {"problem": inputs_of(self.problem), "sources": self.sources}
         if self.giver:
@@ -148,18 +155,68 @@ class Preparation:
         self._write_record()
 
     def _read_all(self) -> None:
-        """Reads all text once: counts pairs, finds errors early, chooses the validation split."""
+        """Reads all text once: counts pairs, finds errors early, applies the filters, chooses the validation split."""
         arguments = self._path(_TREES), self.downloads, self.report, self.processes
         text = ProblemText(self.problem, self.sources, *arguments)
         counted = self.progress.corpora or text.count()
         self.texts = {split: text.split(split, records) for split, records in counted.items()}
+        if self.problem.filters:
+            self._filter()
         if not self.progress.corpora:
-            chosen = [] if self.problem.validation else choose_validation(self.texts["train"].pairs())
+            pairs = kept(self.texts["train"].pairs(), self.decisions)
+            chosen = [] if self.problem.validation else choose_validation(pairs)
             self.progress.validation_hashes = chosen
             self.progress.corpora = counted
             self.progress.save(self.directory)
             numbers = (f"{sum(each.numbers):,} {split} pairs" for split, each in self.texts.items())
             self.report(f"text: {', '.join(numbers)}")
+
+    def _filter(self) -> None:
+        """Decides which training pairs the filters drop, unless that was done before."""
+        path = self._path(_FILTERED)
+        if not os.path.isfile(path) or sha256(path) != self.progress.filtered:
+            splits = tuple(split for split in SPLITS[1:] if split in self.texts)
+            judge = Judge(self.problem.filters, self.problem.task.takes_trees, self._write_overlap(splits), splits)
+            decide(path, judge, self._reported_chunks(), self.texts["train"].taken, self._processes(0))
+            self.progress.filtered = sha256(path)
+            self.progress.save(self.directory)
+        with open(path, "rb") as file:
+            self.decisions = file.read()
+
+    def _reported_chunks(self) -> Iterator[Chunk]:
+        """Yields all chunks, with a report each minute."""
+        started = reported = time.monotonic()
+        for number, first, pairs in self._chunks(set()):
+            yield number, first, pairs
+            if time.monotonic() - reported > REPORT_SECONDS:
+                reported = time.monotonic()
+                self.report(f"filtered {first:,} pairs, {first / (reported - started):,.0f} per second")
+
+    def _other_texts(self) -> dict[str, SplitText]:
+        """Returns the text that the pairs of validation and test are in."""
+        texts = {"validation": self.texts["train"]} if self.progress.validation_hashes else {}
+        return texts | {split: self.texts[split] for split in SPLITS[1:] if split in self.texts}
+
+    def _write_overlap(self, splits: Iterable[str]) -> str:
+        """Writes the hashes of validation and test text, some of which may be taken from training text. Returns the
+        path."""
+        path = self._path(_SHUFFLE, _OVERLAP)
+        os.makedirs(self._path(_SHUFFLE), exist_ok=True)
+        texts: dict[str, Iterable[tuple[int, Pair]]] = {
+            split: enumerate(self.texts[split].pairs()) for split in splits if split in self.texts
+        }
+        if hashes := frozenset(self.progress.validation_hashes):
+            numbered = kept(enumerate(self.texts["train"].pairs()), self.decisions)
+            texts["validation"] = (
+                (number, pair) for number, pair in numbered if not is_empty(*pair) and source_hash(pair[0]) in hashes
+            )
+        overlap.write(path, {split: texts[split] for split in splits}, self.problem.task.takes_trees)
+        return path
+
+    def _processes(self, complete: int) -> int:
+        """Returns the number of processes for the chunks that are not complete."""
+        missing = math.ceil(self.texts["train"].taken / CHUNK_PAIRS) - complete
+        return self.processes or (usable_cores() if missing >= MIN_CHUNKS_FOR_PROCESSES else 1)
 
     def _make_vocabulary(self) -> None:
         """Learns or copies the vocabulary. Removes files that were encoded with another one."""
@@ -186,7 +243,8 @@ class Preparation:
     def _learn_vocabulary(self) -> VocabularyRecord:
         """Learns the vocabulary from the training text only."""
         kind, size = self.problem.vocab_kind, self.problem.vocab_size
-        texts = TrainingSentences(self.texts["train"], LEARN_PAIRS, frozenset(self.progress.validation_hashes))
+        hashes = frozenset(self.progress.validation_hashes)
+        texts = TrainingSentences(self.texts["train"], LEARN_PAIRS, hashes, self.decisions)
         min_count = self.problem.min_character_count
         sentences = learn_vocabulary(texts, self.vocabulary, kind, size, min_character_count=min_count)
         characters = Vocabulary(self.vocabulary).characters
@@ -204,6 +262,7 @@ class Preparation:
     def _write_train(self) -> None:
         """Encodes the training text, drops irregular pairs, and shuffles the others over all shards."""
         text, hashes = self.texts["train"], frozenset(self.progress.validation_hashes)
+        filters, others = self.problem.filters, self._other_texts()
         files = ShuffleFiles(
             folder=self._path(_SHUFFLE),
             vocabulary=self.vocabulary,
@@ -211,12 +270,25 @@ class Preparation:
             max_length=self.problem.max_length,
             validation_hashes=hashes,
             chunk_pairs=CHUNK_PAIRS,
+            overlap=self._write_overlap(others),
+            overlap_splits=tuple(others),
+            decisions=self._path(_FILTERED) if filters else "",
+            dropped_overlap=overlap_to_drop(filters),
         )
         names = [*shard_names("train", files.num_shards), *(shard_names("validation", 1) if hashes else [])]
         train, validation, shards = self._on_beam(files, names) if self.beam is not None else self._here(files, names)
         sample_of = sum(text.numbers) if self.problem.sample else None
         shards, validation_shards = shards[: files.num_shards], shards[files.num_shards :]
-        written = {"train": train.record(held_out=validation.kept, shards=tuple(shards), sample_of=sample_of)}
+        for name, _ in map(name_and_value, filters):
+            train.dropped[name] += 0
+        record = train.record(
+            held_out=validation.kept,
+            shards=tuple(shards),
+            sample_of=sample_of,
+            filtered=account.filter_records(train, filters, text) if filters else None,
+            overlap=account.overlap_records(train, text, others) if others else None,
+        )
+        written = {"train": record}
         if hashes:
             trees = self._write_trees("validation", "train", hashes)
             written["validation"] = validation.record(held_out_of="train", shards=tuple(validation_shards), trees=trees)
@@ -224,6 +296,8 @@ class Preparation:
         self.report(f"train: {train.summary(self.problem.max_length)}")
         if hashes:
             self.report(f"validation: {validation.summary(self.problem.max_length)}, taken from the training text")
+        for line in account.lines(record, filters):
+            self.report(line)
 
     def _here(self, files: ShuffleFiles, names: list[str]) -> Shuffled:
         """Encodes and shuffles on this machine."""
@@ -248,10 +322,8 @@ class Preparation:
     def _encode_train(self, files: ShuffleFiles) -> None:
         """Writes the files of the chunks that are not complete."""
         complete, total = files.start(), self.texts["train"].taken
-        missing = math.ceil(total / CHUNK_PAIRS) - len(complete)
-        processes = self.processes or (usable_cores() if missing >= MIN_CHUNKS_FOR_PROCESSES else 1)
         started = reported = time.monotonic()
-        for done, _ in enumerate(files.encode(self._chunks(complete), processes), start=1):
+        for done, _ in enumerate(files.encode(self._chunks(complete), self._processes(len(complete))), start=1):
             if time.monotonic() - reported > REPORT_SECONDS:
                 reported = time.monotonic()
                 rate = done * CHUNK_PAIRS / (reported - started)
@@ -316,7 +388,7 @@ class Preparation:
     def _trees(self, text: SplitText, hashes: frozenset[int] | None) -> Iterator[Tree]:
         """Yields the trees of a split; with `hashes`, those that are chosen by them and not too long."""
         vocabulary = Vocabulary(self.vocabulary)
-        for words, symbols, tags in text.trees():
+        for words, symbols, tags in kept(text.trees(), self.decisions) if hashes is not None else text.trees():
             if hashes is not None:
                 inputs, targets = vocabulary.encode([words, symbols]) if source_hash(words) in hashes else ([], [])
                 if not inputs or irregular(words, symbols, inputs, targets, self.problem.max_length):
@@ -339,8 +411,8 @@ class Preparation:
         )
         write_json(self._path(DATASET), record.to_json())
 
-    def _path(self, name: str) -> str:
-        return os.path.join(self.directory, name)
+    def _path(self, *names: str) -> str:
+        return os.path.join(self.directory, *names)
 
     def _check_unchanged(self, split: str, number: int) -> None:
         before = self.texts[split].taken

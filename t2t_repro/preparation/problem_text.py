@@ -54,7 +54,8 @@ class ProblemText:
         numbers = tuple(record.lines for record in records)
         total, sample = sum(numbers), self._problem.sample if split == "train" else 0
         taken = min(total, sample) if sample else total
-        return SplitText(tuple(corpus.files for corpus in self._files[split]), numbers, taken)
+        files = self._files[split]
+        return SplitText(tuple(each.files for each in files), numbers, taken, tuple(each.titles for each in files))
 
     def _corpus_files(self, split: str) -> list[CorpusFiles]:
         """Downloads and linearizes the corpora of a split, unless that was done before."""
@@ -65,7 +66,7 @@ class ProblemText:
             elif isinstance(corpus, Trees):
                 path = os.path.join(self._trees_folder, f"{split}-{number}.tsv")
                 files = self._linearized(corpus, path, self._sources[split][number])
-                found.append(CorpusFiles(corpus.name, files, corpus.number))
+                found.append(CorpusFiles(corpus.name, files, corpus.number, str(corpus)))
             else:
                 found.append(CorpusFiles("", corpus))
         return found

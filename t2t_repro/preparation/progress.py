@@ -15,7 +15,7 @@ from t2t_repro.parsing.treebank import TREES_NAME
 
 PROGRESS = "progress.json"
 _WRITTEN = re.compile(rf"{SHARD_NAME.pattern}|{TREES_NAME.pattern}")
-_LEFTOVER = re.compile(rf"({_WRITTEN.pattern}|vocabulary\.model|dataset\.json|progress\.json)\.tmp-\d+")
+_LEFTOVER = re.compile(rf"({_WRITTEN.pattern}|vocabulary\.model|filtered\.bin|dataset\.json|progress\.json)\.tmp-\d+")
 
 
 @dataclass
@@ -24,6 +24,7 @@ class Progress(JsonRecord):
 
     inputs: dict[str, Any]
     corpora: dict[str, list[CorpusRecord]] = field(default_factory=dict)  # by split, after all text was read once
+    filtered: str = ""  # SHA-256 of the decisions of the filters, once they are complete
     validation_hashes: list[int] = field(default_factory=list)  # `source_hash` of the training pairs for validation
     vocabulary: VocabularyRecord = VocabularyRecord(size=0, sha256="")  # until it is learned
     splits: dict[str, SplitRecord] = field(default_factory=dict)

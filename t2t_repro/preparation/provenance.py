@@ -29,7 +29,7 @@ def check_same_data(dataset: Dataset, problem: Problem, verify: bool = False) ->
     record, fields = dataset.record, inputs_of(problem)
     made_of = inputs_of(record.problem)
     differences = [
-        f"its {name} is {made_of.get(name)!r}, not {value!r}"
+        f"its {name} {'are' if name == 'filters' else 'is'} {made_of.get(name)!r}, not {value!r}"
         for name, value in fields.items()
         if made_of.get(name) != value
     ]

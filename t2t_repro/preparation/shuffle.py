@@ -22,12 +22,14 @@ from typing import Any
 from t2t_repro.data.shards import example
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import atomic_write, read_json, sha256, write_json
+from t2t_repro.preparation.filtering import decisions
+from t2t_repro.preparation.filtering.overlap import Overlap
 from t2t_repro.preparation.statistics import SplitStatistics, irregular
 from t2t_repro.preparation.validation_split import source_hash
 from t2t_repro.problem import Pair
 from t2t_repro.processes import map_in_processes
 
-_FORMAT = 2  # of the records of chunks
+_FORMAT = 3  # of the records of chunks
 _HEADER = struct.Struct("<QI")  # key, bytes of the example that follows
 
 Chunk = tuple[int, int, list[Pair]]  # its number, the number of its first pair, its pairs
@@ -45,6 +47,10 @@ class ShuffleFiles:
     max_length: int
     validation_hashes: frozenset[int]  # `source_hash` of the pairs for validation
     chunk_pairs: int
+    overlap: str = ""  # the path of the hashes of validation and test text
+    overlap_splits: tuple[str, ...] = ()  # that these are of
+    decisions: str = ""  # the path of the decisions of filters; "" without filters
+    dropped_overlap: str = ""  # the value of the filter "overlap"; "" without it
 
     def start(self) -> set[int]:
         """Makes the folder. Returns the numbers of the chunks that an earlier preparation completed."""
@@ -88,7 +94,9 @@ class ShuffleFiles:
     def fingerprint(self) -> str:
         """Returns a string that identifies the contents of all files."""
         hashes = hashlib.sha256(repr(sorted(self.validation_hashes)).encode()).hexdigest()
-        return f"{_FORMAT} {sha256(self.vocabulary)} {self.num_shards} {self.max_length} {hashes} {self.chunk_pairs}"
+        files = [sha256(path) for path in (self.vocabulary, self.overlap, self.decisions) if path]
+        fields = [_FORMAT, *files, self.num_shards, self.max_length, hashes, self.chunk_pairs, self.dropped_overlap]
+        return " ".join(map(str, [*fields, *self.overlap_splits]))
 
     @functools.cached_property
     def _starts(self) -> dict[int, list[int]]:
@@ -120,6 +128,7 @@ class Encoder:
     def __init__(self, files: ShuffleFiles, num_threads: int | None):
         self._files, self._num_threads = files, num_threads
         self._vocabulary = Vocabulary(files.vocabulary)
+        self._overlap = Overlap(files.overlap, files.overlap_splits)
         self._fingerprint = files.fingerprint
 
     def encode(self, chunk: Chunk) -> Encoded:
@@ -128,18 +137,32 @@ class Encoder:
         train, validation = SplitStatistics(), SplitStatistics()
         partitions: list[list[KeyedExample]] = [[] for _ in range(self._files.num_shards + 1)]
         sides = (self._vocabulary.encode(side, self._num_threads) for side in zip(*pairs, strict=True))
-        for number, ((source, target), inputs, targets) in enumerate(zip(pairs, *sides, strict=True), start=first):
+        decided = decisions.read(self._files.decisions, first, len(pairs))
+        found = self._overlap.find(pairs)
+        for index, (pair, inputs, targets) in enumerate(zip(pairs, *sides, strict=True)):
             train.read += 1
-            if reason := irregular(source, target, inputs, targets, self._files.max_length):
+            number, matches = first + index, found.get(index, ())
+            for_validation = self._is_for_validation(pair[0])
+            name = decisions.filter_name(decided[index])
+            # the decisions precede the choice of a validation split from the training text
+            if not for_validation and decisions.is_dropped_for_overlap(matches, self._files.dropped_overlap):
+                name = name or "overlap"
+            if name:
+                train.drop_by_filter(name, number, pair)
+            elif reason := irregular(pair[0], pair[1], inputs, targets, self._files.max_length):
                 train.dropped[reason] += 1
-            elif self._files.validation_hashes and source_hash(source) in self._files.validation_hashes:
+            elif for_validation:
                 validation.keep(inputs, targets)
                 partitions[-1].append((number, example(inputs, targets)))
             else:
                 train.keep(inputs, targets)
+                train.count_overlap(number, pair, matches)
                 shard, key = _shard_and_key(number)
                 partitions[shard % self._files.num_shards].append((key, example(inputs, targets)))
         return partitions, train, validation
+
+    def _is_for_validation(self, source: str) -> bool:
+        return bool(self._files.validation_hashes) and source_hash(source) in self._files.validation_hashes
 
     def write_chunk(self, chunk: Chunk) -> int:
         """Writes the file of a chunk, then its record. Returns its number."""

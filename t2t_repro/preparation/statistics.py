@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from t2t_repro.data.dataset_record import SplitRecord
 from t2t_repro.io import JsonRecord
 from t2t_repro.lines import is_overlong
+from t2t_repro.preparation.filtering.overlap import EXAMPLES, Example, Match, OverlapCounts, first_examples
+from t2t_repro.problem import Pair
 
 _PERCENTILES = (50, 90, 99)
 
@@ -32,15 +35,29 @@ class SplitStatistics(JsonRecord):
 
     read: int = 0
     kept: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)  # "empty" or "too_long"
-    irregular: Counter[str] = field(default_factory=Counter)  # the same reasons, for pairs that were kept
+    dropped: Counter[str] = field(default_factory=Counter)  # "empty", "too_long" or the name of a filter
+    irregular: Counter[str] = field(default_factory=Counter)  # the first two, for pairs that were kept
     lengths: dict[str, Counter[int]] = field(default_factory=lambda: {"inputs": Counter(), "targets": Counter()})
+    filtered: dict[str, list[Example]] = field(default_factory=dict)  # the first pairs that each filter dropped
+    overlap: dict[str, OverlapCounts] = field(default_factory=dict)  # of the kept pairs, by the other split
 
     def keep(self, inputs: list[int], targets: list[int]) -> None:
         """Counts a pair that is kept."""
         self.kept += 1
         self.lengths["inputs"][len(inputs)] += 1
         self.lengths["targets"][len(targets)] += 1
+
+    def drop_by_filter(self, name: str, number: int, pair: Pair) -> None:
+        """Counts pair `number`, which a filter drops."""
+        self.dropped[name] += 1
+        examples = self.filtered.setdefault(name, [])
+        if len(examples) < EXAMPLES:
+            examples.append(Example.of(number, pair))
+
+    def count_overlap(self, number: int, pair: Pair, matches: Iterable[Match]) -> None:
+        """Counts the overlap of pair `number`, which is kept, with other splits."""
+        for match in matches:
+            self.overlap.setdefault(match.split, OverlapCounts()).count(number, pair, match)
 
     def add(self, other: SplitStatistics) -> None:
         """Adds the counts of `other`."""
@@ -50,6 +67,10 @@ class SplitStatistics(JsonRecord):
         self.irregular.update(other.irregular)
         for side, lengths in self.lengths.items():
             lengths.update(other.lengths[side])
+        for name, examples in other.filtered.items():
+            self.filtered[name] = first_examples([*self.filtered.get(name, []), *examples])
+        for split, counts in other.overlap.items():
+            self.overlap.setdefault(split, OverlapCounts()).add(counts)
 
     def tokens(self) -> dict[str, int]:
         """Returns the number of tokens of each side."""
@@ -72,7 +93,9 @@ class SplitStatistics(JsonRecord):
         reasons = {"empty": "a side empty", "too_long": f"longer than {max_length} tokens"}
         tokens = self.tokens()
         parts = [f"{self.kept:,} pairs", f"{tokens['inputs']:,} source and {tokens['targets']:,} target tokens"]
-        parts += [f"{number:,} dropped ({reasons[why]})" for why, number in sorted(self.dropped.items())]
+        parts += [f"{self.dropped[why]:,} dropped ({reasons[why]})" for why in sorted(reasons) if self.dropped[why]]
+        if filtered := sum(number for why, number in self.dropped.items() if why not in reasons):
+            parts.append(f"{filtered:,} dropped by filters")
         parts += [
             f"{number:,} kept though irregular ({reasons[why]})" for why, number in sorted(self.irregular.items())
         ]

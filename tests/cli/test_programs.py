@@ -25,6 +25,7 @@ from helpers.subprocesses import in_a_process
 from t2t_repro import __version__
 from t2t_repro.cli import launcher
 from t2t_repro.config import HParams, TrainingOptions
+from t2t_repro.filters import FILTERS
 from t2t_repro.problem import Problem
 from t2t_repro.registry import HPARAMS, PROBLEMS
 from t2t_repro.run import Run
@@ -216,6 +217,9 @@ def test_closed_output_pipe_is_quiet():
                 ("--override=dk=1", "--override: unknown field 'dk': did you mean 'd_k'? "),
                 ("--override=d_k=x", "--override: d_k must be of type int, got 'x'"),
                 ("--override=d_k=0", "d_k must be at least 1, got 0"),
+                ("--filter=duplicat", "unknown filter 'duplicat': did you mean 'duplicate'? known: not_text, "),
+                ("--filter=length_ratio=x", "filter 'length_ratio': expected a number of at least 1. Received: 'l"),
+                ("--filter=wrong_script", "filter 'wrong_script' needs scripts, as the problem names no languages"),
             )
         ],
         (
@@ -306,6 +310,7 @@ def test_failure(program, name, arguments, message):
         (["t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, "--override=dmodel=2"], 2),
         (["t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, f"--init_from={FIXTURE}"], 1),
         (["t2t-datagen", "--problem=translate_ende_cldr", "--data_dir=D", "--vocabulary_from=none"], 1),
+        (["t2t-datagen", "--problem=translate_ende_cldr", "--data_dir=D", "--filter=identicl"], 2),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -494,6 +499,29 @@ def test_sizes_that_differ_from_prepared_data_are_rejected_early(program, prepar
     expected = "t2t-datagen: 'D/translate_files' holds other data: its vocab_size is 600, not 700; leave out --vocab_s"
     code, _, err = program("t2t-datagen", "--problem=translate_files", "--data_dir=D", "--vocab_size=700")
     assert code == 1 and err.startswith(expected)
+
+
+def test_filters_of_prepared_data_need_not_be_given_again(program, stand_in):
+    calls = []
+    stand_in("preparation.pipeline", prepare=lambda *positional, **named: calls.append(positional))
+    os.makedirs("D/translate_files")
+    Path("D/translate_files/dataset.json").write_text('{"problem": {"filters": ["length_ratio=3", "duplicate"]}}')
+    data = ("t2t-datagen", "--problem=translate_files", "--data_dir=D")
+    noted = "--filter=length_ratio=3 --filter=duplicate, as the data in 'D/translate_files' was prepared\n"
+    assert program(*data) == (0, "", noted)
+    assert program(*data, "--filter=duplicate", "--filter=length_ratio") == (0, "", "")
+    assert [problem.filters for problem, _ in calls] == [("length_ratio=3", "duplicate")] * 2
+    assert program(*data, "--filter=duplicate") == (
+        1,
+        "",
+        "t2t-datagen: 'D/translate_files' holds other data: it was prepared with --filter=length_ratio=3 "
+        "--filter=duplicate, not --filter=duplicate; leave out --filter, or give another --data_dir\n",
+    )
+
+
+def test_help_names_every_filter(program):
+    _, out, _ = program("t2t-datagen", "--help")
+    assert all(name in out for name in FILTERS)
 
 
 SAGAS = """

@@ -72,7 +72,7 @@ def test_prepare_writes_vocabulary_shards_and_record(text: Problem, data: str):
     parts = "256 bytes, 26 single characters among them"
     assert said[1] == f"vocabulary: 330 subwords (bpe) learned from 800 sentences: {parts}"
     assert said[2].startswith("train: 400 pairs, ")
-    assert len(said) == 5
+    assert len(said) == 13  # with two overlaps and three examples of each
     names = {
         "vocabulary.model",
         "dataset.json",
@@ -148,7 +148,7 @@ def test_dropped_pairs_are_counted(text: Problem, data: str, tmp_path: Path):
     assert (test.pairs, test.irregular_but_kept) == (4, {"empty": 2, "too_long": 2})
     assert records(dataset, "test") == irregular
     assert "2 dropped (a side empty), 2 dropped (longer than 40 tokens)" in said[2]
-    assert "2 kept though irregular (longer than 40 tokens)" in said[4]
+    assert "2 kept though irregular (longer than 40 tokens)" in said[-1]
 
 
 def test_a_line_above_1_mib_is_dropped_and_counted_if_the_corpus_allows(
@@ -244,7 +244,7 @@ def test_generated_text(data: str):
 
 
 def test_text_that_changes_during_preparation_is_an_error(data: str):
-    sizes = iter((400, 400, 400, 400, 390))  # counting, holding out, learning twice over, encoding
+    sizes = iter((400, 400, 400, 400, 400, 390))  # counting, holding out, learning twice over, overlap, encoding
     problem = Problem(
         name="fickle", description="", vocab_size=330, train=(Generated(lambda: iter(PAIRS[: next(sizes)])),)
     )
@@ -448,13 +448,14 @@ class Stopped(BaseException):
     pass
 
 
+@pytest.mark.parametrize("filters", [(), ("duplicate", "not_text", "overlap")])
 @pytest.mark.parametrize("held", [False, True])
 def test_preparation_resumes_after_any_write(
-    text: Problem, tmp_path: Path, held: bool, monkeypatch: pytest.MonkeyPatch
+    text: Problem, tmp_path: Path, held: bool, filters: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
     """Stopped before any file takes its name, with leftovers about, the same call ends with the same bytes."""
     monkeypatch.setattr(prepare_module, "PAIRS_PER_SHARD", 150)
-    problem = dataclasses.replace(text, validation=()) if held else text
+    problem = dataclasses.replace(text, validation=() if held else text.validation, filters=filters)
     monkeypatch.setattr(prepare_module, "CHUNK_PAIRS", 170)
     names: list[str] = []
     replace = os.replace
@@ -465,7 +466,10 @@ def test_preparation_resumes_after_any_write(
 
     monkeypatch.setattr(os, "replace", recorded)
     expected = bytes_of(prepare(problem, str(tmp_path / "whole"), silent).directory)
-    assert names[:3] == ["progress.json", "vocabulary.model", "progress.json"] and names[-1] == "dataset.json"
+    learned = names.index("vocabulary.model")
+    filtering = ["overlap.npy", "filtered.bin", "progress.json"] if filters else []
+    assert names[: learned + 2] == [*filtering, "progress.json", "vocabulary.model", "progress.json"]
+    assert names[-1] == "dataset.json"
     for stop in range(len(names)):
         data, calls = tmp_path / f"data{stop}", iter(range(len(names)))
 
@@ -479,6 +483,7 @@ def test_preparation_resumes_after_any_write(
             prepare(problem, str(data), silent)
         for leftover in (
             "vocabulary.model.tmp-1",
+            "filtered.bin.tmp-1",
             "train-00001-of-00009.tfrecord",
             "test-00000-of-00001.tfrecord.tmp-7",
         ):
@@ -486,7 +491,7 @@ def test_preparation_resumes_after_any_write(
         monkeypatch.setattr(os, "replace", replace)
         said: list[str] = []
         assert bytes_of(prepare(problem, str(data), said.append).directory) == expected
-        assert any(line.startswith("vocabulary") for line in said) == (stop <= 2)
+        assert any(line.startswith("vocabulary") for line in said) == (stop <= learned + 1)
         last = "validation-00000-of-00001.tfrecord" if held else "train-00002-of-00003.tfrecord"
         recorded = names.index(last) + 2  # progress.json with the shard, and then with the whole of train
         assert any(line.startswith("train") for line in said) == (stop <= recorded)
@@ -516,7 +521,7 @@ def test_progress_of_other_text_is_not_resumed(text: Problem, data: str, tmp_pat
         prepare(dataclasses.replace(text, max_length=2), data, silent)
     said: list[str] = []
     dataset = prepare(text, data, said.append)
-    assert len(said) == 5
+    assert len(said) == 13  # with two overlaps and three examples of each
     assert bytes_of(dataset.directory) == bytes_of(prepare(text, str(tmp_path / "other"), silent).directory)
 
 
@@ -579,9 +584,10 @@ import tensorflow  # once: a fork then starts immediately
 from t2t_repro.preparation import pipeline as module
 from t2t_repro.problem import Problem, TextFiles
 
-folder, seed, processes = sys.argv[1], *map(int, sys.argv[2:])
+folder, seed, processes, filters = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
 module.PAIRS_PER_SHARD, module.CHUNK_PAIRS = 1000, 500
-problem = Problem(name="killed", description="", vocab_size=600, train=(TextFiles(folder + "/a", folder + "/b"),))
+text = TextFiles(folder + "/a", folder + "/b")
+problem = Problem(name="killed", description="", vocab_size=600, train=(text,), filters=filters)
 
 def start(data):
     child = os.fork()
@@ -619,13 +625,14 @@ print(kills, "kills", len(expected), "files")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
-def test_preparation_survives_ten_random_kills(tmp_path: Path, processes: int):
+@pytest.mark.parametrize(("processes", "filters"), [(1, ()), (2, ()), (2, ("duplicate", "not_text", "overlap"))])
+def test_preparation_survives_ten_random_kills(tmp_path: Path, processes: int, filters: tuple[str, ...]):
     for name, side in zip("ab", zip(*PAIRS * 15, strict=True), strict=True):
-        (tmp_path / name).write_text("".join(f"{text} {n}\n" for n, text in enumerate(side)), "utf-8")
+        lines_of = (f"{text} {n if n % 20 else ''}\n" for n, text in enumerate(side))  # every 20th is a duplicate
+        (tmp_path / name).write_text("".join(lines_of), "utf-8")
     environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "TF_CPP_MIN_LOG_LEVEL": "3"}
     result = subprocess.run(
-        [sys.executable, "-c", KILLS, str(tmp_path), "1706", str(processes)],
+        [sys.executable, "-c", KILLS, str(tmp_path), "1706", str(processes), *filters],
         env=environment,
         capture_output=True,
         text=True,

@@ -1,0 +1,134 @@
+"""Decisions: for each training pair, which filter drops it, as one byte in a file.
+
+One pass over the text computes what is known from a pair alone, in several processes. Duplicates are found afterwards
+among the hashes of the pairs that are left: 9 bytes per pair, 370 MB for 40 million. The first pair of equal ones in
+the order of the text stays. Two of 40 million different pairs collide with a probability of 1 in 20,000.
+
+The file is complete or absent, and `progress.json` has its SHA-256, so an interrupted preparation does not repeat this.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from t2t_repro.filters import FILTERS, name_and_value, predicates
+from t2t_repro.io import atomic_write
+from t2t_repro.lines import is_overlong
+from t2t_repro.preparation.filtering.overlap import Match, Overlap, pair_keys
+from t2t_repro.preparation.statistics import is_empty
+from t2t_repro.problem import Pair
+from t2t_repro.processes import map_in_processes
+
+KEPT = 0  # the other bytes are numbers of filters, from 1
+_UNFILTERED = 255  # an empty or over-long pair, which is dropped and counted when it is encoded
+_NUMBER = {name: number for number, name in enumerate(FILTERS, start=1)}
+_NAME = dict(enumerate(FILTERS, start=1))
+_PARTS = 16  # of the hashes, sorted one after the other
+
+Chunk = tuple[int, int, list[Pair]]  # its number, the number of its first pair, its pairs
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The filters, as a process needs them to judge pairs."""
+
+    filters: tuple[str, ...]  # resolved
+    has_trees: bool
+    overlap: str  # the path of the hashes of validation and test text
+    splits: tuple[str, ...]  # that these are of
+
+
+class Judged(NamedTuple):
+    """A chunk of pairs: what is known from each pair alone."""
+
+    codes: bytes
+    overlapping: np.ndarray  # [pairs] bool
+    keys: np.ndarray  # [pairs] uint64; [0] if duplicates are not dropped
+
+
+def decide(path: str, judge: Judge, chunks: Iterable[Chunk], pairs: int, processes: int) -> None:
+    """Writes the decision on each pair to `path`, atomically. The bytes do not depend on the number of processes."""
+    codes, overlapping = np.zeros(pairs, np.uint8), np.zeros(pairs, bool)
+    keys = np.zeros(pairs if "duplicate" in judge.filters else 0, np.uint64)
+    work = functools.partial(_judge, judge)
+    place = 0
+    for judged in map(work, chunks) if processes == 1 else map_in_processes(work, chunks, processes):
+        end = place + len(judged.codes)
+        if end <= pairs:  # if not, the text changed, and `chunks` raises an error at its end
+            codes[place:end] = np.frombuffer(judged.codes, np.uint8)
+            overlapping[place:end] = judged.overlapping
+            keys[place:end] = judged.keys
+        place = end
+    if len(keys):
+        codes[repeated(keys, codes == KEPT)] = _NUMBER["duplicate"]
+    codes[overlapping & (codes == KEPT)] = _NUMBER["overlap"]
+    codes[codes == _UNFILTERED] = KEPT
+    with atomic_write(path) as temporary, open(temporary, "wb") as file:
+        file.write(codes.tobytes())
+
+
+def kept(items: Iterable[Item], decisions: bytes) -> Iterator[Item]:
+    """Yields the items, one per training pair, that no filter drops. Without decisions, all of them."""
+    return itertools.compress(items, map(operator.not_, decisions)) if decisions else iter(items)
+
+
+def read(path: str, first: int, number: int) -> bytes:
+    """Returns the decisions on `number` pairs from pair `first` on; without a path, all are kept."""
+    if not path:
+        return bytes(number)
+    with open(path, "rb") as file:
+        file.seek(first)
+        return file.read(number)
+
+
+def filter_name(decision: int) -> str:
+    """Returns the name of the filter that drops a pair; "" for none."""
+    return _NAME.get(decision, "")
+
+
+def overlap_to_drop(filters: Iterable[str]) -> str:
+    """Returns the value of the filter "overlap"; "" without it."""
+    return dict(map(name_and_value, filters)).get("overlap", "")
+
+
+def is_dropped_for_overlap(matches: Iterable[Match], value: str) -> bool:
+    """Returns whether the filter "overlap" with this value drops a pair with these matches."""
+    return any(value == "either" or value in match.sides for match in matches) if value else False
+
+
+def _judge(judge: Judge, chunk: Chunk) -> Judged:
+    """Runs in a worker process."""
+    pairs, tests = chunk[2], predicates(judge.filters)
+    codes = bytearray(len(pairs))
+    for index, pair in enumerate(pairs):
+        if is_empty(*pair) or any(map(is_overlong, pair)):
+            codes[index] = _UNFILTERED
+            continue
+        sides = pair[:1] if judge.has_trees else pair
+        codes[index] = next((_NUMBER[name] for name, drops in tests.items() if drops(sides)), KEPT)
+    overlapping, value = np.zeros(len(pairs), bool), overlap_to_drop(judge.filters)
+    if value:
+        found = Overlap(judge.overlap, judge.splits).find(pairs)
+        overlapping[[index for index, matches in found.items() if is_dropped_for_overlap(matches, value)]] = True
+    keys = pair_keys(pairs) if "duplicate" in judge.filters else np.zeros(0, np.uint64)
+    return Judged(bytes(codes), overlapping, keys)
+
+
+def repeated(keys: np.ndarray, is_candidate: np.ndarray) -> np.ndarray:
+    """Returns the numbers of the candidates whose key an earlier candidate has. At most 1/16 is sorted at a time."""
+    found = [np.zeros(0, np.int64)]
+    highest = keys.astype("<u8", copy=False).view(np.uint8)[7::8] // (256 // _PARTS)
+    for part in range(_PARTS):
+        numbers = np.flatnonzero(is_candidate & (highest == part))
+        order = np.argsort(keys[numbers], kind="stable")
+        ordered = keys[numbers[order]]
+        found.append(numbers[order[1:]][ordered[1:] == ordered[:-1]])
+    return np.concatenate(found)
