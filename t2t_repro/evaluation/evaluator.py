@@ -28,6 +28,7 @@ def evaluate(
     int8: bool = False,
     data_dir: str | None = None,
     precision: str = "auto",
+    average_best: bool = False,
 ) -> dict[str, Any]:
     """Scores the run in `output_dir` on a split of its prepared data.
 
@@ -36,8 +37,9 @@ def evaluate(
     a pair has more than `max_positions` tokens per side, the first ones are translated and scored; "cut" is the number
     of such pairs.
 
-    The model computes in `precision`; "auto" is that of the run. With `int8` its decoder multiplies 8-bit integers. The
-    data is in the directory that the run was trained with, or in `data_dir`.
+    The weights are the mean of the last `average_checkpoints` checkpoints; with `average_best`, of those with the best
+    validation scores. The model computes in `precision`; "auto" is that of the run. With `int8` its decoder multiplies
+    8-bit integers. The data is in the directory that the run was trained with, or in `data_dir`.
 
     Raises FileNotFoundError if the data does not exist. Raises ValueError if the problem has no such split, or if
     `precision` is not supported here.
@@ -51,7 +53,7 @@ def evaluate(
             "the data_dir that it was trained on"
         )
     shards = dataset.shards(split)
-    translator = Translator.from_run(output_dir, average_checkpoints, int8, precision)
+    translator = Translator.from_run(output_dir, average_checkpoints, int8, precision, average_best)
     task = run.problem.task
     references = task.references(dataset, split, translator.vocabulary)
     scores = task.scores(translator, references, run.problem.target_language, beam_size, alpha)
@@ -60,7 +62,7 @@ def evaluate(
     batches = list(input_pipeline.evaluation_batches(shards, max_tokens=longest))
     most = batches_in_memory(input_pipeline.EVALUATION_TOKENS, translator.model.vocab_size)
     loss = total(parallel_map(lambda batch: evaluator(batch["inputs"], batch["targets"]), batches, most))
-    weights = [os.path.basename(path) for path in to_average(run, average_checkpoints)]
+    weights = [os.path.basename(path) for path in to_average(run, average_checkpoints, average_best)]
     return {
         "problem": run.problem.name,
         "hparams": run.hparams.name,

@@ -82,6 +82,11 @@ class MetricsLogger:
         if time.monotonic() - self._last >= self._seconds or step.number == self._run.hparams.train_steps:
             self.flush()
 
+    @property
+    def seconds(self) -> float:
+        """The seconds of training so far, over all its starts."""
+        return self.cost.seconds + time.monotonic() - self._counted
+
     def write(self, step: int, values: dict[str, float], line: str) -> None:
         """Records `values` and shows `line`."""
         append_line(self._run.metrics, json.dumps({"step": step} | values, allow_nan=True))
