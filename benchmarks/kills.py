@@ -3,7 +3,7 @@
     python -m benchmarks.kills --kills=50 --seed=1706
 
 `t2t_repro.training.trainer.train` prepares and trains a small translator. It saves a checkpoint every third step and
-keeps two and the two best, so it writes and removes files most of the time, and it ends when five validation
+keeps five and the six best, so it writes and removes files most of the time, and it ends when five validation
 perplexities in a row are no better. First it runs undisturbed. Then, in another folder, it is
 started and killed with SIGKILL again and again. A kill comes after a random number of changes to the folder and up to
 three more milliseconds, so that it hits preparation, training and the writing of checkpoints. When a start completes,
@@ -30,8 +30,8 @@ import tempfile
 import time
 
 STEPS, EVERY, PAIRS = 90, 3, 1_500
-PATIENCE, BEST = 5, 2
-RATE = 12.0  # factor of the learning rate: so high that the perplexity soon rises
+PATIENCE, BEST = 5, 6
+RATE = 5.0  # factor of the learning rate: so high that the perplexity rises and falls
 TEXT = ("train.en", "train.de")
 RESULT = "result.json"  # written by a completed start: SHA-256 of each file and each variable
 POLL = 0.001  # seconds
@@ -83,7 +83,7 @@ def files(folder: str) -> dict[str, str]:
 
 
 def variables(run) -> dict[str, str]:  # type: ignore[no-untyped-def]
-    """Returns the checkpoints, and the SHA-256 of each variable of the newest one except the elapsed time."""
+    """Returns the checkpoints and their scores, and the SHA-256 of each variable of the newest, without its time."""
     import tensorflow as tf
 
     from t2t_repro.training.checkpoints import paths
@@ -91,7 +91,9 @@ def variables(run) -> dict[str, str]:  # type: ignore[no-untyped-def]
     reader = tf.train.load_checkpoint(paths(run)[-1])
     names = [name for name in reader.get_variable_to_shape_map() if not name.startswith(("spent", "_CHECK"))]
     found = {name: hashlib.sha256(reader.get_tensor(name).tobytes()).hexdigest() for name in sorted(names)}
-    return found | {"checkpoints": " ".join(sorted(os.listdir(run.checkpoints)))}
+    record = run.training
+    chosen = {"step": str(record.step), "selection": json.dumps(record.selection.to_json())}
+    return found | chosen | {"checkpoints": " ".join(sorted(os.listdir(run.checkpoints)))}
 
 
 def start(top: str, folder: str) -> int:

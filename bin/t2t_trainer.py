@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+from typing import Any
 
 from absl import flags
 
@@ -62,12 +63,14 @@ def check_validation(problem: Problem, options: TrainingOptions) -> None:
 
     If the data is not prepared yet, the vocabularies are compared after it is.
     """
+    must_have_metrics(problem.task.metrics, options)
+    if not options.also_validate:
+        return
     from t2t_repro.data.dataset import Dataset
     from t2t_repro.data.validation_sets import must_share_vocabulary, open_validation_sets
 
-    must_have_metrics(problem.task.metrics, options)
     sets, directory = open_validation_sets(options.also_validate), os.path.join(FLAGS.data_dir, problem.name)
-    if sets and Dataset.exists(directory):
+    if Dataset.exists(directory):
         must_share_vocabulary(sets, Dataset.open(directory).record.vocabulary.sha256)
 
 
@@ -125,12 +128,10 @@ def train_and_score() -> None:
     dataset = Dataset.open(os.path.join(FLAGS.data_dir, problem.name))
     # as in the paper: test set with averaged checkpoints (Table 2), validation set with the last one (Table 3)
     split = FLAGS.split if dataset.has("test") else "validation"
-    average = hparams.average_checkpoints if split == "test" else 1
+    weights: dict[str, Any] = {"average_checkpoints": hparams.average_checkpoints if split == "test" else 1}
     if FLAGS.average_best:
-        average = options.best_kept or 1
-    if options.selects:
-        launcher.report(f"t2t-decoder --output_dir={FLAGS.output_dir} --average_best uses the recommended checkpoint")
-    scores = evaluate(FLAGS.output_dir, split=split, average_checkpoints=average, average_best=FLAGS.average_best)
+        weights = {"average_checkpoints": max(options.best_kept, 1), "average_best": True}
+    scores = evaluate(FLAGS.output_dir, split=split, **weights)
     launcher.keep_scores(FLAGS.output_dir, scores)
     print(table(scores))
 

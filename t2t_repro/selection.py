@@ -83,10 +83,8 @@ class Selection(JsonRecord):
         if not 0 < patience <= self.without_improvement():
             return ""
         (best,) = self.best(1)
-        return (
-            f"{self.without_improvement()} scores in a row are no better than the {self.described(best)} of step "
-            f"{best:,}; a larger patience than {patience} continues"
-        )
+        count = f"{self.without_improvement()} scores in a row are" if patience > 1 else "the score is"
+        return f"{count} no better than the {self.described(best)} of step {best:,} (patience={patience})"
 
     def recommendation(self, existing: Collection[int]) -> tuple[str, str]:
         """Returns the name of the best checkpoint of the steps `existing`, and the reason; "" if none is scored."""

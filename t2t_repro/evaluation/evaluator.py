@@ -69,6 +69,7 @@ def evaluate(
         "split": split,
         "sentences": scores.pop("sentences"),
         "checkpoints": weights,
+        **({"average_best": True} if average_best else {}),
         "step": int(weights[-1].rpartition("-")[2]),
         "beam_size": run.hparams.beam_size if beam_size is None else beam_size,
         "alpha": run.hparams.alpha if alpha is None else alpha,
@@ -90,7 +91,7 @@ def table(scores: dict[str, Any]) -> str:
     rows = [
         ("problem", f"{scores['problem']}, {scores['split']} ({scores['sentences']:,} sentences)"),
         ("set", scores["hparams"]),
-        ("weights", f"{' + '.join(scores['checkpoints'])}"),
+        ("weights", f"{' + '.join(scores['checkpoints'])}{', best by validation' * scores.get('average_best', False)}"),
         ("search", f"beam {scores['beam_size']}, alpha {scores['alpha']}"),
         ("precision", f"{scores['precision']}{', decoder in int8' * scores['int8']}"),
         *task.score_rows(scores),

@@ -177,10 +177,11 @@ def _sums(steps: list[Step]) -> StepMetrics:
 def write_scores(directory: str, scores: dict[str, Any]) -> None:
     """Adds scores to the run's curves in TensorBoard, at the step of the newest weights.
 
-    `scores` is the result of `evaluate`. The curves are `test/bleu`, or `test_average5/bleu` for averaged weights.
+    `scores` is the result of `evaluate`. The curves are `test/bleu`, `test_average5/bleu` for averaged weights, and
+    `test_best5/bleu` if they are the best ones.
     """
-    averaged = len(scores["checkpoints"])
-    group = f"{scores['split']}_average{averaged}" if averaged > 1 else scores["split"]
+    averaged, best = len(scores["checkpoints"]), scores.get("average_best")
+    group = f"{scores['split']}_{'best' if best else 'average'}{averaged}" if averaged > 1 or best else scores["split"]
     with tf.summary.create_file_writer(directory, filename_suffix=".scores").as_default(step=scores["step"]):
         for name in ("bleu", "paper_bleu", "chrf", "f1", "loss", "perplexity", "accuracy"):
             if name in scores:
