@@ -91,8 +91,12 @@ class Selection(JsonRecord):
         best = self.best(1, existing)
         if not best:
             return "", ""
-        lowest = "lowest" if self.by == PERPLEXITY else "highest"
-        return f"ckpt-{best[0]}", f"{self.described(best[0])}, the {lowest} of {len(self.steps()):,}"
+        lowest, steps = "lowest" if self.by == PERPLEXITY else "highest", self.steps()
+        why, (first,) = f"{self.described(best[0])}, the {lowest} of", self.best(1)
+        if first == best[0]:
+            return f"ckpt-{first}", f"{why} {len(steps):,}"
+        kept = sum(step in existing for step in steps)
+        return f"ckpt-{best[0]}", f"{why} the {kept:,} kept; the {lowest} of all {len(steps):,} was step {first:,}"
 
 
 def interval_within(scoring_seconds: float, training_seconds: float) -> int:
