@@ -93,7 +93,7 @@ class MetricsLogger:
         try:
             with self._events.as_default(step=step):
                 for name, value in values.items():
-                    tf.summary.scalar(name, value)
+                    tf.summary.scalar(name, np.float64(value))  # a Python float above the range of float32 raises
             self._events.flush()
         except tf.errors.OpError as error:
             raise OSError(f"cannot write events to {self._run.directory!r}: {short_reason(error)}") from None
