@@ -3,11 +3,13 @@
     python -m benchmarks.kills --kills=50 --seed=1706
 
 `t2t_repro.training.trainer.train` prepares and trains a small translator. It saves a checkpoint every third step and
-keeps two, so it writes and removes files most of the time. First it runs undisturbed. Then, in another folder, it is
+keeps five and the six best, so it writes and removes files most of the time, and it ends when five validation
+perplexities in a row are no better. First it runs undisturbed. Then, in another folder, it is
 started and killed with SIGKILL again and again. A kill comes after a random number of changes to the folder and up to
 three more milliseconds, so that it hits preparation, training and the writing of checkpoints. When a start completes,
 the next one uses a new folder. In the end the vocabulary, shards, dataset.json and last checkpoint (weights, moments,
-step, position) must equal those of the undisturbed run, bit for bit.
+step, position) must equal those of the undisturbed run, bit for bit, and so must the scores, the checkpoints that were
+kept, the step at which training ended and the recommended checkpoint.
 
 TensorFlow is imported once: each start is a fork of this process, which never runs an operation itself. If a result
 differs, the differences are printed and the exit code is 1.
@@ -27,7 +29,9 @@ import sys
 import tempfile
 import time
 
-STEPS, EVERY, PAIRS = 30, 3, 1_500
+STEPS, EVERY, PAIRS = 90, 3, 1_500
+PATIENCE, BEST = 5, 6
+RATE = 5.0  # factor of the learning rate: so high that the perplexity rises and falls
 TEXT = ("train.en", "train.de")
 RESULT = "result.json"  # written by a completed start: SHA-256 of each file and each variable
 POLL = 0.001  # seconds
@@ -60,8 +64,10 @@ def train_to_the_end(top: str, folder: str) -> None:
         get_hparams("tiny"), num_layers=1, d_model=16, d_ff=32, num_heads=2, d_k=8, d_v=8, batch_tokens=1_000
     )
     small = dataclasses.replace(small, train_steps=STEPS, warmup_steps=10, average_checkpoints=2)
+    small = dataclasses.replace(small, learning_rate_scale=RATE)
     data, output = os.path.join(folder, "data"), os.path.join(folder, "run")
     options = TrainingOptions(precision="float32", checkpoint_steps=EVERY, deterministic=True)
+    options = dataclasses.replace(options, patience=PATIENCE, keep_best=BEST)
     run = train(problem, small, data, output, options, prepare=pipeline.prepare, report=lambda line: None)
     result = files(os.path.join(data, problem.name)) | variables(run)
     with open(os.path.join(folder, RESULT + ".new"), "w", encoding="utf-8") as file:
@@ -77,7 +83,7 @@ def files(folder: str) -> dict[str, str]:
 
 
 def variables(run) -> dict[str, str]:  # type: ignore[no-untyped-def]
-    """Returns the checkpoints, and the SHA-256 of each variable of the newest one except the elapsed time."""
+    """Returns the checkpoints and their scores, and the SHA-256 of each variable of the newest, without its time."""
     import tensorflow as tf
 
     from t2t_repro.training.checkpoint_list import paths
@@ -85,7 +91,9 @@ def variables(run) -> dict[str, str]:  # type: ignore[no-untyped-def]
     reader = tf.train.load_checkpoint(paths(run)[-1])
     names = [name for name in reader.get_variable_to_shape_map() if not name.startswith(("spent", "_CHECK"))]
     found = {name: hashlib.sha256(reader.get_tensor(name).tobytes()).hexdigest() for name in sorted(names)}
-    return found | {"checkpoints": " ".join(sorted(os.listdir(run.checkpoints)))}
+    record = run.training
+    chosen = {"step": str(record.step), "selection": json.dumps(record.selection.to_json())}
+    return found | chosen | {"checkpoints": " ".join(sorted(os.listdir(run.checkpoints)))}
 
 
 def start(top: str, folder: str) -> int:

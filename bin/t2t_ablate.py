@@ -92,8 +92,12 @@ def _done(hparams: HParams) -> bool:
     from t2t_repro.run import Run
 
     directory = os.path.join(FLAGS.output_dir, hparams.name)
-    steps = FLAGS.train_steps or hparams.train_steps
-    return Run.exists(directory) and read_run(directory).score("validation", 1).get("step", 0) >= steps
+    if not Run.exists(directory):
+        return False
+    result = read_run(directory)
+    selection = result.training.selection
+    steps = (selection and selection.stopped_step) or FLAGS.train_steps or hparams.train_steps
+    return result.score("validation", 1).get("step", 0) >= steps
 
 
 def _report() -> None:

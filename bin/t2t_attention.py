@@ -65,7 +65,7 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_list("heads", [], "N,N: heads of the first view, from 1, such as 5,6 (default: all)", flag_values=FLAGS)
 flags.DEFINE_string("word", "", "show only the attention of this word (left column)", flag_values=FLAGS)
-flags.DEFINE_integer("average_checkpoints", 1, "average the last N checkpoints", lower_bound=1, flag_values=FLAGS)
+common_flags.average_flags(FLAGS)
 common_flags.precision_flag(FLAGS)
 
 
@@ -85,8 +85,10 @@ def show(sentence: str | None = None) -> None:
     from t2t_repro.inference.translator import Translator
 
     preset = PRESETS.get(FLAGS.preset or "", Preset(sentence or "", (), ""))
-    launcher.report_average([run], FLAGS.average_checkpoints)
-    translator = Translator.from_run(FLAGS.output_dir, FLAGS.average_checkpoints, precision=FLAGS.precision)
+    launcher.report_average([run], FLAGS.average_checkpoints, FLAGS.average_best)
+    translator = Translator.from_run(
+        FLAGS.output_dir, FLAGS.average_checkpoints, precision=FLAGS.precision, average_best=FLAGS.average_best
+    )
     shown = attention_view.attend(translator, preset.sentence, FLAGS.target)
     own = tuple(head for head in preset.heads if head <= run.hparams.num_heads)  # a smaller model has fewer heads
     view = FLAGS.view or ("encoder" if FLAGS.preset else "memory")

@@ -19,13 +19,7 @@ from t2t_repro.run import Run
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("output_dir", None, "run directory of t2t-trainer", flag_values=FLAGS)
 flags.DEFINE_string("average_dir", None, "directory of the new run", flag_values=FLAGS)
-flags.DEFINE_integer(
-    "average_checkpoints",
-    None,
-    "number of checkpoints, instead of the hyperparameter set's",
-    lower_bound=1,
-    flag_values=FLAGS,
-)
+common_flags.average_flags(FLAGS, None)
 
 
 def write() -> None:
@@ -34,7 +28,7 @@ def write() -> None:
     launcher.load_tensorflow()
     from t2t_repro.training.averaging import average
 
-    averaged = average(FLAGS.output_dir, FLAGS.average_dir, FLAGS.average_checkpoints)
+    averaged = average(FLAGS.output_dir, FLAGS.average_dir, FLAGS.average_checkpoints, FLAGS.average_best)
     print(f"{FLAGS.average_dir}: the mean of {', '.join(map(os.path.basename, averaged))}")
 
 

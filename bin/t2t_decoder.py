@@ -106,8 +106,9 @@ def decode() -> None:
 
     set_threads(FLAGS.threads_per_batch)
     optimize_once()
-    launcher.report_average(runs, FLAGS.average_checkpoints)
-    translator = Translator.from_runs(FLAGS.output_dir, FLAGS.average_checkpoints, FLAGS.int8, FLAGS.precision)
+    average = FLAGS.average_checkpoints, FLAGS.average_best
+    launcher.report_average(runs, *average)
+    translator = Translator.from_runs(FLAGS.output_dir, average[0], FLAGS.int8, FLAGS.precision, average[1])
     decoder = task.decoder(translator, FLAGS.well_formed)
     if FLAGS.decode_interactive:
         answer = _answer(decoder)
@@ -142,7 +143,8 @@ def _made_by(runs: Sequence[Run]) -> dict[str, Any]:
 
     values = {flag: FLAGS[flag].value for flag in FLAGS if flag not in ("output_dir", "decode_to_file")}
     values |= {flag: bool(values[flag]) for flag in INPUT}
-    weights = [sha256(f"{path}.index") for run in runs for path in to_average(run, FLAGS.average_checkpoints)]
+    average = FLAGS.average_checkpoints, FLAGS.average_best
+    weights = [sha256(f"{path}.index") for run in runs for path in to_average(run, *average)]
     return values | {"weights": weights, "version": __version__}
 
 

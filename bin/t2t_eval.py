@@ -26,7 +26,9 @@ flags.DEFINE_string(
 )
 common_flags.decoding_flags(FLAGS)
 flags.DEFINE_boolean("json", False, "print JSON instead of a table", flag_values=FLAGS)
-OPTIONS = ("split", "average_checkpoints", "beam_size", "alpha", "int8", "precision", "data_dir")  # of evaluate()
+OPTIONS = (  # of evaluate()
+    *("split", "average_checkpoints", "average_best", "beam_size", "alpha", "int8", "precision", "data_dir"),
+)
 
 
 def score() -> None:
@@ -39,7 +41,7 @@ def score() -> None:
     from t2t_repro.inference.parallel import set_threads
 
     set_threads(FLAGS.threads_per_batch)
-    launcher.report_average([run], FLAGS.average_checkpoints)
+    launcher.report_average([run], FLAGS.average_checkpoints, FLAGS.average_best)
     options: dict[str, Any] = {name: FLAGS[name].value for name in OPTIONS}
     scores = evaluate(FLAGS.output_dir, **options)
     launcher.keep_scores(FLAGS.output_dir, scores)

@@ -29,7 +29,7 @@ flags.DEFINE_string("output_dir", None, "run directory of t2t-trainer", flag_val
 flags.DEFINE_string(
     "export_dir", None, "directory to write the numbered version to; created if missing", flag_values=FLAGS
 )
-flags.DEFINE_integer("average_checkpoints", 1, "average the last N checkpoints", lower_bound=1, flag_values=FLAGS)
+common_flags.average_flags(FLAGS)
 flags.DEFINE_enum("format", "saved_model", ["saved_model", "ctranslate2"], "format to write", flag_values=FLAGS)
 flags.DEFINE_enum(
     "quantization", "none", ["none", "int8"], "quantization of the decoder's weight matrices", flag_values=FLAGS
@@ -47,11 +47,12 @@ def write() -> None:
     launcher.load_tensorflow()
     from t2t_repro.exporting.exporter import export
 
-    launcher.report_average([run], FLAGS.average_checkpoints)
+    launcher.report_average([run], FLAGS.average_checkpoints, FLAGS.average_best)
     if FLAGS.format == "ctranslate2" and run.problem.task.ctranslate2_note:
         launcher.report("CTranslate2 has no constrained decoding, which this run uses: see README.txt in the export")
     options: dict[str, Any] = {
-        name: FLAGS[name].value for name in ("average_checkpoints", "format", "quantization", "precision")
+        name: FLAGS[name].value
+        for name in ("average_checkpoints", "average_best", "format", "quantization", "precision")
     }
     print(export(FLAGS.output_dir, FLAGS.export_dir, **options))
 

@@ -30,6 +30,7 @@ from t2t_repro.cli import common_flags, launcher
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.problem import SPLITS, Problem
 from t2t_repro.run import Run
+from t2t_repro.selection import must_have_metrics
 
 FLAGS = flags.FlagValues()
 common_flags.problem_flags(FLAGS)
@@ -47,6 +48,9 @@ flags.DEFINE_enum(
     SPLITS[1:],
     "split of the final score: test (averaged checkpoints) or validation (last checkpoint)",
     flag_values=FLAGS,
+)
+flags.DEFINE_boolean(
+    "average_best", False, "average the --keep_best best checkpoints in the final score", flag_values=FLAGS
 )
 flags.DEFINE_boolean(
     "dry_run", False, "estimate size, speed, time, memory, disk and cost; do not train", flag_values=FLAGS
@@ -79,6 +83,22 @@ def chosen() -> tuple[Problem, HParams]:
     return problem, hparams
 
 
+def check_validation(problem: Problem, options: TrainingOptions) -> None:
+    """Raises an error for an unknown metric, and for validation sets that are missing or have another vocabulary.
+
+    If the data is not prepared yet, the vocabularies are compared after it is.
+    """
+    must_have_metrics(problem.task.metrics, options)
+    if not options.also_validate:
+        return
+    from t2t_repro.data.dataset import Dataset
+    from t2t_repro.data.validation_sets import must_share_vocabulary, open_validation_sets
+
+    sets, directory = open_validation_sets(options.also_validate), os.path.join(FLAGS.data_dir, problem.name)
+    if Dataset.exists(directory):
+        must_share_vocabulary(sets, Dataset.open(directory).record.vocabulary.sha256)
+
+
 def estimate(problem: Problem, hparams: HParams, options: TrainingOptions) -> None:
     from t2t_repro.training.memory import OutOfMemory, one_heap
 
@@ -108,6 +128,7 @@ def train_and_score() -> None:
 
     problem, hparams = chosen()
     options = common_flags.training_options(FLAGS)
+    check_validation(problem, options)
     if FLAGS.dry_run:
         estimate(problem, hparams, options)
         return
@@ -134,8 +155,10 @@ def train_and_score() -> None:
     dataset = Dataset.open(os.path.join(FLAGS.data_dir, problem.name))
     # as in the paper: test set with averaged checkpoints (Table 2), validation set with the last one (Table 3)
     split = FLAGS.split if dataset.has("test") else "validation"
-    average = hparams.average_checkpoints if split == "test" else 1
-    scores = evaluate(FLAGS.output_dir, split=split, average_checkpoints=average)
+    weights: dict[str, Any] = {"average_checkpoints": hparams.average_checkpoints if split == "test" else 1}
+    if FLAGS.average_best:
+        weights = {"average_checkpoints": max(options.best_kept, 1), "average_best": True}
+    scores = evaluate(FLAGS.output_dir, split=split, **weights)
     launcher.keep_scores(FLAGS.output_dir, scores)
     print(table(scores))
 

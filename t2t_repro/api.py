@@ -56,7 +56,7 @@ def train(
       hparams: from `get_hparams`, or your own.
       data_dir: the folder of `prepare`.
       output_dir: the run directory.
-      options: seed, precision, checkpoints, micro-batches and XLA.
+      options: seed, precision, checkpoints, validation, an early end, micro-batches and XLA.
       init_from: a run, or its checkpoint `RUN/checkpoints/ckpt-STEP`. A new run starts at step 0 from these weights,
         with a new optimizer. The data is prepared with the vocabulary of that run.
       report: called with each line of progress.
@@ -79,7 +79,8 @@ def evaluate(output_dir: str, split: str = "test", **options: Any) -> dict[str, 
     Args:
       output_dir: the run directory.
       split: "train", "validation" or "test".
-      options: see `t2t_repro.evaluation.evaluator.evaluate`: average_checkpoints, beam_size, alpha, precision and int8.
+      options: see `t2t_repro.evaluation.evaluator.evaluate`: average_checkpoints, average_best,
+        beam_size, alpha, precision and int8.
 
     Raises FileNotFoundError if the run or its data is missing, and ValueError if the problem has no such split.
     """
@@ -94,7 +95,8 @@ def export(output_dir: str, export_dir: str, **options: Any) -> str:
     Args:
       output_dir: the run directory.
       export_dir: a folder for one or more exports.
-      options: see `t2t_repro.exporting.exporter.export`: average_checkpoints, format, quantization and precision.
+      options: see `t2t_repro.exporting.exporter.export`: average_checkpoints, average_best,
+        format, quantization and precision.
 
     Raises FileNotFoundError or ValueError if the run cannot be read, or for an unknown option.
     """
@@ -104,7 +106,11 @@ def export(output_dir: str, export_dir: str, **options: Any) -> str:
 
 
 def load(
-    path: str | Sequence[str], average_checkpoints: int = 1, int8: bool = False, precision: str = "auto"
+    path: str | Sequence[str],
+    average_checkpoints: int = 1,
+    int8: bool = False,
+    precision: str = "auto",
+    average_best: bool = False,
 ) -> Decoder:
     """Loads a trained model: a `Translator` or a `Parser` from a run, an `ExportedModel` from an export.
 
@@ -113,6 +119,8 @@ def load(
       average_checkpoints: number of last checkpoints of a run to average.
       int8: whether a run's decoder uses int8 matrix products (faster for large models on a CPU).
       precision: of all other matrix products, such as "float32" or "bfloat16"; "auto" is the run's.
+      average_best: whether the averaged checkpoints are those with the best validation scores. With one checkpoint it
+        is the one that training recommends.
 
     Raises FileNotFoundError if there is neither a run nor a SavedModel. Raises ValueError if it is damaged, if several
     runs do not share a vocabulary, or if this machine does not support `precision`.
@@ -121,12 +129,12 @@ def load(
     from t2t_repro.inference.translator import Translator
 
     if isinstance(path, str) and holds_export(path):
-        if average_checkpoints != 1:
+        if average_checkpoints != 1 or average_best:
             raise ValueError(f"{path!r} is an export, which has no checkpoints to average; load the run instead")
         if int8 or precision != "auto":
             raise ValueError(f"{path!r} is an export, whose precision is fixed; load the run instead")
         model = ExportedModel(path)
         return model.task.decoder(model)
     paths = [path] if isinstance(path, str) else path
-    translator = Translator.from_runs(paths, average_checkpoints, int8, precision)
+    translator = Translator.from_runs(paths, average_checkpoints, int8, precision, average_best)
     return Run.open(paths[0]).problem.task.decoder(translator)

@@ -137,8 +137,8 @@ PRECISIONS = ("auto", "float32", "tf32", "bfloat16", "float16")
 class TrainingOptions:
     """The options of a training run that belong to neither the problem nor the hyperparameter set.
 
-    `seed` and `precision` are fixed for a run; the others may change each time it continues. Raises
-    ValueError for an impossible value.
+    `seed` and `precision` are fixed for a run; the others may change each time it continues. Regular checkpoints are
+    those of every `checkpoint_steps` steps and of the last step. Raises ValueError for an impossible value.
     """
 
     seed: int = 1  # random seed of weights, data order and dropout; below 2^18
@@ -148,13 +148,38 @@ class TrainingOptions:
     microbatch_tokens: int = 0  # maximum tokens per side in a micro-batch; 0: automatic (smaller if memory runs out)
     jit_compile: bool = False  # compile the gradient of a micro-batch with XLA, one program per shape
     deterministic: bool = False  # bit-for-bit reproducible on a GPU too; slower there
+    patience: int = 0  # regular checkpoints scored in a row without an improvement that end training; 0: no limit
+    validate_by: str = "perplexity"  # the score of the validation split that decides; or bleu, chrf, f1
+    validate_metrics: tuple[str, ...] = ()  # scores of the complete validation split, decoded greedily: bleu, chrf, f1
+    validate_every: int = 0  # regular checkpoints between two such scorings; 0: at most 5% of the time
+    also_validate: tuple[str, ...] = ()  # directories of prepared data, whose validation perplexity is reported too
+    keep_best: int = 0  # best regular checkpoints kept beside the last ones
+    train_minutes: float = 0.0  # minutes of training over all starts that end it; 0: no limit
+    train_epochs: int = 0  # passes over the data that end training; 0: no limit
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The scores for which the validation split is decoded, without duplicates."""
+        decides = () if self.validate_by == "perplexity" else (self.validate_by,)
+        return tuple(dict.fromkeys((*self.validate_metrics, *decides)))
+
+    @property
+    def selects(self) -> bool:
+        """True if a checkpoint is to be chosen by its validation score."""
+        return bool(self.patience or self.keep_best or self.metrics)
+
+    @property
+    def best_kept(self) -> int:
+        """The number of best checkpoints to keep: at least the one to recommend."""
+        return max(self.keep_best, int(self.selects))
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**18:
             raise ValueError(f"seed must be at least 0 and below {2**18}, got {self.seed}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
-        for name in ("checkpoint_minutes", "checkpoint_steps", "microbatch_tokens"):
+        limits = ("patience", "validate_every", "keep_best", "train_minutes", "train_epochs")
+        for name in ("checkpoint_minutes", "checkpoint_steps", "microbatch_tokens", *limits):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
 

@@ -26,6 +26,7 @@ from typing import Any
 from t2t_repro.config import HParams
 from t2t_repro.io import JsonRecord, append_line, atomic_write, read_json, sha256, write_json
 from t2t_repro.problem import Problem
+from t2t_repro.selection import Selection
 
 FORMAT = 1
 _MAY_CHANGE = (
@@ -84,6 +85,7 @@ class TrainingRecord(JsonRecord):
     replicas: int | None = None
     paper_flops: float | None = None  # as the paper counts them; None if the paper gives no rate for the device
     held_tokens: int | None = None  # micro-batch size that fits `device`, if the first size did not
+    selection: Selection | None = None  # validation scores of the regular checkpoints
 
     def __post_init__(self) -> None:
         if self.device is not None and self.replicas is None:
@@ -206,6 +208,12 @@ class Run:
             Run.open(self.directory).must_equal(self)
         elif os.path.isdir(self.checkpoints) and os.listdir(self.checkpoints):
             raise ValueError(f"{self.directory!r} holds checkpoints without a run.json; give another output_dir")
+
+    @property
+    def last_step(self) -> int:
+        """The step at which training ends or ended: `train_steps`, or an earlier one."""
+        selection = self.training.selection
+        return (selection and selection.stopped_step) or self.hparams.train_steps
 
     @property
     def training(self) -> TrainingRecord:

@@ -42,6 +42,7 @@ class Task(Protocol):
     """
 
     name: str
+    metrics: tuple[str, ...]  # the scores, by their names in `scores`, that can choose a checkpoint
     takes_trees: bool  # its corpora are `Trees`, and prepared data contains the reference trees
     own_files: str  # the problem of this task for the user's own files
     preview_extra_length: int  # `extra_length` of previews: an untrained model rarely writes EOS

@@ -43,26 +43,15 @@ ROOT_MODULES = (
     "processor",
     "registry",
     "run",
+    "selection",
     "flops",
     "scale",
     "task",
     "token_ids",
 )
 
-CORE = {
-    "config",
-    "filters",
-    "io",
-    "lines",
-    "log",
-    "problem",
-    "processes",
-    "processor",
-    "registry",
-    "run",
-    "task",
-    "token_ids",
-}
+CORE = {"config", "filters", "io", "lines", "log", "problem", "processes", "processor", "registry", "run"}
+CORE |= {"selection", "task", "token_ids"}
 MODEL = CORE | {"data", "model"}
 MAY_IMPORT = {
     "config": set(),
@@ -76,7 +65,8 @@ MAY_IMPORT = {
     "processor": set(),
     "token_ids": set(),
     "registry": {"config", "problem", "scale"},
-    "run": {"config", "io", "problem", "registry"},
+    "run": {"config", "io", "problem", "registry", "selection"},
+    "selection": {"config", "io"},
     "flops": {"config"},
     "scale": {"config", "registry"},
     "problems": {"problem", "registry"},

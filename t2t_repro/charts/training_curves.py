@@ -5,6 +5,7 @@ Training values are means over the steps between two lines of the log. Validatio
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable
@@ -44,10 +45,14 @@ _CHARTS = (
     ),
     _Chart("BLEU", "of some validation sentences, decoded greedily", {"validation": "sample_BLEU"}),
     _Chart("F1", "of some validation sentences, decoded greedily", {"validation": "sample_F1"}),
+    _Chart("Validation BLEU", "of the complete validation set, decoded greedily", {"validation": "validation_bleu"}),
+    _Chart("Validation chrF", "of the complete validation set, decoded greedily", {"validation": "validation_chrf"}),
+    _Chart("Validation F1", "of the complete validation set, decoded greedily", {"validation": "validation_f1"}),
     _Chart("Learning rate", "", {"training": "learning_rate"}),
     _Chart("Speed", "target tokens per second", {"training": "target_tokens_per_second"}),
 )
 _COLOR = {"training": COLORS[0], "validation": COLORS[1]}
+_OTHER = "validation_perplexity_"  # starts the metrics of other validation sets, before their names
 
 
 def read_metrics(path: str) -> Metrics:
@@ -75,13 +80,16 @@ def training_panels(metrics: Metrics) -> list[Panel]:
     panels = []
     for chart in _CHARTS:
         found = {name: metrics.get(metric) for name, metric in chart.metrics.items()}
+        if chart.title == "Perplexity":
+            found |= {name.removeprefix(_OTHER): metrics[name] for name in metrics if name.startswith(_OTHER)}
         curves = {name: thinned(points) for name, points in found.items() if points}
         if not curves:
             continue
         unit = chart.unit
         if not unit:
             unit, curves = _scaled(curves)
-        drawn = tuple(Curve(name, points, _COLOR[name]) for name, points in curves.items())
+        others = itertools.cycle(COLORS[2:])
+        drawn = tuple(Curve(name, points, _COLOR.get(name) or next(others)) for name, points in curves.items())
         panels.append(Panel(chart.title, unit, "steps", drawn, chart.log, chart.zero))
     return panels
 

@@ -98,21 +98,40 @@ def training_flags(values: flags.FlagValues) -> None:
     for name, default, lowest, meaning in (
         ("checkpoint_steps", 0, 0, "steps between the checkpoints that are averaged; 0: the hyperparameter set's"),
         ("train_steps", None, 1, "total training steps, instead of the hyperparameter set's"),
+        ("train_epochs", 0, 0, "end training after N passes over the data; 0: no limit"),
+        ("patience", 0, 0, "end training after N validation scores without an improvement; 0: no limit"),
+        ("validate_every", 0, 0, "decode for --validate_metrics at each N-th regular checkpoint; 0: 5% of the time"),
+        ("keep_best", 0, 0, "best checkpoints kept beside the last ones"),
         ("microbatch_tokens", 0, 0, microbatches),
         ("seed", 1, 0, "random seed of initial weights, data order and dropout"),
     ):
         flags.DEFINE_integer(name, default, meaning, lower_bound=lowest, flag_values=values)
+    validation_flags(values)
+
+
+def validation_flags(values: flags.FlagValues) -> None:
+    """Defines the flags of validation scores, and of the time that training may take."""
+    meaning = "end training after X minutes of it, over all starts; 0: no limit"
+    flags.DEFINE_float("train_minutes", 0.0, meaning, lower_bound=0, flag_values=values)
+    flags.register_validator("train_minutes", math.isfinite, "expected a finite number of minutes", flag_values=values)
+    meaning = "NAME: score that decides what is best: perplexity, bleu, chrf; parsing: perplexity, f1"
+    flags.DEFINE_string("validate_by", "perplexity", meaning, flag_values=values)
+    meaning = "NAME,...: score the decoded validation set too: bleu, chrf; parsing: f1"
+    flags.DEFINE_list("validate_metrics", [], meaning, flag_values=values)
+    meaning = "DIR,...: prepared data with the same vocabulary, whose validation perplexity is reported too"
+    flags.DEFINE_list("also_validate", [], meaning, flag_values=values)
 
 
 def training_options(values: flags.FlagValues) -> TrainingOptions:
     """Returns the values of `training_flags` as `TrainingOptions`."""
     given: dict[str, Any] = {field.name: values[field.name].value for field in dataclasses.fields(TrainingOptions)}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     return TrainingOptions(**given)
 
 
 def decoding_flags(values: flags.FlagValues) -> None:
     """Defines the flags of beam search: `check_decoding` reads them."""
-    flags.DEFINE_integer("average_checkpoints", 1, "average the last N checkpoints", lower_bound=1, flag_values=values)
+    average_flags(values)
     flags.DEFINE_integer("beam_size", None, "beam width, instead of the run's", lower_bound=1, flag_values=values)
     flags.DEFINE_float(
         "alpha", None, "length penalty of the paper's section 6.1, instead of the run's", flag_values=values
@@ -121,6 +140,14 @@ def decoding_flags(values: flags.FlagValues) -> None:
     meaning = "decoder matrix products in int8, the rest in --precision (faster for large models on a CPU)"
     flags.DEFINE_boolean("int8", False, meaning, flag_values=values)
     threads_flag(values)
+
+
+def average_flags(values: flags.FlagValues, checkpoints: int | None = 1) -> None:
+    """Defines the flags that select checkpoints: `training.checkpoints.to_average` takes their values."""
+    meaning = "average the last N checkpoints" + ("" if checkpoints else ", instead of the hyperparameter set's number")
+    flags.DEFINE_integer("average_checkpoints", checkpoints, meaning, lower_bound=1, flag_values=values)
+    meaning = "take the best checkpoints by validation score, instead of the last; one is the recommended one"
+    flags.DEFINE_boolean("average_best", False, meaning, flag_values=values)
 
 
 def precision_flag(values: flags.FlagValues, auto: str = "the run's") -> None:

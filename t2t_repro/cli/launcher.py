@@ -217,12 +217,14 @@ def report(line: str) -> None:
     print(f"{line}\n", end="", file=sys.stderr, flush=True)  # one write: threads must not mix lines
 
 
-def report_average(runs: Sequence[Run], number: int) -> None:
-    """Reports that fewer than `number` checkpoints of a run are averaged, if it has fewer."""
+def report_average(runs: Sequence[Run], number: int, best: bool = False) -> None:
+    """Reports that fewer than `number` checkpoints of a run are averaged, if it has fewer, or names the best ones."""
     from t2t_repro.training.checkpoints import to_average
 
     for run in runs:
-        names = [os.path.basename(path) for path in to_average(run, number)]
+        names = [os.path.basename(path) for path in to_average(run, number, best)]
+        if best:
+            report(f"{run.directory}: best by validation: {', '.join(names)}")
         if 0 < len(names) < number:
             found = f"{len(names)} of the {number} checkpoints that --average_checkpoints asks for"
             report(f"{run.directory} has {found}: {', '.join(names)}")

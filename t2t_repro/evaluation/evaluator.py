@@ -28,6 +28,7 @@ def evaluate(
     int8: bool = False,
     data_dir: str | None = None,
     precision: str = "auto",
+    average_best: bool = False,
 ) -> dict[str, Any]:
     """Scores the run in `output_dir` on a split of its prepared data.
 
@@ -36,8 +37,9 @@ def evaluate(
     a pair has more than `max_positions` tokens per side, the first ones are translated and scored; "cut" is the number
     of such pairs.
 
-    The model computes in `precision`; "auto" is that of the run. With `int8` its decoder multiplies 8-bit integers. The
-    data is in the directory that the run was trained with, or in `data_dir`.
+    The weights are the mean of the last `average_checkpoints` checkpoints; with `average_best`, of those with the best
+    validation scores. The model computes in `precision`; "auto" is that of the run. With `int8` its decoder multiplies
+    8-bit integers. The data is in the directory that the run was trained with, or in `data_dir`.
 
     Raises FileNotFoundError if the data does not exist. Raises ValueError if the problem has no such split, or if
     `precision` is not supported here.
@@ -51,7 +53,7 @@ def evaluate(
             "the data_dir that it was trained on"
         )
     shards = dataset.shards(split)
-    translator = Translator.from_run(output_dir, average_checkpoints, int8, precision)
+    translator = Translator.from_run(output_dir, average_checkpoints, int8, precision, average_best)
     task = run.problem.task
     references = task.references(dataset, split, translator.vocabulary)
     scores = task.scores(translator, references, run.problem.target_language, beam_size, alpha)
@@ -60,13 +62,14 @@ def evaluate(
     batches = list(input_pipeline.evaluation_batches(shards, max_tokens=longest))
     most = batches_in_memory(input_pipeline.EVALUATION_TOKENS, translator.model.vocab_size)
     loss = total(parallel_map(lambda batch: evaluator(batch["inputs"], batch["targets"]), batches, most))
-    weights = [os.path.basename(path) for path in to_average(run, average_checkpoints)]
+    weights = [os.path.basename(path) for path in to_average(run, average_checkpoints, average_best)]
     return {
         "problem": run.problem.name,
         "hparams": run.hparams.name,
         "split": split,
         "sentences": scores.pop("sentences"),
         "checkpoints": weights,
+        **({"average_best": True} if average_best else {}),
         "step": int(weights[-1].rpartition("-")[2]),
         "beam_size": run.hparams.beam_size if beam_size is None else beam_size,
         "alpha": run.hparams.alpha if alpha is None else alpha,
@@ -88,7 +91,7 @@ def table(scores: dict[str, Any]) -> str:
     rows = [
         ("problem", f"{scores['problem']}, {scores['split']} ({scores['sentences']:,} sentences)"),
         ("set", scores["hparams"]),
-        ("weights", f"{' + '.join(scores['checkpoints'])}"),
+        ("weights", f"{' + '.join(scores['checkpoints'])}{', best by validation' * scores.get('average_best', False)}"),
         ("search", f"beam {scores['beam_size']}, alpha {scores['alpha']}"),
         ("precision", f"{scores['precision']}{', decoder in int8' * scores['int8']}"),
         *task.score_rows(scores),

@@ -55,6 +55,12 @@ class RunResult:
         return self.training.data.incomplete if self.training.data else ()
 
     @property
+    def last_step(self) -> int:
+        """The step at which training ends or ended (see `Run.last_step`)."""
+        selection = self.training.selection
+        return (selection and selection.stopped_step) or self.run.hparams.train_steps
+
+    @property
     def parameters(self) -> int | None:
         return self.run.hparams.num_parameters(self.vocab_size) if self.vocab_size else None
 

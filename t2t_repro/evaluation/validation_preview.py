@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
@@ -28,15 +29,27 @@ class ValidationPreview:
     """
 
     def __init__(self, model: Transformer, run: Run, dataset: Dataset):
-        self._task = run.problem.task
+        self._task, self._run, self._dataset = run.problem.task, run, dataset
         extra = min(run.hparams.extra_length, self._task.preview_extra_length)
         hparams, vocabulary = dataclasses.replace(run.hparams, extra_length=extra), Vocabulary(dataset.vocabulary)
-        self._translator = Translator(model, vocabulary, hparams, self._task.constraint(vocabulary))
+        constraint = self._task.constraint(vocabulary)
+        self._translator = Translator(model, vocabulary, hparams, constraint)
+        self._complete = Translator(model, vocabulary, run.hparams, constraint)  # no shorter outputs than in a test
         self.references = _chosen(self._task.references(dataset, "validation", vocabulary, LONGEST))
 
     def __call__(self) -> Sample:
         scores, texts = self._task.preview(self._translator, self.references)
         return Sample(scores, texts[:SHOWN])
+
+    def scores(self, metrics: Sequence[str]) -> dict[str, float]:
+        """Returns scores of the complete validation split: those of `evaluate` with a beam of one."""
+        language = self._run.problem.target_language
+        found = self._task.scores(self._complete, self._all_references, language, beam_size=1, alpha=None)
+        return {metric: float(found[metric]) for metric in metrics}
+
+    @functools.cached_property
+    def _all_references(self) -> Sequence[Any]:
+        return self._task.references(self._dataset, "validation", self._complete.vocabulary)
 
 
 def _chosen(items: Sequence[Item]) -> list[Item]:

@@ -42,6 +42,7 @@ def export(
     format: str = "saved_model",
     quantization: str = "none",
     precision: str = "auto",
+    average_best: bool = False,
 ) -> str:
     """Writes the run in `output_dir` atomically to the next numbered folder of `export_dir`, and returns its path.
 
@@ -51,6 +52,7 @@ def export(
       quantization: "none", or "int8" for a decoder that multiplies 8-bit integers.
       precision: of the rest of a SavedModel; "auto" is that of the run. CTranslate2 receives float32 weights, and its
         user chooses the type of computation.
+      average_best: whether these are the checkpoints with the best validation scores instead of the last ones.
 
     Raises FileNotFoundError or ValueError if the run cannot be read. Raises ValueError for an unknown format or
     quantization, and for a precision that the format or this machine does not support.
@@ -69,7 +71,7 @@ def export(
         precision = "float32"
     computed_in = resolve(precision, run.precision)
     int8 = format == "saved_model" and quantization == "int8"
-    translator = Translator.from_run(output_dir, average_checkpoints, int8, precision)
+    translator = Translator.from_run(output_dir, average_checkpoints, int8, precision, average_best)
     task = run.problem.task
     with _next_version(export_dir) as (temporary, path):
         if format == "ctranslate2":
@@ -81,7 +83,7 @@ def export(
         card: dict[str, Any] = {"format": format, "precision": computed_in, "quantization": quantization}
         if translator.constraint is not None:
             card["constrained"] = format == "saved_model"
-        card |= _model_card(run, translator, average_checkpoints)
+        card |= _model_card(run, translator, average_checkpoints, average_best)
         write_json(os.path.join(temporary, "model_card.json"), card)
     return path
 
@@ -105,9 +107,9 @@ def _next_version(export_dir: str) -> Iterator[tuple[str, str]]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _model_card(run: Run, translator: Translator, average_checkpoints: int) -> dict[str, Any]:
+def _model_card(run: Run, translator: Translator, average_checkpoints: int, best: bool) -> dict[str, Any]:
     """Returns the problem, hyperparameters, training, scores and versions of the model."""
-    checkpoints = [os.path.basename(path) for path in to_average(run, average_checkpoints)]
+    checkpoints = [os.path.basename(path) for path in to_average(run, average_checkpoints, best)]
     scores = _scores(run)
     return {
         "problem": run.problem.to_dict(),
@@ -121,7 +123,7 @@ def _model_card(run: Run, translator: Translator, average_checkpoints: int) -> d
         "trained_in": run.precision,
         "seed": run.seed,
         "checkpoints": checkpoints,
-        "average_of": average_of(run, average_checkpoints),
+        "average_of": average_of(run, average_checkpoints, best),
         "training": run.training.to_json(),
         "parent": run.parent.to_json() if run.parent else None,
         "scores": [each for each in scores if each.get("checkpoints") == checkpoints],

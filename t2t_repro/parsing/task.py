@@ -32,6 +32,7 @@ class Parsing:
     """See `t2t_repro.task.Task` for the methods."""
 
     name = "parsing"
+    metrics: tuple[str, ...] = ("f1",)
     takes_trees = True
     own_files = "parse_files"
     preview_extra_length = 200  # a linearized tree has about four times as many tokens as words

@@ -15,36 +15,36 @@ from t2t_repro.training.checkpoints import Checkpoints, load_weights, to_average
 from t2t_repro.training.precision import POLICIES
 
 
-def average_of(run: Run, number: int) -> list[str]:
-    """Returns the names of the run's newest `number` checkpoints.
+def average_of(run: Run, number: int, best: bool = False) -> list[str]:
+    """Returns the names of the run's newest `number` checkpoints; with `best`, of those with the best scores.
 
     If `average` wrote the run, returns the names of the checkpoints that were averaged.
     """
-    return averaged(run) or [os.path.basename(path) for path in to_average(run, number)]
+    return averaged(run) or [os.path.basename(path) for path in to_average(run, number, best)]
 
 
-def average(output_dir: str, average_dir: str, checkpoints: int | None = None) -> list[str]:
+def average(output_dir: str, average_dir: str, checkpoints: int | None = None, best: bool = False) -> list[str]:
     """Writes a run to `average_dir` whose one checkpoint is the mean of the newest `checkpoints` of `output_dir`.
 
-    `checkpoints` defaults to `average_checkpoints` of the run. The new run is decoded and scored like any other. It
-    has no optimizer state: it cannot continue, but another run can start from it. Returns the paths of the averaged
-    checkpoints. Raises ValueError if the run has fewer, if they are of different runs, or if `average_dir` is not
-    empty.
+    `checkpoints` defaults to `average_checkpoints` of the run. With `best`, those with the best validation scores are
+    averaged. The new run is decoded and scored like any other. It has no optimizer state: it cannot continue, but
+    another run can start from it. Returns the paths of the averaged checkpoints. Raises ValueError if the run has
+    fewer, if they are of different runs, or if `average_dir` is not empty.
     """
     run = Run.open(output_dir)
     last = run.hparams.average_checkpoints if checkpoints is None else checkpoints
-    found = len(to_average(run, 10**9))
+    found = len(to_average(run, 10**9, best))
     if not 1 <= last <= found:
         raise ValueError(f"{output_dir!r} has {found} checkpoints, and {last} are to be averaged; ask for 1 to {found}")
     if os.path.exists(average_dir) and (not os.path.isdir(average_dir) or os.listdir(average_dir)):
         raise ValueError(f"average_dir: {average_dir!r} exists and is not empty; give a new directory")
     model = Transformer(Vocabulary(run.vocabulary).size, run.hparams, dtype=POLICIES[run.precision])
-    chosen = load_weights(run, model, last)
+    chosen = load_weights(run, model, last, best)
     path = os.path.normpath(average_dir)
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
         new = dataclasses.replace(run, directory=temporary).start(run.vocabulary)
-        new.note(run.training)
+        new.note(dataclasses.replace(run.training, selection=None))  # the mean itself has no score
         Checkpoints(new, {"model": model}, keep=1).save(int(chosen[-1].rpartition("-")[2]))
         names = [os.path.basename(path) for path in chosen]
         write_json(os.path.join(temporary, AVERAGED), {"run": os.path.abspath(output_dir), "checkpoints": names})

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 from t2t_repro.io import sync
 from t2t_repro.log import short_reason
 from t2t_repro.run import Run
+from t2t_repro.selection import Selection
 from t2t_repro.training.checkpoint_list import LIST, files_of, paths, write_list
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the name of every variable in a checkpoint
@@ -52,8 +53,8 @@ class Checkpoints:
         self._members = [member for part in state.values() for member in variables_of(part)]
         self._bytes = sum((each.shape.num_elements() or 0) * each.dtype.size for each in self._members)
 
-    def save(self, step: int) -> str:
-        """Writes the checkpoint of `step` and removes the oldest beyond `keep`.
+    def save(self, step: int, best: Collection[int] = ()) -> str:
+        """Writes the checkpoint of `step` and removes the oldest beyond `keep`, except those of the steps `best`.
 
         Raises OSError if the disk is full, and ValueError if a number is not finite. In both cases nothing has changed.
         """
@@ -68,18 +69,25 @@ class Checkpoints:
             ):  # TensorFlow renames its files without syncing them
                 sync(os.path.join(self._run.checkpoints, name))
             sync(self._run.checkpoints)
-            write_list(self._run, self._kept([*before, path]))
+            write_list(self._run, self._kept([*before, path], best))
         except tf.errors.OpError as error:
             raise OSError(f"cannot write {path}: {short_reason(error)}; the checkpoints before it are intact") from None
         finally:
             _remove_unfinished(self._run)
         return path
 
-    def _kept(self, existing: list[str]) -> list[str]:
-        """Returns the newest checkpoint of any kind, and the newest regular ones."""
-        regular = [path for path in existing[:-1] if _is_regular(self._run, path)]
-        number = self._keep - _is_regular(self._run, existing[-1])
-        return [*regular[max(len(regular) - number, 0) :], existing[-1]]
+    def remove_except(self, best: Collection[int]) -> None:
+        """Removes the checkpoints that `save` would remove: the oldest beyond `keep`, except those of `best`."""
+        existing = paths(self._run)
+        if existing and (kept := self._kept(existing, best)) != existing:
+            write_list(self._run, kept)
+            _remove_unfinished(self._run)
+
+    def _kept(self, existing: list[str], best: Collection[int]) -> list[str]:
+        """Returns the newest checkpoint of any kind, the newest regular ones, and the best ones."""
+        regular = _regular(self._run, existing)
+        last = {*regular[max(len(regular) - self._keep, 0) :], existing[-1]}
+        return [path for path in existing if path in last or step_of(path) in best]
 
     def _must_be_finite(self, step: int) -> None:
         for member in self._members:
@@ -144,21 +152,39 @@ class Checkpoints:
         return intact
 
 
-def to_average(run: Run, number: int) -> list[str]:
-    """Returns at most `number` of the newest regular checkpoints, oldest first.
+def to_average(run: Run, number: int, best: bool = False) -> list[str]:
+    """Returns at most `number` of the newest regular checkpoints, oldest first; with `best`, of the best ones.
 
     Regular checkpoints are those of every `checkpoint_steps` steps and of the last step. Checkpoints written because of
     elapsed time or an interruption are not, and neither is the one at step 0 of a run that starts from another run. If
     `number` is 1, or there is no regular checkpoint, returns the newest checkpoint of any kind.
+
+    The best ones have the best validation scores of those that still exist. Raises ValueError if none has a score.
     """
     existing = paths(run)
-    regular = [path for path in existing if _is_regular(run, path)]
-    return existing[-1:] if number == 1 else (regular or existing[-1:])[-number:]
+    if best:
+        steps = (run.training.selection or Selection()).best(number, {step_of(path) for path in existing})
+        if existing and not steps:
+            raise ValueError(
+                f"no checkpoint of {run.directory!r} has a validation score; use the last ones, without average_best"
+            )
+        return [path for path in existing if step_of(path) in steps]
+    return existing[-1:] if number == 1 else (_regular(run, existing) or existing[-1:])[-number:]
 
 
-def _is_regular(run: Run, path: str) -> bool:
-    step = int(path.rpartition("-")[2])
-    return step > 0 and (step % run.hparams.checkpoint_steps == 0 or step == run.hparams.train_steps)
+def is_regular(run: Run, step: int) -> bool:
+    """Returns whether the checkpoint of `step` is a regular one (see `to_average`)."""
+    last = (run.hparams.train_steps, run.last_step)
+    return step > 0 and (step % run.hparams.checkpoint_steps == 0 or step in last)
+
+
+def step_of(path: str) -> int:
+    """Returns the step of a checkpoint."""
+    return int(path.rpartition("-")[2])
+
+
+def _regular(run: Run, existing: list[str]) -> list[str]:
+    return [path for path in existing if is_regular(run, step_of(path))]
 
 
 def damage(path: str) -> str:
@@ -208,13 +234,15 @@ def _remove_unfinished(run: Run) -> None:
             os.remove(path)
 
 
-def load_weights(run: Run, model: tf.Module, average: int = 1) -> list[str]:
+def load_weights(run: Run, model: tf.Module, average: int = 1, best: bool = False) -> list[str]:
     """Loads the mean of the weights of at most `average` newest checkpoints into `model`, and returns their paths.
+
+    With `best`, they are those with the best validation scores (see `to_average`).
 
     Raises FileNotFoundError if there is no checkpoint, and ValueError if the weights of one do not fit `model`, or if
     the checkpoints are of different runs.
     """
-    chosen = to_average(run, average)
+    chosen = to_average(run, average, best)
     if not chosen:
         raise FileNotFoundError(f"{run.directory!r} has no checkpoint yet; train it first (t2t-trainer)")
     variables = variables_of(model)

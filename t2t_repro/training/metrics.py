@@ -82,13 +82,18 @@ class MetricsLogger:
         if time.monotonic() - self._last >= self._seconds or step.number == self._run.hparams.train_steps:
             self.flush()
 
+    @property
+    def seconds(self) -> float:
+        """The seconds of training so far, over all its starts."""
+        return self.cost.seconds + time.monotonic() - self._counted
+
     def write(self, step: int, values: dict[str, float], line: str) -> None:
         """Records `values` and shows `line`."""
         append_line(self._run.metrics, json.dumps({"step": step} | values, allow_nan=True))
         try:
             with self._events.as_default(step=step):
                 for name, value in values.items():
-                    tf.summary.scalar(name, value)
+                    tf.summary.scalar(name, np.float64(value))  # a Python float above the range of float32 raises
             self._events.flush()
         except tf.errors.OpError as error:
             raise OSError(f"cannot write events to {self._run.directory!r}: {short_reason(error)}") from None
@@ -172,10 +177,11 @@ def _sums(steps: list[Step]) -> StepMetrics:
 def write_scores(directory: str, scores: dict[str, Any]) -> None:
     """Adds scores to the run's curves in TensorBoard, at the step of the newest weights.
 
-    `scores` is the result of `evaluate`. The curves are `test/bleu`, or `test_average5/bleu` for averaged weights.
+    `scores` is the result of `evaluate`. The curves are `test/bleu`, `test_average5/bleu` for averaged weights, and
+    `test_best5/bleu` if they are the best ones.
     """
-    averaged = len(scores["checkpoints"])
-    group = f"{scores['split']}_average{averaged}" if averaged > 1 else scores["split"]
+    averaged, best = len(scores["checkpoints"]), scores.get("average_best")
+    group = f"{scores['split']}_{'best' if best else 'average'}{averaged}" if averaged > 1 or best else scores["split"]
     with tf.summary.create_file_writer(directory, filename_suffix=".scores").as_default(step=scores["step"]):
         for name in ("bleu", "paper_bleu", "chrf", "f1", "loss", "perplexity", "accuracy"):
             if name in scores:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from typing import Any
 
@@ -16,14 +16,23 @@ from t2t_repro.charts.training_curves import write_curves
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.data import batching, input_pipeline
 from t2t_repro.data.dataset import Dataset
+from t2t_repro.data.validation_sets import must_share_vocabulary, open_validation_sets
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.flops import paper_flops
 from t2t_repro.log import report as log
 from t2t_repro.problem import Problem
 from t2t_repro.run import Parent, Run, TrainingData
+from t2t_repro.selection import must_have_metrics
 from t2t_repro.training import hardware, memory
 from t2t_repro.training import precision as precisions
-from t2t_repro.training.checkpoints import Checkpoints, exclusive_lock, load_checkpoint, must_be_intact, variables_of
+from t2t_repro.training.checkpoints import (
+    Checkpoints,
+    exclusive_lock,
+    is_regular,
+    load_checkpoint,
+    must_be_intact,
+    variables_of,
+)
 from t2t_repro.training.distributed import coordination
 from t2t_repro.training.distributed.rendezvous import Cluster, Rendezvous
 from t2t_repro.training.divergence import LossMonitor
@@ -31,7 +40,7 @@ from t2t_repro.training.metrics import UNKNOWN, Cost, MetricsLogger, Step
 from t2t_repro.training.optimizer import learning_rate
 from t2t_repro.training.parent import checkpoint_of, find_origin
 from t2t_repro.training.train_step import TrainStep, first_microbatch_tokens, make_model, validate_settings
-from t2t_repro.training.validation import MakePreview, Validation
+from t2t_repro.training.validation import MakePreview, Stopping, Validation
 
 Prepare = Callable[..., Dataset]  # as `preparation.pipeline.prepare`
 
@@ -85,6 +94,8 @@ def train(
     schedule, and with the vocabulary of that run (`training.parent.find_origin`).
 
     A checkpoint is written every `checkpoint_steps` steps, after `checkpoint_minutes` without one, and at the end.
+    Training ends earlier by `patience`, `train_minutes` or `train_epochs` of `options`. The same call then only reports
+    why, and with larger limits continues.
 
     If TF_CONFIG names several machines, each machine makes the same call. Only the chief prepares data and writes.
 
@@ -96,7 +107,7 @@ def train(
       hparams: the hyperparameters.
       data_dir: the folder of prepared data.
       output_dir: the run directory.
-      options: seed, precision, checkpoints, micro-batches and XLA.
+      options: seed, precision, checkpoints, validation, an early end, micro-batches and XLA.
       init_from: the run, or its checkpoint `RUN/checkpoints/ckpt-STEP`, whose weights a new run starts from.
       prepare: called first, as `prepare(problem, data_dir, report)`, with `vocabulary_from` as well if a run gives the
         vocabulary. If None, the data must already be prepared.
@@ -104,14 +115,16 @@ def train(
       preview: makes a function of the model. Its result is reported with the validation loss.
 
     Raises:
-      ValueError: if `output_dir` holds another run, if weights or vocabulary of `init_from` do not fit, or if memory
-        runs out even with the smallest micro-batches.
+      ValueError: if `output_dir` holds another run, if weights or vocabulary of `init_from` do not fit, if a validation
+        set has another vocabulary or there is none to decide by, or if memory runs out even with the smallest
+        micro-batches.
       FileNotFoundError: if `init_from` is not a run with a checkpoint.
       TrainingDiverged: if the loss diverges.
       ConnectionError: if another machine does not connect, has another configuration, or disconnects.
       Interrupted: after SIGINT or SIGTERM, once the current step is finished and saved.
     """
     validate_settings(problem, hparams)
+    must_have_metrics(problem.task.metrics, options)
     precision = precisions.resolve_for_run(options.precision, output_dir)  # checked before hours of preparation
     steps = options.checkpoint_steps or hparams.checkpoint_steps
     hparams = dataclasses.replace(hparams, checkpoint_steps=steps)
@@ -124,6 +137,7 @@ def train(
         problem = origin.problem
         if not Run.exists(output_dir):
             must_be_intact(checkpoint_of(origin.parent))  # before hours of preparation
+    others = open_validation_sets(options.also_validate if cluster.is_chief else ())
     with Rendezvous(cluster, report) as rendezvous:
         given = {"vocabulary_from": origin.vocabulary_of.directory} if origin else {}
         dataset = prepare(problem, data_dir, report, **given) if prepare and cluster.is_chief else None
@@ -132,6 +146,9 @@ def train(
         vocabulary = Vocabulary(dataset.vocabulary)
         if origin:
             dataset.must_have_vocabulary_of(origin.vocabulary_of)
+        must_share_vocabulary(others, vocabulary.sha256)
+        if options.selects:
+            dataset.shards("validation")  # raises if there is none
         parent = origin.parent if origin else None
         run = Run(output_dir, problem, hparams, data_dir, options.seed, precision, vocabulary.sha256, parent)
         precisions.allow_tf32(run.precision == "tf32")
@@ -142,7 +159,7 @@ def train(
         with exclusive_lock(run) if cluster.is_chief else nullcontext():
             rendezvous.check_consistent(coordination.run_config(run, dataset, options))
             with caught_signals() as caught, coordination.worker_failures_named(cluster):
-                Trainer(run, cluster, dataset, vocabulary.size, options, report, preview).train(caught)
+                Trainer(run, cluster, dataset, vocabulary.size, options, report, preview, others).train(caught)
     return run
 
 
@@ -163,6 +180,7 @@ class Trainer:
         options: TrainingOptions,
         report: Callable[[str], None],
         preview: MakePreview | None = None,
+        others: Mapping[str, Dataset] | None = None,
     ):
         """Creates the model on all devices.
 
@@ -171,9 +189,10 @@ class Trainer:
           cluster: the machines.
           dataset: the prepared data of the run's problem.
           vocab_size: the size of its vocabulary.
-          options: micro-batches, checkpoints and XLA; the run defines seed and precision.
+          options: micro-batches, checkpoints, validation and XLA; the run defines seed and precision.
           report: called with each line of progress.
           preview: see `train`.
+          others: prepared data by name, whose validation splits are scored too.
         """
         self.run, self.cluster, self.dataset = run, cluster, dataset
         self.options, self.report = options, report
@@ -194,7 +213,10 @@ class Trainer:
         self.variables = [variable for member in state.values() for variable in variables_of(member)]
         self.checkpoints = Checkpoints(run, state, checkpoints_kept(hparams), report) if cluster.is_chief else None
         validates = cluster.is_chief and dataset.has("validation")
-        self.validation = Validation(self.model, run, dataset, preview) if validates else None
+        self.validation = Validation(self.model, run, dataset, preview, options, others) if validates else None
+        self.stopping = Stopping(run, options, report)
+        self.logger: MetricsLogger | None = None  # the chief's
+        self.epochs_done = False
 
     def train(self, caught: list[int]) -> None:
         """Trains from the newest checkpoint to the last step, or until a signal is in `caught`."""
@@ -212,11 +234,12 @@ class Trainer:
         truncation = self.validation.truncation() if self.validation else ""
         for line in filter(None, (hardware.unused_gpu(), self._headline(), truncation)):
             self.report(line)
-        stop = coordination.CoordinatedStop(self.cluster, self.strategy, caught)
+        stop = coordination.CoordinatedStop(self.cluster, self.strategy, caught, self._time_is_over)
         if self.checkpoints:
             self.checkpoints.must_have_room()
-            with closing(self._logger()) as logger:
-                self._train_loop(self.checkpoints, logger, stop)
+            self.stopping.forget_after(int(self.step))
+            with closing(self._logger()) as self.logger:
+                self._train_loop(self.checkpoints, self.logger, stop)
             write_curves(self.run, self.report)
         else:
             for _ in self._steps(stop):
@@ -255,7 +278,7 @@ class Trainer:
     def _steps(self, stop: coordination.CoordinatedStop) -> Iterator[Step]:
         """Runs the remaining steps, with smaller micro-batches if memory runs out."""
         number, position = int(self.step), self.position.value()
-        while True:
+        while not self._ends(stop):
             try:
                 for step in self._steps_after(number, position, stop):
                     number, position = step.number, step.position
@@ -289,17 +312,33 @@ class Trainer:
         while number < self.run.hparams.train_steps and not stop():
             with input_pipeline.damage_named(self.dataset.directory):
                 inputs = self.train_step.next_inputs(elements)
+            if 0 < self.options.train_epochs <= int(inputs[0]["position"][0]):
+                self.epochs_done = True
+                return
             number += 1
             rate = learning_rate(number, self.run.hparams)
             metrics = take_step(inputs, tf.constant(number, tf.int32), tf.constant(rate, tf.float32))
             yield Step(number, rate, inputs[0]["position"], metrics)
+            if number % self.run.hparams.checkpoint_steps == 0 and self._ends(stop):
+                return
+
+    def _time_is_over(self) -> bool:
+        return self.logger is not None and self.stopping.is_over(self.logger.seconds)
+
+    def _ends(self, stop: coordination.CoordinatedStop) -> bool:
+        """Returns whether scores or time end training. All machines must call it at the same step."""
+        if not (self.options.patience or self.options.train_minutes):
+            return False
+        return stop.agreed(self.logger is not None and bool(self.stopping.reason(self.logger.seconds)))
 
     def _train_loop(self, checkpoints: Checkpoints, logger: MetricsLogger, stop: coordination.CoordinatedStop) -> None:
         """Runs the steps, reports them, and saves checkpoints."""
         hparams, minutes = self.run.hparams, self.options.checkpoint_minutes
         if self.run.parent and int(self.step) == 0:
-            self._validate(0, logger)
+            self._validate(0, checkpoints, logger)
         saved_at, saved_step = time.monotonic(), int(self.step)
+        if self.stopping.is_unscored(saved_step):  # stopped between saving and scoring it
+            self._validate(saved_step, checkpoints, logger)
         step: Step | None = None
         for step in self._steps(stop):
             logger.add(step)
@@ -309,8 +348,14 @@ class Trainer:
                 self._save(checkpoints, step, logger)
                 logger.resume()
                 saved_at, saved_step = time.monotonic(), step.number
+        number = step.number if step else saved_step
+        if number < hparams.train_steps and not stop.signal:
+            done = f"train_epochs={self.options.train_epochs} passes over the data are done" * self.epochs_done
+            self.stopping.note_end(number, self.stopping.reason(logger.seconds) or done)
         if step and step.number > saved_step:
             self._save(checkpoints, step, logger, validate=not stop.signal)
+        if not stop.signal:
+            self.stopping.conclude(number, checkpoints)
 
     def _save(self, checkpoints: Checkpoints, step: Step, logger: MetricsLogger, validate: bool = True) -> None:
         """Reports and saves the steps up to this one, and validates the model if memory suffices."""
@@ -318,22 +363,28 @@ class Trainer:
         self.step.assign(step.number)
         self.position.assign(step.position)
         self.spent.assign(logger.cost)
-        checkpoints.save(step.number)
+        self.stopping.forget_after(step.number)
+        checkpoints.save(step.number, self.stopping.best())
         self.record_progress()
         if validate:
-            self._validate(step.number, logger)
+            self._validate(step.number, checkpoints, logger)
 
-    def _validate(self, step: int, logger: MetricsLogger) -> None:
-        """Validates the model at a checkpoint if memory suffices."""
+    def _validate(self, number: int, checkpoints: Checkpoints, logger: MetricsLogger) -> None:
+        """Scores the checkpoint of step `number`, and notes the scores if it is a regular one."""
         if not self.validation:
             return
+        started, interval = time.monotonic(), logger.cost.seconds / max(number, 1) * self.run.hparams.checkpoint_steps
         try:
-            self.validation(step, logger)
+            values = self.validation(number, logger, self.stopping.decodes(number))
         except tf.errors.OpError as error:
             if not memory.is_out_of_memory(error):
                 raise
-            saved = f"checkpoint at step {step:,}: saved, not validated"
+            saved = f"checkpoint at step {number:,}: saved, not validated"
             self.report(f"{saved}: out of memory ({error.message:.100})")
+            return
+        if is_regular(self.run, number):
+            self.stopping.note_scores(number, values, time.monotonic() - started, interval)
+            checkpoints.remove_except(self.stopping.best())
 
     def record_progress(self) -> None:
         """Writes the step and the cost of training to run.json."""

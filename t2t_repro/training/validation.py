@@ -1,17 +1,21 @@
-"""Validation during training: loss, perplexity, accuracy, and translations of a few sentences."""
+"""Validation during training: scores, translations of a few sentences, and the decisions that follow from scores."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
+from t2t_repro.config import TrainingOptions
 from t2t_repro.data import input_pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
+from t2t_repro.selection import NAMES, PERPLEXITY, Selection, interval_within
 from t2t_repro.training import memory
+from t2t_repro.training.checkpoints import Checkpoints, is_regular, paths, step_of
 from t2t_repro.training.loss import Loss, total
 from t2t_repro.training.metrics import MetricsLogger, safe_exp
 from t2t_repro.training.train_step import make_evaluator
@@ -24,36 +28,66 @@ class Sample(NamedTuple):
     translations: list[tuple[str, str, str]]  # source, reference, ours
 
 
-MakePreview = Callable[[Transformer, Run, Dataset], Callable[[], Sample]]
+class Preview(Protocol):
+    """Decodes with a model during training."""
+
+    def __call__(self) -> Sample:
+        """Decodes a few sentences."""
+
+    def scores(self, metrics: Sequence[str]) -> dict[str, float]:
+        """Returns scores of the complete validation split, by metric."""
+
+
+MakePreview = Callable[[Transformer, Run, Dataset], Preview]
 
 
 class Validation:
-    """Scores the current weights of a model on the validation split."""
+    """Scores the current weights of a model on the validation split, and on those of other prepared data by name."""
 
-    def __init__(self, model: Transformer, run: Run, dataset: Dataset, preview: MakePreview | None = None):
+    def __init__(
+        self,
+        model: Transformer,
+        run: Run,
+        dataset: Dataset,
+        preview: MakePreview | None = None,
+        options: TrainingOptions = TrainingOptions(),  # noqa: B008 (frozen)
+        others: Mapping[str, Dataset] | None = None,
+    ):
         self._shards, self._max_tokens = dataset.shards("validation"), run.hparams.max_positions
+        self._others = {name: other.shards("validation") for name, other in (others or {}).items()}
         self._evaluate = make_evaluator(model, run.hparams.label_smoothing)
-        self._sample = preview(model, run, dataset) if preview else lambda: Sample({}, [])
+        self._preview, self._metrics = preview and preview(model, run, dataset), options.metrics
+        if self._metrics and not self._preview:
+            raise ValueError(f"the metrics {', '.join(self._metrics)} need text: give a `preview` that decodes")
 
-    def __call__(self, step: int, logger: MetricsLogger) -> None:
-        """Reports the scores at a checkpoint. Raises `tf.errors.OpError` if memory runs out."""
-        loss, sample = self._loss(), self._sample()
+    def __call__(self, step: int, logger: MetricsLogger, decodes: bool = False) -> dict[str, float]:
+        """Reports and returns the scores at a checkpoint, by metric. Raises `tf.errors.OpError` if memory runs out.
+
+        With `decodes`, they include those for which the complete validation split is decoded.
+        """
+        loss, sample = self._loss(self._shards), self._preview() if self._preview else Sample({}, [])
         perplexity, accuracy = safe_exp(loss.plain / loss.tokens), loss.correct / loss.tokens
         values = {"validation_loss": loss.smoothed / loss.tokens, "validation_perplexity": perplexity}
-        scores = "".join(f", {name.replace('_', ' ')} {score:.1f}" for name, score in sample.scores.items())
-        logger.write(
-            step,
-            values | {"validation_accuracy": accuracy} | sample.scores,
-            f"checkpoint at step {step:,}: validation ppl {perplexity:.2f}, acc {accuracy:.1%}{scores}",
-        )
+        values |= {"validation_accuracy": accuracy}
+        line = f"checkpoint at step {step:,}: validation ppl {perplexity:.2f}, acc {accuracy:.1%}"
+        for name, shards in self._others.items():
+            other = self._loss(shards)
+            values[f"validation_perplexity_{name}"] = safe_exp(other.plain / other.tokens)
+            line += f", {name} ppl {values[f'validation_perplexity_{name}']:.2f}"
+        scores = self._preview.scores(self._metrics) if decodes and self._preview else {}
+        shown = {NAMES.get(metric, metric): score for metric, score in scores.items()}
+        shown |= {name.replace("_", " "): score for name, score in sample.scores.items()}
+        line += "".join(f", {name} {score:.1f}" for name, score in shown.items())
+        logger.write(step, values | {f"validation_{metric}": n for metric, n in scores.items()} | sample.scores, line)
         logger.show(step, sample.translations)
+        return {PERPLEXITY: perplexity} | scores
 
-    def _loss(self) -> Loss:
+    def _loss(self, shards: Sequence[str]) -> Loss:
         """Returns the sums as Python numbers. Halves the batches when memory runs out, down to single pairs."""
         batch_tokens = input_pipeline.EVALUATION_TOKENS
         while True:
             try:
-                batches = input_pipeline.evaluation_batches(self._shards, batch_tokens, self._max_tokens)
+                batches = input_pipeline.evaluation_batches(shards, batch_tokens, self._max_tokens)
                 return total(self._evaluate(batch["inputs"], batch["targets"]) for batch in batches)
             except tf.errors.OpError as error:
                 if not memory.is_out_of_memory(error) or batch_tokens == 1:
@@ -64,3 +98,88 @@ class Validation:
         """Returns a line about pairs with more tokens than the model has positions; "" if there are none."""
         longer, limit = input_pipeline.longer_pairs(self._shards, self._max_tokens), self._max_tokens
         return f"{longer:,} validation pairs have more than {limit:,} tokens per side and are cut" if longer else ""
+
+
+class Stopping:
+    """Decides when the run ends, which checkpoints it keeps and which one it recommends. For the chief alone.
+
+    It decides by the scores in run.json (`t2t_repro.selection`). A checkpoint is saved before it is scored. If the
+    trainer is killed in between, the next start scores it first, with the same weights. So every regular checkpoint is
+    scored once, and no decision depends on a kill.
+    """
+
+    def __init__(self, run: Run, options: TrainingOptions, report: Callable[[str], None]):
+        self._run, self._options, self._report = run, options, report
+
+    @property
+    def selection(self) -> Selection:
+        """The scores so far, and the metric that decides."""
+        return dataclasses.replace(self._run.training.selection or Selection(), by=self._options.validate_by)
+
+    def _note(self, selection: Selection) -> None:
+        self._run.note(dataclasses.replace(self._run.training, selection=selection))
+
+    def forget_after(self, step: int) -> None:
+        """Removes what was noted after `step`: the run continues from its checkpoint."""
+        if self._run.training.selection:
+            self._note(self.selection.at(step))
+
+    def best(self) -> list[int]:
+        """Returns the steps of the best checkpoints, which are kept beside the last ones."""
+        return self.selection.best(self._options.best_kept)
+
+    def is_unscored(self, step: int) -> bool:
+        """Returns whether the checkpoint of `step` is a regular one without a score."""
+        return step > 0 and is_regular(self._run, step) and not self.selection.has(step)
+
+    def decodes(self, step: int) -> bool:
+        """Returns whether the validation set is decoded at `step`: a function of the step and of the noted interval."""
+        if not self._options.metrics or not is_regular(self._run, step):
+            return False
+        interval = self._options.validate_every or self.selection.interval
+        is_last = step in (self._run.hparams.train_steps, self._run.last_step)
+        return interval is None or is_last or step // self._run.hparams.checkpoint_steps % interval == 0
+
+    def note_scores(self, step: int, values: Mapping[str, float], seconds: float, training_seconds: float) -> None:
+        """Notes the scores of the regular checkpoint of `step`.
+
+        Args:
+          step: of the checkpoint.
+          values: scores by metric.
+          seconds: what scoring took.
+          training_seconds: the time of training between two regular checkpoints.
+        """
+        selection = self.selection.with_scores(step, values)
+        if len(values) > 1 and not self._options.validate_every and selection.interval is None:
+            selection = dataclasses.replace(selection, interval=interval_within(seconds, training_seconds))
+            which = f"every {selection.interval} regular checkpoints" if selection.interval != 1 else "each of them"
+            names = ", ".join(NAMES.get(metric, metric) for metric in self._options.metrics)
+            self._report(
+                f"scoring {names} took {seconds:.1f} s, and training from one regular checkpoint to the next "
+                f"{training_seconds:.1f} s: scored at {which} (validate_every)"
+            )
+        self._note(selection)
+
+    def is_over(self, seconds: float) -> bool:
+        """Returns whether `seconds` of training are all that is allowed."""
+        return 0 < 60 * self._options.train_minutes <= seconds
+
+    def reason(self, seconds: float) -> str:
+        """Returns why training ends after `seconds` of it; "" if it continues."""
+        over = f"train_minutes={self._options.train_minutes:g} are over" * self.is_over(seconds)
+        return self.selection.exhausted(self._options.patience) or over
+
+    def note_end(self, step: int, reason: str) -> None:
+        """Notes that training ends at `step`, before `train_steps`."""
+        self._note(dataclasses.replace(self.selection, stopped_step=step, reason=reason))
+
+    def conclude(self, step: int, checkpoints: Checkpoints) -> None:
+        """Reports why training ended and which checkpoint is best. Notes the latter."""
+        checkpoints.remove_except(self.best())
+        selection = self.selection
+        if selection.reason:
+            self._report(f"ended at step {step:,} of {self._run.hparams.train_steps:,}: {selection.reason}")
+        name, why = selection.recommendation({step_of(path) for path in paths(self._run)})
+        if name and self._options.selects:
+            self._note(dataclasses.replace(selection, recommended=name))
+            self._report(f"recommended: {name}, {why}; `average_best` loads it")

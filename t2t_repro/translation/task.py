@@ -21,6 +21,7 @@ class Translation:
     """See `t2t_repro.task.Task` for the methods."""
 
     name = "translation"
+    metrics: tuple[str, ...] = ("bleu", "chrf")
     takes_trees = False
     own_files = "translate_files"
     preview_extra_length = 20

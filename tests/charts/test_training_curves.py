@@ -49,6 +49,15 @@ def test_panels_of_a_translation_run(run):
     }
 
 
+def test_other_validation_sets_and_scores_of_the_complete_one_are_drawn(run):
+    others = {"validation_perplexity_general": 80.0, "validation_perplexity_news": 90.0}
+    log(run, {"step": 10} | TRAINING, {"step": 10} | VALIDATION | others | {"validation_chrf": 30.0})
+    assert drawn(run)["Perplexity"] == ["training", "validation", "general", "news"]
+    assert drawn(run)["Validation chrF"] == ["validation"]
+    [panel] = [panel for panel in training_panels(read_metrics(run.metrics)) if panel.title == "Perplexity"]
+    assert len({curve.color for curve in panel.curves}) == 4
+
+
 def test_panels_of_a_parsing_run_without_validation_loss(run):
     log(run, {"step": 10, "loss": 5.0}, {"step": 10, "sample_F1": 40.0})
     assert drawn(run) == {"Loss": ["training"], "F1": ["validation"]}

@@ -8,9 +8,11 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from conftest import CHECKOUT
+from helpers.made_runs import make_run
 from helpers.tiny_model import test_pairs as pairs_of_test
 from helpers.tiny_model import train_pairs, validation_pairs
 
@@ -18,6 +20,7 @@ from t2t_repro.bin import t2t_ablate
 from t2t_repro.cli import jobs as cli_jobs
 from t2t_repro.cli import launcher
 from t2t_repro.evaluation.report_runs import read_runs
+from t2t_repro.selection import Selection
 
 LETTERS = {"A": 4, "B": 2, "C": 7, "D": 4, "E": 1}
 
@@ -61,6 +64,19 @@ def test_commands(program, texts, tmp_path, monkeypatch):
     name, *given = commands["c_n2@tiny"]
     own = ["--hparams=c_n2@tiny", f"--output_dir={runs}/c_n2@tiny", "--split=validation"]
     assert name == "t2t_trainer" and sorted(given) == sorted([*texts, data, *options, *own])
+
+
+@pytest.mark.parametrize("stopped", [900, None])
+def test_a_row_that_ended_early_is_done(program, texts, tmp_path, monkeypatch, stopped):
+    """It is scored at the step at which validation ended it. Without that record, training continues."""
+    monkeypatch.setattr(cli_jobs, "program", lambda *arguments: None)
+    monkeypatch.setattr(cli_jobs, "run", lambda *arguments: [])
+    run = make_run(tmp_path, "c_n2@tiny", step=900, scores=[("validation", 1, {"bleu": 30.0})])
+    run.note(replace(run.training, selection=Selection(stopped_step=stopped)))
+    os.rename(run.directory, tmp_path / "runs" / "c_n2@tiny")
+    arguments = [f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/runs", "--rows=c_n2", "--scale=tiny"]
+    result = program("t2t-ablate", *texts, *arguments, "--patience=3")
+    assert result.err.startswith(f"1 rows, {int(stopped is not None)} of them already done\n")
 
 
 def test_more_jobs_than_cores_are_rejected(program, texts, tmp_path):

@@ -620,6 +620,34 @@ def test_trainer_scores_the_last_checkpoint_on_validation_if_requested(program, 
     assert training.calls[1] == ("RUN", {"split": "validation", "average_checkpoints": 1})  # as Table 3
 
 
+def test_trainer_stops_and_scores_by_validation(program, training):
+    options = ["--patience=4", "--keep_best=3", "--validate_by=bleu", "--validate_metrics=chrf,bleu", "--average_best"]
+    options += ["--train_minutes=1.5", "--train_epochs=2", "--validate_every=6"]
+    assert program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, *options).code == 0
+    limits = {"patience": 4, "keep_best": 3, "train_minutes": 1.5, "train_epochs": 2, "validate_every": 6}
+    expected = TrainingOptions(validate_by="bleu", validate_metrics=("chrf", "bleu"), **limits)
+    assert training.calls[0][0][4] == expected
+    assert training.calls[1] == ("RUN", {"split": "test", "average_checkpoints": 3, "average_best": True})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--validate_metrics=f1"], "--validate_metrics must be one of bleu, chrf for this problem, got 'f1'"),
+        (["--validate_by=loss"], "--validate_by must be one of perplexity, bleu, chrf for this problem, got 'loss'"),
+        (
+            ["--also_validate=nowhere"],
+            "--also_validate: 'nowhere' holds neither a dataset.json nor one folder with it; give a directory that "
+            "t2t-datagen wrote",
+        ),
+    ],
+)
+def test_trainer_rejects_validation_before_loading_tensorflow(program, monkeypatch, arguments, message):
+    monkeypatch.setattr(launcher, "load_tensorflow", lambda: pytest.fail("TensorFlow is loaded"))
+    result = program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, *arguments)
+    assert result == (1, "", f"t2t-trainer: {message}\n")
+
+
 def test_trainer_scores_on_validation_without_test_text(program, training):
     training.splits = {"train": {}, "validation": {}}
     assert program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN).out == "scores on validation\n"
@@ -680,7 +708,7 @@ def translator(stand_in, run):
         calls = []
 
         @classmethod
-        def from_runs(cls, output_dirs, average_checkpoints, int8, precision):
+        def from_runs(cls, output_dirs, average_checkpoints, int8, precision, average_best):
             more = [*(["int8"] if int8 else []), *([precision] if precision != "auto" else [])]
             cls.calls.append((*output_dirs, average_checkpoints, *more))
             return cls()
@@ -914,8 +942,8 @@ def test_eval(program, stand_in, run):
     stand_in("evaluation.evaluator", evaluate=evaluate, table=lambda scores: f"BLEU {scores['bleu']}")
     options = ["--split=validation", "--average_checkpoints=5", "--beam_size=1"]
     assert program("t2t-eval", "--output_dir=RUN", *options) == (0, "BLEU 27.3\n", "")
-    named = {"split": "validation", "average_checkpoints": 5, "beam_size": 1, "alpha": None, "int8": False}
-    assert calls == [("RUN", named | {"precision": "auto", "data_dir": None})]
+    named = {"split": "validation", "average_checkpoints": 5, "average_best": False, "beam_size": 1, "alpha": None}
+    assert calls == [("RUN", named | {"int8": False, "precision": "auto", "data_dir": None})]
     assert json.loads(program("t2t-eval", "--output_dir=RUN", "--json").out) == scores
     with open("RUN/scores.jsonl", encoding="utf-8") as file:
         assert [json.loads(line) for line in file] == [scores] * 2

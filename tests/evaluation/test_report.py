@@ -22,6 +22,7 @@ from t2t_repro.evaluation.report_runs import read_runs
 from t2t_repro.evaluation.report_tables import Table, build_tables
 from t2t_repro.problem import Problem
 from t2t_repro.run import TrainingData
+from t2t_repro.selection import Selection
 
 ROWS = 20  # of Table 3
 
@@ -92,6 +93,15 @@ def test_smaller_budgets_and_other_data_are_labeled(tmp_path, make_run):
     make_run("a_h1", FILES, scores=scores, folder="files")
     found = {f: row(table(read(tmp_path, f)[0], 3), "a_h1")["status"] for f in ("data", "scale", "files")}
     assert found == {"data": "other data", "scale": "smaller budget", "files": "other data"}
+
+
+def test_a_run_that_ended_early_is_finished(tmp_path, make_run):
+    """Its last step is the one at which validation ended it; without that record it is unfinished."""
+    for folder, stopped in (("ended", 900), ("running", None)):
+        scores = [("validation", 1, {"bleu": 30.0})]
+        make_run("base", FILES, step=900, scores=scores, folder=folder, selection=Selection(stopped_step=stopped))
+    found = {name: row(table(read(tmp_path, name)[0], 3), "base")["status"] for name in ("ended", "running")}
+    assert found == {"ended": "smaller budget", "running": "unfinished: 900 of 100,000"}
 
 
 def test_results_on_an_incomplete_treebank_are_not_compared(tmp_path, make_run):

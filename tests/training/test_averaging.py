@@ -17,6 +17,7 @@ from t2t_repro.inference.translator import Translator
 from t2t_repro.io import read_json
 from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.run import Run
+from t2t_repro.selection import Selection
 from t2t_repro.training.averaging import average
 from t2t_repro.training.checkpoints import Checkpoints, load_weights
 
@@ -89,6 +90,21 @@ def test_equals_a_manual_average(run):
         by_hand = np.mean([np.float64(one[name]) for one in each], axis=0).astype(np.float32)
         np.testing.assert_allclose(new[name], by_hand, rtol=1e-6, atol=1e-7)
         assert not np.array_equal(new[name], each[2][name])
+
+
+def test_an_average_of_the_best(run, program):
+    """The mean has no score of its own, so its run does not inherit those of the checkpoints."""
+    scores = {"10": 3.0, "20": 9.0, "30": 4.0}
+    run.note(dataclasses.replace(run.training, selection=Selection(scores={"perplexity": scores})))
+    code, out, _ = program("t2t-avg-checkpoints", "--output_dir=RUN", "--average_dir=NEW", "--average_best")
+    assert (code, out) == (0, "NEW: the mean of ckpt-10, ckpt-30\n")
+    assert read_json("NEW/averaged.json")["checkpoints"] == ["ckpt-10", "ckpt-30"]
+    assert Run.open("NEW").training.selection is None
+    assert program("t2t-decoder", "--output_dir=RUN", "--average_best", stdin=b"12\n").err == (
+        "RUN: best by validation: ckpt-10\n"
+    )
+    card = read_json(f"{export('RUN', 'E', average_best=True)}/model_card.json")
+    assert card["checkpoints"] == card["average_of"] == ["ckpt-10"]
 
 
 def test_new_run_equals_averaging_on_the_fly(run):

@@ -14,7 +14,8 @@ from helpers.fault_injection import files_up_to
 from helpers.tiny_model import SMALL, random_model
 
 from t2t_repro.problem import Problem
-from t2t_repro.run import Run
+from t2t_repro.run import Run, TrainingRecord
+from t2t_repro.selection import Selection
 from t2t_repro.training.checkpoints import Checkpoints, damage, load_weights, paths, to_average
 from t2t_repro.training.optimizer import Adam
 
@@ -91,6 +92,39 @@ def test_only_regular_checkpoints_are_averaged(run, weights):
     assert names(paths(run)) == ["ckpt-40", "ckpt-50"] == names(to_average(run, 2))
     rarely = replace(run, hparams=replace(run.hparams, checkpoint_steps=99, train_steps=99))
     assert names(to_average(rarely, 5)) == ["ckpt-50"]
+
+
+def test_the_best_checkpoints_remain_and_are_averaged(run):
+    """`save` keeps the last two regular ones and those of the given steps; `remove_except` then frees one of them."""
+    model = small()
+    checkpoints = Checkpoints(run, {"model": model}, keep=2)
+    for step in (10, 20, 30, 35, 40, 50):
+        model.set_weights(small(seed=step).get_weights())
+        checkpoints.save(step, best={10, 30})
+    assert names(paths(run)) == ["ckpt-10", "ckpt-30", "ckpt-40", "ckpt-50"]
+    checkpoints.remove_except({30})
+    checkpoints.remove_except({30})
+    assert names(paths(run)) == ["ckpt-30", "ckpt-40", "ckpt-50"]
+    assert not [name for name in os.listdir(run.checkpoints) if "ckpt-10" in name]
+
+    with pytest.raises(ValueError, match="no checkpoint of .*RUN' has a validation score; use the last ones, without"):
+        to_average(run, 1, best=True)
+    selection = Selection()
+    for step, perplexity in ((10, 1.0), (30, 2.0), (40, 4.0), (50, 3.0)):
+        selection = selection.with_scores(step, {"perplexity": perplexity})
+    run.note(TrainingRecord(selection=selection))
+    assert names(to_average(run, 1, best=True)) == ["ckpt-30"]
+    assert names(load_weights(run, model, 2, best=True)) == ["ckpt-30", "ckpt-50"]
+    for found, *each in zip(*(each.get_weights() for each in (model, small(seed=30), small(seed=50))), strict=True):
+        np.testing.assert_allclose(found, (each[0].astype(np.float64) + each[1]) / 2, rtol=1e-6, atol=1e-7)
+
+
+def test_the_step_at_which_training_ended_is_regular(run):
+    checkpoints = Checkpoints(run, {"model": small()}, keep=2)
+    run.note(TrainingRecord(selection=Selection(stopped_step=27, reason="why")))
+    for step in (10, 20, 27):
+        checkpoints.save(step)
+    assert names(to_average(run, 5)) == ["ckpt-20", "ckpt-27"] and run.last_step == 27
 
 
 def test_at_most_keep_checkpoints_remain(run):

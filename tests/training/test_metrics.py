@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import sys
 from dataclasses import replace
@@ -150,6 +151,16 @@ def test_a_terminal_overwrites_reports_and_truncates_details(monkeypatch):
         log.report(line)
     step, rest = sys.stderr.getvalue().split("\r\x1b[K")[1:3], sys.stderr.getvalue().split("\r\x1b[K")[3]
     assert step == ["step 1/9 loss 4.", "checkpoint at step 1\n"] and rest == "  source     a d\n"
+
+
+def test_a_perplexity_beyond_float32_is_written(run):
+    """As that of a model that diverges: metrics.jsonl has the number, TensorBoard infinity."""
+    logger = MetricsLogger(run, lambda line: None)
+    logger.write(7, {"validation_perplexity": 1e200}, "a line")
+    logger.close()
+    with open(run.metrics, encoding="utf-8") as file:
+        assert json.loads(file.read()) == {"step": 7, "validation_perplexity": 1e200}
+    assert events(run.directory)["validation_perplexity"] == [(7, math.inf)]
 
 
 def test_scores_become_curves(tmp_path):

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -70,7 +70,8 @@ def run_config(run: Run, dataset: Dataset, options: TrainingOptions) -> dict[str
     """Returns the settings that must be the same on all machines, by their names in error messages."""
     shards = "".join(shard.sha256 for shard in dataset.record.splits["train"].shards)
     found = {"problem": run.problem.name, "seed": run.seed, "precision": run.precision}
-    found |= {name: getattr(options, name) for name in ("microbatch_tokens", "jit_compile", "deterministic")}
+    agreed = ("microbatch_tokens", "jit_compile", "deterministic", "patience", "train_minutes", "train_epochs")
+    found |= {name: getattr(options, name) for name in agreed}
     found |= run.hparams.to_dict()
     found |= {"SHA-256 of the vocabulary": run.vocabulary_sha256}
     found |= {"SHA-256 of the training text": hashlib.sha256(shards.encode("ascii")).hexdigest()}
@@ -97,26 +98,39 @@ def broadcast(cluster: Cluster, strategy: tf.distribute.Strategy, variables: Seq
 
 
 class CoordinatedStop:
-    """Agrees on a stop if a signal was `caught` on any machine. All machines call it before each step.
+    """Agrees on a stop if a signal was `caught` on any machine, or if time `is_over` there.
 
-    All machines get the same answer. The signals are summed over the machines during a step and read before the next
-    one, so that no device waits: training stops one step later. A single machine stops immediately.
+    All machines call it before each step, and get the same answer. The signals are summed over the machines during a
+    step and read before the next one, so that no device waits: training stops one step later. A single machine stops
+    immediately.
     """
 
-    def __init__(self, cluster: Cluster, strategy: tf.distribute.Strategy, caught: Sequence[int]):
-        self._cluster, self._strategy, self._caught = cluster, strategy, caught
-        self._sums: tf.Tensor | None = None  # numbers of machines that caught SIGINT and SIGTERM
+    def __init__(
+        self,
+        cluster: Cluster,
+        strategy: tf.distribute.Strategy,
+        caught: Sequence[int],
+        is_over: Callable[[], bool] = lambda: False,
+    ):
+        self._cluster, self._strategy, self._caught, self._is_over = cluster, strategy, caught, is_over
+        self._sums: tf.Tensor | None = None  # numbers of devices whose machine caught SIGINT or SIGTERM, or has no time
         self._agreed = 0
 
     def __call__(self) -> bool:
         if self._cluster.size == 1:
-            return bool(self._caught)
-        before = self._sums
-        self._sums = self._sum(tf.constant([float(number in self._caught) for number in SIGNALS]))
+            return bool(self._caught) or self._is_over()
+        before, over = self._sums, False
+        asked = [number in self._caught for number in SIGNALS]
+        self._sums = self._sum(tf.constant([*map(float, asked), float(self._is_over())]))
         if before is not None:
-            asked = [number for number, count in zip(SIGNALS, before.numpy(), strict=True) if count]
-            self._agreed = int(next(iter(asked), 0))
-        return bool(self._agreed)
+            *counts, over = before.numpy()
+            received = [number for number, count in zip(SIGNALS, counts, strict=True) if count]
+            self._agreed = int(next(iter(received), 0))
+        return bool(self._agreed or over)
+
+    def agreed(self, ends: bool) -> bool:
+        """Returns whether `ends` is true on any machine. All machines must call it at the same step. It waits."""
+        return ends if self._cluster.size == 1 else bool(self._sum(tf.constant([float(ends)])).numpy()[0])
 
     @property
     def signal(self) -> int:

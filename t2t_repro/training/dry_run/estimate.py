@@ -176,6 +176,7 @@ def _total(profiler: Profiler, options: TrainingOptions) -> Estimate:
     if options.checkpoint_minutes:
         evaluations = max(evaluations, 1 + int(updating / 60 / options.checkpoint_minutes))
     evaluations += bool(profiler.run.parent) and steps == h.train_steps  # at step 0
+    kept = checkpoints_kept(h) + options.best_kept
     # weights and the two moments of Adam, float32
     checkpoint = 3 * 4 * h.num_parameters(profiler.vocab_size)
     return Estimate(
@@ -188,7 +189,7 @@ def _total(profiler: Profiler, options: TrainingOptions) -> Estimate:
         evaluation_seconds=profiler.evaluation,
         seconds=(updating + profiler.sampling + evaluations * profiler.evaluation) if steps else 0.0,
         peak_bytes=profiler.peak,
-        disk_bytes=max((checkpoints_kept(h) + 2) * checkpoint - bytes_in(profiler.run.checkpoints), 0),
+        disk_bytes=max((kept + 2) * checkpoint - bytes_in(profiler.run.checkpoints), 0),
         flops=profiler.flops_per_step() * h.train_steps,
     )
 
@@ -197,6 +198,7 @@ def _outcome(profiler: Profiler, found: Estimate) -> Iterator[str]:
     h, total = profiler.run.hparams, hardware.total_bytes()
     some = "" if profiler.share >= 1 else " (from a sample)"
     shape = " x ".join(f"{n:,}" for n in profiler.worst)
+    kept = checkpoints_kept(h) + profiler.options.best_kept
     files = [file for split in profiler.dataset.record.splits.values() for file in split.shards]
     epoch, data = f"{found.steps_per_epoch:,.0f} steps{some}", _size(sum(file.bytes for file in files))
     evaluation = f"evaluation with {found.evaluation_seconds:.2g} s each time"
@@ -210,8 +212,7 @@ def _outcome(profiler: Profiler, found: Estimate) -> Iterator[str]:
         "time": f"{clock(found.seconds)} to the end, {evaluation}",
         "worst": f"a micro-batch of {shape} (pairs, source, target): {profiler.worst_seconds:.2g} s, and it fits",
         "memory": f"at least {_size(found.peak_bytes)}{f' of {_size(total)}' if total else ''}",
-        "disk": f"{_size(found.disk_bytes)} more for {checkpoints_kept(h)} checkpoints, the newest and the next; "
-        f"data: {data}",
+        "disk": f"{_size(found.disk_bytes)} more for {kept} checkpoints, the newest and the next; data: {data}",
         "cost": f"{found.flops:.2g} FLOPs in {h.train_steps:,} steps{_papers(h, 'flops')}",
     }
     if profiler.jit_compile:

@@ -43,18 +43,15 @@ class Ended(NamedTuple):
     err: str
 
 
-def start(
-    data: str, output_dir: str, steps: int, ports: list[int], index: int = 0, init_from: str = "", **environment: str
-):
+def start(data: str, output_dir: str, steps: int, ports: list[int], index: int = 0, *flags: str, **environment: str):
     """Starts the same command on every machine; with one port, on a single machine."""
     addresses = [f"localhost:{port}" for port in ports]
     config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
     command = [sys.executable, str(MACHINE), f"--problem={PROBLEM.name}", "--hparams=smallest", "--precision=float32"]
     command += [f"--data_dir={data}", f"--output_dir={output_dir}", f"--train_steps={steps}", "--checkpoint_steps=20"]
-    command += [f"--init_from={init_from}"] if init_from else []
     own = {"TF_CONFIG": json.dumps(config), "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT}/tests", **environment}
     return subprocess.Popen(
-        [*command, "--split=validation"],
+        [*command, "--split=validation", *flags],
         env=os.environ | own,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -72,9 +69,9 @@ def end(*machines: subprocess.Popen) -> list[Ended]:
     return [Ended(machine.returncode, *text) for machine, text in zip(machines, texts, strict=True)]
 
 
-def two(data: str, output_dir: str, steps: int, **environment: str) -> list[subprocess.Popen]:
+def two(data: str, output_dir: str, steps: int, *flags: str, **environment: str) -> list[subprocess.Popen]:
     ports = free_ports(2)
-    return [start(data, output_dir, steps, ports, index, **environment) for index in (0, 1)]
+    return [start(data, output_dir, steps, ports, index, *flags, **environment) for index in (0, 1)]
 
 
 def last_line(machine: Ended) -> str:
@@ -124,13 +121,12 @@ def test_two_machines_of_two_devices_equal_a_single_device(data, tmp_path):
 def test_two_machines_start_from_a_run_that_only_the_chief_has(data, trained, tmp_path):
     """The worker gets the weights from the chief, before the first step."""
     alone, together, ports = str(tmp_path / "ALONE"), str(tmp_path / "TOGETHER"), free_ports(2)
-    more = {"PART": "500", "init_from": trained.directory}
-    chief = start(data, together, 2, ports, 0, **more)
-    worker = start(data, together, 2, ports, 1, **(more | {"init_from": "missing"}))
+    chief = start(data, together, 2, ports, 0, f"--init_from={trained.directory}", PART="500")
+    worker = start(data, together, 2, ports, 1, "--init_from=missing", PART="500")
     chief, worker = end(chief, worker)
     assert (chief.code, worker.code) == (0, 0), chief.err + worker.err
     assert "checkpoint at step 0: validation ppl" in chief.err
-    (one,) = end(start(data, alone, 2, free_ports(1), **more))
+    (one,) = end(start(data, alone, 2, free_ports(1), 0, f"--init_from={trained.directory}", PART="500"))
     assert one.code == 0, one.err
     for name, expected in weights(alone, 2).items():
         found = weights(together, 2)[name]
@@ -182,6 +178,29 @@ def test_stopped_killed_and_continued_equals_uninterrupted(data, tmp_path, undis
     assert found.keys() == undisturbed.keys()
     for variable, value in undisturbed.items():
         np.testing.assert_array_equal(found[variable], value, err_msg=variable)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--patience=1", "--override=learning_rate_scale=40"], "the score is no better"),
+        (["--train_minutes=0.05"], "--train_minutes=0.05 are over"),
+        (["--train_epochs=2"], "--train_epochs=2 passes over the data are done"),
+    ],
+    ids=["patience", "minutes", "epochs"],
+)
+def test_two_machines_end_after_the_same_step(data, tmp_path, flags, reason):
+    """The chief decides, and the worker ends too. The same commands then take no further step."""
+    output_dir = str(tmp_path / "RUN")
+    for _ in range(2):
+        chief, worker = end(*two(data, output_dir, 100_000, *flags))
+        assert (chief.code, worker.code) == (0, 0), chief.err + worker.err
+        (line,) = [line for line in chief.err.splitlines() if line.startswith("ended at step")]
+        assert reason in line and worker.err.strip().endswith("done; the chief holds the run and scores it")
+    run = Run.open(output_dir)
+    assert 0 < run.last_step == run.training.step < 100_000
+    assert chief.err.count(f"continuing {output_dir} at step {run.last_step:,}") == 1 and "|g|" not in chief.err
 
 
 @pytest.mark.slow

@@ -1,0 +1,120 @@
+"""Selection of checkpoints by their validation scores: which are best, and when further training brings nothing.
+
+Every decision is a function of the scores in run.json and of the options. So a killed run decides as an uninterrupted
+one, and a run whose options change decides by the new ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from t2t_repro.config import TrainingOptions
+from t2t_repro.io import JsonRecord
+
+PERPLEXITY = "perplexity"
+NAMES = {PERPLEXITY: "perplexity", "bleu": "BLEU", "chrf": "chrF", "f1": "F1"}  # of metrics, in messages
+TIME_SHARE = 0.05  # maximum share of training time that decoding the validation set takes by default
+
+
+@dataclass(frozen=True)
+class Selection(JsonRecord):
+    """Validation scores of the regular checkpoints of a run, and what follows from them. In run.json, "training"."""
+
+    by: str = PERPLEXITY  # the metric that decides
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)  # by metric and step
+    interval: int | None = None  # regular checkpoints between two scorings of decoded text, as chosen at the first one
+    stopped_step: int | None = None  # the last step, if training ended before `train_steps`
+    reason: str | None = None  # for that
+    recommended: str | None = None  # name of a checkpoint, at the end of training
+
+    def steps(self) -> list[int]:
+        """Returns the steps that have a score by the deciding metric, in order."""
+        return sorted(map(int, self.scores.get(self.by, {})))
+
+    def has(self, step: int) -> bool:
+        """Returns whether the checkpoint of `step` was scored."""
+        return str(step) in self.scores.get(PERPLEXITY, {})
+
+    def value(self, step: int) -> float:
+        """Returns the score of `step` by the deciding metric."""
+        return self.scores[self.by][str(step)]
+
+    def with_scores(self, step: int, values: Mapping[str, float]) -> Selection:
+        """Returns the selection with the scores of `step`, by metric. A perplexity that is not finite is the worst."""
+        scores = {metric: dict(found) for metric, found in self.scores.items()}
+        for metric, value in values.items():
+            scores.setdefault(metric, {})[str(step)] = value if math.isfinite(value) else sys.float_info.max
+        return dataclasses.replace(self, scores=scores)
+
+    def at(self, step: int) -> Selection:
+        """Returns the selection of a run whose newest checkpoint is that of `step`: without what came later."""
+        scores = {
+            metric: {each: value for each, value in found.items() if int(each) <= step}
+            for metric, found in self.scores.items()
+        }
+        scores = {metric: found for metric, found in scores.items() if found}
+        found = dataclasses.replace(self, scores=scores, recommended=None)
+        return found if self.stopped_step == step else dataclasses.replace(found, stopped_step=None, reason=None)
+
+    def best(self, number: int, among: Collection[int] | None = None) -> list[int]:
+        """Returns the steps of the `number` best checkpoints, best first; of two equal ones, the earlier is better.
+
+        With `among`, only these steps are considered.
+        """
+        sign = 1 if self.by == PERPLEXITY else -1
+        steps = [step for step in self.steps() if among is None or step in among]
+        return sorted(steps, key=lambda step: (sign * self.value(step), step))[:number]
+
+    def without_improvement(self) -> int:
+        """Returns the number of scores after the best one."""
+        steps = self.steps()
+        return len(steps) - 1 - steps.index(self.best(1)[0]) if steps else 0
+
+    def described(self, step: int) -> str:
+        """Returns the score of `step` as text: `validation perplexity 8.31`."""
+        return f"validation {NAMES.get(self.by, self.by)} {self.value(step):.2f}"
+
+    def exhausted(self, patience: int) -> str:
+        """Returns why training ends: `patience` scores in a row without an improvement. "" if it continues."""
+        if not 0 < patience <= self.without_improvement():
+            return ""
+        (best,) = self.best(1)
+        count = f"{self.without_improvement()} scores in a row are" if patience > 1 else "the score is"
+        return f"{count} no better than the {self.described(best)} of step {best:,} (patience={patience})"
+
+    def recommendation(self, existing: Collection[int]) -> tuple[str, str]:
+        """Returns the name of the best checkpoint of the steps `existing`, and the reason; "" if none is scored."""
+        best = self.best(1, existing)
+        if not best:
+            return "", ""
+        lowest, steps = "lowest" if self.by == PERPLEXITY else "highest", self.steps()
+        why, (first,) = f"{self.described(best[0])}, the {lowest} of", self.best(1)
+        if first == best[0]:
+            return f"ckpt-{first}", f"{why} {len(steps):,}"
+        kept = sum(step in existing for step in steps)
+        return f"ckpt-{best[0]}", f"{why} the {kept:,} kept; the {lowest} of all {len(steps):,} was step {first:,}"
+
+
+def interval_within(scoring_seconds: float, training_seconds: float) -> int:
+    """Returns after how many regular checkpoints to decode the validation set again, a power of two.
+
+    `scoring_seconds` is the time of one decoding, and `training_seconds` that between two regular checkpoints. Decoding
+    then takes at most `TIME_SHARE` of the time of training.
+    """
+    ratio = scoring_seconds / (TIME_SHARE * max(training_seconds, 1e-9))
+    return int(2 ** math.ceil(math.log2(max(ratio, 1.0))))
+
+
+def must_have_metrics(known: Sequence[str], options: TrainingOptions) -> None:
+    """Raises ValueError if `options` ask for a metric that is not in `known`, those of the problem's task."""
+    for name, given, choices in (
+        ("validate_metrics", options.validate_metrics, known),
+        ("validate_by", (options.validate_by,), (PERPLEXITY, *known)),
+    ):
+        for metric in given:
+            if metric not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)} for this problem, got {metric!r}")

@@ -1,0 +1,284 @@
+"""Ends of training by validation scores, passes and minutes; the checkpoints that are kept; kills in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.tiny_model import FLOAT32, PART_TOKENS, PROBLEM, TINY, silent, values
+
+from t2t_repro.config import TrainingOptions
+from t2t_repro.data import batching
+from t2t_repro.evaluation.evaluator import evaluate
+from t2t_repro.evaluation.validation_preview import ValidationPreview
+from t2t_repro.preparation.pipeline import prepare
+from t2t_repro.run import Run
+from t2t_repro.training import trainer
+from t2t_repro.training.checkpoints import Checkpoints, paths, to_average
+from t2t_repro.training.trainer import train
+from t2t_repro.training.validation import Stopping, Validation
+
+HPARAMS = replace(TINY, train_steps=20, average_checkpoints=2)
+OPTIONS = replace(FLOAT32, checkpoint_steps=1, patience=6, keep_best=2)
+PERPLEXITIES = {1: 3.0, 2: 2.0, 3: 9.0, 4: 4.0, 5: 5.0, 6: 6.0, 7: 7.0, 8: 8.0, 9: 1.5, 10: 1.8}
+KEPT = [1, 2, 4, 5, 6, 7, 8]  # the two best, and the last five
+
+
+@pytest.fixture(autouse=True)
+def one_cpu(monkeypatch, one_replica):
+    monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)
+
+
+@pytest.fixture
+def scripted(monkeypatch) -> list[int]:
+    """Replaces validation by `PERPLEXITIES`. Returns the list of steps that were scored."""
+    scored: list[int] = []
+
+    def score(self, step, logger, decodes=False):
+        scored.append(step)
+        return {"perplexity": PERPLEXITIES.get(step, 9.0)}
+
+    monkeypatch.setattr(Validation, "__call__", score)
+    return scored
+
+
+def steps_of(checkpoints) -> list[int]:
+    return [int(path.rpartition("-")[2]) for path in checkpoints]
+
+
+def state(run: Run) -> dict[str, object]:
+    """Returns what a run decided, and the variables of its newest checkpoint except the seconds."""
+    newest = steps_of(paths(run))[-1]
+    found = {name: array.tobytes() for name, array in values(run, newest).items() if "spent" not in name}
+    return found | {"selection": run.training.selection, "kept": steps_of(paths(run)), "step": run.training.step}
+
+
+def test_patience_ends_training_and_the_best_are_kept(data, tmp_path, scripted):
+    said: list[str] = []
+    run = train(PROBLEM, HPARAMS, data, str(tmp_path / "RUN"), OPTIONS, report=said.append)
+    why = "6 scores in a row are no better than the validation perplexity 2.00 of step 2 (patience=6)"
+    assert said[-2] == f"ended at step 8 of 20: {why}"
+    assert said[-1] == "recommended: ckpt-2, validation perplexity 2.00, the lowest of 8; `average_best` loads it"
+    assert steps_of(paths(run)) == KEPT and run.last_step == run.training.step == 8
+    assert steps_of(to_average(run, 1, best=True)) == [2] and steps_of(to_average(run, 2, best=True)) == [1, 2]
+    assert steps_of(to_average(run, 2)) == [7, 8]
+    selection = run.training.selection
+    assert (selection.stopped_step, selection.reason, selection.recommended) == (8, why, "ckpt-2")
+
+    before = state(run)
+    again: list[str] = []
+    train(PROBLEM, HPARAMS, data, run.directory, OPTIONS, report=again.append)
+    assert state(run) == before and again[-2:] == said[-2:] and scripted == list(range(1, 9))
+
+
+def test_more_patience_continues(data, tmp_path, scripted):
+    run = train(PROBLEM, HPARAMS, data, str(tmp_path / "RUN"), OPTIONS, report=silent)
+    hparams, options = replace(HPARAMS, train_steps=10), replace(OPTIONS, patience=7)
+    run = train(PROBLEM, hparams, data, run.directory, options, report=silent)
+    selection = run.training.selection
+    assert run.training.step == run.last_step == 10 and selection.stopped_step is None and selection.reason is None
+    assert selection.recommended == "ckpt-9" and steps_of(paths(run)) == [6, 7, 8, 9, 10]
+    assert scripted == list(range(1, 11))
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "call"),
+    [
+        (Checkpoints, "save", 4),
+        (trainer.Trainer, "_validate", 4),  # saved, but not scored
+        (Stopping, "note_scores", 4),
+        (Checkpoints, "remove_except", 4),  # scored, but the others are not removed
+        (trainer.Trainer, "_validate", 8),
+        (Stopping, "conclude", 1),  # ended, but not reported
+    ],
+)
+def test_a_kill_changes_neither_the_end_nor_the_choice(data, tmp_path, scripted, monkeypatch, owner, name, call):
+    """The process ends at the given call; the same call of `train` then has the result of an undisturbed run."""
+    whole = train(PROBLEM, HPARAMS, data, str(tmp_path / "WHOLE"), OPTIONS, report=silent)
+    original, calls = getattr(owner, name), []
+
+    def killed(*arguments, **named):
+        calls.append(name)
+        if len(calls) == call:
+            raise SystemExit
+        return original(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, killed)
+        with pytest.raises(SystemExit):
+            train(PROBLEM, HPARAMS, data, str(tmp_path / "RUN"), OPTIONS, report=silent)
+    run = train(PROBLEM, HPARAMS, data, str(tmp_path / "RUN"), OPTIONS, report=silent)
+    assert state(run) == state(whole)
+
+
+def test_checkpoints_of_the_clock_do_not_count(data, tmp_path, scripted):
+    """Every step is saved and scored, but only every second one counts."""
+    options = replace(OPTIONS, checkpoint_steps=2, checkpoint_minutes=1e-9, patience=3)
+    run = train(PROBLEM, HPARAMS, data, str(tmp_path / "RUN"), options, report=silent)
+    assert scripted == list(range(1, 9)) and run.training.selection.steps() == [2, 4, 6, 8]
+    assert run.last_step == 8
+
+
+def test_a_run_that_asks_for_nothing_keeps_the_last_checkpoints(data, tmp_path, scripted):
+    said: list[str] = []
+    options = replace(FLOAT32, checkpoint_steps=1)
+    run = train(PROBLEM, replace(HPARAMS, train_steps=8), data, str(tmp_path / "RUN"), options, report=said.append)
+    assert steps_of(paths(run)) == [4, 5, 6, 7, 8] and not [line for line in said if "recommended" in line]
+    assert steps_of(to_average(run, 1, best=True)) == [4]  # of those that exist
+
+
+def test_epochs_end_training(data, tmp_path):
+    """An epoch has three steps. The last step is a regular one, and the next call takes no further step."""
+    said: list[str] = []
+    options = replace(FLOAT32, checkpoint_steps=4, train_epochs=2)
+    run = train(PROBLEM, HPARAMS, data, str(tmp_path / "RUN"), options, report=said.append)
+    assert said[-1] == "ended at step 6 of 20: train_epochs=2 passes over the data are done"
+    assert steps_of(paths(run)) == [4, 6] == steps_of(to_average(run, 2)) and run.last_step == 6
+    assert run.training.selection.steps() == [4, 6]
+    before, lines = state(run), Path(run.metrics).read_text()
+    train(PROBLEM, HPARAMS, data, run.directory, options, report=silent)
+    assert state(run) == before and Path(run.metrics).read_text() == lines
+
+    train(PROBLEM, HPARAMS, data, run.directory, replace(options, train_epochs=3), report=silent)
+    whole = train(PROBLEM, HPARAMS, data, str(tmp_path / "WHOLE"), replace(options, train_epochs=3), report=silent)
+    assert run.last_step == whole.last_step == 9
+    for name, array in values(run, 9).items():
+        if "spent" not in name:
+            np.testing.assert_array_equal(array, values(whole, 9)[name], err_msg=name)
+
+
+def test_minutes_end_training(data, tmp_path, scripted):
+    """They count over all starts: the next call takes no step, and one with more minutes continues."""
+    said: list[str] = []
+    hparams, options = replace(HPARAMS, train_steps=10**6), replace(FLOAT32, train_minutes=0.05)
+    run = train(PROBLEM, hparams, data, str(tmp_path / "RUN"), options, report=said.append)
+    step = run.training.step
+    assert said[-1] == f"ended at step {step:,} of 1,000,000: train_minutes=0.05 are over"
+    assert 0 < step < 10**6 and run.training.seconds >= 3 and run.last_step == step
+    assert scripted == [step] == run.training.selection.steps()
+    train(PROBLEM, hparams, data, run.directory, options, report=silent)
+    assert run.training.step == step
+    more = replace(options, train_minutes=run.training.seconds / 60 + 0.25)
+    train(PROBLEM, hparams, data, run.directory, more, report=silent)
+    assert run.training.step == run.last_step > step
+
+
+def test_no_patience_without_validation_text(tmp_path, data, monkeypatch):
+    from t2t_repro.data.dataset import Dataset
+
+    dataset = Dataset.open(os.path.join(data, PROBLEM.name))
+    splits = {name: split for name, split in dataset.record.splits.items() if name != "validation"}
+    bare = replace(dataset, record=replace(dataset.record, splits=splits))
+    with pytest.raises(ValueError, match="problem 'animals' has no validation text"):
+        train(PROBLEM, HPARAMS, data, str(tmp_path / "RUN"), OPTIONS, prepare=lambda *_: bare, report=silent)
+    assert not (tmp_path / "RUN").exists()
+
+
+# Scores of decoded text.
+
+
+@pytest.fixture(scope="module")
+def decoded(data, tmp_path_factory):
+    """Returns a run of 4 steps that scores BLEU and chrF at every second one and at the end, and its lines."""
+    import functools
+
+    import tensorflow as tf
+
+    said: list[str] = []
+    options = TrainingOptions(
+        precision="float32", checkpoint_steps=1, validate_metrics=("chrf",), validate_by="bleu", validate_every=2
+    )
+    one = functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tf.distribute, "MirroredStrategy", one)
+        patch.setattr(batching, "PART_TOKENS", PART_TOKENS)
+        directory = str(tmp_path_factory.mktemp("decoded") / "RUN")
+        hparams = replace(HPARAMS, train_steps=5)
+        run = train(PROBLEM, hparams, data, directory, options, report=said.append, preview=ValidationPreview)
+    return run, said
+
+
+def test_text_is_decoded_at_every_second_checkpoint_and_at_the_last(decoded):
+    run, said = decoded
+    selection = run.training.selection
+    assert selection.by == "bleu" and selection.interval is None
+    assert list(selection.scores["bleu"]) == list(selection.scores["chrf"]) == ["2", "4", "5"]
+    assert list(selection.scores["perplexity"]) == ["1", "2", "3", "4", "5"]
+    lines = [line for line in said if line.startswith("checkpoint at step")]
+    assert [", chrF " in line and ", BLEU " in line for line in lines] == [False, True, False, True, True]
+
+
+def test_scores_equal_those_of_evaluate(decoded):
+    run, _ = decoded
+    expected = evaluate(run.directory, split="validation", beam_size=1)
+    selection = run.training.selection
+    for metric in ("bleu", "chrf", "perplexity"):
+        assert selection.scores[metric]["5"] == pytest.approx(expected[metric], rel=1e-5)
+    logged = [json.loads(line) for line in Path(run.metrics).read_text().splitlines()]
+    found = next(line for line in reversed(logged) if "validation_chrf" in line)
+    assert found["validation_chrf"] == selection.scores["chrf"]["5"] and found["step"] == 5
+
+
+def test_evaluate_scores_the_best_checkpoint(decoded):
+    run, _ = decoded
+    best = run.training.selection.best(1)[0]
+    found = evaluate(run.directory, split="validation", beam_size=1, average_best=True)
+    assert found["checkpoints"] == [f"ckpt-{best}"] and found["average_best"] is True
+    assert found["bleu"] == pytest.approx(run.training.selection.value(best), rel=1e-5)
+
+
+def test_the_interval_is_chosen_once_and_noted(data, tmp_path, monkeypatch):
+    """Decoding seems to take 1.5 times a checkpoint's training: 5% of the time allow every 32nd."""
+    asked: list[tuple[int, bool]] = []
+
+    def score(self, step, logger, decodes=False):
+        asked.append((step, decodes))
+        return {"perplexity": 9.0} | ({"bleu": 1.0} if decodes else {})
+
+    note = Stopping.note_scores
+    monkeypatch.setattr(Validation, "__call__", score)
+    monkeypatch.setattr(Stopping, "note_scores", lambda self, step, found, *_: note(self, step, found, 1.5, 1.0))
+    said: list[str] = []
+    options = replace(FLOAT32, checkpoint_steps=1, validate_metrics=("bleu",))
+    arguments = PROBLEM, HPARAMS, data, str(tmp_path / "RUN"), options
+    run = train(*arguments, report=said.append, preview=ValidationPreview)
+    assert [step for step, decodes in asked if decodes] == [1, 20] and run.training.selection.interval == 32
+    (line,) = [line for line in said if line.startswith("scoring BLEU took 1.5 s")]
+    assert line.endswith("scored at every 32 regular checkpoints (validate_every)")
+
+
+# Other validation sets.
+
+
+@pytest.fixture
+def others(data, tmp_path) -> dict[str, str]:
+    """Returns folders of prepared data: one with the same vocabulary, one with another."""
+    shutil.copytree(data, tmp_path / "general")
+    prepare(replace(PROBLEM, vocab_size=300), str(tmp_path / "foreign"), silent)
+    return {name: str(tmp_path / name) for name in ("general", "foreign")}
+
+
+def test_another_validation_set_is_scored_at_each_checkpoint(data, tmp_path, others):
+    """Here it is a copy of the run's own, so the perplexities are equal."""
+    said: list[str] = []
+    options = replace(FLOAT32, checkpoint_steps=1, also_validate=(others["general"],))
+    run = train(PROBLEM, replace(HPARAMS, train_steps=2), data, str(tmp_path / "RUN"), options, report=said.append)
+    logged = [json.loads(line) for line in Path(run.metrics).read_text().splitlines()]
+    found = [line for line in logged if "validation_perplexity" in line]
+    assert [line["step"] for line in found] == [1, 2]
+    for line in found:
+        assert line["validation_perplexity_general"] == line["validation_perplexity"]
+        assert f", general ppl {line['validation_perplexity']:.2f}" in " ".join(said)
+    assert "general" in Path(run.directory, "curves.svg").read_text("utf-8")
+
+
+def test_a_validation_set_with_another_vocabulary_is_rejected(data, tmp_path, others):
+    options = replace(FLOAT32, also_validate=(others["general"], others["foreign"]))
+    with pytest.raises(ValueError, match="foreign/animals' was prepared with another vocabulary .SHA-256 .*; prepare"):
+        train(PROBLEM, HPARAMS, data, str(tmp_path / "RUN"), options, report=silent)
+    assert not (tmp_path / "RUN").exists()
