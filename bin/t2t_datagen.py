@@ -40,9 +40,10 @@ def generate() -> None:
     beam = None if FLAGS.beam is None else FLAGS.beam.split()
     dataset = prepare(problem, FLAGS.data_dir, report=launcher.report, verify=FLAGS.verify, beam=beam)
     if FLAGS.fill:
+        from t2t_repro.data.corpus_weights import corpus_weights
         from t2t_repro.data.padding_statistics import table
 
-        print(table(dataset.shards("train"), FLAGS.fill))
+        print(table(dataset.shards("train"), FLAGS.fill, corpus_weights(problem, dataset)))
 
 
 def main() -> int:

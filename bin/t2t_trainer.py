@@ -47,6 +47,13 @@ def chosen() -> tuple[Problem, HParams]:
         hparams = dataclasses.replace(hparams, train_steps=FLAGS.train_steps)
     common_flags.must_be_directory("data_dir", FLAGS.data_dir)
     common_flags.must_be_directory("output_dir", FLAGS.output_dir)
+    if problem.is_weighted:
+        from t2t_repro.data.corpus_weights import corpus_weights
+        from t2t_repro.data.dataset import Dataset
+
+        directory = os.path.join(FLAGS.data_dir, problem.name)
+        if Dataset.exists(directory):
+            corpus_weights(problem, Dataset.open(directory))
     if Run.exists(FLAGS.output_dir):
         run = Run.open(FLAGS.output_dir)
         run.must_equal(dataclasses.replace(run, problem=problem, hparams=hparams, seed=FLAGS.seed))

@@ -22,6 +22,7 @@ from typing import Any
 from t2t_repro.data.shards import example
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import atomic_write, read_json, sha256, write_json
+from t2t_repro.preparation.corpora import corpus_of
 from t2t_repro.preparation.statistics import SplitStatistics, irregular
 from t2t_repro.preparation.validation_split import source_hash
 from t2t_repro.problem import Pair
@@ -45,6 +46,7 @@ class ShuffleFiles:
     max_length: int
     validation_hashes: frozenset[int]  # `source_hash` of the pairs for validation
     chunk_pairs: int
+    corpus_ends: tuple[int, ...] = ()  # see `SplitText.ends`
 
     def start(self) -> set[int]:
         """Makes the folder. Returns the numbers of the chunks that an earlier preparation completed."""
@@ -88,7 +90,8 @@ class ShuffleFiles:
     def fingerprint(self) -> str:
         """Returns a string that identifies the contents of all files."""
         hashes = hashlib.sha256(repr(sorted(self.validation_hashes)).encode()).hexdigest()
-        return f"{_FORMAT} {sha256(self.vocabulary)} {self.num_shards} {self.max_length} {hashes} {self.chunk_pairs}"
+        parts = [_FORMAT, sha256(self.vocabulary), self.num_shards, self.max_length, hashes, self.chunk_pairs]
+        return " ".join(map(str, [*parts, *self.corpus_ends]))
 
     @functools.cached_property
     def _starts(self) -> dict[int, list[int]]:
@@ -130,15 +133,16 @@ class Encoder:
         sides = (self._vocabulary.encode(side, self._num_threads) for side in zip(*pairs, strict=True))
         for number, ((source, target), inputs, targets) in enumerate(zip(pairs, *sides, strict=True), start=first):
             train.read += 1
+            corpus = corpus_of(number, self._files.corpus_ends)
             if reason := irregular(source, target, inputs, targets, self._files.max_length):
                 train.dropped[reason] += 1
             elif self._files.validation_hashes and source_hash(source) in self._files.validation_hashes:
-                validation.keep(inputs, targets)
-                partitions[-1].append((number, example(inputs, targets)))
+                validation.keep(inputs, targets, corpus)
+                partitions[-1].append((number, example(inputs, targets, corpus)))
             else:
-                train.keep(inputs, targets)
+                train.keep(inputs, targets, corpus)
                 shard, key = _shard_and_key(number)
-                partitions[shard % self._files.num_shards].append((key, example(inputs, targets)))
+                partitions[shard % self._files.num_shards].append((key, example(inputs, targets, corpus)))
         return partitions, train, validation
 
     def write_chunk(self, chunk: Chunk) -> int:

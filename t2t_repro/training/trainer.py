@@ -15,6 +15,7 @@ import tensorflow as tf
 from t2t_repro.charts.training_curves import write_curves
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.data import batching, input_pipeline
+from t2t_repro.data.corpus_weights import corpus_weights
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.flops import paper_flops
@@ -97,7 +98,8 @@ def train(
       preview: makes a function of the model. Its result is reported with the validation loss.
 
     Raises:
-      ValueError: if `output_dir` holds another run, or memory runs out even with the smallest micro-batches.
+      ValueError: if `output_dir` holds another run, if the weights do not fit the corpora of the data, or if memory
+        runs out even with the smallest micro-batches.
       TrainingDiverged: if the loss diverges.
       ConnectionError: if another machine does not connect, has another configuration, or disconnects.
       Interrupted: after SIGINT or SIGTERM, once the current step is finished and saved.
@@ -113,6 +115,7 @@ def train(
         dataset = prepare(problem, data_dir, report) if prepare and cluster.is_chief else None
         rendezvous.wait_for_chief()
         dataset = dataset or coordination.open_prepared(problem, data_dir)
+        corpus_weights(problem, dataset)  # raises if they do not fit the data
         vocabulary = Vocabulary(dataset.vocabulary)
         run = Run(output_dir, problem, hparams, data_dir, options.seed, precision, vocabulary.sha256)
         precisions.allow_tf32(run.precision == "tf32")
@@ -253,7 +256,8 @@ class Trainer:
         self.report(f"{fails}; continuing with {_equation(self.train_step)}")
 
     def _steps_after(self, number: int, position: tf.Tensor, stop: coordination.CoordinatedStop) -> Iterator[Step]:
-        data = self.train_step.data(self.dataset.shards("train"), position.numpy().tolist())
+        weights = corpus_weights(self.run.problem, self.dataset)
+        data = self.train_step.data(self.dataset.shards("train"), position.numpy().tolist(), weights)
         take_step, elements = self.train_step.build(data.element_spec), iter(data)
         while number < self.run.hparams.train_steps and not stop():
             with input_pipeline.damage_named(self.dataset.directory):

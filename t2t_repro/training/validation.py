@@ -32,29 +32,40 @@ class Validation:
 
     def __init__(self, model: Transformer, run: Run, dataset: Dataset, preview: MakePreview | None = None):
         self._shards, self._max_tokens = dataset.shards("validation"), run.hparams.max_positions
+        self._corpora = [corpus.name for corpus in dataset.record.splits["validation"].corpora or ()]
         self._evaluate = make_evaluator(model, run.hparams.label_smoothing)
         self._sample = preview(model, run, dataset) if preview else lambda: Sample({}, [])
 
     def __call__(self, step: int, logger: MetricsLogger) -> None:
         """Reports the scores at a checkpoint. Raises `tf.errors.OpError` if memory runs out."""
-        loss, sample = self._loss(), self._sample()
+        losses, sample = self._losses(), self._sample()
+        loss = Loss(*(sum(sums) for sums in zip(*losses.values(), strict=True)))
         perplexity, accuracy = safe_exp(loss.plain / loss.tokens), loss.correct / loss.tokens
         values = {"validation_loss": loss.smoothed / loss.tokens, "validation_perplexity": perplexity}
+        each = {name: safe_exp(one.plain / one.tokens) for name, one in losses.items()} if self._corpora else {}
+        values |= {f"validation_perplexity/{name}": value for name, value in each.items()}
+        listed = f" ({', '.join(f'{name} {value:.2f}' for name, value in each.items())})" if each else ""
         scores = "".join(f", {name.replace('_', ' ')} {score:.1f}" for name, score in sample.scores.items())
         logger.write(
             step,
             values | {"validation_accuracy": accuracy} | sample.scores,
-            f"checkpoint at step {step:,}: validation ppl {perplexity:.2f}, acc {accuracy:.1%}{scores}",
+            f"checkpoint at step {step:,}: validation ppl {perplexity:.2f}{listed}, acc {accuracy:.1%}{scores}",
         )
         logger.show(step, sample.translations)
 
-    def _loss(self) -> Loss:
-        """Returns the sums as Python numbers. Halves the batches when memory runs out, down to single pairs."""
+    def _losses(self) -> dict[str, Loss]:
+        """Returns the sums of each corpus as Python numbers, by its name ("" if there is only one).
+
+        Halves the batches when memory runs out, down to single pairs.
+        """
         batch_tokens = input_pipeline.EVALUATION_TOKENS
         while True:
             try:
-                batches = input_pipeline.evaluation_batches(self._shards, batch_tokens, self._max_tokens)
-                return total(self._evaluate(batch["inputs"], batch["targets"]) for batch in batches)
+                losses: dict[str, list[Loss]] = {}
+                for batch in input_pipeline.evaluation_batches(self._shards, batch_tokens, self._max_tokens):
+                    name = self._corpora[int(batch["corpus"])] if self._corpora else ""
+                    losses.setdefault(name, []).append(self._evaluate(batch["inputs"], batch["targets"]))
+                return {name: total(sums) for name, sums in losses.items()}
             except tf.errors.OpError as error:
                 if not memory.is_out_of_memory(error) or batch_tokens == 1:
                     raise
