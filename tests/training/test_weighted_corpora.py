@@ -158,7 +158,7 @@ def test_estimates_count_repeated_pairs(problem, prepared, tmp_path, on_replicas
 
 
 def test_entropy_is_that_of_the_weighted_text(problem, prepared, trained):
-    """Of the copies almost alone, whose targets are English, or of the others."""
+    """The copies have English targets, so the entropy depends on their weight."""
     dataset = Dataset.open(f"{prepared}/several")
 
     def entropy(weights: tuple[float, ...]) -> float:
