@@ -51,9 +51,10 @@ def generate() -> None:
     how: dict[str, Any] = {"verify": FLAGS.verify, "beam": beam, "vocabulary_from": FLAGS.vocabulary_from}
     dataset = prepare(problem, FLAGS.data_dir, report=launcher.report, **how)
     if FLAGS.fill:
+        from t2t_repro.data.corpus_weights import corpus_weights
         from t2t_repro.data.padding_statistics import table
 
-        print(table(dataset.shards("train"), FLAGS.fill))
+        print(table(dataset.shards("train"), FLAGS.fill, corpus_weights(problem, dataset)))
 
 
 def main() -> int:

@@ -77,6 +77,13 @@ def chosen() -> tuple[Problem, HParams]:
         prepared = os.path.join(FLAGS.data_dir, problem.name)
         if Dataset.exists(prepared):
             Dataset.open(prepared).must_have_vocabulary_of(origin.vocabulary_of)
+    if problem.is_weighted:
+        from t2t_repro.data.corpus_weights import corpus_weights
+        from t2t_repro.data.dataset import Dataset
+
+        directory = os.path.join(FLAGS.data_dir, problem.name)
+        if Dataset.exists(directory):
+            corpus_weights(problem, Dataset.open(directory))
     if Run.exists(FLAGS.output_dir):
         run = Run.open(FLAGS.output_dir)
         run.must_equal(dataclasses.replace(run, problem=problem, hparams=hparams, seed=FLAGS.seed, parent=parent))

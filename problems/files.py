@@ -1,4 +1,4 @@
-"""Your own text files, without any code: `--problem=translate_files --train_source=... --train_target=...`."""
+"""Your own text files, TSV and TMX, without any code: `--problem=translate_files --train_source=... ...`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ if os.path.isfile(os.path.join(_checkout, "setup.py")):
 if TYPE_CHECKING:
     from t2t_repro.api import evaluate, export, load, prepare, train
     from t2t_repro.config import HParams, TrainingOptions
-    from t2t_repro.problem import Generated, Problem, TextFiles, Trees, Wmt
+    from t2t_repro.problem import Generated, Problem, TextFiles, TmxFile, Trees, TsvFile, Wmt
     from t2t_repro.registry import (
         get_hparams,
         get_problem,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "api": "evaluate export load prepare train",
     "config": "HParams TrainingOptions",
-    "problem": "Generated Problem TextFiles Trees Wmt",
+    "problem": "Generated Problem TextFiles TmxFile Trees TsvFile Wmt",
     "registry": "get_hparams get_problem list_hparams list_problems register_hparams register_problem",
     "task": "Decoder",
 }
@@ -53,8 +53,10 @@ __all__ = [
     "HParams",
     "Problem",
     "TextFiles",
+    "TmxFile",
     "TrainingOptions",
     "Trees",
+    "TsvFile",
     "Wmt",
     "__version__",
     "evaluate",

@@ -10,6 +10,7 @@ XML, and their `&` is not escaped.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import itertools
@@ -43,15 +44,22 @@ def open_lines(path: str, keep_mark: bool = False, cut: bool = False) -> Iterato
 
 
 def _read_text(path: str, keep_mark: bool, cut: bool) -> Iterator[str]:
+    with open_bytes(path) as stream:
+        yield from decode_lines(stream, path, keep_mark, cut)
+
+
+@contextlib.contextmanager
+def open_bytes(path: str) -> Iterator[IO[bytes]]:
+    """Opens a file to read bytes, and decompresses `.gz` files. Raises ValueError for a damaged one."""
     with open(path, "rb") as raw:
         if not path.endswith(".gz"):
-            yield from decode_lines(raw, path, keep_mark, cut)
+            yield raw
             return
         if not raw.peek(1):
             raise ValueError(f"{path} is an empty file named .gz, not a gzip stream; download it again")
         with gzip.GzipFile(fileobj=raw) as unzipped:
             try:
-                yield from decode_lines(io.BufferedReader(unzipped, 1 << 16), path, keep_mark, cut)
+                yield io.BufferedReader(unzipped, 1 << 16)
             except EOFError:
                 raise ValueError(f"{path} is a truncated gzip file; download it again") from None
             except (gzip.BadGzipFile, zlib.error) as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +18,7 @@ from t2t_repro.task import TASKS, Task, task_of
 Pair = tuple[str, str]  # (source text, target text)
 
 SPLITS = ("train", "validation", "test")
+WEIGHTS = ("train_weight", "train_temperature")  # fields of a problem that do not change the prepared data
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,29 @@ class TextFiles:
     source: str  # path of the source side
     target: str  # path of the target side
     drop_long_lines: bool = False  # drop and count pairs with a line of more than 1 MiB
+    name: str = ""  # label in dataset.json and in the metrics; "": the name of the source file
+
+
+@dataclass(frozen=True)
+class TsvFile:
+    """A UTF-8 text file with two columns, source and target, separated by one tab. `.gz` files are decompressed."""
+
+    path: str
+    name: str = ""  # label in dataset.json and in the metrics; "": the name of the file
+
+
+@dataclass(frozen=True)
+class TmxFile:
+    """A translation memory in TMX 1.1 to 1.4. `.gz` files are decompressed.
+
+    Formatting codes are left out of the text. Units without one of the languages are dropped and counted. An entity
+    declaration is an error.
+    """
+
+    path: str
+    source_language: str  # "en" matches "en", "EN" and "en-US"; "en-US" matches only that region
+    target_language: str
+    name: str = ""  # label in dataset.json and in the metrics; "": the name of the file
 
 
 @dataclass(frozen=True)
@@ -89,7 +115,8 @@ class Wmt:
     raw_dir: str | None = None  # folder of archives under their original names; missing ones are downloaded
 
 
-Corpus = TextFiles | Trees | Generated | Wmt
+Corpus = TextFiles | TsvFile | TmxFile | Trees | Generated | Wmt
+MAX_WEIGHT = 1_000.0  # times that a pair is trained on per epoch
 VOCABULARIES = ("bpe", "word_piece")
 
 
@@ -98,8 +125,11 @@ class Problem:
     """A sequence problem: its corpora, its vocabulary, and its metric.
 
     A problem without training corpora takes the user's own files, and so does one with `Trees` that have no path
-    (`with_files`). Without validation corpora, some of the training pairs become the validation split. Raises
-    ValueError for an impossible value, and KeyError for an unknown filter.
+    (`with_files`). Without validation corpora, some of the training pairs become the validation split.
+
+    If there are several training corpora, `train_weight` or `train_temperature` says how often each of their pairs is
+    trained on. They do not change the prepared data. Raises ValueError for an impossible value, and KeyError for an
+    unknown filter.
     """
 
     name: str  # lower-case letters, digits and _
@@ -115,6 +145,8 @@ class Problem:
     metric: str = "bleu"  # selects the task: "bleu" for translation, bracket "f1" for parsing
     min_character_count: int = 0  # rarer characters in the vocabulary's sample become bytes; 0: one in 2,000,000
     sample: int = 0  # if above 0, train on this many pairs, evenly spaced over the text
+    train_weight: tuple[float, ...] = ()  # mean times per epoch of a pair of each training corpus; (): once
+    train_temperature: float = 0.0  # T of weights from sizes, p_i ~ n_i^(1/T), at least 1; 0: none
     example: str = ""  # a source text to try, for the page of t2t-serve
     filters: tuple[
         str, ...
@@ -140,6 +172,42 @@ class Problem:
                 raise ValueError(f"metric 'f1' and Trees belong together; got {self.metric!r} with {corpus}")
         languages = self.source_language, self.target_language
         object.__setattr__(self, "filters", resolve(self.filters, languages, self.task.takes_trees))
+        object.__setattr__(self, "train_weight", tuple(map(float, self.train_weight)))  # JSON has a list
+        self._check_weights()
+
+    def _check_weights(self) -> None:
+        weights, temperature = self.train_weight, self.train_temperature
+        if not all(0 < weight <= MAX_WEIGHT for weight in weights):
+            raise ValueError(f"train_weight must be above 0 and at most {MAX_WEIGHT:,.0f}, got {_listed(weights)}")
+        if temperature and not 1 <= temperature < math.inf:
+            raise ValueError(f"train_temperature must be at least 1 and finite, or 0 for none, got {temperature:g}")
+        if weights and temperature:
+            raise ValueError("`train_weight` and `train_temperature` exclude each other; give one of them")
+        if (weights or temperature) and self.task.takes_trees:
+            raise ValueError("trees cannot be weighted; leave out `train_weight` and `train_temperature`")
+        if self.train and weights and len(weights) != len(self.train):
+            raise ValueError(
+                f"train_weight must have one weight per training corpus, {len(self.train)}, got {_listed(weights)}"
+            )
+
+    @property
+    def is_weighted(self) -> bool:
+        """True if pairs of different corpora may be trained on with different frequencies."""
+        return bool(self.train_weight or self.train_temperature)
+
+    def labels(self, split: str) -> tuple[str, ...]:
+        """Returns the labels of the corpora of `split`, all different, if it has several corpora of text; otherwise ().
+
+        The validation split of a problem without validation corpora has those of training.
+        """
+        corpora = self.corpora(split) or (self.train if split == "validation" else ())
+        if len(corpora) < 2 or self.task.takes_trees:
+            return ()
+        labels: list[str] = []
+        for label in map(_label, corpora):
+            same = itertools.chain([label], (f"{label}-{number}" for number in itertools.count(2)))
+            labels.append(next(each for each in same if each not in labels))
+        return tuple(labels)
 
     @property
     def task(self) -> Task:
@@ -161,6 +229,10 @@ class Problem:
         """Returns this problem on the user's own files: `train_source=..., train_target=...`, the same for validation
         and test; for a parsing problem, lists of files `train_trees=[...]` and so on.
 
+        Each argument may be a list: `train_source` and `train_target` of equally many text files, `train_tsv` of
+        `TsvFile`s, `train_tmx` of `TmxFile`s in the languages of the problem. The corpora are in this order, and so are
+        the labels `train_name`.
+
         Raises ValueError for a missing argument, and for one that this problem does not take.
         """
         left = {name: value for name, value in given.items() if value}
@@ -177,12 +249,26 @@ class Problem:
             raise ValueError(f"problem {self.name!r} needs your text: {self._wanted()}")
 
     def _given_text(self, split: str, left: dict[str, Any]) -> tuple[Corpus, ...]:
-        """Returns the files of a split, and removes them from `left`."""
-        source, target = left.pop(f"{split}_source", None), left.pop(f"{split}_target", None)
+        """Returns the corpora of a split from the given files, and removes these from `left`."""
+        kinds = ("source", "target", "tsv", "tmx", "name")
+        source, target, tsv, tmx, names = (_as_list(left.pop(f"{split}_{kind}", None)) for kind in kinds)
         if bool(source) != bool(target):
             given, missing = ("source", "target") if source else ("target", "source")
             raise ValueError(f"`{split}_{given}` is given without `{split}_{missing}`; give both")
-        return (TextFiles(source, target),) if source and target else self.corpora(split)
+        if len(source) != len(target):
+            raise ValueError(
+                f"`{split}_source` and `{split}_target` must be given equally often, got {len(source)} and "
+                f"{len(target)}; file n of one is the translation of file n of the other"
+            )
+        if tmx and not (self.source_language and self.target_language):
+            raise ValueError(f"`{split}_tmx` needs `source_language` and `target_language`, such as 'en' and 'de'")
+        corpora: list[TextFiles | TsvFile | TmxFile] = [*map(TextFiles, source, target), *map(TsvFile, tsv)]
+        corpora += [TmxFile(path, self.source_language, self.target_language) for path in tmx]
+        if names and len(names) != len(corpora):
+            raise ValueError(f"{split}_name must have one name per corpus, {len(corpora)}, got {', '.join(names)}")
+        if names:
+            corpora = [dataclasses.replace(corpus, name=name) for corpus, name in zip(corpora, names, strict=True)]
+        return tuple(corpora) or self.corpora(split)
 
     def _given_trees(self, split: str, left: dict[str, Any]) -> tuple[Corpus, ...]:
         """Returns the trees of a split: the declared ones with the given paths, or files alone."""
@@ -229,9 +315,27 @@ class Problem:
         return getattr(self, split)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns every field except the corpora, ready for JSON."""
-        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name not in SPLITS}
-        return fields | {"filters": list(self.filters)}
+        """Returns every field except the corpora, ready for JSON. Weights are left out if there are none."""
+        omitted = {*SPLITS, *(name for name in WEIGHTS if not getattr(self, name))}
+        names = (field.name for field in dataclasses.fields(self) if field.name not in omitted)
+        return {name: getattr(self, name) for name in names} | {"filters": list(self.filters)}
+
+
+def _as_list(given: str | Sequence[str] | None) -> list[str]:
+    return [given] if isinstance(given, str) else list(given or ())
+
+
+def _listed(weights: Sequence[float]) -> str:
+    return ", ".join(f"{weight:g}" for weight in weights)
+
+
+def _label(corpus: Corpus) -> str:
+    """Returns the name of a corpus: its own, or that of its file."""
+    if isinstance(corpus, Wmt):
+        return corpus.dataset
+    if isinstance(corpus, Generated):
+        return corpus.name
+    return corpus.name or os.path.basename(corpus.source if isinstance(corpus, TextFiles) else corpus.path)
 
 
 def _name(function: Any) -> str:

@@ -47,6 +47,7 @@ ROOT_MODULES = (
     "flops",
     "scale",
     "task",
+    "tmx",
     "token_ids",
 )
 
@@ -63,6 +64,7 @@ MAY_IMPORT = {
     "log": set(),
     "processes": set(),
     "processor": set(),
+    "tmx": {"lines", "problem"},
     "token_ids": set(),
     "registry": {"config", "problem", "scale"},
     "run": {"config", "io", "problem", "registry", "selection"},
@@ -72,7 +74,7 @@ MAY_IMPORT = {
     "problems": {"problem", "registry"},
     "hparams": {"config", "registry"},
     "data": CORE,
-    "preparation": CORE | {"data", "parsing"},
+    "preparation": CORE | {"data", "parsing", "tmx"},
     "model": CORE,
     "charts": {"io", "run"},
     "training": MODEL | {"flops", "charts"},

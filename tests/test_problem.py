@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from t2t_repro.problem import Generated, Problem, TextFiles
+from t2t_repro.problem import Generated, Problem, TextFiles, TmxFile, Trees, TsvFile
 
 FILES = Problem(name="my_files", description="the user's own text")
 MADE = Problem(name="made", description="made up", train=(Generated(lambda: iter([("a", "b")])),))
@@ -73,3 +73,92 @@ def test_to_dict_leaves_the_corpora_out_and_is_json():
     record = json.loads(json.dumps(MADE.to_dict()))
     assert Problem(**record) == replace(MADE, train=())
     assert not {"train", "validation", "test"} & record.keys()
+
+
+# Several corpora.
+
+THREE = (TextFiles("a/x.en", "a/x.de"), TextFiles("b/x.en", "b/x.de"), TsvFile("c/web.tsv.gz", name="web"))
+
+
+def test_with_files_takes_several_corpora_text_files_first():
+    problem = replace(FILES, source_language="en", target_language="de").with_files(
+        train_tmx="m.tmx", train_tsv=["t.tsv"], train_source=["a.en", "b.en"], train_target=["a.de", "b.de"]
+    )
+    assert problem.train == (
+        TextFiles("a.en", "a.de"),
+        TextFiles("b.en", "b.de"),
+        TsvFile("t.tsv"),
+        TmxFile("m.tmx", "en", "de"),
+    )
+    named = FILES.with_files(
+        train_source="a", train_target="b", train_tsv="c", train_name=["news", "web"], validation_tsv=["v", "w"]
+    )
+    assert named.train == (TextFiles("a", "b", name="news"), TsvFile("c", name="web"))
+    assert named.labels("train") == ("news", "web") and named.labels("validation") == ("v", "w")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            {"train_source": ["a", "b"], "train_target": "c"},
+            "`train_source` and `train_target` must be given equally often, got 2 and 1; file n of one is the .*",
+        ),
+        ({"train_tmx": "m.tmx"}, "`train_tmx` needs `source_language` and `target_language`, such as 'en' and 'de'"),
+        ({"train_tsv": "a", "train_name": ["x", "y"]}, "train_name must have one name per corpus, 1, got x, y"),
+        ({"train_tsv": "a", "validation_name": ["x"]}, "validation_name must have one name per corpus, 0, got x"),
+    ],
+)
+def test_with_files_refuses_unequal_numbers(files, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        FILES.with_files(**files)
+
+
+def test_labels_are_file_names_all_different():
+    problem = replace(FILES, train=THREE)
+    assert problem.labels("train") == problem.labels("validation") == ("x.en", "x.en-2", "web")
+    assert problem.labels("test") == () == replace(FILES, train=THREE[:1]).labels("train")
+    first, second = replace(MADE, train=MADE.train * 2).labels("train")
+    assert second == f"{first}-2"
+    trees = Problem(name="p", description="", train=(Trees("a"), Trees("b")), metric="f1")
+    assert trees.labels("train") == ()  # the shards of trees stay as they were
+
+
+def test_beside_finds_the_files_of_every_corpus(tmp_path):
+    (tmp_path / "m.tmx").touch()
+    corpora = (TmxFile("m.tmx", "en", "de"), TsvFile("m.tmx"))
+    found = replace(FILES, train=corpora).beside(str(tmp_path)).train
+    assert [corpus.path for corpus in found] == [str(tmp_path / "m.tmx")] * 2  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"train_weight": (1, 0)}, "train_weight must be above 0 and at most 1,000, got 1, 0"),
+        ({"train_weight": (1, -2)}, "train_weight must be above 0 .*"),
+        ({"train_weight": (1, float("nan"))}, "train_weight must be above 0 .*"),
+        ({"train_weight": (1, 1e9)}, "train_weight must be above 0 .*"),
+        ({"train_weight": (1, 2)}, "train_weight must have one weight per training corpus, 3, got 1, 2"),
+        ({"train_temperature": 0.5}, "train_temperature must be at least 1 and finite, or 0 for none, got 0.5"),
+        ({"train_temperature": float("inf")}, "train_temperature must be .*"),
+        ({"train_temperature": float("nan")}, "train_temperature must be .*"),
+        (
+            {"train_weight": (1, 2, 3), "train_temperature": 5},
+            "`train_weight` and `train_temperature` exclude each other; give one of them",
+        ),
+        (
+            {"train": (Trees("a"),), "metric": "f1", "train_temperature": 5},
+            "trees cannot be weighted; leave out `train_weight` and `train_temperature`",
+        ),
+    ],
+)
+def test_impossible_weights(fields, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        replace(FILES, **{"train": THREE} | fields)
+
+
+def test_weights_are_recorded_only_if_there_are_any():
+    weighted = replace(FILES, train=THREE, train_weight=(1, 2.5, 3))
+    record = json.loads(json.dumps(weighted.to_dict()))
+    assert record["train_weight"] == [1, 2.5, 3] and Problem(**record) == replace(weighted, train=())
+    assert not {"train_weight", "train_temperature"} & replace(FILES, train=THREE).to_dict().keys()

@@ -14,25 +14,33 @@ from t2t_repro.cli import launcher
 from t2t_repro.config import PRECISIONS, HParams, TrainingOptions
 from t2t_repro.filters import FILTERS
 from t2t_repro.io import read_json
-from t2t_repro.problem import SPLITS, Problem, TextFiles, Trees
+from t2t_repro.problem import SPLITS, WEIGHTS, Problem, TextFiles, TmxFile, Trees, TsvFile
 from t2t_repro.registry import PROBLEMS, get_hparams, import_user_directory
 from t2t_repro.run import Run
 
-_TEXT = tuple(f"{split}_{side}" for split in SPLITS for side in ("source", "target"))
-_TREES = tuple(f"{split}_trees" for split in SPLITS)
-_FILES = (*_TEXT, *_TREES)
+_KINDS = {  # of the user's own files
+    "source": "your own {} text, source side (may be .gz; may be repeated)",
+    "target": "your own {} text, target side; the n-th belongs to the n-th source",
+    "tsv": "your own {} text: source, tab, target on each line (may be .gz; may be repeated)",
+    "tmx": "your own {} text as a TMX translation memory (may be .gz; may be repeated)",
+    "trees": "parsing: your own {} trees (may be .gz; may be repeated)",
+}
+_FILES = tuple(f"{split}_{kind}" for split in SPLITS for kind in _KINDS)
+_NAMES = ("train_name", "validation_name")
 _ADJECTIVE = {"train": "training"}
+_LANGUAGES = ("source_language", "target_language")
+SIZES = ("vocab_size", "sample")  # fields of a problem that a flag replaces
 DATA_FLAGS = (
     "problem",
     "t2t_usr_dir",
-    "vocab_size",
     "data_dir",
-    "sample",
     "raw_dir",
     "filter",
+    *SIZES,
+    *_LANGUAGES,
     *_FILES,
+    *_NAMES,
 )  # of t2t-datagen
-SIZES = ("vocab_size", "sample")  # fields of a problem that a flag replaces
 _PREPARED = "dataset.json"  # t2t_repro.preparation.pipeline writes it last
 
 
@@ -53,18 +61,21 @@ def problem_flags(values: flags.FlagValues, files: bool = True) -> None:
         flags.DEFINE_multi_string("filter", [], meaning, flag_values=values)
         meaning = "directory with the problem's downloaded archives or its treebank"
         flags.DEFINE_string("raw_dir", None, meaning, flag_values=values)
-        for name in _TEXT:
-            split, _, side = name.partition("_")
-            flags.DEFINE_string(
-                name,
-                None,
-                f"FILE: your own {_ADJECTIVE.get(split, split)} text, {side} side (may be .gz)",
-                flag_values=values,
-            )
-        for name in _TREES:
-            split = name.partition("_")[0]
-            meaning = f"FILE: parsing: your own {_ADJECTIVE.get(split, split)} trees (may be .gz; may be repeated)"
+        for name in _FILES:
+            split, _, kind = name.partition("_")
+            meaning = f"FILE: {_KINDS[kind].format(_ADJECTIVE.get(split, split))}"
             flags.DEFINE_multi_string(name, [], meaning, flag_values=values)
+        for name in _NAMES:
+            split = name.partition("_")[0]
+            meaning = f"NAME: label of a {_ADJECTIVE.get(split, split)} corpus (repeated: text files, then TSV, TMX)"
+            flags.DEFINE_multi_string(name, [], meaning, flag_values=values)
+        for name in _LANGUAGES:
+            meaning = f"{name.partition('_')[0]} language of your own files, such as en; TMX needs it"
+            flags.DEFINE_string(name, None, meaning, flag_values=values)
+        meaning = "mean times per epoch of each pair of a training corpus (repeated: text files, then TSV, TMX)"
+        flags.DEFINE_multi_float("train_weight", [], f"W: {meaning}", flag_values=values)
+        meaning = "T: weights from the sizes of the training corpora, p_i ~ n_i^(1/T); 1: as they are"
+        flags.DEFINE_float("train_temperature", None, meaning, lower_bound=1, flag_values=values)
 
 
 def hparams_flags(values: flags.FlagValues) -> None:
@@ -184,14 +195,15 @@ def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem
     from the prepared data's.
     """
     problem = PROBLEMS[values.problem]
-    if values["filter"].value:
-        problem = dataclasses.replace(problem, filters=tuple(values["filter"].value))
-    files = {name: values[name].value for name in _FILES}
+    files = {name: values[name].value for name in (*_FILES, *_NAMES)}
     given = [f"--{name}" for name, path in files.items() if path]
     if given and not problem.takes_files:
         yours = f"see {problem.task.own_files}"
         raise ValueError(f"problem {problem.name!r} has its own text and takes no {given[0]}; {yours}")
     directory = os.path.join(values.data_dir, problem.name)
+    problem = dataclasses.replace(problem, **_languages(problem, values, directory))
+    if values["filter"].value:  # some depend on the languages
+        problem = dataclasses.replace(problem, filters=tuple(values["filter"].value))
     prepared = os.path.exists(os.path.join(directory, _PREPARED))
     if values.raw_dir is not None:
         if not prepared and not os.path.isdir(values.raw_dir):
@@ -201,6 +213,8 @@ def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem
         problem = problem.with_raw_dir(values.raw_dir)
     if given or problem.takes_files and not prepared and needs_text:
         problem = problem.with_files(**files)
+    weights: dict[str, Any] = {name: values[name].value for name in WEIGHTS if values[name].value}
+    problem = dataclasses.replace(problem, **weights)
     for name, path in _files_of(problem):
         if files[name]:
             _must_open(f"{name} {path!r}", path, "give a UTF-8 text file")
@@ -229,8 +243,26 @@ def _files_of(problem: Problem) -> Iterator[tuple[str, str]]:
             if isinstance(corpus, TextFiles):
                 yield f"{split}_source", corpus.source
                 yield f"{split}_target", corpus.target
+            elif isinstance(corpus, TsvFile):
+                yield f"{split}_tsv", corpus.path
+            elif isinstance(corpus, TmxFile):
+                yield f"{split}_tmx", corpus.path
             elif isinstance(corpus, Trees) and corpus.path and not corpus.sections:
                 yield f"{split}_trees", corpus.path
+
+
+def _languages(problem: Problem, values: flags.FlagValues, directory: str) -> dict[str, Any]:
+    """Returns the languages from the flags, else from the data prepared in `directory`, of a problem that has none."""
+    given = {name: values[name].value for name in _LANGUAGES if values[name].value}
+    for name, language in given.items():
+        if getattr(problem, name) not in ("", language):
+            raise ValueError(
+                f"problem {problem.name!r} has its own languages and takes no --{name}; see {problem.task.own_files}"
+            )
+    own = {name: language for name in _LANGUAGES if (language := getattr(problem, name))}
+    recorded = _recorded(directory, "problem")
+    prepared = {name: recorded[name] for name in _LANGUAGES if isinstance(recorded.get(name), str)}
+    return prepared | own | given
 
 
 def _sizes(problem: Problem, values: flags.FlagValues, directory: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from t2t_repro.cli.common_flags import DATA_FLAGS
 from t2t_repro.cli.launcher import WIDTH
 from t2t_repro.cli.messages import in_flags
 from t2t_repro.config import HParams
-from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles, Trees, Wmt
+from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles, TmxFile, Trees, TsvFile, Wmt
 from t2t_repro.registry import HPARAMS, RECORDS
 
 _WHY_PRINTED_DIFFERS = (
@@ -91,6 +91,10 @@ def _corpora(problem: Problem, split: str) -> str:
 def _corpus(corpus: Corpus) -> str:
     if isinstance(corpus, TextFiles):
         return f"{corpus.source} and {corpus.target}"
+    if isinstance(corpus, TsvFile):
+        return corpus.path
+    if isinstance(corpus, TmxFile):
+        return f"{corpus.path}, {corpus.source_language} and {corpus.target_language}"
     if isinstance(corpus, Wmt):
         return f"{corpus.dataset}, split {corpus.split}, through tensorflow-datasets"
     if isinstance(corpus, Trees):
@@ -99,8 +103,8 @@ def _corpus(corpus: Corpus) -> str:
 
 
 def _show(value: Any) -> str:
-    """Returns a value as --override takes it; "-" for an empty string."""
-    return str(value) if value != "" else "-"
+    """Returns a value as --override takes it; "-" for an empty string or list."""
+    return str(value) if value not in ("", ()) else "-"
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:

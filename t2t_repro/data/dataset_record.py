@@ -39,6 +39,15 @@ class OverlapRecord(JsonRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CorpusShare(JsonRecord):
+    """The part of a split that comes from one corpus, after pairs were dropped. Its pairs carry its number."""
+
+    name: str  # a label of the problem: `Problem.labels`
+    pairs: int
+    tokens: dict[str, int]  # by side: "inputs" and "targets"
+
+
+@dataclass(frozen=True, kw_only=True)
 class SplitRecord(JsonRecord):
     """One split: numbers of pairs and tokens, lengths in tokens with EOS, and files."""
 
@@ -55,6 +64,7 @@ class SplitRecord(JsonRecord):
     trees: FileRecord | None = None  # gold trees of a parsing problem
     filtered: dict[str, tuple[PairExample, ...]] | None = None  # by filter: the first pairs that it dropped
     overlap: dict[str, OverlapRecord] | None = None  # of the training text, by the other split
+    corpora: tuple[CorpusShare, ...] | None = None  # by number; None if there is only one, or none was labeled
 
     @property
     def files(self) -> list[FileRecord]:
@@ -89,6 +99,7 @@ class CorpusRecord(JsonRecord):
     lines_known: int | None = None
     lines: int
     not_trees: int | None = None  # trees dropped from a parser's output
+    without_language: int | None = None  # units dropped from a TMX file
 
     @property
     def missing(self) -> str:
@@ -146,4 +157,4 @@ def source_names(sources: Iterable[Source]) -> str:
 
 def source_sides(source: Source) -> list[Source]:
     """Returns the descriptions of the files of a source, or its own if it has no files."""
-    return [source[side] for side in ("source", "target", "trees") if side in source] or [source]
+    return [source[side] for side in ("source", "target", "trees", "tsv", "tmx") if side in source] or [source]

@@ -1,5 +1,7 @@
 """Shards to batches, with tf.data. The training order is a pure function of (seed, epoch).
 
+If the training corpora have weights, so is the number of times that each pair occurs: see `data.corpus_weights`.
+
 So a position in the data is three integers: an epoch, a window, and a number of steps in the window. A run that
 continues from a position sees the same data as an uninterrupted run, without planning the windows before it.
 """
@@ -14,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from t2t_repro.data import batching
+from t2t_repro.data import batching, corpus_weights
 
 WINDOW = 200_000  # pairs sorted by length at one time
 INTERLEAVED = 4  # shards read at a time, interleaved by record; a thread per shard is four times as slow
@@ -35,12 +37,14 @@ def training_batches(
     window: int = 0,
     skip: int = 0,
     epochs: int | None = 1,
+    weights: Sequence[float] = (),
 ) -> tf.data.Dataset:
     """Returns the elements of the steps from number `skip` of `window` of `epoch` on, for `epochs` (None: without end).
 
     The elements of the first step come first, one for each of `replicas` devices, then those of the second step, and so
     on. If the devices are on several machines, `local` are the devices of this one (None: all), and only their elements
-    are returned. `batching.microbatches` computes A from `microbatch_tokens`.
+    are returned. `batching.microbatches` computes A from `microbatch_tokens`. `weights` are those of
+    `corpus_weights`.
 
     An element is the share of one device in a step. "inputs" [A, B, M] and "targets" [A, B, L], int32, hold its A
     micro-batches. "sizes" [A, 3] has the true (B, M, L) of each; everything beyond is zero. The last micro-batches may
@@ -51,7 +55,8 @@ def training_batches(
 
     def one(number: tf.Tensor) -> tf.data.Dataset:
         first, done = (tf.where(number == epoch, tf.constant(n, tf.int64), 0) for n in (window, skip * len(local)))
-        return _planned_epoch(shards, batch_tokens, seed, number, first, replicas, local, microbatch_tokens).skip(done)
+        layout = replicas, local, microbatch_tokens
+        return _planned_epoch(shards, batch_tokens, seed, number, first, layout, weights).skip(done)
 
     dataset = tf.data.Dataset.range(epoch, last).flat_map(one)  # one graph: no pause between epochs
     dataset = dataset.map(_assemble, num_parallel_calls=ASSEMBLERS, deterministic=True)
@@ -66,9 +71,8 @@ def _planned_epoch(
     seed: int,
     epoch: tf.Tensor,
     first: tf.Tensor,
-    replicas: int,
-    local: range,
-    microbatch_tokens: int,
+    layout: tuple[int, range, int],
+    weights: Sequence[float],
 ) -> tf.data.Dataset:
     """Returns the inputs of `_assemble` for the elements of an epoch, from window `first` on.
 
@@ -80,17 +84,20 @@ def _planned_epoch(
 
     def window_batches(number: tf.Tensor, records: tf.Tensor) -> tf.data.Dataset:
         pairs = _parse(records)
-        lengths = _lengths(pairs)
+        text = [_lengths(pairs), _corpora(records) if weights else tf.zeros([0], tf.int64)]
 
-        def planned(number: np.ndarray, epoch: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def planned(
+            number: np.ndarray, epoch: np.ndarray, lengths: np.ndarray, corpora: np.ndarray
+        ) -> tuple[np.ndarray, np.ndarray]:
             seeds = (seed, int(epoch), int(number))
-            return _plan_window(lengths, batch_tokens, replicas, local, microbatch_tokens, seeds)
+            return _plan_window(lengths, corpora, weights, batch_tokens, layout, seeds)
 
-        rows, spans = tf.numpy_function(planned, [number, epoch, lengths], (tf.int64, tf.int64), stateful=False)
+        rows, spans = tf.numpy_function(planned, [number, epoch, *text], (tf.int64, tf.int64), stateful=False)
         rows, spans = tf.ensure_shape(rows, (None,)), tf.ensure_shape(spans, (None, None, 2))
         dense = {side: (ids.flat_values, ids.row_splits) for side, ids in pairs.items()}
         elements = tf.data.Dataset.from_tensor_slices(spans).enumerate()
-        return elements.map(lambda at, span: (tf.stack([epoch, number, at // len(local) + 1]), dense, rows, span))
+        local = len(layout[1])
+        return elements.map(lambda at, span: (tf.stack([epoch, number, at // local + 1]), dense, rows, span))
 
     order = tf.ensure_shape(tf.numpy_function(shuffled, [epoch], tf.int64, stateful=False), (None,))
     records = _records(tf.gather(list(shards), order), INTERLEAVED).skip(first * WINDOW)
@@ -112,34 +119,40 @@ def damage_named(directory: str) -> Iterator[None]:
 def evaluation_batches(
     shards: Sequence[str], batch_tokens: int = EVALUATION_TOKENS, max_tokens: int | None = None
 ) -> tf.data.Dataset:
-    """Returns batches of every pair once: "inputs" [B, M] and "targets" [B, L], int32.
+    """Returns batches of every pair once: "inputs" [B, M] and "targets" [B, L], int32, and "corpus" [], int64.
 
-    A batch has similar lengths and at most `batch_tokens` positions per side; a longer pair is a batch of its own. A
-    side of more than `max_tokens` is cut: `longer_pairs` counts those pairs.
+    A batch is of one corpus, with similar lengths and at most `batch_tokens` positions per side; a longer pair is a
+    batch of its own. A side of more than `max_tokens` is cut: `longer_pairs` counts those pairs.
     """
-    pairs = {side: ids[:, :max_tokens] for side, ids in _all_pairs(shards).items()}
+    records = _all_records(shards)
+    pairs, corpora = {side: ids[:, :max_tokens] for side, ids in _parse(records).items()}, _corpora(records).numpy()
     lengths = _lengths(pairs).numpy()
     longer = lengths.max(axis=1) > batch_tokens
-    (short,), (alone,) = np.nonzero(~longer), np.nonzero(longer)
-    cut = batching.plan(lengths[short], batch_tokens, np.random.default_rng(0))
-    order = np.concatenate([short[cut.order], alone])
-    starts = np.concatenate([cut.starts, len(short) + 1 + np.arange(len(alone))])
+    orders, starts = [], [np.zeros(1, np.int64)]
+    for corpus in np.unique(corpora):
+        (short,), (alone,) = np.nonzero(~longer & (corpora == corpus)), np.nonzero(longer & (corpora == corpus))
+        cut = batching.plan(lengths[short], batch_tokens, np.random.default_rng(0))
+        ends = np.concatenate([cut.starts[1:], len(short) + 1 + np.arange(len(alone))])
+        orders += [short[cut.order], alone]
+        starts.append(starts[-1][-1] + ends)
+    order, bounds = np.concatenate(orders), np.concatenate(starts)
 
     def batch(span: tf.Tensor) -> dict[str, tf.Tensor]:
         rows = tf.gather(order, tf.range(span[0], span[1]))
-        return {side: tf.gather(pairs[side], rows).to_tensor() for side in pairs}
+        sides = {side: tf.gather(pairs[side], rows).to_tensor() for side in pairs}
+        return sides | {"corpus": tf.gather(corpora, rows[0])}
 
-    return tf.data.Dataset.from_tensor_slices(np.stack([starts[:-1], starts[1:]], axis=1)).map(batch)
+    return tf.data.Dataset.from_tensor_slices(np.stack([bounds[:-1], bounds[1:]], axis=1)).map(batch)
 
 
 def longer_pairs(shards: Sequence[str], max_tokens: int) -> int:
     """Returns how many pairs have more than `max_tokens` on a side."""
-    return int((_lengths(_all_pairs(shards)).numpy().max(axis=1) > max_tokens).sum())
+    return int((_lengths(_parse(_all_records(shards))).numpy().max(axis=1) > max_tokens).sum())
 
 
-def _all_pairs(shards: Sequence[str]) -> dict[str, tf.RaggedTensor]:
+def _all_records(shards: Sequence[str]) -> tf.Tensor:
     with damage_named(os.path.dirname(shards[0])):
-        return _parse(next(iter(_records(list(shards), 1).batch(2**31 - 1))))
+        return next(iter(_records(list(shards), 1).batch(2**31 - 1)))
 
 
 class Window(NamedTuple):
@@ -147,7 +160,7 @@ class Window(NamedTuple):
 
     pairs: dict[str, tf.RaggedTensor]  # "inputs" and "targets": int32 ids [N, (length)]
     lengths: np.ndarray  # [N, 2]: of source and target
-    rows: np.ndarray  # [N]: the order of the pairs
+    rows: np.ndarray  # [R]: the order of the pairs, each once if the corpora have no weights
     spans: np.ndarray  # [steps * replicas, A, 2]: the span of each micro-batch in that order
 
     def parts(self) -> tuple[np.ndarray, np.ndarray]:
@@ -185,14 +198,15 @@ def windows(
     replicas: int = 1,
     microbatch_tokens: int = 0,
     first: int = 0,
+    weights: Sequence[float] = (),
 ) -> Iterator[Window]:
     """Yields the windows of an epoch from number `first` on, in the order of training."""
     order = [shards[i] for i in _shard_order(len(shards), seed, epoch)]
+    layout = replicas, range(replicas), microbatch_tokens
     for number, records in enumerate(_records(order, INTERLEAVED).skip(first * WINDOW).batch(WINDOW), start=first):
         pairs = _parse(records)
-        lengths = _lengths(pairs).numpy()
-        seeds = (seed, epoch, number)
-        plan = _plan_window(lengths, batch_tokens, replicas, range(replicas), microbatch_tokens, seeds)
+        lengths, corpora = _lengths(pairs).numpy(), _corpora(records).numpy() if weights else np.zeros(0, np.int64)
+        plan = _plan_window(lengths, corpora, weights, batch_tokens, layout, (seed, epoch, number))
         yield Window(pairs, lengths, *plan)
 
 
@@ -206,16 +220,23 @@ class LocatedPair(NamedTuple):
 
 
 def pairs_of_step(
-    shards: Sequence[str], batch_tokens: int, seed: int, epoch: int, window: int, number: int
+    shards: Sequence[str],
+    batch_tokens: int,
+    seed: int,
+    epoch: int,
+    window: int,
+    number: int,
+    weights: Sequence[float] = (),
 ) -> list[LocatedPair]:
     """Returns the pairs of step `number`, from 0, of a window of an epoch, or of a later window if it has fewer steps.
 
     Raises ValueError if the epoch has no such step.
     """
-    for index, found in enumerate(windows(shards, batch_tokens, seed, epoch, first=window), start=window):
+    planned = windows(shards, batch_tokens, seed, epoch, first=window, weights=weights)
+    for index, found in enumerate(planned, start=window):
         if number < len(found.spans):
             rows = np.concatenate([found.rows[start:end] for start, end in found.spans[number]])
-            places = _places(shards, seed, epoch).skip(index * WINDOW).take(len(found.rows))
+            places = _places(shards, seed, epoch).skip(index * WINDOW).take(len(found.lengths))
             where = np.array(list(places.as_numpy_iterator()))[rows]
             ids = [tf.gather(found.pairs[side], rows).to_list() for side in ("inputs", "targets")]
             return [LocatedPair(shards[shard], int(n), *both) for (shard, n), *both in zip(where, *ids, strict=True)]
@@ -253,22 +274,34 @@ def _lengths(pairs: dict[str, tf.RaggedTensor]) -> tf.Tensor:
     return tf.stack([pairs[side].row_lengths() for side in ("inputs", "targets")], axis=1)
 
 
+def _corpora(records: tf.Tensor) -> tf.Tensor:
+    """Parses the number of the corpus of each of serialized tf.train.Examples [N]: [N], int64. 0 stands for none."""
+    feature = {"corpus": tf.io.FixedLenFeature([], tf.int64, default_value=0)}
+    return tf.io.parse_example(records, feature)["corpus"]
+
+
 def _plan_window(
     lengths: np.ndarray,
+    corpora: np.ndarray,
+    weights: Sequence[float],
     batch_tokens: int,
-    replicas: int,
-    local: range,
-    microbatch_tokens: int,
+    layout: tuple[int, range, int],
     seeds: tuple[int, int, int],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the order of a window's pairs, and the spans into it of each local device's micro-batches:
-    [steps * devices, A, 2]."""
+    [steps * devices, A, 2].
+
+    With `weights`, a pair occurs in the order as often as `corpus_weights.draw` says. `layout` is the number of
+    devices, the local ones, and the tokens of a micro-batch.
+    """
+    replicas, local, microbatch_tokens = layout
     rng, parts = np.random.default_rng(seeds), batching.num_parts(batch_tokens)
     count = batching.microbatches(batch_tokens, replicas, microbatch_tokens)
-    cut = batching.plan(lengths, batch_tokens // parts, rng)
+    drawn = corpus_weights.draw(corpora, weights, seeds) if weights else np.arange(len(lengths))
+    cut = batching.plan(lengths[drawn], batch_tokens // parts, rng)
     steps = batching.group_into_steps(cut.starts, parts, rng)
     shares = [batching.assign_to_replicas(spans, parts, replicas, count)[local.start : local.stop] for spans in steps]
-    return cut.order.astype(np.int64), np.concatenate(shares)
+    return drawn[cut.order].astype(np.int64), np.concatenate([np.zeros((0, count, 2), np.int64), *shares])
 
 
 def _assemble(

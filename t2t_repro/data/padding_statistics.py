@@ -12,12 +12,15 @@ from t2t_repro.data import batching
 BOUNDS = (8, 16, 32, 64, 128, 256)  # maximum width per row of the table; the last row has none
 
 
-def table(shards: Sequence[str], batch_tokens: int) -> str:
-    """Returns the padding efficiency of one epoch in batches of `batch_tokens` per side: a row per range of widths."""
+def table(shards: Sequence[str], batch_tokens: int, weights: Sequence[float] = ()) -> str:
+    """Returns the padding efficiency of one epoch in batches of `batch_tokens` per side: a row per range of widths.
+
+    `weights` are those of `corpus_weights`.
+    """
     from t2t_repro.data.input_pipeline import damage_named, windows
 
     with damage_named(os.path.dirname(shards[0])):
-        planned = windows(shards, batch_tokens, seed=1, epoch=0)
+        planned = windows(shards, batch_tokens, seed=1, epoch=0, weights=weights)
         counts = np.sum([counts_by_width(*window.parts()) for window in planned], axis=0)
     return format_table(counts, batch_tokens)
 

@@ -1,4 +1,4 @@
-"""Shards: TFRecord files of `tf.train.Example {inputs, targets}`."""
+"""Shards: TFRecord files of `tf.train.Example {inputs, targets}`, with `corpus` if the split has several corpora."""
 
 from __future__ import annotations
 
@@ -37,14 +37,16 @@ def shard_names(split: str, number: int) -> list[str]:
     return [f"{split}-{index:05d}-of-{number:05d}.tfrecord" for index in range(number)]
 
 
-def example(inputs: list[int], targets: list[int]) -> bytes:
-    """Returns a serialized `tf.train.Example` with the int64 features `inputs` and `targets`."""
+def example(inputs: list[int], targets: list[int], corpus: int | None = None) -> bytes:
+    """Returns a serialized `tf.train.Example` with the int64 features `inputs`, `targets` and, if given, `corpus`."""
     # TensorFlow's message format without TensorFlow: worker processes stay small and start quickly
     from tensorflow_datasets.proto.tf_example_generated_pb2 import Example
 
     message = Example()
     message.features.feature["inputs"].int64_list.value.extend(inputs)
     message.features.feature["targets"].int64_list.value.extend(targets)
+    if corpus is not None:
+        message.features.feature["corpus"].int64_list.value.append(corpus)
     return message.SerializeToString(deterministic=True)
 
 

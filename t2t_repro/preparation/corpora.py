@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import importlib.metadata
 import itertools
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,9 +18,10 @@ from t2t_repro.lines import is_overlong, must_be_file, read_lines, side_by_side
 from t2t_repro.parsing.linearized_trees import Linearized
 from t2t_repro.preparation.filtering.decisions import KEPT, kept
 from t2t_repro.preparation.validation_split import source_hash
-from t2t_repro.problem import Corpus, Generated, Pair, TextFiles, Trees, Wmt
+from t2t_repro.problem import Corpus, Generated, Pair, TextFiles, TmxFile, Trees, TsvFile, Wmt
+from t2t_repro.tmx import read_units
 
-Readable = TextFiles | Generated | Linearized
+Readable = TextFiles | TsvFile | TmxFile | Generated | Linearized
 Item = TypeVar("Item")
 
 
@@ -33,29 +36,42 @@ class CorpusFiles:
     files: Readable
     known_pairs: int = 0
     trees: str = ""  # what linearized trees were read from
+    corpus: int = 0  # the number of its corpus in the problem: a WMT data set has several files
 
     @property
     def titles(self) -> tuple[str, str]:
         """The places of source and target in reports, to which the number of a pair is added: `train.en, line`.
 
-        Files of an archive are named without their folder.
+        Files of an archive are named without their folder. Units of a TMX file are counted without those that lack a
+        language.
         """
         if isinstance(self.files, TextFiles):
             paths = self.files.source, self.files.target
             source, target = map(os.path.basename, paths) if self.name else paths
             return f"{source}, line", f"{target}, line"
-        title = f"{self.trees}, tree" if isinstance(self.files, Linearized) else f"{self.files.name}, pair"
+        if isinstance(self.files, TsvFile):
+            title = f"{self.files.path}, line"
+        elif isinstance(self.files, TmxFile):
+            title = f"{self.files.path}, pair"
+        elif isinstance(self.files, Linearized):
+            title = f"{self.trees}, tree"
+        else:
+            title = f"{self.files.name}, pair"
         return title, title
 
 
 @dataclass(frozen=True)
 class SplitText:
-    """The text of a split: its corpora, the number of pairs in each, and the number of pairs taken, evenly spaced."""
+    """The text of a split: its corpora, the number of pairs in each, and the number of pairs taken, evenly spaced.
+
+    `ends` are the ends of the problem's labeled corpora among the taken pairs; () if it has no labels.
+    """
 
     corpora: tuple[Readable, ...]
     numbers: tuple[int, ...]
     taken: int
     titles: tuple[tuple[str, str], ...] = ()  # of the corpora: `CorpusFiles.titles`
+    ends: tuple[int, ...] = ()
 
     def place(self, number: int, target: bool = False) -> str:
         """Returns the place of a side of taken pair `number`, from 0: `train.en, line 17`."""
@@ -105,16 +121,26 @@ class TrainingSentences:
                 yield from itertools.filterfalse(is_overlong, sides)
 
 
-def read_pairs(corpus: Readable, first: int = 0) -> Iterator[Pair]:
+def corpus_of(number: int, ends: Sequence[int]) -> int | None:
+    """Returns the number of the corpus that taken pair `number` belongs to; None without `ends` (see `SplitText`)."""
+    return bisect.bisect_right(ends, number) if ends else None
+
+
+def read_pairs(corpus: Readable, first: int = 0, dropped: Counter[str] | None = None) -> Iterator[Pair]:
     """Yields the pairs of `corpus` from number `first` on.
 
-    Raises FileNotFoundError and ValueError, naming the file and line, for text that cannot be read. Files of unequal
-    length raise at their end.
+    Counts the units of a `TmxFile` that lack a language in `dropped`, under "without_language". Raises
+    FileNotFoundError and ValueError, naming the file and line, for text that cannot be read. Files of unequal length
+    raise at their end.
     """
     if isinstance(corpus, Linearized):
         return corpus.pairs(first)
     if isinstance(corpus, Generated):
         pairs, nothing = _read_generated(corpus), f"{corpus.name} gave no pairs"
+    elif isinstance(corpus, TsvFile):
+        pairs, nothing = _read_tsv(corpus.path), f"{corpus.path} is empty; expected two columns separated by a tab"
+    elif isinstance(corpus, TmxFile):
+        return itertools.islice(_read_tmx(corpus, dropped), first, None)
     else:
         files = f"{corpus.source} and {corpus.target}"
         pairs, nothing = _read_files(corpus), f"{files} are empty; expected one sentence per line"
@@ -137,9 +163,10 @@ def place_evenly(which: int, number: int, taken: int) -> int:
 def describe(corpus: Corpus, hashed: bool = True) -> Source:
     """Describes a corpus, ready for JSON. `hashed` adds SHA-256 or versions.
 
-    Files: absolute path, bytes and SHA-256 of both. A WMT data set: its name, split and languages, and the SHA-256 of
-    its archives. A generator: its qualified name and arguments, and the versions of the packages that make its text.
-    Trees: see `treebank.describe`. Raises FileNotFoundError or ValueError for a bad file.
+    Files: absolute path, bytes and SHA-256 of each, the languages of TMX, and the name if one is given. A WMT data set:
+    its name, split and languages, and the SHA-256 of its archives. A generator: its qualified name and arguments, and
+    the versions of the packages that make its text. Trees: see `treebank.describe`. Raises FileNotFoundError or
+    ValueError for a bad file.
     """
     if isinstance(corpus, Trees):
         from t2t_repro.parsing import treebank
@@ -147,9 +174,16 @@ def describe(corpus: Corpus, hashed: bool = True) -> Source:
         for path in treebank.paths(corpus):
             must_be_file(path)
         return treebank.describe(corpus, hashed)
-    if isinstance(corpus, TextFiles):
-        return {side: _describe_file(getattr(corpus, side), hashed) for side in ("source", "target")}
     described: Source
+    if isinstance(corpus, TextFiles | TsvFile | TmxFile):
+        if isinstance(corpus, TextFiles):
+            described = {side: _describe_file(getattr(corpus, side), hashed) for side in ("source", "target")}
+        elif isinstance(corpus, TsvFile):
+            described = {"tsv": _describe_file(corpus.path, hashed)}
+        else:
+            languages = f"{corpus.source_language}-{corpus.target_language}"
+            described = {"tmx": _describe_file(corpus.path, hashed) | {"languages": languages}}
+        return described | ({"name": corpus.name} if corpus.name else {})
     if isinstance(corpus, Wmt):
         from t2t_repro.preparation.downloads import archive_sums
 
@@ -167,6 +201,23 @@ def _read_files(corpus: TextFiles) -> Iterator[Pair]:
 
     source, target = (read_lines(path, cut=corpus.drop_long_lines) for path in (corpus.source, corpus.target))
     return side_by_side(source, target, unequal)
+
+
+def _read_tsv(path: str) -> Iterator[Pair]:
+    for number, line in enumerate(read_lines(path), start=1):
+        source, *others = line.split("\t")
+        if len(others) != 1:
+            columns = f"{1 + len(others)} column{'s' * bool(others)}"
+            raise ValueError(f"{path}, line {number:,}: expected source and target separated by one tab, got {columns}")
+        yield source, others[0]
+
+
+def _read_tmx(corpus: TmxFile, dropped: Counter[str] | None) -> Iterator[Pair]:
+    for unit in read_units(corpus.path, corpus.source_language, corpus.target_language):
+        if unit is not None:
+            yield unit
+        elif dropped is not None:
+            dropped["without_language"] += 1
 
 
 def _read_generated(corpus: Generated) -> Iterator[Pair]:

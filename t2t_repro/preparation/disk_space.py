@@ -15,7 +15,7 @@ from typing import NamedTuple
 from t2t_repro.io import bytes_in, nearest_folder
 from t2t_repro.parsing import treebank
 from t2t_repro.preparation.downloads import GZIP_RATIO, PAIR_BYTES, wmt_disk_space
-from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles, Trees, Wmt
+from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles, TmxFile, Trees, TsvFile, Wmt
 
 # Size of a pair in a shard, and again in the shuffle files. Measured: the pairs of Tatoeba, Multi30k, news and CRAFT
 # have 70, 135, 279 and 425 bytes of text and take 88, 114, 181 and 263 bytes.
@@ -83,6 +83,8 @@ def _pairs_and_bytes(corpus: Corpus) -> tuple[int, int]:
     files, each = [], LINES_BYTES
     if isinstance(corpus, TextFiles):
         files = [corpus.source, corpus.target]
+    elif isinstance(corpus, TsvFile | TmxFile):
+        files = [corpus.path]
     elif isinstance(corpus, Trees):
         files, each = treebank.paths(corpus), TREE_BYTES
     text = sum(os.path.getsize(path) * (GZIP_RATIO if path.endswith(".gz") else 1) for path in files)

@@ -15,6 +15,7 @@ Text is read as a stream: 40 million pairs need the memory of the vocabulary's s
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import math
 import os
@@ -35,7 +36,7 @@ from t2t_repro.parsing.linearization import rebuild
 from t2t_repro.parsing.treebank import write_trees
 from t2t_repro.parsing.trees import Tree
 from t2t_repro.preparation import disk_space
-from t2t_repro.preparation.corpora import SplitText, TrainingSentences
+from t2t_repro.preparation.corpora import SplitText, TrainingSentences, corpus_of
 from t2t_repro.preparation.filtering import account, overlap
 from t2t_repro.preparation.filtering.decisions import Judge, decide, kept, overlap_to_drop
 from t2t_repro.preparation.problem_text import REPORT_SECONDS, ProblemText
@@ -134,6 +135,8 @@ class Preparation:
         inputs: dict[str, Any] = {"problem": inputs_of(self.problem), "sources": self.sources}
         if self.giver:
             inputs["vocabulary"] = self.giver.vocabulary_sha256
+        if labels := self.problem.labels("train"):  # shards of an earlier version have no numbers of corpora
+            inputs["labels"] = list(labels)
         self.progress = Progress.resume(self.directory, inputs)
 
     def run(self) -> None:
@@ -274,6 +277,7 @@ class Preparation:
             overlap_splits=tuple(others),
             decisions=self._path(_FILTERED) if filters else "",
             dropped_overlap=overlap_to_drop(filters),
+            corpus_ends=text.ends,
         )
         names = [*shard_names("train", files.num_shards), *(shard_names("validation", 1) if hashes else [])]
         train, validation, shards = self._on_beam(files, names) if self.beam is not None else self._here(files, names)
@@ -281,7 +285,9 @@ class Preparation:
         shards, validation_shards = shards[: files.num_shards], shards[files.num_shards :]
         for name, _ in map(name_and_value, filters):
             train.dropped[name] += 0
+        labels = self.problem.labels("train")
         record = train.record(
+            labels,
             held_out=validation.kept,
             shards=tuple(shards),
             sample_of=sample_of,
@@ -291,9 +297,12 @@ class Preparation:
         written = {"train": record}
         if hashes:
             trees = self._write_trees("validation", "train", hashes)
-            written["validation"] = validation.record(held_out_of="train", shards=tuple(validation_shards), trees=trees)
+            written["validation"] = validation.record(
+                labels, held_out_of="train", shards=tuple(validation_shards), trees=trees
+            )
         self._save(written)
-        self.report(f"train: {train.summary(self.problem.max_length)}")
+        corpora = ", ".join(f"{share.name} {share.pairs:,}" for share in written["train"].corpora or ())
+        self.report(f"train: {train.summary(self.problem.max_length)}{f'; pairs of {corpora}' if corpora else ''}")
         if hashes:
             self.report(f"validation: {validation.summary(self.problem.max_length)}, taken from the training text")
         for line in account.lines(record, filters):
@@ -357,19 +366,20 @@ class Preparation:
         statistics, text, max_length = SplitStatistics(), self.texts[split], self.problem.max_length
 
         def examples() -> Iterator[bytes]:
-            for (source, target), inputs, targets in self._encoded(text):
+            for number, ((source, target), inputs, targets) in enumerate(self._encoded(text)):
+                corpus = corpus_of(number, text.ends)
                 statistics.read += 1
                 if reason := irregular(source, target, inputs, targets, max_length):
                     statistics.irregular[reason] += 1
-                statistics.keep(inputs, targets)
-                yield example(inputs, targets)
+                statistics.keep(inputs, targets, corpus)
+                yield example(inputs, targets, corpus)
 
         remaining = examples()
         names = shard_names(split, _num_shards(text))
         shards = tuple(write_shard(self._path(name), itertools.islice(remaining, PAIRS_PER_SHARD)) for name in names)
         self._check_unchanged(split, statistics.read + sum(1 for _ in remaining))
         trees = self._write_trees(split, split)
-        self._save({split: statistics.record(shards=shards, trees=trees)})
+        self._save({split: statistics.record(self.problem.labels(split), shards=shards, trees=trees)})
         self.report(f"{split}: {statistics.summary(max_length)}")
 
     def _encoded(self, text: SplitText) -> Iterator[tuple[Pair, list[int], list[int]]]:
@@ -402,7 +412,7 @@ class Preparation:
     def _write_record(self) -> None:
         done = self.progress
         record = DatasetRecord(
-            problem=self.problem,
+            problem=dataclasses.replace(self.problem, train_weight=(), train_temperature=0.0),  # not of the data
             sources=self.sources,
             corpora=done.corpora,
             vocabulary=done.vocabulary,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -12,7 +15,7 @@ from t2t_repro.parsing.linearized_trees import Block, Linearized
 from t2t_repro.parsing.treebank import linearize
 from t2t_repro.preparation.corpora import CorpusFiles, SplitText, read_pairs
 from t2t_repro.preparation.downloads import WmtDownloader
-from t2t_repro.problem import SPLITS, Problem, Trees, Wmt
+from t2t_repro.problem import SPLITS, Problem, TmxFile, Trees, Wmt
 
 REPORT_SECONDS = 60  # between two lines of progress
 
@@ -55,20 +58,30 @@ class ProblemText:
         total, sample = sum(numbers), self._problem.sample if split == "train" else 0
         taken = min(total, sample) if sample else total
         files = self._files[split]
-        return SplitText(tuple(each.files for each in files), numbers, taken, tuple(each.titles for each in files))
+        ends: tuple[int, ...] = ()
+        if labels := self._problem.labels(split):
+            read = Counter[int]()
+            for corpus, number in zip(files, numbers, strict=True):
+                read[corpus.corpus] += number
+            # pairs are taken evenly: of the first n, n * taken // total
+            sums = itertools.accumulate(read[number] for number in range(len(labels)))
+            ends = tuple(end * taken // total for end in sums)
+        return SplitText(
+            tuple(each.files for each in files), numbers, taken, tuple(each.titles for each in files), ends
+        )
 
     def _corpus_files(self, split: str) -> list[CorpusFiles]:
         """Downloads and linearizes the corpora of a split, unless that was done before."""
         found = []
         for number, corpus in enumerate(self._problem.corpora(split)):
             if isinstance(corpus, Wmt):
-                found += self._downloader.fetch(corpus)
+                found += [dataclasses.replace(files, corpus=number) for files in self._downloader.fetch(corpus)]
             elif isinstance(corpus, Trees):
                 path = os.path.join(self._trees_folder, f"{split}-{number}.tsv")
                 files = self._linearized(corpus, path, self._sources[split][number])
-                found.append(CorpusFiles(corpus.name, files, corpus.number, str(corpus)))
+                found.append(CorpusFiles(corpus.name, files, corpus.number, str(corpus), number))
             else:
-                found.append(CorpusFiles("", corpus))
+                found.append(CorpusFiles("", corpus, corpus=number))
         return found
 
     def _linearized(self, corpus: Trees, path: str, source: Source) -> Linearized:
@@ -90,8 +103,13 @@ class ProblemText:
     def _counted(self, corpus: CorpusFiles) -> CorpusRecord:
         """Counts the pairs of a corpus, and reports if it is known to have another number: no error, since an archive
         has the right hash, and of a treebank some have only a part."""
-        lines, known = sum(1 for _ in read_pairs(corpus.files)), corpus.known_pairs or None
-        record: dict[str, Any] = {"name": corpus.name or None, "lines": lines}
+        dropped = Counter[str]()
+        lines, known = sum(1 for _ in read_pairs(corpus.files, dropped=dropped)), corpus.known_pairs or None
+        record: dict[str, Any] = {"name": corpus.name or None, "lines": lines, **dropped}
+        if isinstance(corpus.files, TmxFile) and dropped:
+            units = f"{dropped['without_language']:,} of {lines + dropped['without_language']:,} units"
+            languages = f"{corpus.files.source_language!r} and {corpus.files.target_language!r}"
+            self._report(f"{corpus.files.path}: dropped {units}, which do not have both {languages}")
         if not isinstance(corpus.files, Linearized):
             if known and lines != known:
                 self._report(f"{corpus.name} has {lines:,} lines, and was known to have {known:,}: see dataset.json")

@@ -8,7 +8,7 @@ from typing import Any
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.dataset_record import Source, source_sides
 from t2t_repro.preparation.corpora import describe
-from t2t_repro.problem import SPLITS, Problem
+from t2t_repro.problem import SPLITS, WEIGHTS, Problem
 
 _NO_EFFECT = (
     "description",
@@ -16,6 +16,7 @@ _NO_EFFECT = (
     "source_language",
     "target_language",
     "metric",
+    *WEIGHTS,
 )  # fields that do not affect the data
 _ONLY_VERIFIED = ("sha256", "versions", "archives")  # parts of a description that only `verify` compares
 
@@ -71,4 +72,5 @@ def _short(sources: Iterable[Source]) -> str:
     named: list[str] = []
     for source in sources:
         named += [" ".join(str(value) for value in side.values()) for side in source_sides(source)]
+        named[-1] += f" named {source['name']}" if "name" in source else ""
     return " + ".join(named) or "none"

@@ -22,6 +22,7 @@ from typing import Any
 from t2t_repro.data.shards import example
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import atomic_write, read_json, sha256, write_json
+from t2t_repro.preparation.corpora import corpus_of
 from t2t_repro.preparation.filtering import decisions
 from t2t_repro.preparation.filtering.overlap import Overlap
 from t2t_repro.preparation.statistics import SplitStatistics, irregular
@@ -51,6 +52,7 @@ class ShuffleFiles:
     overlap_splits: tuple[str, ...] = ()  # that these are of
     decisions: str = ""  # the path of the decisions of filters; "" without filters
     dropped_overlap: str = ""  # the value of the filter "overlap"; "" without it
+    corpus_ends: tuple[int, ...] = ()  # see `SplitText.ends`
 
     def start(self) -> set[int]:
         """Makes the folder. Returns the numbers of the chunks that an earlier preparation completed."""
@@ -96,7 +98,7 @@ class ShuffleFiles:
         hashes = hashlib.sha256(repr(sorted(self.validation_hashes)).encode()).hexdigest()
         files = [sha256(path) for path in (self.vocabulary, self.overlap, self.decisions) if path]
         fields = [_FORMAT, *files, self.num_shards, self.max_length, hashes, self.chunk_pairs, self.dropped_overlap]
-        return " ".join(map(str, [*fields, *self.overlap_splits]))
+        return " ".join(map(str, [*fields, *self.overlap_splits, *self.corpus_ends]))
 
     @functools.cached_property
     def _starts(self) -> dict[int, list[int]]:
@@ -142,6 +144,7 @@ class Encoder:
         for index, (pair, inputs, targets) in enumerate(zip(pairs, *sides, strict=True)):
             train.read += 1
             number, matches = first + index, found.get(index, ())
+            corpus = corpus_of(number, self._files.corpus_ends)
             for_validation = self._is_for_validation(pair[0])
             name = decisions.filter_name(decided[index])
             # the decisions precede the choice of a validation split from the training text
@@ -152,13 +155,13 @@ class Encoder:
             elif reason := irregular(pair[0], pair[1], inputs, targets, self._files.max_length):
                 train.dropped[reason] += 1
             elif for_validation:
-                validation.keep(inputs, targets)
-                partitions[-1].append((number, example(inputs, targets)))
+                validation.keep(inputs, targets, corpus)
+                partitions[-1].append((number, example(inputs, targets, corpus)))
             else:
-                train.keep(inputs, targets)
+                train.keep(inputs, targets, corpus)
                 train.count_overlap(number, pair, matches)
                 shard, key = _shard_and_key(number)
-                partitions[shard % self._files.num_shards].append((key, example(inputs, targets)))
+                partitions[shard % self._files.num_shards].append((key, example(inputs, targets, corpus)))
         return partitions, train, validation
 
     def _is_for_validation(self, source: str) -> bool:

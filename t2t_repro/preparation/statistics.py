@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from t2t_repro.data.dataset_record import SplitRecord
+from t2t_repro.data.dataset_record import CorpusShare, SplitRecord
 from t2t_repro.io import JsonRecord
 from t2t_repro.lines import is_overlong
 from t2t_repro.preparation.filtering.overlap import EXAMPLES, Example, Match, OverlapCounts, first_examples
@@ -40,12 +40,16 @@ class SplitStatistics(JsonRecord):
     lengths: dict[str, Counter[int]] = field(default_factory=lambda: {"inputs": Counter(), "targets": Counter()})
     filtered: dict[str, list[Example]] = field(default_factory=dict)  # the first pairs that each filter dropped
     overlap: dict[str, OverlapCounts] = field(default_factory=dict)  # of the kept pairs, by the other split
+    corpora: dict[str, Counter[int]] = field(default_factory=dict)  # kept "pairs", "inputs", "targets" by its number
 
-    def keep(self, inputs: list[int], targets: list[int]) -> None:
-        """Counts a pair that is kept."""
+    def keep(self, inputs: list[int], targets: list[int], corpus: int | None = None) -> None:
+        """Counts a pair that is kept, of a labeled corpus by its number."""
         self.kept += 1
         self.lengths["inputs"][len(inputs)] += 1
         self.lengths["targets"][len(targets)] += 1
+        if corpus is not None:
+            for what, number in (("pairs", 1), ("inputs", len(inputs)), ("targets", len(targets))):
+                self.corpora.setdefault(what, Counter())[corpus] += number
 
     def drop_by_filter(self, name: str, number: int, pair: Pair) -> None:
         """Counts pair `number`, which a filter drops."""
@@ -71,13 +75,27 @@ class SplitStatistics(JsonRecord):
             self.filtered[name] = first_examples([*self.filtered.get(name, []), *examples])
         for split, counts in other.overlap.items():
             self.overlap.setdefault(split, OverlapCounts()).add(counts)
+        for what, numbers in other.corpora.items():
+            self.corpora.setdefault(what, Counter()).update(numbers)
 
     def tokens(self) -> dict[str, int]:
         """Returns the number of tokens of each side."""
         return {side: sum(length * n for length, n in counts.items()) for side, counts in self.lengths.items()}
 
-    def record(self, **fields: Any) -> SplitRecord:
-        """Returns the record of the split, with the `fields` that these statistics do not have."""
+    def _shares(self, labels: Sequence[str]) -> tuple[CorpusShare, ...] | None:
+        """Returns the record of each labeled corpus; None without labels."""
+        found = {what: self.corpora.get(what, Counter()) for what in ("pairs", "inputs", "targets")}
+        shares = []
+        for number, name in enumerate(labels):
+            tokens = {side: found[side][number] for side in ("inputs", "targets")}
+            shares.append(CorpusShare(name=name, pairs=found["pairs"][number], tokens=tokens))
+        return tuple(shares) or None
+
+    def record(self, labels: Sequence[str] = (), **fields: Any) -> SplitRecord:
+        """Returns the record of the split, with the `fields` that these statistics do not have.
+
+        `labels` are those of `Problem.labels`.
+        """
         return SplitRecord(
             pairs_read=self.read,
             pairs=self.kept,
@@ -85,6 +103,7 @@ class SplitStatistics(JsonRecord):
             irregular_but_kept=dict(sorted(self.irregular.items())),
             tokens=self.tokens(),
             length={side: _distribution(counts) for side, counts in self.lengths.items()},
+            corpora=self._shares(labels),
             **fields,
         )
 

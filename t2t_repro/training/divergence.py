@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from t2t_repro.data import input_pipeline
+from t2t_repro.data.corpus_weights import corpus_weights
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import write_json
@@ -37,6 +39,7 @@ class LossMonitor:
 
     def __init__(self, run: Run, dataset: Dataset, report: Callable[[str], None]):
         self._run, self._shards, self._report = run, dataset.shards("train"), report
+        self._weights = corpus_weights(run.problem, dataset)
         self._vocabulary = Vocabulary(run.vocabulary)
         self._losses: collections.deque[float] = collections.deque(maxlen=WINDOW)
         self._seen = self._skipped = 0
@@ -86,8 +89,9 @@ class LossMonitor:
 
         They are counted over the first window of an epoch, which is a random sample.
         """
-        window = next(input_pipeline.windows(self._shards, self._run.hparams.batch_tokens, self._run.seed, 0))
-        counts = np.bincount(window.pairs["targets"].flat_values.numpy())
+        arguments = self._shards, self._run.hparams.batch_tokens, self._run.seed, 0
+        window = next(input_pipeline.windows(*arguments, weights=self._weights))
+        counts = np.bincount(tf.gather(window.pairs["targets"], window.rows).flat_values.numpy())
         shares = counts[counts > 0] / counts.sum()
         return float(-(shares * np.log(shares)).sum())
 
@@ -120,8 +124,9 @@ class LossMonitor:
             f"warmup_steps={2 * h.warmup_steps}{wider}, in another output_dir"
         )
 
-    def _pairs(self, *place: int) -> list[dict[str, Any]]:
-        found = input_pipeline.pairs_of_step(self._shards, self._run.hparams.batch_tokens, self._run.seed, *place)
+    def _pairs(self, epoch: int, window: int, number: int) -> list[dict[str, Any]]:
+        arguments = self._shards, self._run.hparams.batch_tokens, self._run.seed
+        found = input_pipeline.pairs_of_step(*arguments, epoch, window, number, self._weights)
         sources = self._vocabulary.decode([pair.inputs for pair in found])
         targets = self._vocabulary.decode([pair.targets for pair in found])
         return [

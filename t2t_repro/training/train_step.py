@@ -105,8 +105,13 @@ class TrainStep:
         first, *others = self.strategy.experimental_local_results(numbers)
         self.local = range(first, first + 1 + len(others))  # the replicas on this machine
 
-    def data(self, shards: Sequence[str], position: Sequence[int] = (0, 0, 0)) -> tf.data.Dataset:
-        """Returns this machine's elements of `training_batches`, without end, from a position (epoch, window, step)."""
+    def data(
+        self, shards: Sequence[str], position: Sequence[int] = (0, 0, 0), weights: Sequence[float] = ()
+    ) -> tf.data.Dataset:
+        """Returns this machine's elements of `training_batches`, without end, from a position (epoch, window, step).
+
+        `weights` are those of `corpus_weights`.
+        """
         epoch, window, skip = position
         return input_pipeline.training_batches(
             shards,
@@ -119,6 +124,7 @@ class TrainStep:
             window=window,
             skip=skip,
             epochs=None,
+            weights=weights,
         )
 
     def build(self, element_spec: Any) -> Any:

@@ -56,6 +56,7 @@ class Validation:
     ):
         self._shards, self._max_tokens = dataset.shards("validation"), run.hparams.max_positions
         self._others = {name: other.shards("validation") for name, other in (others or {}).items()}
+        self._corpora = [corpus.name for corpus in dataset.record.splits["validation"].corpora or ()]
         self._evaluate = make_evaluator(model, run.hparams.label_smoothing)
         self._preview, self._metrics = preview and preview(model, run, dataset), options.metrics
         if self._metrics and not self._preview:
@@ -66,13 +67,18 @@ class Validation:
 
         With `decodes`, they include those for which the complete validation split is decoded.
         """
-        loss, sample = self._loss(self._shards), self._preview() if self._preview else Sample({}, [])
+        losses = self._losses(self._shards, self._corpora)
+        sample = self._preview() if self._preview else Sample({}, [])
+        loss = _sum(losses)
         perplexity, accuracy = safe_exp(loss.plain / loss.tokens), loss.correct / loss.tokens
         values = {"validation_loss": loss.smoothed / loss.tokens, "validation_perplexity": perplexity}
         values |= {"validation_accuracy": accuracy}
-        line = f"checkpoint at step {step:,}: validation ppl {perplexity:.2f}, acc {accuracy:.1%}"
+        each = {name: safe_exp(one.plain / one.tokens) for name, one in losses.items()} if self._corpora else {}
+        values |= {f"validation_perplexity/{name}": value for name, value in each.items()}
+        listed = f" ({', '.join(f'{name} {value:.2f}' for name, value in each.items())})" if each else ""
+        line = f"checkpoint at step {step:,}: validation ppl {perplexity:.2f}{listed}, acc {accuracy:.1%}"
         for name, shards in self._others.items():
-            other = self._loss(shards)
+            other = _sum(self._losses(shards))
             values[f"validation_perplexity_{name}"] = safe_exp(other.plain / other.tokens)
             line += f", {name} ppl {values[f'validation_perplexity_{name}']:.2f}"
         scores = self._preview.scores(self._metrics) if decodes and self._preview else {}
@@ -83,13 +89,19 @@ class Validation:
         logger.show(step, sample.translations)
         return {PERPLEXITY: perplexity} | scores
 
-    def _loss(self, shards: Sequence[str]) -> Loss:
-        """Returns the sums as Python numbers. Halves the batches when memory runs out, down to single pairs."""
+    def _losses(self, shards: Sequence[str], corpora: Sequence[str] = ()) -> dict[str, Loss]:
+        """Returns the sums over a split as Python numbers, by name of corpus ("" without `corpora`).
+
+        Halves the batches when memory runs out, down to single pairs.
+        """
         batch_tokens = input_pipeline.EVALUATION_TOKENS
         while True:
             try:
-                batches = input_pipeline.evaluation_batches(shards, batch_tokens, self._max_tokens)
-                return total(self._evaluate(batch["inputs"], batch["targets"]) for batch in batches)
+                losses: dict[str, list[Loss]] = {}
+                for batch in input_pipeline.evaluation_batches(shards, batch_tokens, self._max_tokens):
+                    name = corpora[int(batch["corpus"])] if corpora else ""
+                    losses.setdefault(name, []).append(self._evaluate(batch["inputs"], batch["targets"]))
+                return {name: total(sums) for name, sums in losses.items()}
             except tf.errors.OpError as error:
                 if not memory.is_out_of_memory(error) or batch_tokens == 1:
                     raise
@@ -99,6 +111,10 @@ class Validation:
         """Returns a line about pairs with more tokens than the model has positions; "" if there are none."""
         longer, limit = input_pipeline.longer_pairs(self._shards, self._max_tokens), self._max_tokens
         return f"{longer:,} validation pairs have more than {limit:,} tokens per side and are cut" if longer else ""
+
+
+def _sum(losses: Mapping[str, Loss]) -> Loss:
+    return Loss(*(sum(sums) for sums in zip(*losses.values(), strict=True)))
 
 
 class Stopping:

@@ -26,7 +26,7 @@ from t2t_repro import __version__
 from t2t_repro.cli import launcher
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.filters import FILTERS
-from t2t_repro.problem import Problem
+from t2t_repro.problem import Problem, TextFiles, TmxFile, TsvFile
 from t2t_repro.registry import HPARAMS, PROBLEMS
 from t2t_repro.run import Run
 
@@ -522,6 +522,71 @@ def test_filters_of_prepared_data_need_not_be_given_again(program, stand_in):
 def test_help_names_every_filter(program):
     _, out, _ = program("t2t-datagen", "--help")
     assert all(name in out for name in FILTERS)
+
+
+def test_several_corpora_with_names_languages_and_weights(program, stand_in):
+    calls = []
+    stand_in("preparation.pipeline", prepare=lambda *positional, **named: calls.append(positional))
+    for path in ("a.en", "a.de", "b.en", "b.de", "web.tsv", "memory.tmx", "valid.tsv"):
+        open(path, "w").close()
+    files = ["--train_tmx=memory.tmx", "--train_source=a.en", "--train_target=a.de", "--train_source=b.en"]
+    files += ["--train_target=b.de", "--train_tsv=web.tsv", "--validation_tsv=valid.tsv"]
+    weights = [f"--train_weight={weight}" for weight in (1, 0.5, 2, 3)]
+    names = [f"--train_name={name}" for name in "abcd"]
+    data = ("t2t-datagen", "--problem=translate_files", "--data_dir=D", *files, "--source_language=en")
+    assert program(*data, "--target_language=de", *weights, *names) == (0, "", "")
+    [(problem, _)] = calls
+    assert problem.train == (
+        TextFiles("a.en", "a.de", name="a"),
+        TextFiles("b.en", "b.de", name="b"),
+        TsvFile("web.tsv", "c"),
+        TmxFile("memory.tmx", "en", "de", "d"),
+    )
+    assert (problem.validation, problem.train_weight) == ((TsvFile("valid.tsv"),), (1, 0.5, 2, 3))
+    for mistake, message in (
+        (weights, "--train_tmx needs --source_language and --target_language"),
+        (
+            ["--target_language=de", *weights[:3]],
+            "--train_weight must have one weight per training corpus, 4, got 1, 0",
+        ),
+        (["--target_language=de", "--train_weight=0"], "--train_weight must be above 0 and at most 1,000, got 0"),
+        (["--target_language=de", "--train_source=a.en"], "--train_source and --train_target must be given equally of"),
+        (["--target_language=de", "--train_tsv=no.tsv"], "cannot read --train_tsv 'no.tsv': No such file or directory"),
+        (["--target_language=de", "--train_temperature=2", *weights], "--train_weight and --train_temperature exclude"),
+    ):
+        code, _, err = program(*data, *mistake)
+        assert code == 1 and err.startswith(f"t2t-datagen: {message}"), err
+    assert program(*data, "--train_temperature=0.5").code == 2 and len(calls) == 1
+
+
+def test_languages_of_prepared_data_need_not_be_given_again(program, stand_in):
+    calls = []
+    stand_in("preparation.pipeline", prepare=lambda *positional, **named: calls.append(positional[0]))
+    os.makedirs("D/translate_files")
+    recorded = {"problem": {"source_language": "en", "target_language": ""}}
+    Path("D/translate_files/dataset.json").write_text(json.dumps(recorded))
+    data = ("t2t-datagen", "--problem=translate_files", "--data_dir=D")
+    assert program(*data, "--train_weight=1", "--train_weight=2") == (0, "", "")
+    assert program(*data, "--target_language=de", "--train_temperature=5") == (0, "", "")
+    assert [(each.source_language, each.target_language) for each in calls] == [("en", ""), ("en", "de")]
+    assert [(each.train_weight, each.train_temperature) for each in calls] == [((1, 2), 0), ((), 5)]
+    code, _, err = program("t2t-datagen", "--problem=translate_ende_cldr", "--data_dir=D", "--source_language=fr")
+    expected = "problem 'translate_ende_cldr' has its own languages and takes no --source_language; see translate_files"
+    assert (code, err) == (1, f"t2t-datagen: {expected}\n")
+
+
+def test_weights_that_do_not_fit_prepared_data_are_refused_before_tensorflow_loads(program, monkeypatch):
+    pairs = "".join(f"the house number {n}\tdas Haus Nummer {n}\n" for n in range(60))
+    for name in ("a.tsv", "b.tsv"):
+        Path(name).write_text(pairs)
+    data = ("--problem=translate_files", "--data_dir=D", "--vocab_size=300")
+    assert program("t2t-datagen", *data, "--train_tsv=a.tsv", "--train_tsv=b.tsv").code == 0
+    loads: list[None] = []
+    monkeypatch.setattr(launcher, "load_tensorflow", lambda: loads.append(None))
+    weights = ("--train_weight=1", "--train_weight=2", "--train_weight=3")
+    code, _, err = program("t2t-trainer", *data, "--hparams=tiny", "--output_dir=RUN", *weights)
+    expected = "t2t-trainer: --train_weight must have one weight per training corpus, 2 (a.tsv, b.tsv), got 3\n"
+    assert (code, err, loads) == (1, expected, [])
 
 
 SAGAS = """

@@ -43,6 +43,16 @@ from helpers.fault_injection import (
 FRESH = (*PREPARE, "--vocab_size=300", *TEXT)  # prepares again
 GZIP = (*PREPARE, "--train_source=train.en.gz", "--train_target=train.de")
 AGAIN = (*PREPARE, "--vocab_size=300")  # finds prepared data
+TSV = (*PREPARE, "--train_tsv=train.tsv")
+TMX = (*PREPARE, "--train_tmx=train.tmx", "--source_language=en", "--target_language=de")
+UNIT = '<tu><tuv xml:lang="EN-us"><seg>house</seg></tuv><tuv xml:lang="de-DE"><seg>Haus</seg></tuv></tu>\n'
+MEMORY = f'<tmx version="1.4"><body>\n{UNIT * 60}</body></tmx>\n'
+LAUGHS = (
+    '<!DOCTYPE tmx [<!ENTITY a0 "ha">'
+    + "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 10))
+    + f"]>\n{MEMORY.replace('house', '&a9;')}"
+)
+INCLUDES = '<!DOCTYPE tmx [<!ENTITY secret SYSTEM "train.en">]>\n' + MEMORY.replace("house", "&secret;")
 LINES = b"".join(b"%d houses and gardens\n" % number for number in range(60))
 REPORT = ("t2t-report", ".")
 EXPORT = ("t2t-exporter", "--output_dir=RUN", "--export_dir=E")
@@ -85,6 +95,17 @@ TEXT_FAULTS = Area(
         of_text("gzip with a bit flipped", zipped("train.en.gz", LINES, flipped=-6), "is not a valid gzip file", GZIP),
         of_text("nothing but empty lines", both(text("train.en", "\n" * 60), text("train.de", "\n" * 60)),
                 "too small for a validation split"),
+        of_text("TSV with a line without a tab", text("train.tsv", "house\tHaus\n" * 9 + "dog Hund\n"),
+                "got 1 column", TSV),
+        of_text("TSV with three columns", text("train.tsv", "house\tHaus\t0.9\n" * 60), "got 3 columns", TSV),
+        of_text("TMX with entities that expand to gigabytes", text("train.tmx", LAUGHS), "&a0; is not allowed", TMX),
+        of_text("TMX that includes another file", text("train.tmx", INCLUDES), "&secret; is not allowed", TMX),
+        of_text("TMX that ends early", text("train.tmx", MEMORY[:-30]), "not valid XML", TMX),
+        of_text("TMX without the language", text("train.tmx", MEMORY), "its languages: de-de, en-us",
+                (*TMX, "--source_language=fr")),
+        of_text("TMX and no languages", text("train.tmx", MEMORY), "needs --source_language", TMX[:-2]),
+        of_text("more weights than corpora", lambda: None, "one weight per training corpus, 1, got 1, 2",
+                (*FRESH, "--train_weight=1", "--train_weight=2")),
         of_text("one side not given", lambda: None, "give both", (*PREPARE, "--train_source=train.en")),
         of_text("more subwords than the text can give", lambda: None, "more than the text can give",
                 (*PREPARE, *TEXT, "--vocab_size=9000")),

@@ -20,7 +20,8 @@ def records(dataset: Dataset, split: str) -> list[Pair]:
     read = []
     for serialised in tf.data.TFRecordDataset(dataset.shards(split)).as_numpy_iterator():
         feature = tf.train.Example.FromString(serialised).features.feature
-        assert feature.keys() == {"inputs", "targets"}
+        corpora = dataset.record.splits[split].corpora
+        assert feature.keys() == {"inputs", "targets"} | ({"corpus"} if corpora else set())
         ids = [list(feature[side].int64_list.value) for side in ("inputs", "targets")]
         assert all(sequence[-1] == EOS for sequence in ids)
         read.append(tuple(vocabulary.decode(ids)))

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from t2t_repro.config import TrainingOptions
 from t2t_repro.data.dataset import Dataset
-from t2t_repro.problem import Problem
+from t2t_repro.problem import WEIGHTS, Problem
 from t2t_repro.run import Run, versions
 from t2t_repro.training.distributed.rendezvous import Cluster, watchdog
 
@@ -72,6 +72,7 @@ def run_config(run: Run, dataset: Dataset, options: TrainingOptions) -> dict[str
     found = {"problem": run.problem.name, "seed": run.seed, "precision": run.precision}
     agreed = ("microbatch_tokens", "jit_compile", "deterministic", "patience", "train_minutes", "train_epochs")
     found |= {name: getattr(options, name) for name in agreed}
+    found |= {name: getattr(run.problem, name) for name in WEIGHTS}
     found |= run.hparams.to_dict()
     found |= {"SHA-256 of the vocabulary": run.vocabulary_sha256}
     found |= {"SHA-256 of the training text": hashlib.sha256(shards.encode("ascii")).hexdigest()}

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.data import batching, input_pipeline
+from t2t_repro.data.corpus_weights import corpus_weights, pairs_per_epoch
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.flops import training_flops
 from t2t_repro.run import Run
@@ -67,7 +68,9 @@ class Profiler:
         self.replicas = self.strategy.num_replicas_in_sync
         self.microbatch_tokens = first_microbatch_tokens(run, options, self.replicas)
         shards, tokens = dataset.shards("train"), run.hparams.batch_tokens
-        self.window = next(input_pipeline.windows(shards, tokens, run.seed, 0, self.replicas, self.microbatch_tokens))
+        self.weights = corpus_weights(run.problem, dataset) if prepared else ()
+        arguments = shards, tokens, run.seed, 0, self.replicas, self.microbatch_tokens
+        self.window = next(input_pipeline.windows(*arguments, weights=self.weights))
         self.sizes, self.tokens = self.window.parts()  # [U R, A, 3] and [U R, A, 2]
         self.count = self.replicas * self.sizes.shape[1]  # micro-batches of a step
         self.costs = training_flops(
@@ -78,7 +81,7 @@ class Profiler:
             target=self.sizes[..., 2],
             tokens=self.tokens[..., 1],
         )
-        self.share = prepared * len(self.window.rows) / dataset.record.splits["train"].pairs
+        self.share = prepared * len(self.window.rows) / pairs_per_epoch(dataset, self.weights)
         self.window_steps = len(self.sizes) // self.replicas
 
     def with_microbatches(self, microbatch_tokens: int) -> Profiler:
@@ -108,7 +111,7 @@ class Profiler:
                 self.model, optimizer, run.hparams, run.seed, self.microbatch_tokens, self.jit_compile
             )
         chosen = self._chosen()
-        training_data = self.train_step.data(self.dataset.shards("train"))
+        training_data = self.train_step.data(self.dataset.shards("train"), weights=self.weights)
         self.take_step = self.train_step.build(training_data.element_spec)
         self._start("on a micro-batch of medium size", "builds the graph of a step")
         self.first = chosen[0]
