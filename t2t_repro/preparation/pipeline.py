@@ -21,6 +21,7 @@ import math
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,7 @@ from t2t_repro.parsing.trees import Tree
 from t2t_repro.preparation import disk_space
 from t2t_repro.preparation.corpora import SplitText, TrainingSentences, corpus_of
 from t2t_repro.preparation.filtering import account, overlap
-from t2t_repro.preparation.filtering.decisions import Judge, decide, kept, overlap_to_drop
+from t2t_repro.preparation.filtering.decisions import KEPT, Judge, decide, filter_name, kept, overlap_to_drop
 from t2t_repro.preparation.problem_text import REPORT_SECONDS, ProblemText
 from t2t_repro.preparation.progress import PROGRESS, Progress
 from t2t_repro.preparation.provenance import check_same_data, inputs_of, sources_of
@@ -185,6 +186,10 @@ class Preparation:
             self.progress.save(self.directory)
         with open(path, "rb") as file:
             self.decisions = file.read()
+        counts = Counter(self.decisions)
+        if self.decisions and not counts[KEPT]:
+            dropped = ", ".join(f"{filter_name(each)} {number:,}" for each, number in counts.items())
+            raise ValueError(f"the filters drop all {len(self.decisions):,} training pairs ({dropped}); weaken them")
 
     def _reported_chunks(self) -> Iterator[Chunk]:
         """Yields all chunks, with a report each minute."""

@@ -57,6 +57,7 @@ LINES = b"".join(b"%d houses and gardens\n" % number for number in range(60))
 REPORT = ("t2t-report", ".")
 EXPORT = ("t2t-exporter", "--output_dir=RUN", "--export_dir=E")
 AVERAGE = ("t2t-avg-checkpoints", "--output_dir=RUN", "--average_dir=NEW")
+NEW_RUN = (*(flag for flag in TRAIN if not flag.startswith("--output_dir")), "--output_dir=NEW")
 DEEP = "[" * 100_000
 
 
@@ -106,6 +107,11 @@ TEXT_FAULTS = Area(
         of_text("TMX and no languages", text("train.tmx", MEMORY), "needs --source_language", TMX[:-2]),
         of_text("more weights than corpora", lambda: None, "one weight per training corpus, 1, got 1, 2",
                 (*FRESH, "--train_weight=1", "--train_weight=2")),
+        of_text("an unknown filter", lambda: None, "did you mean 'duplicate'", (*FRESH, "--filter=duplicates"), code=2),
+        of_text("a length ratio below 1", lambda: None, "length_ratio", (*FRESH, "--filter=length_ratio=0.5")),
+        of_text("a filter given twice", lambda: None, "is given twice", (*FRESH, *["--filter=duplicate"] * 2)),
+        of_text("a filter that drops every pair", lambda: None, "the filters drop all 60",
+                (*FRESH, "--filter=too_few_words=900"), leaves=("data/translate_files/(filtered.bin|shuffle.*)",)),
         of_text("one side not given", lambda: None, "give both", (*PREPARE, "--train_source=train.en")),
         of_text("more subwords than the text can give", lambda: None, "more than the text can give",
                 (*PREPARE, *TEXT, "--vocab_size=9000")),
@@ -178,6 +184,7 @@ DATA_FAULTS = Area(
         of_data("empty vocabulary", cut(VOCABULARY, 0), "SHA-256 differs"),
         of_data("data prepared with another vocabulary size", lambda: None, "holds other data",
                 (*PREPARE, "--vocab_size=301")),
+        of_data("data prepared with other filters", lambda: None, "holds other data", (*AGAIN, "--filter=duplicate")),
         of_data("text that changed after preparation", fewer_lines("train.en"), "holds other data", FRESH),
         of_text("a file instead of the data directory", text("data", ""), "is a file"),
         of_text("a symbolic link to itself instead of the data directory", loop("data"), "data"),
@@ -219,6 +226,15 @@ RUN_FAULTS = Area(
                 around=at_work),
         of_run("training into a folder without permission to write", locked_up("RUN"), "denied", TRAIN,
                 around=unprivileged),
+        of_data("starting from a folder without a run", lambda: None, "not a run directory",
+                (*TRAIN, "--init_from=data")),
+        of_run("starting from a checkpoint that the run does not have", lambda: None, "ckpt-3",
+               (*NEW_RUN, "--init_from=RUN/checkpoints/ckpt-3")),
+        of_run("starting from weights of another size", lambda: None, "d_ff",
+               (*NEW_RUN, "--init_from=RUN", "--override=d_ff=40")),
+        of_run("starting from truncated weights", cut(WEIGHTS, 2_000), "it is cut off", (*NEW_RUN, "--init_from=RUN")),
+        of_run("another validation set that is not prepared data", lambda: None, "also_validate",
+               (*TRAIN, "--also_validate=RUN")),
         of_data("training into a file", text("RUN", ""), "is a file", TRAIN),
         of_data("training on a full disk", lambda: None, "File too large", TRAIN, around=full_disk, slow=True,
                 leaves=("RUN", "RUN/.*")),
