@@ -315,10 +315,11 @@ class Problem:
         return getattr(self, split)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns every field except the corpora, ready for JSON. Weights are left out if there are none."""
-        omitted = {*SPLITS, *(name for name in WEIGHTS if not getattr(self, name))}
-        names = (field.name for field in dataclasses.fields(self) if field.name not in omitted)
-        return {name: getattr(self, name) for name in names} | {"filters": list(self.filters)}
+        """Returns every field except the corpora, ready for JSON. Weights and filters are left out if there are none:
+        the fingerprint of a run without them does not depend on these fields."""
+        omitted = {*SPLITS, *(name for name in (*WEIGHTS, "filters") if not getattr(self, name))}
+        found = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name not in omitted}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 def _as_list(given: str | Sequence[str] | None) -> list[str]:

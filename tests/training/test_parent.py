@@ -91,8 +91,8 @@ def test_weights_are_the_parents_and_the_optimizer_is_new(parent, data, tmp_path
     kept = {}
     save = trainer.Checkpoints.save
 
-    def first(self, step):
-        path = save(self, step)
+    def first(self, step, keep=()):
+        path = save(self, step, keep)
         if step == 0:
             kept.update(values(child, 0))
         return path
