@@ -30,9 +30,9 @@ def check_same_data(dataset: Dataset, problem: Problem, verify: bool = False) ->
     record, fields = dataset.record, inputs_of(problem)
     made_of = inputs_of(record.problem)
     differences = [
-        f"its {name} {'are' if name == 'filters' else 'is'} {made_of.get(name)!r}, not {value!r}"
-        for name, value in fields.items()
-        if made_of.get(name) != value
+        f"its {name} {'are' if name == 'filters' else 'is'} {made_of.get(name)!r}, not {fields.get(name)!r}"
+        for name in made_of | fields
+        if made_of.get(name) != fields.get(name)
     ]
     sources = record.sources if problem.takes_files else sources_of(problem, hashed=verify)
     for split in SPLITS:

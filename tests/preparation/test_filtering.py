@@ -356,6 +356,8 @@ def test_other_filters_are_other_data(damaged: Problem, data: str):
         ValueError, match=r"holds other data: its filters are \['not_text=0.5', .*\], not \['duplicate'\]"
     ):
         prepare(dataclasses.replace(damaged, filters=("duplicate",)), data, silent)
+    with pytest.raises(ValueError, match=r"holds other data: its filters are \['not_text=0.5', .*\], not None"):
+        prepare(dataclasses.replace(damaged, filters=()), data, silent)
 
 
 def test_data_prepared_before_filters_existed_loads(clean: Problem, data: str):
@@ -366,7 +368,7 @@ def test_data_prepared_before_filters_existed_loads(clean: Problem, data: str):
     del record["splits"]["train"]["overlap"]
     path.write_text(json.dumps(record), "utf-8")
     assert train_record(prepare(clean, data, silent, verify=True)).overlap is None
-    with pytest.raises(ValueError, match=r"its filters are \[\], not \['duplicate'\]; give another `data_dir`"):
+    with pytest.raises(ValueError, match=r"its filters are None, not \['duplicate'\]; give another `data_dir`"):
         prepare(dataclasses.replace(clean, filters=("duplicate",)), data, silent)
 
 
