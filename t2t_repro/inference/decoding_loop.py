@@ -18,9 +18,12 @@ import tensorflow as tf
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.inference.top_k import top_k
 from t2t_repro.model.attention import mask_bias
+from t2t_repro.model.incremental import ROOM, with_room
 from t2t_repro.token_ids import EOS, PAD
 
 NEG_INF = -1e30  # log-probability of an impossible token; finite, so that a difference of two is never NaN
+ROWS = 4  # the rows of a batch become a multiple of it: oneDNN compiles each product for its shapes
+COLUMNS = 8  # the same for the length of the source
 COMPACTION_THRESHOLD = 0.75  # finished sentences are removed once no more than this share of the batch is open
 
 
@@ -108,6 +111,7 @@ def sentences_of(
     prefix, the required words or `min_length` tokens, with EOS, need more.
     """
     source_BM = tf.convert_to_tensor(source_BM)
+    source_BM = tf.pad(source_BM, [[0, 0], [0, -tf.shape(source_BM)[1] % COLUMNS]], constant_values=PAD)
     batch = tf.shape(source_BM)[0]
     if prefix_BP is None:
         prefix_BP = tf.zeros([batch, 0], tf.int32)
@@ -136,24 +140,28 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: Dec
         step: tf.Tensor, numbers: tf.Tensor, sentences: Sentences, beams: Beams, done: _Done
     ) -> tuple[Any, ...]:
         model_step = ensemble.stepper(steps, sentences.memories, sentences.source)
+        beams = beams._replace(caches=tuple(with_room(past, step, width) for past in beams.caches))
+        capacity = (step // ROOM + 1) * ROOM
 
         def is_open(step: tf.Tensor, beams: Beams) -> tf.Tensor:
             return strategy.can_improve(beams, sentences) & (step < sentences.longest)
 
-        def most_are_open(step: tf.Tensor, beams: Beams) -> tf.Tensor:
-            open_now = tf.math.count_nonzero(is_open(step, beams), dtype=tf.int32)
-            return tf.cast(open_now, tf.float32) > COMPACTION_THRESHOLD * tf.cast(tf.size(numbers), tf.float32)
+        def goes_on(step: tf.Tensor, beams: Beams) -> tf.Tensor:
+            rows = _rows_for(is_open(step, beams))
+            most_are_open = tf.cast(rows, tf.float32) > COMPACTION_THRESHOLD * tf.cast(tf.size(numbers), tf.float32)
+            return most_are_open & (step < capacity)
 
         def advance(step: tf.Tensor, beams: Beams) -> tuple[tf.Tensor, Beams]:
             own_slots_BW = tf.zeros_like(beams.tokens) + tf.range(width)
             history = tf.concat([beams.history, own_slots_BW[:, :, None]], axis=2)
-            logits_BWV, caches = model_step(beams.tokens, step, beams.caches, _history_bias(history, width))
+            beam_bias = _history_bias(history, width, capacity)
+            logits_BWV, caches = model_step(beams.tokens, step, beams.caches, beam_bias)
             beams = beams._replace(history=history, caches=caches)
             return step + 1, strategy.choose(step, beams, logits_BWV, sentences)
 
-        step, beams = _while(most_are_open, advance, (step, beams))
+        step, beams = _while(goes_on, advance, (step, beams))
         open_B = is_open(step, beams)
-        (leaving,), (staying,) = (tf.unstack(tf.where(mask), axis=1) for mask in (~open_B, open_B))
+        staying, leaving = _split(tf.argsort(tf.cast(~open_B, tf.int32), stable=True), _rows_for(open_B))
         done = _joined(done, _rows(_Done(numbers, beams.finished_ids, beams.finished_scores), leaving), step)
         return step, *_rows((numbers, sentences, beams), staying), done
 
@@ -237,6 +245,17 @@ def _joined(done: _Done, leaving: _Done, step: tf.Tensor) -> _Done:
     )
 
 
+def _rows_for(open_B: tf.Tensor) -> tf.Tensor:
+    """Returns the number of rows that stay in the batch: those of open sentences, and finished ones up to a multiple of
+    `ROWS` if there are as many."""
+    open_now = tf.math.count_nonzero(open_B, dtype=tf.int32)
+    return tf.where(open_now < ROWS, open_now, tf.minimum(-(-open_now // ROWS) * ROWS, tf.size(open_B)))
+
+
+def _split(places: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return places[:number], places[number:]
+
+
 def _rows(tensors: Any, places: tf.Tensor) -> Any:
     """Returns the rows at `places` of every tensor."""
     return tf.nest.map_structure(lambda tensor: tf.gather(tensor, places), tensors)
@@ -252,8 +271,10 @@ def _while(condition: Callable[..., Any], body: Callable[..., Any], variables: A
     return tf.while_loop(condition, body, variables, tf.nest.map_structure(invariant, variables))
 
 
-def _history_bias(history_BWT: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
-    """Lets each beam attend only to the keys of its own history: [B, 1, W, T W]."""
-    is_in_history = tf.one_hot(history_BWT, width, on_value=True, off_value=False)
-    flat = tf.concat([tf.shape(history_BWT)[:2], [tf.shape(history_BWT)[2] * width]], axis=0)
+def _history_bias(history_BWT: tf.Tensor, width: tf.Tensor, capacity: tf.Tensor) -> tf.Tensor:
+    """Lets each beam attend only to the keys of its own history, in caches of C positions: [B, 1, W, C W]."""
+    missing = capacity - tf.shape(history_BWT)[2]
+    history_BWC = tf.pad(history_BWT, [[0, 0], [0, 0], [0, missing]], constant_values=-1)  # -1: no slot
+    is_in_history = tf.one_hot(history_BWC, width, on_value=True, off_value=False)
+    flat = tf.concat([tf.shape(history_BWT)[:2], [capacity * width]], axis=0)
     return mask_bias(tf.reshape(is_in_history, flat))[:, None]

@@ -4,7 +4,8 @@
 keys and values of previous positions, and the products with weights that are prepared once for many steps. A change of
 the activation or of the order of normalization in `layers.py` or `transformer.py` also changes decoding.
 
-Shapes: B batch, M source length, W beam width, T steps decoded, D d_model, H heads, K d_k, E d_v, V vocabulary.
+Shapes: B batch, M source length, W beam width, C positions that fit into a cache, D d_model, H heads, K d_k, E d_v, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from t2t_repro.model.int8 import int8_linear
 from t2t_repro.model.transformer import Transformer
 
 MakeLinear = Callable[..., kernels.Linear]  # of `narrow_linear`'s arguments, without the dtype
-KeysValues = tuple[Any, Any]  # [B, H, M, K] and [B, H, M, E] of the source, or [B, H, T W, K] and [B, H, T W, E]
+KeysValues = tuple[Any, Any]  # [B, H, M, K] and [B, H, M, E] of the source, or [B, H, C W, K] and [B, H, C W, E]
+ROOM = 16  # positions by which the capacity C grows: oneDNN compiles each product for its shapes, and keeps the code
 
 
 class DecodingStep:
@@ -61,21 +63,22 @@ class DecodingStep:
         beam_bias: Any,
         source_bias: Any,
     ) -> tuple[Any, tuple[KeysValues, ...]]:
-        """Returns logits [B, W, V], float32, of the tokens after `token_BW` at `position`, and the extended `past`.
+        """Returns logits [B, W, V], float32, of the tokens after `token_BW` at `position`, and `past` with this position.
 
         Args:
-            past: per layer, the keys and values of previous positions. The beams of a sentence share one cache: W new
-                entries
-                per step, never reordered.
+            past: per layer, the keys and values of previous positions, with room for this one (`with_room`). The beams
+                of a sentence share one cache: W entries per position, never reordered.
             memories: per layer, `source_keys_values`.
-            beam_bias: [B, 1, W, (T + 1) W], the mask of keys that belong to each beam's own history.
+            beam_bias: [B, 1, W, C W], the mask of keys that belong to each beam's own history.
             source_bias: `Transformer.source_bias`.
         """
         model = self.model
         grown: list[KeysValues] = []
         x_BWD = ops.cast(model.embed(token_BW, ops.expand_dims(position, 0), "target"), self.dtype)
+        slots = _slots(token_BW, position, model.hparams.num_heads)
         caches = [
-            (_appended(keys_values, grown), _read(memory)) for keys_values, memory in zip(past, memories, strict=True)
+            (_written(keys_values, slots, grown), _read(memory))
+            for keys_values, memory in zip(past, memories, strict=True)
         ]
         products = dict(self.products)
         for joined in self.joined:
@@ -109,12 +112,29 @@ def empty_past(model: Transformer, batch: Any) -> tuple[KeysValues, ...]:
     return ((keys, values),) * h.decoder_depth
 
 
-def _appended(past: KeysValues, grown: list[KeysValues]) -> Cache:
-    """Returns the cache of self-attention. It appends keys and values of x to `past`, and the result to `grown`."""
+def with_room(past: tuple[KeysValues, ...], position: Any, width: Any) -> tuple[KeysValues, ...]:
+    """Returns `past` with room for `position`: its capacity is then a multiple of `ROOM`."""
+
+    def longer(cache: Any) -> Any:
+        missing = (position // ROOM + 1) * ROOM * width - ops.shape(cache)[2]
+        return ops.pad(cache, [[0, 0], [0, 0], [0, ops.maximum(missing, 0)], [0, 0]])
+
+    return tuple((longer(keys), longer(values)) for keys, values in past)
+
+
+def _slots(token_BW: Any, position: Any, heads: int) -> Any:
+    """Returns the indices of the entries of `position` in a cache: [B, H, W, 3]."""
+    batch, width = ops.shape(token_BW)
+    places = ops.meshgrid(ops.arange(batch), ops.arange(heads), position * width + ops.arange(width), indexing="ij")
+    return ops.stack(places, axis=-1)
+
+
+def _written(past: KeysValues, slots_BHW3: Any, grown: list[KeysValues]) -> Cache:
+    """Returns the cache of self-attention. It writes keys and values of x to `past`, and adds the result to `grown`."""
 
     def project(attention: MultiHeadAttention, x_BWD: Any) -> tuple[Any, Any, Any]:
         queries, new = attention.queries(x_BWD), attention.keys_values(x_BWD)
-        keys, values = (ops.concatenate(both, axis=2) for both in zip(past, new, strict=True))
+        keys, values = (ops.scatter_update(old, slots_BHW3, part) for old, part in zip(past, new, strict=True))
         grown.append((keys, values))
         return queries, keys, values
 

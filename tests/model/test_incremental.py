@@ -10,7 +10,7 @@ import tensorflow as tf
 from helpers.tiny_model import random_ids, random_model
 
 from t2t_repro.model.attention import MultiHeadAttention, mask_bias
-from t2t_repro.model.incremental import DecodingStep, empty_past, source_keys_values
+from t2t_repro.model.incremental import DecodingStep, empty_past, source_keys_values, with_room
 from t2t_repro.model.int8 import int8_linear
 from t2t_repro.model.kernels import linear, split_heads
 from t2t_repro.model.layers import AddNorm, FeedForward
@@ -42,8 +42,10 @@ def step_by_step(model: Transformer, width: int = 1, int8: bool = False) -> np.n
     past, found = empty_past(model, batch), []
     tokens_BW = tf.zeros([batch, width], tf.int32)
     for position in range(length):
-        own_WT = np.tile(np.eye(width, dtype=bool), position + 1)
-        beam_bias = mask_bias(np.broadcast_to(own_WT, (batch, 1, *own_WT.shape)))
+        past = with_room(past, position, width)
+        capacity = past[0][0].shape[2] // width
+        own_WC = np.tile(np.eye(width, dtype=bool), capacity) & (np.arange(capacity * width) < (position + 1) * width)
+        beam_bias = mask_bias(np.broadcast_to(own_WC, (batch, 1, *own_WC.shape)))
         logits_BWV, past = run(tokens_BW, tf.constant(position), past, beam_bias)
         found.append(logits_BWV.numpy())
         tokens_BW = tf.repeat(tf.constant(TARGET[:, position : position + 1]), width, axis=1)
