@@ -80,7 +80,7 @@ def beam_search(
     sentences = sentences_of(ensemble, source_BM, extra_length, prefix_BP, min_length, required_BG=required_BG)
     # one open beam; the others can never win
     log_p_W = tf.where(tf.range(beam_size) == 0, 0.0, NEG_INF)
-    beams = first_beams(ensemble, tf.tile(log_p_W[None], [tf.shape(source_BM)[0], 1]))
+    beams = first_beams(ensemble, tf.tile(log_p_W[None], [tf.shape(sentences.source)[0], 1]))
     return search(ensemble, sentences, beams, BeamSearch(tf.convert_to_tensor(alpha, tf.float32), constraint))
 
 

@@ -105,14 +105,13 @@ def sentences_of(
     draws_BWL: tf.Tensor | None = None,
     required_BG: tf.Tensor | None = None,
 ) -> Sentences:
-    """Returns a batch before its first step.
+    """Returns a batch before its first step, with empty sentences (`longest` is 0) up to a number of `_grid`.
 
     The maximum length of a translation is that of its source plus `extra_length`, EOS included. It is raised if the
     prefix, the required words or `min_length` tokens, with EOS, need more.
     """
     source_BM = tf.convert_to_tensor(source_BM)
-    source_BM = tf.pad(source_BM, [[0, 0], [0, -tf.shape(source_BM)[1] % COLUMNS]], constant_values=PAD)
-    batch = tf.shape(source_BM)[0]
+    batch, length = tf.unstack(tf.shape(source_BM))
     if prefix_BP is None:
         prefix_BP = tf.zeros([batch, 0], tf.int32)
     if required_BG is None:
@@ -120,20 +119,25 @@ def sentences_of(
     written_B = tf.math.count_nonzero(tf.concat([prefix_BP, required_BG], axis=1), axis=1, dtype=tf.int32)
     needed_B = tf.maximum(written_B, min_length) + 1
     longest_B = tf.math.count_nonzero(source_BM != PAD, axis=1, dtype=tf.int32) + extra_length
+    rows = [0, _grid(batch) - batch]
+    source_BM = tf.pad(source_BM, [rows, [0, -length % COLUMNS]], constant_values=PAD)
     return Sentences(
         source=source_BM,
-        shortest=tf.fill([batch], min_length),
-        longest=tf.where(needed_B > 1, tf.maximum(longest_B, needed_B), longest_B),
-        prefix=tf.pad(prefix_BP, [[0, 0], [0, 1]], constant_values=PAD),
-        required=tf.pad(required_BG, [[0, 0], [0, 1]], constant_values=PAD),
-        draws=tf.zeros([batch, 0, 0]) if draws_BWL is None else draws_BWL,
+        shortest=tf.pad(tf.fill([batch], min_length), [rows]),
+        longest=tf.pad(tf.where(needed_B > 1, tf.maximum(longest_B, needed_B), longest_B), [rows]),
+        prefix=tf.pad(prefix_BP, [rows, [0, 1]], constant_values=PAD),
+        required=tf.pad(required_BG, [rows, [0, 1]], constant_values=PAD),
+        draws=tf.pad(tf.zeros([batch, 0, 0]) if draws_BWL is None else draws_BWL, [rows, [0, 0], [0, 0]]),
         memories=ensemble.memories(source_BM),
     )
 
 
 def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: DecodingStrategy) -> Hypotheses:
-    """Decodes every sentence until `strategy` reports that it cannot improve, or until it has its maximum length."""
-    width, batch = tf.shape(beams.tokens)[1], tf.shape(beams.tokens)[0]
+    """Decodes every sentence until `strategy` reports that it cannot improve, or until it has its maximum length.
+
+    The result has no rows for empty sentences, which are the last ones.
+    """
+    batch, width = tf.unstack(tf.shape(beams.tokens))
     steps = ensemble.steps()
 
     def until_some_are_done(
@@ -168,7 +172,7 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: Dec
     nobody = _Done(tf.zeros([0], tf.int32), beams.finished_ids[:0], beams.finished_scores[:0])
     start = (tf.constant(0), tf.range(batch), sentences, beams, nobody)
     *_, done = _while(lambda _, numbers, *__: tf.size(numbers) > 0, until_some_are_done, start)
-    back = tf.argsort(done.numbers)
+    back = tf.argsort(done.numbers)[: tf.math.count_nonzero(sentences.longest)]
     return Hypotheses(tf.gather(done.ids, back), tf.gather(done.scores, back))
 
 
@@ -245,11 +249,14 @@ def _joined(done: _Done, leaving: _Done, step: tf.Tensor) -> _Done:
     )
 
 
+def _grid(rows: tf.Tensor) -> tf.Tensor:
+    """Returns the number of rows of a batch that has at least `rows`: below `ROWS` any, above it a multiple."""
+    return tf.where(rows < ROWS, rows, -(-rows // ROWS) * ROWS)
+
+
 def _rows_for(open_B: tf.Tensor) -> tf.Tensor:
-    """Returns the number of rows that stay in the batch: those of open sentences, and finished ones up to a multiple of
-    `ROWS` if there are as many."""
-    open_now = tf.math.count_nonzero(open_B, dtype=tf.int32)
-    return tf.where(open_now < ROWS, open_now, tf.minimum(-(-open_now // ROWS) * ROWS, tf.size(open_B)))
+    """Returns the number of rows that stay in the batch: open sentences first, then finished ones."""
+    return _grid(tf.math.count_nonzero(open_B, dtype=tf.int32))
 
 
 def _split(places: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -61,7 +61,7 @@ def sample(
     """
     ensemble = Ensemble.of(models)
     sentences = sentences_of(ensemble, source_BM, extra_length, prefix_BP, min_length, draws_BWL)
-    beams = first_beams(ensemble, tf.zeros(tf.shape(draws_BWL)[:2]))
+    beams = first_beams(ensemble, tf.zeros(tf.shape(sentences.draws)[:2]))
     above_zero = tf.maximum(tf.cast(temperature, tf.float64), np.finfo(np.float64).tiny)  # denormals are flushed to 0
     strategy = Sampling(above_zero, tf.convert_to_tensor(k, tf.int32))
     return search(ensemble, sentences, beams, strategy)
