@@ -63,7 +63,7 @@ class DecodingStep:
         beam_bias: Any,
         source_bias: Any,
     ) -> tuple[Any, tuple[KeysValues, ...]]:
-        """Returns logits [B, W, V], float32, of the tokens after `token_BW` at `position`, and `past` with this position.
+        """Returns logits [B, W, V], float32, of the tokens after `token_BW` at `position`, and `past` with them.
 
         Args:
             past: per layer, the keys and values of previous positions, with room for this one (`with_room`). The beams
