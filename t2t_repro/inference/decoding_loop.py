@@ -18,7 +18,7 @@ import tensorflow as tf
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.inference.top_k import top_k
 from t2t_repro.model.attention import mask_bias
-from t2t_repro.model.incremental import ROOM, with_room
+from t2t_repro.model.incremental import BLOCK, with_complete_blocks
 from t2t_repro.token_ids import EOS, PAD
 
 NEG_INF = -1e30  # log-probability of an impossible token; finite, so that a difference of two is never NaN
@@ -144,8 +144,8 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: Dec
         step: tf.Tensor, numbers: tf.Tensor, sentences: Sentences, beams: Beams, done: _Done
     ) -> tuple[Any, ...]:
         model_step = ensemble.stepper(steps, sentences.memories, sentences.source)
-        beams = beams._replace(caches=tuple(with_room(past, step, width) for past in beams.caches))
-        capacity = (step // ROOM + 1) * ROOM
+        beams = beams._replace(caches=tuple(with_complete_blocks(past, width) for past in beams.caches))
+        end_of_block = (step // BLOCK + 1) * BLOCK
 
         def is_open(step: tf.Tensor, beams: Beams) -> tf.Tensor:
             return strategy.can_improve(beams, sentences) & (step < sentences.longest)
@@ -153,13 +153,12 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: Dec
         def goes_on(step: tf.Tensor, beams: Beams) -> tf.Tensor:
             rows = _rows_for(is_open(step, beams))
             most_are_open = tf.cast(rows, tf.float32) > COMPACTION_THRESHOLD * tf.cast(tf.size(numbers), tf.float32)
-            return most_are_open & (step < capacity)
+            return most_are_open & (step < end_of_block)
 
         def advance(step: tf.Tensor, beams: Beams) -> tuple[tf.Tensor, Beams]:
             own_slots_BW = tf.zeros_like(beams.tokens) + tf.range(width)
             history = tf.concat([beams.history, own_slots_BW[:, :, None]], axis=2)
-            beam_bias = _history_bias(history, width, capacity)
-            logits_BWV, caches = model_step(beams.tokens, step, beams.caches, beam_bias)
+            logits_BWV, caches = model_step(beams.tokens, step, beams.caches, _history_bias(history, width))
             beams = beams._replace(history=history, caches=caches)
             return step + 1, strategy.choose(step, beams, logits_BWV, sentences)
 
@@ -278,10 +277,8 @@ def _while(condition: Callable[..., Any], body: Callable[..., Any], variables: A
     return tf.while_loop(condition, body, variables, tf.nest.map_structure(invariant, variables))
 
 
-def _history_bias(history_BWT: tf.Tensor, width: tf.Tensor, capacity: tf.Tensor) -> tf.Tensor:
-    """Lets each beam attend only to the keys of its own history, in caches of C positions: [B, 1, W, C W]."""
-    missing = capacity - tf.shape(history_BWT)[2]
-    history_BWC = tf.pad(history_BWT, [[0, 0], [0, 0], [0, missing]], constant_values=-1)  # -1: no slot
-    is_in_history = tf.one_hot(history_BWC, width, on_value=True, off_value=False)
-    flat = tf.concat([tf.shape(history_BWT)[:2], [capacity * width]], axis=0)
+def _history_bias(history_BWT: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
+    """Lets each beam attend only to the keys of its own history: [B, 1, W, T W]."""
+    is_in_history = tf.one_hot(history_BWT, width, on_value=True, off_value=False)
+    flat = tf.concat([tf.shape(history_BWT)[:2], [tf.shape(history_BWT)[2] * width]], axis=0)
     return mask_bias(tf.reshape(is_in_history, flat))[:, None]

@@ -18,6 +18,7 @@ from t2t_repro.model.incremental import (
     DecodingStep,
     KeysValues,
     MakeLinear,
+    Past,
     empty_past,
     encoder_products,
     source_keys_values,
@@ -46,7 +47,7 @@ class Ensemble:
         """Returns, per model, the keys and values of the source that the decoder attends to."""
         return tuple(source_keys_values(model, model.encode(source_BM)) for model in self.models)
 
-    def empty_caches(self, batch: tf.Tensor) -> tuple[tuple[KeysValues, ...], ...]:
+    def empty_caches(self, batch: tf.Tensor) -> tuple[tuple[Past, ...], ...]:
         """Returns, per model and layer, the keys and values before the first step."""
         return tuple(empty_past(model, batch) for model in self.models)
 

@@ -4,8 +4,7 @@
 keys and values of previous positions, and the products with weights that are prepared once for many steps. A change of
 the activation or of the order of normalization in `layers.py` or `transformer.py` also changes decoding.
 
-Shapes: B batch, M source length, W beam width, C positions that fit into a cache, D d_model, H heads, K d_k, E d_v, V
-vocabulary.
+Shapes: B batch, M source length, W beam width, T steps decoded, D d_model, H heads, K d_k, E d_v, V vocabulary.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ from t2t_repro.model.int8 import int8_linear
 from t2t_repro.model.transformer import Transformer
 
 MakeLinear = Callable[..., kernels.Linear]  # of `narrow_linear`'s arguments, without the dtype
-KeysValues = tuple[Any, Any]  # [B, H, M, K] and [B, H, M, E] of the source, or [B, H, C W, K] and [B, H, C W, E]
-ROOM = 16  # positions by which the capacity C grows: oneDNN compiles each product for its shapes, and keeps the code
+KeysValues = tuple[Any, Any]  # [B, H, M, K] and [B, H, M, E]
+Past = tuple[KeysValues, KeysValues]  # of complete blocks of `BLOCK` positions, M = n BLOCK W, and of the latest ones
+BLOCK = 16  # positions: products with complete blocks have few shapes, and oneDNN compiles a product for each shape
 
 
 class DecodingStep:
@@ -58,28 +58,24 @@ class DecodingStep:
         self,
         token_BW: Any,
         position: Any,
-        past: tuple[KeysValues, ...],
+        past: tuple[Past, ...],
         memories: tuple[KeysValues, ...],
         beam_bias: Any,
         source_bias: Any,
-    ) -> tuple[Any, tuple[KeysValues, ...]]:
-        """Returns logits [B, W, V], float32, of the tokens after `token_BW` at `position`, and `past` with them.
+    ) -> tuple[Any, tuple[Past, ...]]:
+        """Returns logits [B, W, V], float32, of the tokens after `token_BW` at `position`, and the extended `past`.
 
         Args:
-            past: per layer, the keys and values of previous positions, with room for this one (`with_room`). The beams
-                of a sentence share one cache: W entries per position, never reordered.
+            past: per layer, the keys and values of previous positions. The beams of a sentence share one cache: W new
+                entries per step, never reordered.
             memories: per layer, `source_keys_values`.
-            beam_bias: [B, 1, W, C W], the mask of keys that belong to each beam's own history.
+            beam_bias: [B, 1, W, (T + 1) W], the mask of keys that belong to each beam's own history.
             source_bias: `Transformer.source_bias`.
         """
         model = self.model
-        grown: list[KeysValues] = []
+        grown: list[Past] = []
         x_BWD = ops.cast(model.embed(token_BW, ops.expand_dims(position, 0), "target"), self.dtype)
-        slots = _slots(token_BW, position, model.hparams.num_heads)
-        caches = [
-            (_written(keys_values, slots, grown), _read(memory))
-            for keys_values, memory in zip(past, memories, strict=True)
-        ]
+        caches = [(_appended(each, grown), _read(memory)) for each, memory in zip(past, memories, strict=True)]
         products = dict(self.products)
         for joined in self.joined:
             products |= kernels.joined_products(*joined)
@@ -105,38 +101,36 @@ def source_keys_values(model: Transformer, memory_BMD: Any) -> tuple[KeysValues,
     return tuple(layer.memory_attention.keys_values(memory_BMD) for layer in model.decoder_layers)
 
 
-def empty_past(model: Transformer, batch: Any) -> tuple[KeysValues, ...]:
+def empty_past(model: Transformer, batch: Any) -> tuple[Past, ...]:
     """Returns the `past` of each layer before the first step."""
     h = model.hparams
     keys, values = (ops.zeros((batch, h.num_heads, 0, size), model.compute_dtype) for size in (h.d_k, h.d_v))
-    return ((keys, values),) * h.decoder_depth
+    return (((keys, values), (keys, values)),) * h.decoder_depth
 
 
-def with_room(past: tuple[KeysValues, ...], position: Any, width: Any) -> tuple[KeysValues, ...]:
-    """Returns `past` with room for `position`: its capacity is then a multiple of `ROOM`."""
+def with_complete_blocks(past: tuple[Past, ...], width: Any) -> tuple[Past, ...]:
+    """Returns `past` with its latest positions among the complete blocks, if they are a block."""
 
-    def longer(cache: Any) -> Any:
-        missing = (position // ROOM + 1) * ROOM * width - ops.shape(cache)[2]
-        return ops.pad(cache, [[0, 0], [0, 0], [0, ops.maximum(missing, 0)], [0, 0]])
+    def moved(blocks: Any, latest: Any) -> tuple[Any, Any]:
+        number = ops.shape(latest)[2] // (BLOCK * width) * (BLOCK * width)
+        return ops.concatenate((blocks, latest[:, :, :number]), axis=2), latest[:, :, number:]
 
-    return tuple((longer(keys), longer(values)) for keys, values in past)
+    def both(past: Past) -> Past:
+        (keys, latest_keys), (values, latest_values) = map(moved, *past)
+        return (keys, values), (latest_keys, latest_values)
 
-
-def _slots(token_BW: Any, position: Any, heads: int) -> Any:
-    """Returns the indices of the entries of `position` in a cache: [B, H, W, 3]."""
-    batch, width = ops.shape(token_BW)
-    places = ops.meshgrid(ops.arange(batch), ops.arange(heads), position * width + ops.arange(width), indexing="ij")
-    return ops.stack(places, axis=-1)
+    return tuple(map(both, past))
 
 
-def _written(past: KeysValues, slots_BHW3: Any, grown: list[KeysValues]) -> Cache:
-    """Returns the cache of self-attention. It writes keys and values of x to `past`, and adds the result to `grown`."""
+def _appended(past: Past, grown: list[Past]) -> Cache:
+    """Returns the cache of self-attention. It appends keys and values of x to `past`, and the result to `grown`."""
 
     def project(attention: MultiHeadAttention, x_BWD: Any) -> tuple[Any, Any, Any]:
         queries, new = attention.queries(x_BWD), attention.keys_values(x_BWD)
-        keys, values = (ops.scatter_update(old, slots_BHW3, part) for old, part in zip(past, new, strict=True))
-        grown.append((keys, values))
-        return queries, keys, values
+        blocks, latest = past
+        latest = tuple(ops.concatenate(each, axis=2) for each in zip(latest, new, strict=True))
+        grown.append((blocks, latest))
+        return queries, *zip(blocks, latest, strict=True)
 
     return project
 

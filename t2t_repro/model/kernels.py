@@ -295,6 +295,7 @@ def scaled_dot_product_attention(
     """softmax(Q K^T / sqrt(d_k) + bias) V (section 3.2.1, eq. 1): [B, H, L, E], in the dtype of V.
 
     Args:
+        keys_BHMK, values_BHME: also tuples of parts, which are not concatenated, inside `prepared_products`.
         bias: float32, broadcast to [B, H, L, M]: 0, or `attention.MASKED` for masked keys.
         dropout_rate: of the softmax.
         seed: of that dropout, [2] int32; None for no dropout.
@@ -305,7 +306,11 @@ def scaled_dot_product_attention(
         weights_BHLM = attention_weights(queries_BHLK, keys_BHMK, bias)
         if record is not None:
             record[name] = weights_BHLM
-        heads_BHLE = tf.matmul(tf.cast(weights_BHLM, values_BHME.dtype), values_BHME)
+        parts = _parts(values_BHME)
+        weights = [tf.cast(weights_BHLM, parts[0].dtype)]
+        if len(parts) > 1:
+            weights = tf.split(weights[0], [tf.shape(part)[2] for part in parts], axis=-1)
+        heads_BHLE = functools.reduce(tf.add, map(tf.matmul, weights, parts))
     else:
         attend = functools.partial(_attention, bias=bias, dropout_rate=dropout_rate, seed=seed)
         heads_BHLE = tf.custom_gradient(lambda *qkv: attend(*qkv))(queries_BHLK, keys_BHMK, values_BHME)
@@ -313,10 +318,15 @@ def scaled_dot_product_attention(
     return heads_BHLE
 
 
+def _parts(x: Any) -> tuple[Any, ...]:
+    return x if isinstance(x, tuple) else (x,)
+
+
 def attention_weights(queries_BHLK: Any, keys_BHMK: Any, bias: Any) -> Any:
     """softmax(Q K^T / sqrt(d_k) + bias), float32: [B, H, L, M]. A softmax in a narrow dtype loses small weights."""
     scaled_BHLK = queries_BHLK * (1 / math.sqrt(queries_BHLK.shape[-1]))
-    scores_BHLM = tf.matmul(scaled_BHLK, keys_BHMK, transpose_b=True)
+    scores = [tf.matmul(scaled_BHLK, part, transpose_b=True) for part in _parts(keys_BHMK)]
+    scores_BHLM = tf.concat(scores, axis=-1) if len(scores) > 1 else scores[0]
     return tf.nn.softmax(tf.cast(scores_BHLM, tf.float32) + bias)
 
 

@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 from helpers.tiny_model import random_ids, random_model
 
+from t2t_repro.model import incremental
 from t2t_repro.model.attention import MultiHeadAttention, mask_bias
-from t2t_repro.model.incremental import DecodingStep, empty_past, source_keys_values, with_room
+from t2t_repro.model.incremental import DecodingStep, empty_past, source_keys_values, with_complete_blocks
 from t2t_repro.model.int8 import int8_linear
 from t2t_repro.model.kernels import linear, split_heads
 from t2t_repro.model.layers import AddNorm, FeedForward
@@ -42,10 +43,9 @@ def step_by_step(model: Transformer, width: int = 1, int8: bool = False) -> np.n
     past, found = empty_past(model, batch), []
     tokens_BW = tf.zeros([batch, width], tf.int32)
     for position in range(length):
-        past = with_room(past, position, width)
-        capacity = past[0][0].shape[2] // width
-        own_WC = np.tile(np.eye(width, dtype=bool), capacity) & (np.arange(capacity * width) < (position + 1) * width)
-        beam_bias = mask_bias(np.broadcast_to(own_WC, (batch, 1, *own_WC.shape)))
+        past = with_complete_blocks(past, width)
+        own_WT = np.tile(np.eye(width, dtype=bool), position + 1)
+        beam_bias = mask_bias(np.broadcast_to(own_WT, (batch, 1, *own_WT.shape)))
         logits_BWV, past = run(tokens_BW, tf.constant(position), past, beam_bias)
         found.append(logits_BWV.numpy())
         tokens_BW = tf.repeat(tf.constant(TARGET[:, position : position + 1]), width, axis=1)
@@ -90,9 +90,25 @@ def test_step_by_step_decoding_gives_the_logits_of_the_full_sequence(monkeypatch
     expected = full_logits(model)
     assert (np.abs(expected - plain).max() > 1e-2) == (name != "none")
     scale = np.abs(expected).max()
-    for width in (1, 3):
+    for width, block in ((1, 16), (3, 2)):
+        monkeypatch.setattr(incremental, "BLOCK", block)
         found = step_by_step(model, width)
         np.testing.assert_allclose(found, np.stack([expected] * width, axis=1), rtol=1e-4, atol=1e-5 * scale)
+
+
+def test_products_with_complete_blocks_have_few_sizes(monkeypatch):
+    """oneDNN compiles a product for each size, and keeps it."""
+    monkeypatch.setattr(incremental, "BLOCK", 2)
+    model, sizes = random_model(VOCAB), set()
+    batch, length = TARGET.shape
+    memories = source_keys_values(model, model.encode(tf.constant(SOURCE)))
+    step, past = DecodingStep(model), empty_past(model, batch)
+    for position in range(length):
+        past = with_complete_blocks(past, 3)
+        bias = tf.zeros([batch, 1, 3, (position + 1) * 3])
+        _, past = step(tf.zeros([batch, 3], tf.int32), position, past, memories, bias, model.source_bias(SOURCE))
+        sizes.add(tuple(keys.shape[2] // 3 for keys, _ in past[0]))
+    assert sizes == {(position // 2 * 2, position % 2 + 1) for position in range(length)}
 
 
 @pytest.mark.parametrize("name", ["activation", "pre-norm"])
