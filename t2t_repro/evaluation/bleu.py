@@ -61,6 +61,10 @@ _COMPARE = {
         "Table 2 on newstest2014, Table 3 on newstest2013, and scores with the same splitting of {words}; not "
         "sacreBLEU, which was 1.5 lower for the same English-German output (tensor2tensor issue 317)."
     ),
+    "Multi30k's recipe": (
+        "Papers on Multi30k, which score its lower-cased, tokenized text (lc.norm.tok) by multi-bleu.perl; outputs that "
+        "are in this form already are scored as they stand."
+    ),
     "as it stands": "Scores of multi-bleu.perl on text with the same tokenization and case.",
 }
 
@@ -89,7 +93,7 @@ class Figure:
 def score_files(hypothesis: str, reference: str, language: str = "de") -> dict[str, Any]:
     """Returns every form of BLEU for two text files whose lines correspond.
 
-    `language` selects the tokenizer of the paper's recipe: one of `moses.LANGUAGES`. Raises FileNotFoundError, and
+    `language` selects Moses' tokenizer, of the paper's and Multi30k's recipe: one of `moses.LANGUAGES`. Raises FileNotFoundError, and
     ValueError with the reason for files that give no meaningful score.
     """
     hypotheses, references = _read(hypothesis), _read(reference)
@@ -115,7 +119,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str = 
     if known_test_set(references):
         subset = ([side[n] for n in NEWSTEST2014_KEPT] for side in both)
         figures.append(figure("sacreBLEU 13a, 2,737 lines", *subset, force=True))
-    return [*figures, paper(*both, language), plain(*both)]
+    return [*figures, paper(*both, language), multi30k(*both, language), plain(*both)]
 
 
 def figure(name: str, hypotheses: Sequence[str], references: Sequence[str], **options: Any) -> Figure:
@@ -147,16 +151,37 @@ def paper(hypotheses: Sequence[str], references: Sequence[str], language: str = 
     ConvS2S. There is no such script for other languages.
     """
     found = plain(recipe(hypotheses, language), recipe(references, language), "the paper's recipe")
-    tokens = f"moses-{language}" + "-compounds" * (language == "de")
+    found = _with_tokens(found, f"moses-{language}" + "-compounds" * (language == "de"))
+    return replace(found, compare=found.compare.format(words="compounds" if language == "de" else "words"))
+
+
+def multi30k(hypotheses: Sequence[str], references: Sequence[str], language: str = "de") -> Figure:
+    """Returns BLEU of text in lower case with Moses' punctuation and tokens, scored as by multi-bleu.perl.
+
+    The text becomes that of Multi30k's files `lc.norm.tok`, as its task1-tokenize.sh makes them.
+    """
+    both = ([lower_case_tokens(line, language) for line in side] for side in (hypotheses, references))
+    found = plain(*both, "Multi30k's recipe")
+    return _with_tokens(
+        replace(found, signature=found.signature.replace("case:mixed", "case:lc")), f"moses-norm-{language}"
+    )
+
+
+def _with_tokens(found: Figure, tokens: str) -> Figure:
+    """Returns a score of `plain` with the name of its tokenization in the signature."""
     signature = found.signature.replace("tok:none", f"tok:{tokens}") + f"|t2t_repro:{__version__}"
-    compare = found.compare.format(words="compounds" if language == "de" else "words")
-    return replace(found, signature=signature, compare=compare)
+    return replace(found, signature=signature)
 
 
 def recipe(lines: Sequence[str], language: str) -> list[str]:
     """Returns lines as tokenized for the paper's BLEU."""
     tokenized = [moses.tokenize(moses.replace_punctuation(line), language) for line in lines]
     return [moses.split_compounds(line) for line in tokenized] if language == "de" else tokenized
+
+
+def lower_case_tokens(line: str, language: str) -> str:
+    """Returns a line as Multi30k's tokenized files have it, except for the escaping of & < > and similar characters."""
+    return moses.tokenize(moses.normalize_punctuation(line.lower(), language), language, keep_last_stop=True)
 
 
 def known_test_set(references: Sequence[str]) -> str | None:

@@ -68,14 +68,14 @@ class Translation:
         beam_size: int | None,
         alpha: float | None,
     ) -> dict[str, Any]:
-        """Returns BLEU, chrF and, for target languages of Moses' tokenizer, the paper's BLEU.
+        """Returns BLEU, chrF and, for target languages of Moses' tokenizer, BLEU by the paper's and Multi30k's recipe.
 
         The 95% interval of BLEU is from bootstrap resampling of the sentences (Koehn, 2004).
         """
         import sacrebleu
 
         from t2t_repro.evaluation import moses
-        from t2t_repro.evaluation.bleu import paper
+        from t2t_repro.evaluation.bleu import multi30k, paper
 
         sources, targets = ([pair[side] for pair in references] for side in (0, 1))
         translations = translator.translate(sources, beam_size, alpha)
@@ -86,14 +86,16 @@ class Translation:
         resampled = sacrebleu.BLEU().corpus_score(translations, [targets], n_bootstrap=RESAMPLED)
         scores["bleu_interval"] = resampled._ci
         if language in moses.LANGUAGES:
-            found = paper(translations, targets, language)
-            scores |= {"paper_bleu": found.bleu, "paper_bleu_signature": found.signature}
+            for name, recipe in (("paper_bleu", paper), ("multi30k_bleu", multi30k)):
+                found = recipe(translations, targets, language)
+                scores |= {name: found.bleu, f"{name}_signature": found.signature}
         return scores
 
     def score_rows(self, scores: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows = [("BLEU", f"{scores['bleu']:.2f} +- {scores['bleu_interval']:.2f}  ({scores['bleu_signature']})")]
-        if "paper_bleu" in scores:
-            rows.append(("paper's BLEU", f"{scores['paper_bleu']:.2f}  ({scores['paper_bleu_signature']})"))
+        for name, title in (("paper_bleu", "paper's BLEU"), ("multi30k_bleu", "lower case")):
+            if name in scores:
+                rows.append((title, f"{scores[name]:.2f}  ({scores[f'{name}_signature']})"))
         return [*rows, ("chrF", f"{scores['chrf']:.2f}  ({scores['chrf_signature']})")]
 
     def preview(self, translator: Translator, references: Sequence[Pair]) -> Sample:
