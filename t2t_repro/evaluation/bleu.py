@@ -62,8 +62,8 @@ _COMPARE = {
         "sacreBLEU, which was 1.5 lower for the same English-German output (tensor2tensor issue 317)."
     ),
     "Multi30k's recipe": (
-        "Papers on Multi30k, which score its lower-cased, tokenized text (lc.norm.tok) by multi-bleu.perl; outputs that "
-        "are in this form already are scored as they stand."
+        "Papers on Multi30k, which score its lower-cased, tokenized text (lc.norm.tok) by multi-bleu.perl. Text that "
+        "has this form already is scored as it stands."
     ),
     "as it stands": "Scores of multi-bleu.perl on text with the same tokenization and case.",
 }
@@ -93,15 +93,10 @@ class Figure:
 def score_files(hypothesis: str, reference: str, language: str = "de") -> dict[str, Any]:
     """Returns every form of BLEU for two text files whose lines correspond.
 
-    `language` selects Moses' tokenizer, of the paper's and Multi30k's recipe: one of `moses.LANGUAGES`. Raises FileNotFoundError, and
-    ValueError with the reason for files that give no meaningful score.
+    `language` selects Moses' tokenizer, for the paper's and Multi30k's recipe: one of `moses.LANGUAGES`. Raises
+    FileNotFoundError, and ValueError with the reason for files that give no meaningful score.
     """
-    hypotheses, references = _read(hypothesis), _read(reference)
-    if len(hypotheses) != len(references):
-        raise ValueError(
-            f"{hypothesis} has {len(hypotheses):,} lines and {reference} has {len(references):,}; "
-            "give files of equal length, whose lines correspond"
-        )
+    hypotheses, references = read_files(hypothesis, reference)
     files = {"hypothesis": hypothesis, "reference": reference, "lines": len(references)}
     figures = [asdict(each) for each in score(hypotheses, references, language)]
     return files | {"test_set": known_test_set(references), "figures": figures}
@@ -160,8 +155,8 @@ def multi30k(hypotheses: Sequence[str], references: Sequence[str], language: str
 
     The text becomes that of Multi30k's files `lc.norm.tok`, as its task1-tokenize.sh makes them.
     """
-    both = ([lower_case_tokens(line, language) for line in side] for side in (hypotheses, references))
-    found = plain(*both, "Multi30k's recipe")
+    one, two = ([lower_case_tokens(line, language) for line in side] for side in (hypotheses, references))
+    found = plain(one, two, "Multi30k's recipe")
     return _with_tokens(
         replace(found, signature=found.signature.replace("case:mixed", "case:lc")), f"moses-norm-{language}"
     )
@@ -198,6 +193,18 @@ def table(scores: dict[str, Any]) -> str:
         lines += ["", f"{each.bleu:5.2f}  {each.name}"]
         lines += [" " * 7 + line for line in (each.counts(), each.signature, *textwrap.wrap(each.compare, WIDTH - 7))]
     return "\n".join(lines)
+
+
+def read_files(*paths: str) -> list[list[str]]:
+    """Returns the lines of translations and references. Raises FileNotFoundError, and ValueError as `score_files`."""
+    found = [_read(path) for path in paths]
+    for path, lines in zip(paths, found, strict=True):
+        if len(lines) != len(found[-1]):
+            raise ValueError(
+                f"{path} has {len(lines):,} lines and {paths[-1]} has {len(found[-1]):,}; "
+                "give files of equal length, whose lines correspond"
+            )
+    return found
 
 
 def _read(path: str) -> list[str]:

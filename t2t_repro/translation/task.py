@@ -11,6 +11,7 @@ from t2t_repro.task import Decoder, Task
 if TYPE_CHECKING:
     from t2t_repro.data.dataset import Dataset
     from t2t_repro.data.vocabulary import Vocabulary
+    from t2t_repro.evaluation.comparison import Compared
     from t2t_repro.inference.translator import Translator
     from t2t_repro.training.validation import Sample
 
@@ -78,7 +79,7 @@ class Translation:
         from t2t_repro.evaluation.bleu import multi30k, paper
 
         sources, targets = ([pair[side] for pair in references] for side in (0, 1))
-        translations = translator.translate(sources, beam_size, alpha)
+        translations = self.decode(translator, references, beam_size, alpha)
         scores: dict[str, Any] = {"sentences": len(sources)}
         for name, metric in (("bleu", sacrebleu.BLEU()), ("chrf", sacrebleu.CHRF())):
             scores[name] = metric.corpus_score(translations, [targets]).score
@@ -90,6 +91,27 @@ class Translation:
                 found = recipe(translations, targets, language)
                 scores |= {name: found.bleu, f"{name}_signature": found.signature}
         return scores
+
+    def decode(
+        self, translator: Translator, references: Sequence[Pair], beam_size: int | None, alpha: float | None
+    ) -> list[str]:
+        return translator.translate([source for source, _ in references], beam_size, alpha)
+
+    def compared(self, references: Sequence[Pair], a: Sequence[str], b: Sequence[str]) -> Compared:
+        import sacrebleu
+
+        from t2t_repro.evaluation.comparison import Compared
+
+        sources, targets = ([pair[side] for pair in references] for side in (0, 1))
+        metrics = {"BLEU": sacrebleu.BLEU(force=True), "chrF": sacrebleu.CHRF()}
+        return Compared(sources, targets, (a, b), (a, b), metrics)
+
+    def compared_files(self, a: str, b: str, reference: str, source: str | None = None) -> Compared:
+        from t2t_repro.evaluation.bleu import read_files
+
+        *outputs, references = read_files(a, b, reference)
+        sources = read_files(source, reference)[0] if source else [""] * len(references)
+        return self.compared(list(zip(sources, references, strict=True)), *outputs)
 
     def score_rows(self, scores: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows = [("BLEU", f"{scores['bleu']:.2f} +- {scores['bleu_interval']:.2f}  ({scores['bleu_signature']})")]
