@@ -7,8 +7,8 @@
 A and B are files of translations, files of trees, or run directories. Line n of
 each file belongs to the same sentence; files may be .gz. Two runs decode the
 test split of the first run's prepared data. BLEU and chrF, or bracket F1, are
-compared by paired bootstrap resampling and by approximate randomization, and the
-sentences that differ most are listed. --html=FILE writes a page too.
+compared by paired bootstrap resampling and by approximate randomization, and
+the sentences that differ most are listed. --html=FILE writes a page too.
 """
 
 from __future__ import annotations

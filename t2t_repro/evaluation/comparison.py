@@ -81,8 +81,11 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of `compare`. `better_a` and `better_b` are the sentences with the largest differences by `ranked_by`,
-    largest first. `gains` are the differences b - a of all sentences by it, in their order."""
+    """The result of `compare`.
+
+    `better_a` and `better_b` are the sentences with the largest differences by `ranked_by`, largest first. `gains` are
+    the differences b - a of all sentences by it, in their order; 0 if the metric does not count one of the outputs.
+    """
 
     name_a: str
     name_b: str
@@ -125,16 +128,18 @@ def compare(
         for name, metric in compared.metrics.items()
     )
     *_, (ranked_by, metric) = compared.metrics.items()
-    a, b = ([metric._compute_score_from_stats(row).score for row in side] for side in statistics[ranked_by])
+    a, b = ([float(metric._compute_score_from_stats(row).score) for row in side] for side in statistics[ranked_by])
+    counted = np.all([side.any(axis=1) for side in statistics[ranked_by]], axis=0)
+    gains = [other - one if both else 0.0 for one, other, both in zip(a, b, counted, strict=True)]
     return Comparison(
         *names,
         sentences=len(compared.references),
         differing=sum(one != other for one, other in zip(*compared.outputs, strict=True)),
         differences=found,
         ranked_by=ranked_by,
-        better_a=_most(compared, a, b, -1, shown),
-        better_b=_most(compared, a, b, 1, shown),
-        gains=tuple(other - one for one, other in zip(a, b, strict=True)),
+        better_a=_most(compared, a, b, [-gain for gain in gains], shown),
+        better_b=_most(compared, a, b, gains, shown),
+        gains=tuple(gains),
     )
 
 
@@ -181,10 +186,11 @@ def _interval(metric: Any, statistics: tuple[np.ndarray, np.ndarray], seed: int,
     return float(low), float(high)
 
 
-def _most(compared: Compared, a: Sequence[float], b: Sequence[float], sign: int, shown: int) -> tuple[Sentence, ...]:
-    """Returns the sentences in which B (sign 1) or A (sign -1) gains most. Of equal gains, a longer one is first."""
-    gains = {n: sign * (b[n] - a[n]) for n in range(len(a))}
-    order = sorted(gains, key=lambda n: (-gains[n], -len(compared.references[n]), n))
+def _most(
+    compared: Compared, a: Sequence[float], b: Sequence[float], gains: Sequence[float], shown: int
+) -> tuple[Sentence, ...]:
+    """Returns the sentences with the largest positive gains. Of equal gains, that of a longer reference is first."""
+    order = sorted(range(len(gains)), key=lambda n: (-gains[n], -len(compared.references[n]), n))
     return tuple(
         Sentence(
             n + 1, a[n], b[n], compared.sources[n], compared.references[n], *(side[n] for side in compared.outputs)

@@ -159,6 +159,8 @@ def test_sentences_that_evalb_does_not_score_count_nothing():
     trees = compared_trees(trees.sources, trees.references, trees.outputs, [*a, *trees.measured[0][1:]], rows(COUNTS_B))
     (found,) = compare(("a", "b"), trees).differences
     assert found.a == pytest.approx(f1(COUNTS_A[1:]))
+    result = compare(("a", "b"), trees, shown=20)
+    assert result.gains[0] == 0 and 1 not in {each.number for each in (*result.better_a, *result.better_b)}
     assert trees.notes == ("A, sentence 1: 9 words in gold, 8 in test; not scored",)
 
 
