@@ -62,8 +62,8 @@ _COMPARE = {
         "sacreBLEU, which was 1.5 lower for the same English-German output (tensor2tensor issue 317)."
     ),
     "Multi30k's recipe": (
-        "Papers on Multi30k, which score its lower-cased, tokenized text (lc.norm.tok) by multi-bleu.perl. Text that "
-        "has this form already is scored as it stands."
+        "Papers on Multi30k, which score its lower-cased, tokenized text (lc.norm.tok) by multi-bleu.perl. For text "
+        "that has this form already, take the score as it stands."
     ),
     "as it stands": "Scores of multi-bleu.perl on text with the same tokenization and case.",
 }
