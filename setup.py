@@ -19,6 +19,7 @@ PROGRAMS = (
     "serve",
     "evalb",
     "bleu",
+    "compare",
     "avg_checkpoints",
     "ablate",
     "report",

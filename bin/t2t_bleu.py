@@ -17,9 +17,7 @@ from absl import flags
 from t2t_repro.cli import launcher
 
 FLAGS = flags.FlagValues()
-flags.DEFINE_enum(
-    "language", "de", ["de", "en", "fr"], "language of the text, for the paper's tokenization", flag_values=FLAGS
-)
+flags.DEFINE_enum("language", "de", ["de", "en", "fr"], "language of the text, for Moses' tokenizer", flag_values=FLAGS)
 flags.DEFINE_boolean("json", False, "print JSON instead of text", flag_values=FLAGS)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 if TYPE_CHECKING:
     from t2t_repro.data.dataset import Dataset
     from t2t_repro.data.vocabulary import Vocabulary
+    from t2t_repro.evaluation.comparison import Compared
     from t2t_repro.inference.decoding_loop import Constraint
     from t2t_repro.inference.translator import Translator
     from t2t_repro.training.validation import Sample
@@ -88,6 +89,20 @@ class Task(Protocol):
           language: of the target, an ISO 639-1 code or "".
           beam_size: None for that of the run.
           alpha: None for that of the run.
+        """
+
+    def decode(
+        self, translator: Translator, references: Sequence[Any], beam_size: int | None, alpha: float | None
+    ) -> list[Any]:
+        """Returns the outputs that `scores` scores: translations, or trees."""
+
+    def compared(self, references: Sequence[Any], a: Sequence[Any], b: Sequence[Any]) -> Compared:
+        """Returns the outputs a and b of `decode` in the form for `evaluation.comparison.compare`."""
+
+    def compared_files(self, a: str, b: str, reference: str, source: str | None = None) -> Compared:
+        """Reads two files of outputs, and their references and sources. Returns them as `compared` does.
+
+        Raises FileNotFoundError, and ValueError for files that cannot be compared.
         """
 
     def score_rows(self, scores: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -61,6 +61,10 @@ _COMPARE = {
         "Table 2 on newstest2014, Table 3 on newstest2013, and scores with the same splitting of {words}; not "
         "sacreBLEU, which was 1.5 lower for the same English-German output (tensor2tensor issue 317)."
     ),
+    "Multi30k's recipe": (
+        "Papers on Multi30k, which score its lower-cased, tokenized text (lc.norm.tok) by multi-bleu.perl. For text "
+        "that has this form already, take the score as it stands."
+    ),
     "as it stands": "Scores of multi-bleu.perl on text with the same tokenization and case.",
 }
 
@@ -89,15 +93,10 @@ class Figure:
 def score_files(hypothesis: str, reference: str, language: str = "de") -> dict[str, Any]:
     """Returns every form of BLEU for two text files whose lines correspond.
 
-    `language` selects the tokenizer of the paper's recipe: one of `moses.LANGUAGES`. Raises FileNotFoundError, and
-    ValueError with the reason for files that give no meaningful score.
+    `language` selects Moses' tokenizer, for the paper's and Multi30k's recipe: one of `moses.LANGUAGES`. Raises
+    FileNotFoundError, and ValueError with the reason for files that give no meaningful score.
     """
-    hypotheses, references = _read(hypothesis), _read(reference)
-    if len(hypotheses) != len(references):
-        raise ValueError(
-            f"{hypothesis} has {len(hypotheses):,} lines and {reference} has {len(references):,}; "
-            "give files of equal length, whose lines correspond"
-        )
+    hypotheses, references = read_files(hypothesis, reference)
     files = {"hypothesis": hypothesis, "reference": reference, "lines": len(references)}
     figures = [asdict(each) for each in score(hypotheses, references, language)]
     return files | {"test_set": known_test_set(references), "figures": figures}
@@ -115,7 +114,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str = 
     if known_test_set(references):
         subset = ([side[n] for n in NEWSTEST2014_KEPT] for side in both)
         figures.append(figure("sacreBLEU 13a, 2,737 lines", *subset, force=True))
-    return [*figures, paper(*both, language), plain(*both)]
+    return [*figures, paper(*both, language), multi30k(*both, language), plain(*both)]
 
 
 def figure(name: str, hypotheses: Sequence[str], references: Sequence[str], **options: Any) -> Figure:
@@ -147,16 +146,37 @@ def paper(hypotheses: Sequence[str], references: Sequence[str], language: str = 
     ConvS2S. There is no such script for other languages.
     """
     found = plain(recipe(hypotheses, language), recipe(references, language), "the paper's recipe")
-    tokens = f"moses-{language}" + "-compounds" * (language == "de")
+    found = _with_tokens(found, f"moses-{language}" + "-compounds" * (language == "de"))
+    return replace(found, compare=found.compare.format(words="compounds" if language == "de" else "words"))
+
+
+def multi30k(hypotheses: Sequence[str], references: Sequence[str], language: str = "de") -> Figure:
+    """Returns BLEU of text in lower case with Moses' punctuation and tokens, scored as by multi-bleu.perl.
+
+    The text becomes that of Multi30k's files `lc.norm.tok`, as its task1-tokenize.sh makes them.
+    """
+    one, two = ([lower_case_tokens(line, language) for line in side] for side in (hypotheses, references))
+    found = plain(one, two, "Multi30k's recipe")
+    return _with_tokens(
+        replace(found, signature=found.signature.replace("case:mixed", "case:lc")), f"moses-norm-{language}"
+    )
+
+
+def _with_tokens(found: Figure, tokens: str) -> Figure:
+    """Returns a score of `plain` with the name of its tokenization in the signature."""
     signature = found.signature.replace("tok:none", f"tok:{tokens}") + f"|t2t_repro:{__version__}"
-    compare = found.compare.format(words="compounds" if language == "de" else "words")
-    return replace(found, signature=signature, compare=compare)
+    return replace(found, signature=signature)
 
 
 def recipe(lines: Sequence[str], language: str) -> list[str]:
     """Returns lines as tokenized for the paper's BLEU."""
     tokenized = [moses.tokenize(moses.replace_punctuation(line), language) for line in lines]
     return [moses.split_compounds(line) for line in tokenized] if language == "de" else tokenized
+
+
+def lower_case_tokens(line: str, language: str) -> str:
+    """Returns a line as Multi30k's tokenized files have it, except for the escaping of & < > and similar characters."""
+    return moses.tokenize(moses.normalize_punctuation(line.lower(), language), language, keep_last_stop=True)
 
 
 def known_test_set(references: Sequence[str]) -> str | None:
@@ -173,6 +193,18 @@ def table(scores: dict[str, Any]) -> str:
         lines += ["", f"{each.bleu:5.2f}  {each.name}"]
         lines += [" " * 7 + line for line in (each.counts(), each.signature, *textwrap.wrap(each.compare, WIDTH - 7))]
     return "\n".join(lines)
+
+
+def read_files(*paths: str) -> list[list[str]]:
+    """Returns the lines of translations and references. Raises FileNotFoundError, and ValueError as `score_files`."""
+    found = [_read(path) for path in paths]
+    for path, lines in zip(paths, found, strict=True):
+        if len(lines) != len(found[-1]):
+            raise ValueError(
+                f"{path} has {len(lines):,} lines and {paths[-1]} has {len(found[-1]):,}; "
+                "give files of equal length, whose lines correspond"
+            )
+    return found
 
 
 def _read(path: str) -> list[str]:

@@ -46,12 +46,7 @@ def evaluate(
     """
     run = Run.open(output_dir)
     computed_in = resolve(precision, run.precision)
-    dataset = Dataset.open(os.path.join(data_dir or run.data_dir, run.problem.name))
-    if dataset.record.vocabulary.sha256 != run.vocabulary_sha256:
-        raise ValueError(
-            f"{dataset.directory!r} was prepared with another vocabulary than {output_dir!r} was trained with; give "
-            "the data_dir that it was trained on"
-        )
+    dataset = prepared_data(run, data_dir)
     shards = dataset.shards(split)
     translator = Translator.from_run(output_dir, average_checkpoints, int8, precision, average_best)
     task = run.problem.task
@@ -83,6 +78,20 @@ def evaluate(
         "perplexity": safe_exp(loss.plain / loss.tokens),
         "accuracy": loss.correct / loss.tokens,
     }
+
+
+def prepared_data(run: Run, data_dir: str | None = None) -> Dataset:
+    """Returns the data that a run was trained with, in its own directory or in `data_dir`.
+
+    Raises FileNotFoundError if it does not exist, and ValueError for data with another vocabulary.
+    """
+    dataset = Dataset.open(os.path.join(data_dir or run.data_dir, run.problem.name))
+    if dataset.record.vocabulary.sha256 != run.vocabulary_sha256:
+        raise ValueError(
+            f"{dataset.directory!r} was prepared with another vocabulary than {run.directory!r} was trained with; give "
+            "the data_dir that it was trained on"
+        )
+    return dataset
 
 
 def table(scores: dict[str, Any]) -> str:

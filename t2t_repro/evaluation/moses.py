@@ -1,9 +1,10 @@
-"""Tokenization of the paper's BLEU: Moses' replace-unicode-punctuation.perl and tokenizer.perl, and compound splitting.
+"""Tokenization of published BLEU scores: Moses' scripts for punctuation and tokens, and tensor2tensor's for compounds.
 
 This is a port of the behavior for English, French and German. It follows Moses since November 2018 (pull request 204),
 which always splits off a full stop at the end of a line. The scripts of 2017, the paper's year, kept that of "5." or
-"usw.", and gave two systems of WMT17 0.006 and 0.007 BLEU less. The final escaping of & < > and similar characters is
-omitted: it changes tokens equally in both files.
+"usw.", and gave two systems of WMT17 0.006 and 0.007 BLEU less; `keep_last_stop` and `normalize_punctuation` follow
+them, because the tokenized Multi30k was made with those of commit 3a0631a. The final escaping of & < > and similar
+characters is omitted: it changes tokens equally in both files.
 
     tokenize("KI-Forscher sagten: „Ja, z.B. 1,5 Mio. Euro.", "de")   # KI-Forscher sagten : „ Ja , z.B. 1,5 Mio. Euro .
 """
@@ -27,6 +28,25 @@ _ASCII = str.maketrans(
 ) | {ord("…"): "..."}
 _FULL_STOP = re.compile("[。．] *")
 _HYPHEN = re.compile(rb"(\S)-(\S)")
+
+# normalize-punctuation.perl, in its order. It reads bytes, so that letters, digits and white space are those of ASCII.
+_SPACES = (" +", " ")
+_NO_BREAK = "\u00a0"
+_NORMALIZED = [
+    *[("\r", ""), (r"\(", " ("), (r"\)", ") "), _SPACES, (r"\) ([.!:?;,])", r")\1"), (r"\( ", "("), (r" \)", ")")],
+    *[("([0-9]) %", r"\1%"), (" ([:;])", r"\1"), ("`", "'"), ("''", ' " '), ("[„“”]", '"'), ("–", "-")],
+    *[("—", " - "), _SPACES, ("´", "'"), ("([A-Za-z])‘([A-Za-z])", r"\1'\2"), ("([A-Za-z])’([A-Za-z])", r"\1'\2")],
+    *[("[‘‚’]", '"'), ("''", '"'), ("…", "...")],
+    *[(f"{_NO_BREAK}«{_NO_BREAK}", ' "'), (f"«{_NO_BREAK}?", '"'), (f"{_NO_BREAK}»{_NO_BREAK}", '" ')],
+    *[(f"{_NO_BREAK}?»", '"'), (f"{_NO_BREAK}([%:?!;])", r"\1"), (f"nº{_NO_BREAK}", "nº ")],
+    *[(f"{_NO_BREAK}(ºC|cm)", r" \1"), (f",{_NO_BREAK}", ", "), _SPACES],
+]
+_COMMAS = [(',"', '",'), (r'(\.+)"([ \t-\r]*[^<]|$)', r'"\1\2'), (f"([0-9]){_NO_BREAK}([0-9])", r"\1,\2")]
+_QUOTATIONS = {
+    "de": _COMMAS,
+    "fr": _COMMAS,
+    "en": [('"([,.]+)', r'\1"'), (f"([0-9]){_NO_BREAK}([0-9])", r"\1.\2")],
+}
 
 _DOT = "\0"  # replaces each of several consecutive dots; control characters are already removed
 
@@ -69,12 +89,26 @@ def replace_punctuation(text: str) -> str:
     return _FULL_STOP.sub(". ", text).translate(_ASCII)
 
 
-def tokenize(text: str, language: str) -> str:
-    """Returns one line as tokens with single spaces. `language` is one of `LANGUAGES`."""
+def normalize_punctuation(text: str, language: str) -> str:
+    """Returns the text with ASCII quotation marks and dashes, as normalize-punctuation.perl of 2017 writes it.
+
+    A comma or full stop beside a quotation mark moves inside in English, and outside in German and French.
+    """
+    for pattern, replacement in [*_NORMALIZED, *_QUOTATIONS[language]]:
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def tokenize(text: str, language: str, keep_last_stop: bool = False) -> str:
+    """Returns one line as tokens with single spaces. `language` is one of `LANGUAGES`.
+
+    With `keep_last_stop`, a full stop at the end of the line stays at an abbreviation, as in Moses before 2018.
+    """
     for pattern, replacement in _rules(language):
         text = pattern.sub(replacement, text)
     words = text.split()
-    text = " ".join(_full_stop(*both, language) for both in zip(words, [*words, ""][1:], strict=True))
+    after = [*words[1:], "" if keep_last_stop else None]
+    text = " ".join(_full_stop(*both, language) for both in zip(words, after, strict=False))
     return re.sub(r"\.'$", " . '", text).replace(_DOT, ".")
 
 
@@ -86,13 +120,16 @@ def split_compounds(text: str) -> str:
     return _HYPHEN.sub(rb"\1 ##AT##-##AT## \2", text.encode("utf-8")).decode("utf-8")
 
 
-def _full_stop(word: str, following: str, language: str) -> str:
-    """Returns `word` with its final full stop split off, unless that belongs to an abbreviation or an ordinal."""
+def _full_stop(word: str, following: str | None, language: str) -> str:
+    """Returns `word` with its final full stop split off, unless that belongs to an abbreviation or an ordinal.
+
+    None follows a word whose full stop always ends the line.
+    """
     before = word.removesuffix(".")
     if before == word or not before:
         return word
     always, before_numbers = _abbreviations(language)
-    keeps = following and (
+    keeps = following is not None and (
         ("." in before and regex.search(r"\p{Alphabetic}", before))
         or before in always
         or regex.match(r"\p{Lowercase}", following)

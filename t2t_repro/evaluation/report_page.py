@@ -36,7 +36,7 @@ def as_html(
     unscored: list[str] = []
     if len(results) == 1:  # its own curves instead of a comparison
         panels = training_panels(metrics.get(results[0].run.directory, {}))
-        parts += _charts([panels_svg([panel]) for panel in panels])
+        parts += charts_html([panels_svg([panel]) for panel in panels])
         metrics = {}
     for number, table in enumerate(tables):
         later = {result.run.directory for other in tables[number + 1 :] for result in other.results}
@@ -44,9 +44,14 @@ def as_html(
             curves = {path: found for path, found in metrics.items() if path not in later}
             (scored if _is_scored(table) else unscored).extend(_section(table, curves))
     parts += [*scored, *unscored, *_without_runs([table for table in tables if not table.results])]
-    filled = {"TITLE": html.escape(_title(results)), "ABOUT": _about(results, date), "MAIN": "\n".join(parts)}
+    return filled(_title(results), _about(results, date), parts)
+
+
+def filled(title: str, about: str, parts: Iterable[str]) -> str:
+    """Returns a page with this title, a line of HTML about it, and parts of HTML."""
+    values = {"TITLE": html.escape(title), "ABOUT": about, "MAIN": "\n".join(parts)}
     template = importlib.resources.files(__package__).joinpath("report_page.html").read_text("utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], template)
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], template)
 
 
 def _is_scored(table: Table) -> bool:
@@ -93,7 +98,7 @@ def _section(table: Table, metrics: Mapping[str, Metrics]) -> list[str]:
     }
     charts = [panels_svg([panel]) for panel in validation_panels(curves)]
     parts = [f"<section>\n<h2>{html.escape(table.title)}</h2>", f"<p>{html.escape(table.caption)}</p>"]
-    parts += _charts(charts, differences_chart(table.rows))
+    parts += charts_html(charts, differences_chart(table.rows))
     rows = [row for row in table.rows if "directory" in row]
     parts += _table(table, rows)
     rest = [row for row in table.rows if "directory" not in row]
@@ -116,7 +121,8 @@ def _name(result: RunResult) -> str:
     return result.set_name + (f", seed {result.run.seed}" if result.run.seed != 1 else "")
 
 
-def _charts(charts: Sequence[str], tall: str = "") -> list[str]:
+def charts_html(charts: Sequence[str], tall: str = "") -> list[str]:
+    """Returns SVG elements side by side, the `tall` one at twice the height."""
     found = [f'<div class="tall">{tall}</div>'] if tall else []
     found += [f"<div>{chart}</div>" for chart in charts]
     return ['<div class="charts">', *found, "</div>"] if found else []
@@ -126,6 +132,11 @@ def _table(table: Table, rows: Sequence[dict[str, object]]) -> list[str]:
     """Returns some rows of a table, without the columns that are empty there."""
     columns = tuple(column for column in table.columns if any(row.get(column.key) not in (None, "") for row in rows))
     heading, *lines = dataclasses.replace(table, columns=columns, rows=list(rows)).cells(wide=True)
+    return table_html(heading, lines)
+
+
+def table_html(heading: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    """Returns a table of texts. Columns of numbers are aligned to the right."""
     is_text = [not all(is_number(line[place]) for line in lines) for place in range(len(heading))]
     parts = ['<div class="wide" tabindex="0"><table>']
     for kind, line in [("th", heading), *(("td", line) for line in lines)]:

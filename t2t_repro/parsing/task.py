@@ -5,16 +5,18 @@ It needs neither TensorFlow nor NumPy at import: the server rebuilds trees with 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from t2t_repro.parsing.linearization import rebuild, split_words
-from t2t_repro.parsing.trees import Tree, read_trees
+from t2t_repro.parsing.trees import Tree, lines_of_trees, parse_lines, read_trees
 from t2t_repro.task import Decoder, Task
 
 if TYPE_CHECKING:
     from t2t_repro.data.dataset import Dataset
     from t2t_repro.data.vocabulary import Vocabulary
+    from t2t_repro.evaluation.comparison import Compared
     from t2t_repro.inference.translator import Translator
     from t2t_repro.parsing.constrained_decoding import ParseConstraint
     from t2t_repro.parsing.parser import Parser
@@ -96,6 +98,33 @@ class Parsing:
         names = ("f1", "recall", "precision", "complete_match", "skipped")
         scores = {"sentences": len(references)} | {name: getattr(found, name) for name in names}
         return scores | {"repaired": 100 * parser.repaired / len(references), "repairs": parser.repairs}
+
+    def decode(
+        self, translator: Translator, references: Sequence[Tree], beam_size: int | None, alpha: float | None
+    ) -> list[Tree]:
+        from t2t_repro.parsing.parser import Parser
+
+        return _parse_references(Parser(translator), references, beam_size, alpha)
+
+    def compared(self, references: Sequence[Tree], a: Sequence[Tree], b: Sequence[Tree]) -> Compared:
+        from t2t_repro.parsing.evalb import evalb
+        from t2t_repro.parsing.paired import compared
+
+        sources, golds = [" ".join(gold.words()) for gold in references], list(map(str, references))
+        texts = list(map(str, a)), list(map(str, b))
+        return compared(sources, golds, texts, evalb(references, a).rows, evalb(references, b).rows)
+
+    def compared_files(self, a: str, b: str, reference: str, source: str | None = None) -> Compared:
+        """Reads trees. The sources are the words of the references, so that `source` is not read."""
+        from t2t_repro.parsing.evalb import evalb_files
+        from t2t_repro.parsing.paired import compared
+
+        rows = [evalb_files(reference, path).rows for path in (a, b)]
+        golds, *texts = ([line.strip() for line in lines_of_trees(path)] for path in (reference, a, b))
+        words = (
+            itertools.chain.from_iterable(tree.words() for tree in parse_lines([gold], reference)) for gold in golds
+        )
+        return compared(list(map(" ".join, words)), golds, (texts[0], texts[1]), *rows)
 
     def score_rows(self, scores: Mapping[str, Any]) -> list[tuple[str, str]]:
         skipped = f"; {scores['skipped']:,} sentences of only punctuation are not scored" if scores["skipped"] else ""

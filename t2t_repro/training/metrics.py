@@ -183,7 +183,7 @@ def write_scores(directory: str, scores: dict[str, Any]) -> None:
     averaged, best = len(scores["checkpoints"]), scores.get("average_best")
     group = f"{scores['split']}_{'best' if best else 'average'}{averaged}" if averaged > 1 or best else scores["split"]
     with tf.summary.create_file_writer(directory, filename_suffix=".scores").as_default(step=scores["step"]):
-        for name in ("bleu", "paper_bleu", "chrf", "f1", "loss", "perplexity", "accuracy"):
+        for name in ("bleu", "paper_bleu", "multi30k_bleu", "chrf", "f1", "loss", "perplexity", "accuracy"):
             if name in scores:
                 tf.summary.scalar(f"{group}/{name}", scores[name])
 

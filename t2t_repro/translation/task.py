@@ -11,6 +11,7 @@ from t2t_repro.task import Decoder, Task
 if TYPE_CHECKING:
     from t2t_repro.data.dataset import Dataset
     from t2t_repro.data.vocabulary import Vocabulary
+    from t2t_repro.evaluation.comparison import Compared
     from t2t_repro.inference.translator import Translator
     from t2t_repro.training.validation import Sample
 
@@ -68,17 +69,17 @@ class Translation:
         beam_size: int | None,
         alpha: float | None,
     ) -> dict[str, Any]:
-        """Returns BLEU, chrF and, for target languages of Moses' tokenizer, the paper's BLEU.
+        """Returns BLEU, chrF and, for target languages of Moses' tokenizer, BLEU by the paper's and Multi30k's recipe.
 
         The 95% interval of BLEU is from bootstrap resampling of the sentences (Koehn, 2004).
         """
         import sacrebleu
 
         from t2t_repro.evaluation import moses
-        from t2t_repro.evaluation.bleu import paper
+        from t2t_repro.evaluation.bleu import multi30k, paper
 
         sources, targets = ([pair[side] for pair in references] for side in (0, 1))
-        translations = translator.translate(sources, beam_size, alpha)
+        translations = self.decode(translator, references, beam_size, alpha)
         scores: dict[str, Any] = {"sentences": len(sources)}
         for name, metric in (("bleu", sacrebleu.BLEU()), ("chrf", sacrebleu.CHRF())):
             scores[name] = metric.corpus_score(translations, [targets]).score
@@ -86,14 +87,37 @@ class Translation:
         resampled = sacrebleu.BLEU().corpus_score(translations, [targets], n_bootstrap=RESAMPLED)
         scores["bleu_interval"] = resampled._ci
         if language in moses.LANGUAGES:
-            found = paper(translations, targets, language)
-            scores |= {"paper_bleu": found.bleu, "paper_bleu_signature": found.signature}
+            for name, recipe in (("paper_bleu", paper), ("multi30k_bleu", multi30k)):
+                found = recipe(translations, targets, language)
+                scores |= {name: found.bleu, f"{name}_signature": found.signature}
         return scores
+
+    def decode(
+        self, translator: Translator, references: Sequence[Pair], beam_size: int | None, alpha: float | None
+    ) -> list[str]:
+        return translator.translate([source for source, _ in references], beam_size, alpha)
+
+    def compared(self, references: Sequence[Pair], a: Sequence[str], b: Sequence[str]) -> Compared:
+        import sacrebleu
+
+        from t2t_repro.evaluation.comparison import Compared
+
+        sources, targets = ([pair[side] for pair in references] for side in (0, 1))
+        metrics = {"BLEU": sacrebleu.BLEU(force=True), "chrF": sacrebleu.CHRF()}
+        return Compared(sources, targets, (a, b), (a, b), metrics)
+
+    def compared_files(self, a: str, b: str, reference: str, source: str | None = None) -> Compared:
+        from t2t_repro.evaluation.bleu import read_files
+
+        *outputs, references = read_files(a, b, reference)
+        sources = read_files(source, reference)[0] if source else [""] * len(references)
+        return self.compared(list(zip(sources, references, strict=True)), *outputs)
 
     def score_rows(self, scores: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows = [("BLEU", f"{scores['bleu']:.2f} +- {scores['bleu_interval']:.2f}  ({scores['bleu_signature']})")]
-        if "paper_bleu" in scores:
-            rows.append(("paper's BLEU", f"{scores['paper_bleu']:.2f}  ({scores['paper_bleu_signature']})"))
+        for name, title in (("paper_bleu", "paper's BLEU"), ("multi30k_bleu", "lower case")):
+            if name in scores:
+                rows.append((title, f"{scores[name]:.2f}  ({scores[f'{name}_signature']})"))
         return [*rows, ("chrF", f"{scores['chrf']:.2f}  ({scores['chrf_signature']})")]
 
     def preview(self, translator: Translator, references: Sequence[Pair]) -> Sample:

@@ -130,6 +130,18 @@ def test_version(program, name):
         ("t2t-trainer", ["--train_steps=0"], "flag --train_steps=0: expected a positive integer"),
         ("t2t-trainer", ["--problem"], "--problem needs a value: --problem=VALUE"),
         ("t2t-exporter", ["--output_dir=R"], "missing --export_dir"),
+        ("t2t-compare", ["a"], "missing B"),
+        ("t2t-compare", ["a", "b", "--seed=0"], "flag --seed=0: expected a positive integer"),
+        (
+            "t2t-compare",
+            ["a", "b", "--reference=r", "--gold=r"],
+            "give --reference for translations or --gold for trees, not both",
+        ),
+        (
+            "t2t-compare",
+            ["a", "b", "--source=s", "--gold=r"],
+            "--source is for translations: the words of trees are in them",
+        ),
         ("t2t-registry", ["--diff=base"], "--diff expects two sets alone, such as --diff=base,big"),
         ("t2t-registry", ["--new_problem=mine"], "--new_problem needs a directory: --new_problem=NAME DIR"),
         ("t2t-registry", ["--override=d_k=3"], "--override needs --hparams: it changes fields of that set"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import html
 import json
 import subprocess
 import sys
@@ -39,6 +40,25 @@ HYPOTHESIS = ["Der Hund sieht eine alte Katze.", "Es regnet seit drei Tagen!", "
 )
 def test_tokens_equal_those_of_moses(language, text, tokens):
     assert moses.tokenize(moses.replace_punctuation(text), language) == tokens
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "tokens"),
+    [
+        ("de", "Er sagte: „Das kostet 5\u00a0000 Euro.“", 'er sagte : " das kostet 5,000 euro " .'),
+        ("de", "Nr. 5 (»Hut«) am 3.", 'nr . 5 ( " hut " ) am 3.'),
+        ("de", "Sie trägt ‚Rot‘, ein T–Shirt — neu…", 'sie trägt " rot " , ein t-shirt - neu ...'),
+        ("de", "Bei 20\u00a0ºC, 30\u00a0cm und 5 %\u00a0!  (a) .", "bei 20 ºc , 30 cm und 5 % ! ( a ) ."),
+        ("de", "Ein ``Hut'' und «Mütze».", 'ein " hut " und " mütze " .'),
+        ("en", "He said “stop”, at 5\u00a0000 feet.", 'he said " stop , " at 5.000 feet .'),
+        ("en", "It’s a ‘dog’.  The sign (red) : 5 %", 'it \'s a " dog . " the sign ( red ) : 5 %'),
+        ("en", "A man`s hat 'x' at 5 p.m.", "a man 's hat ' x ' at 5 p.m."),
+        ("fr", "L’homme dit «\u00a0oui\u00a0», à 5\u00a0000 m.", 'l\' homme dit " oui " , à 5,000 m.'),
+        ("fr", "Un homme\u00a0: n° 5, nº\u00a06\u00a0? ´oui´", "un homme : n ° 5 , nº 6 ? ' oui'"),
+    ],
+)
+def test_lower_case_tokens_equal_those_of_moses_in_2017(language, text, tokens):
+    assert bleu.lower_case_tokens(text, language) == tokens
 
 
 @pytest.mark.parametrize(
@@ -82,11 +102,12 @@ def test_brevity_penalty_of_a_manual_example():
 
 def test_every_figure_has_a_signature_and_a_comparison():
     figures = {figure.name: figure for figure in bleu.score(HYPOTHESIS, REFERENCE)}
-    assert len({figure.signature for figure in figures.values()}) == len(figures) == 6
+    assert len({figure.signature for figure in figures.values()}) == len(figures) == 7
     assert all(figure.compare.endswith(".") and "{" not in figure.compare for figure in figures.values())
     assert "|tok:13a|smooth:exp|" in figures["sacreBLEU 13a"].signature
     assert "|case:lc|" in figures["sacreBLEU intl, lower case"].signature
     assert "|tok:moses-de-compounds|smooth:none|" in figures["the paper's recipe"].signature
+    assert "|case:lc|eff:no|tok:moses-norm-de|smooth:none|" in figures["Multi30k's recipe"].signature
 
 
 def test_compounds_are_split_only_in_german():
@@ -133,6 +154,42 @@ def test_all_other_systems_of_wmt17(corpora):
     for system, row in rows.items():
         if system not in FIRST:
             check_system(corpora / "bleu_check/wmt17_ende", system, row)
+
+
+def multi30k_lines(corpora, form, split, language):
+    return list(read_lines(str(corpora / "multi30k" / f"{form.format(split)}.{language}.gz")))
+
+
+@pytest.mark.corpora
+@pytest.mark.parametrize("language", moses.LANGUAGES)
+def test_tokens_of_all_31014_lines_of_multi30k(corpora, language):
+    """Equal to its tokenized files, in which Moses left one space at the end of a line."""
+    for split in ("train", "val", "test_2016_flickr"):
+        raw = multi30k_lines(corpora, "raw/{}", split, language)
+        tokenized = multi30k_lines(corpora, "tok_lc/{}.lc.norm.tok", split, language)
+        expected = [html.unescape(line).rstrip(" ") for line in tokenized]
+        assert [bleu.lower_case_tokens(line, language).rstrip(" ") for line in raw] == expected
+
+
+@pytest.mark.corpora
+@pytest.mark.parametrize(
+    ("language", "printed"),  # by multi-bleu.perl, for the output of the Perl scripts and the tokenized references
+    [
+        ("de", "78.64, 100.0/91.9/83.2/75.1 (BP=0.903, ratio=0.908, hyp_len=10986, ref_len=12103)"),
+        ("fr", "81.67, 100.0/93.1/85.8/78.9 (BP=0.917, ratio=0.920, hyp_len=12867, ref_len=13988)"),
+    ],
+)
+def test_recipe_of_multi30k_equals_multi_bleu(corpora, language, printed):
+    """The translations are the references, with one word missing per line."""
+    references = multi30k_lines(corpora, "raw/{}", "test_2016_flickr", language)
+    words = [(n, line.split(" ")) for n, line in enumerate(references)]
+    hypotheses = [" ".join(line[: n % len(line)] + line[n % len(line) + 1 :]) for n, line in words]
+    found = bleu.multi30k(hypotheses, references, language)
+    assert f"{found.bleu:.2f}, {found.counts()}" == printed
+    tokenized = [bleu.lower_case_tokens(line, language) for line in hypotheses]
+    escaped = [html.escape(line).replace("&#x27;", "&apos;") for line in tokenized]
+    provided = multi30k_lines(corpora, "tok_lc/{}.lc.norm.tok", "test_2016_flickr", language)
+    assert bleu.plain(escaped, provided).bleu == found.bleu
 
 
 @pytest.mark.corpora

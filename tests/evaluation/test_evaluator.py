@@ -59,8 +59,9 @@ def test_bleu_of_the_paper_and_interval(trained, data):
         patch.setattr(Translator, "translate", lambda self, texts, *_: [dict(pairs_of_test())[text] for text in texts])
         scores = evaluate(trained.directory)
     assert scores["paper_bleu"] == pytest.approx(100) and "tok:moses-de-compounds" in scores["paper_bleu_signature"]
+    assert scores["multi30k_bleu"] == pytest.approx(100) and "case:lc" in scores["multi30k_bleu_signature"]
     assert scores["bleu_interval"] == pytest.approx(0)  # all sentences are correct, so every resample scores the same
-    assert "paper's BLEU" in table(scores)
+    assert "paper's BLEU" in table(scores) and "\nlower case    100.00  (" in table(scores)
 
 
 def test_perplexity_is_that_of_the_mean_log_probability(scored, trained):

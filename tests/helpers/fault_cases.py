@@ -55,6 +55,7 @@ LAUGHS = (
 INCLUDES = '<!DOCTYPE tmx [<!ENTITY secret SYSTEM "train.en">]>\n' + MEMORY.replace("house", "&secret;")
 LINES = b"".join(b"%d houses and gardens\n" % number for number in range(60))
 REPORT = ("t2t-report", ".")
+COMPARE = ("t2t-compare", "a", "b", "--reference=r")
 EXPORT = ("t2t-exporter", "--output_dir=RUN", "--export_dir=E")
 AVERAGE = ("t2t-avg-checkpoints", "--output_dir=RUN", "--average_dir=NEW")
 NEW_RUN = (*(flag for flag in TRAIN if not flag.startswith("--output_dir")), "--output_dir=NEW")
@@ -153,6 +154,20 @@ SCORE_FAULTS = Area(
         Fault("an empty file", ("t2t-bleu", "a", "b"), "is empty", both(text("a", ""), text("b", "x\n"))),
         Fault("Latin-1", ("t2t-bleu", "a", "b"), "not UTF-8", both(text("a", b"\xe9\n"), text("b", "x\n"))),
         Fault("a directory", ("t2t-bleu", "a", "b"), "is a directory", both(folder("a"), text("b", "x\n"))),
+        Fault("two translations of unequal length", COMPARE, "a has 2 lines and r has 1", both(
+                text("a", "x\ny\n"), text("b", "x\n"), text("r", "x\n"))),
+        Fault("a source of another length", (*COMPARE, "--source=s"), "s has 2 lines", both(
+                text("a", "x\n"), text("b", "x\n"), text("r", "x\n"), text("s", "x\ny\n"))),
+        Fault("files to compare without a reference", COMPARE[:3], "give --reference=FILE", both(
+                text("a", "x\n"), text("b", "x\n")), code=2),
+        Fault("text instead of trees to compare", ("t2t-compare", "a", "b", "--gold=r"), "is outside of all brackets",
+              both(text("a", "x\n"), text("b", "x\n"), text("r", "x\n"))),
+        Fault("a page in a missing folder", (*COMPARE, "--html=no/page.html"), "no directory 'no'", both(
+                text("a", "x\n"), text("b", "x\n"), text("r", "x\n"))),
+        of_run("comparing a run with a missing one", lambda: None, "no directory 'NONE'",
+               ("t2t-compare", "RUN", "NONE")),
+        of_run("comparing runs on a split that the data lacks", lambda: None, "has no test text",
+               ("t2t-compare", "RUN", "RUN")),
     ],
 )  # fmt: skip
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import CHECKOUT
 
+from t2t_repro.parsing.trees import parse
 from t2t_repro.registry import PROBLEMS
 
 TASK = PROBLEMS["parse_files"].task
@@ -35,6 +37,22 @@ def test_trees_are_built_from_an_exports_symbols():
 def test_other_signatures_and_older_exports_are_served_unchanged(signature, outputs):
     """Older exports build the trees in their graph, and return the symbols too."""
     assert TASK.served(signature, INPUTS, outputs) is outputs
+
+
+def test_decoded_trees_are_compared_with_the_gold_ones():
+    """The words of the sources are gold's, and the trees have gold's tags, by which punctuation is deleted."""
+    golds = [parse("(S (NP (PRP We)) (VP (VBP see)) (. ?))"), parse("(S (VP (VB Go)))")]
+    written = {"We see ?": "ǀS ǀNP We ǁNP ǀVP see ǁVP ? ǁS", "Go": "ǀS ǀNP Go ǁNP ǁS"}
+    translator = SimpleNamespace(
+        hparams=SimpleNamespace(beam_size=4), n_best=lambda texts, *_: [[(written[text], -1.0)] for text in texts]
+    )
+    decoded = TASK.decode(translator, golds, beam_size=1, alpha=None)
+    assert decoded[0] == golds[0] and str(decoded[1]) == "(S (NP (VB Go)))"
+    found = TASK.compared(golds, decoded, golds)
+    assert list(found.sources) == list(written) and list(found.references) == list(map(str, golds))
+    counts = [[(row.matched, row.gold, row.test) for row in rows] for rows in found.measured]
+    assert counts == [[(3, 3, 3), (1, 2, 2)], [(3, 3, 3), (2, 2, 2)]]
+    assert list(found.outputs[0]) == list(map(str, decoded)) and list(found.metrics) == ["F1"]
 
 
 @pytest.mark.parametrize("name", ["parse_wsj", "translate_files"])

@@ -1,0 +1,50 @@
+"""Bracket F1 as a metric for sacreBLEU's significance tests: their resampling is done over the sentences' counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sacrebleu.metrics.base import Score, Signature
+
+from t2t_repro.evaluation.comparison import Compared
+from t2t_repro.parsing.evalb import ERROR, SCORED, Row, percent
+
+Rows = Sequence[Row]
+
+
+class BracketF1:
+    """F1 of labeled brackets in percent. The hypotheses are the rows of `evalb`, one per sentence.
+
+    It has the methods that sacreBLEU's tests call. A sentence that EVALB does not score adds nothing.
+    """
+
+    def _extract_corpus_statistics(self, hypotheses: Rows, references: Any) -> list[list[int]]:
+        """Returns the numbers of matched, gold and test brackets, [sentences, 3]."""
+        return [[row.matched, row.gold, row.test] if row.status == SCORED else [0, 0, 0] for row in hypotheses]
+
+    def _aggregate_and_compute(self, stats: Any) -> Score:
+        return self._compute_score_from_stats(np.sum(stats, axis=0))
+
+    def _compute_score_from_stats(self, stats: Any) -> Score:
+        matched, gold, test = map(int, stats)
+        return Score("F1", percent(2 * matched, gold + test))  # 2PR / (P + R) of EVALB
+
+    def get_signature(self) -> Signature:
+        signature = Signature({"num_refs": 1})
+        signature.update("evalb", "COLLINS")
+        return signature
+
+
+def compared(
+    sources: Sequence[str], references: Sequence[str], outputs: tuple[Sequence[str], Sequence[str]], a: Rows, b: Rows
+) -> Compared:
+    """Returns trees as text, with their rows, in the form for `evaluation.comparison.compare`."""
+    notes = tuple(
+        f"{name}, sentence {row.number}: {row.message}; not scored"
+        for name, rows in (("A", a), ("B", b))
+        for row in rows
+        if row.status == ERROR
+    )
+    return Compared(sources, references, outputs, (a, b), {"F1": BracketF1()}, notes)
