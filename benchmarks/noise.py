@@ -7,11 +7,12 @@ pairs, a third has the source as its target, a third the target of another pair 
 a third is a copy of an intact pair. They take the place of half of the text; with `--add` they are added to the whole
 text, as many as it has, so that a perfect filter gives back every clean pair (Khayrallah and Koehn, 2018).
 
-First it prints which damage the filters find. Then `t2t-trainer` trains one model for each row: `clean` (the text as it
-is), `damaged`, `filtered` (damaged, with `--filter`) and, on request, `intact`: the damaged text without every damaged
-pair, which is what a perfect filter leaves. Set, seed and number of steps are the same, so is the vocabulary's size.
-`t2t-trainer` scores the test text with the mean of the last checkpoints. All checkpoints are kept, for
-`benchmarks.stopping`. After a kill, the same command continues; completed rows are not trained again.
+First it prints which damage the filters find; with `--rows=` that is all. Then `t2t-trainer` trains one model for each
+row: `clean` (the text as it is), `damaged`, `filtered` (damaged, with `--filter`) and, on request, `intact`: the
+damaged text without every damaged pair, which is what a perfect filter leaves. Set, seed and number of steps are the
+same, so is the vocabulary's size. `t2t-trainer` scores the test text with the mean of the last checkpoints. All
+checkpoints are kept, for `benchmarks.stopping`. After a kill, the same command continues; completed rows are not
+trained again.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def main() -> None:
     parser.add_argument("--vocab_size", type=int, default=6_000)
     parser.add_argument("--seed", type=int, default=1, help="of the damage and of training")
     arguments = parser.parse_args()
-    rows, languages = arguments.rows.split(","), arguments.languages.split(",")
+    rows, languages = [row for row in arguments.rows.split(",") if row], arguments.languages.split(",")
     if unknown := set(rows) - set(ROWS):
         parser.error(f"unknown row {', '.join(sorted(unknown))}; known: {', '.join(ROWS)}")
     from t2t_repro.preparation.corpora import read_pairs
@@ -164,6 +165,8 @@ def main() -> None:
         name = row if row in texts else "damaged"
         own = write_text(os.path.join(arguments.folder, "text"), name, texts.get(name, [pair for _, pair in marked]))
         scores[row] = train(row, files | {"train": own}, arguments)
+    if not rows:
+        return
     print(f"{arguments.steps:,} steps of {arguments.hparams} ({', '.join(arguments.override or OVERRIDES)})\n")
     print("| row | training pairs | perplexity | chrF | BLEU | minus clean |\n|---|---|---|---|---|---|")
     for row, score in scores.items():
