@@ -106,7 +106,7 @@ def test_weights_change_what_is_trained_and_need_another_run(problem, prepared, 
         runs[weights] = values(run, 2)
     assert any(not np.array_equal(runs[WEIGHTS][name], other) for name, other in runs[1.0, 1.0].items())
     other = replace(problem, train_weight=(3, 1))
-    with pytest.raises(ValueError, match=r"holds another run: its problem train_weight is \(1.0, 2.5\), not \(3.0, 1"):
+    with pytest.raises(ValueError, match=r"holds another run: its problem train_weight is \[1.0, 2.5\], not \[3.0, 1"):
         train(other, hparams, prepared, str(tmp_path / str(WEIGHTS)), FLOAT32, report=silent)
 
 
