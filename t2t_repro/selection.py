@@ -76,7 +76,9 @@ class Selection(JsonRecord):
 
     def described(self, step: int) -> str:
         """Returns the score of `step` as text: `validation perplexity 8.31`."""
-        return f"validation {NAMES.get(self.by, self.by)} {self.value(step):.2f}"
+        value = self.value(step)
+        shown = f"{value:.2f}" if value < sys.float_info.max else "inf"
+        return f"validation {NAMES.get(self.by, self.by)} {shown}"
 
     def exhausted(self, patience: int) -> str:
         """Returns why training ends: `patience` scores in a row without an improvement. "" if it continues."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import shutil
@@ -20,10 +21,12 @@ from benchmarks import (
     decode_workload,
     dry_run,
     matmul_rate,
+    noise,
     pictures,
     prepare,
     scaling,
     startup,
+    stopping,
     train,
 )
 from benchmarks.shapes import SHAPES, update_flops
@@ -312,3 +315,64 @@ def test_startup_ratios_are_medians_of_rounds() -> None:
     times["t2t-decoder, a"] = {"seconds": [2.0, 2.0, 12.0], "cpu_seconds": [1.5, 1.0, 9.0]}
     row = startup.table(times).splitlines()[-1]
     assert row == "| t2t-decoder, a | 2.00 (1.00 to 3.00) | 1.50 (1.00 to 9.00) | 2.00 | 1.50 |"
+
+
+CAPTIONS = [(f"a number {n} of the captions", f"eine Nummer {n} der Texte") for n in range(600)]
+
+
+@pytest.mark.parametrize("add", [False, True])
+def test_half_of_the_noisy_text_is_damaged_in_three_ways(add: bool) -> None:
+    marked = noise.damage(CAPTIONS, seed=1, add=add)
+    assert len(marked) == 600 * (1 + add)
+    kinds = {kind: [pair for each, pair in marked if each == kind] for kind in ("", *noise.DAMAGES)}
+    assert [len(pairs) for pairs in kinds.values()] == ([600, 200, 200, 200] if add else [300, 100, 100, 100])
+    assert set(kinds[""]) <= set(CAPTIONS) and len(set(kinds[""])) == len(kinds[""])
+    assert all(source == target for source, target in kinds["copied"])
+    sources, targets = map(set, zip(*CAPTIONS, strict=True))
+    assert all(pair not in CAPTIONS and pair[0] in sources and pair[1] in targets for pair in kinds["misaligned"])
+    assert set(kinds["duplicated"]) <= set(kinds[""])
+    assert marked == noise.damage(CAPTIONS, seed=1, add=add) != noise.damage(CAPTIONS, seed=2, add=add)
+
+
+def test_noise_names_the_damage_that_filters_find() -> None:
+    marked = noise.damage(CAPTIONS, seed=1)
+    assert noise.dropped(marked, ["identical", "duplicate"]) == {"copied": 100, "duplicated": 100}
+    assert noise.dropped([("", ("a", "b" * 9)), ("misaligned", ("a", "b" * 8))], ["length_ratio=8"]) == {"": 1}
+    assert not noise.dropped([("", ("a", "b")), ("duplicated", ("a", "b"))], [])
+
+
+def test_stopping_compares_each_choice_with_the_best() -> None:
+    scores = {100: {"bleu": 20.0}, 200: {"bleu": 31.25}, 300: {"bleu": 31.0}}
+    lines = stopping.table(scores, {"validation perplexity": 300, "validation BLEU": 200}, "bleu").splitlines()
+    assert lines[3:5] == ["| 200 | 31.25 | best, validation BLEU |", "| 300 | 31.00 | validation perplexity |"]
+    assert lines[-2:] == ["| validation perplexity | 300 | 31.00 | 0.25 |", "| validation BLEU | 200 | 31.25 | 0.00 |"]
+
+
+def test_noise_and_stopping_continue_with_what_is_done(tmp_path: Path) -> None:
+    for name, pairs in (("train", CAPTIONS), ("val", CAPTIONS[:20]), ("test_2016_flickr", CAPTIONS[20:40])):
+        for side, language in enumerate(("en", "de")):
+            with gzip.open(tmp_path / f"{name}.{language}.gz", "wt", encoding="utf-8") as file:
+                file.writelines(f"{pair[side]}\n" for pair in pairs)
+
+    def run(program: str, *arguments: str) -> str:
+        command = [sys.executable, "-m", f"benchmarks.{program}", *arguments]
+        return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout
+
+    small = [f"--override={name}={size}" for name, size in (("d_model", 16), ("d_ff", 32), ("num_layers", 1))]
+    small += ["--override=extra_length=2", "--hparams=tiny", "--vocab_size=400", "--steps=4", "--checkpoint_steps=2"]
+    folder = tmp_path / "noise"
+    given = [f"--text={tmp_path}", f"--folder={folder}", "--rows=clean,filtered", *small]
+    shown = run("noise", *given)
+    assert "| duplicated | 100 | 100 (100.0%) |" in shown
+    assert re.search(r"\n\| clean \| 600 \| .* \| \+0\.00 \|\n\| filtered \| \d+ \|", shown)
+    metrics = folder / "runs" / "clean" / "metrics.jsonl"
+    before = metrics.stat().st_mtime_ns
+    assert run("noise", *given) == shown and metrics.stat().st_mtime_ns == before
+
+    stop = ["--output_dir", str(folder / "runs" / "clean")]
+    first, second = run("stopping", *stop), run("stopping", *stop)
+    assert first.startswith("ckpt-2: ") and first.count("ckpt-") == 1  # t2t-trainer scored the last one
+    assert "ckpt-" not in second
+    assert {"validation perplexity", "validation BLEU", "the last"} <= {
+        line.split("|")[1].strip() for line in second.splitlines() if "|" in line
+    }

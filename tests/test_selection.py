@@ -63,6 +63,7 @@ def test_a_perplexity_that_is_not_finite_is_the_worst_and_fits_json():
     found = selection(perplexity=[math.inf, math.nan, 1e9])
     assert found.best(1) == [30]
     assert all(math.isfinite(value) for value in found.scores["perplexity"].values())
+    assert found.described(10) == "validation perplexity inf"
 
 
 def test_a_run_that_returns_to_a_checkpoint_forgets_what_came_later():

@@ -42,14 +42,12 @@ def corpus_weights(problem: Problem, dataset: Dataset) -> tuple[float, ...]:
             f"train_weight must have one weight per training corpus, {len(numbers)} ({names}), "
             f"got {len(problem.train_weight)}"
         )
-    if problem.train_weight:
-        weights = np.array(problem.train_weight)
-    else:  # a corpus whose pairs were all dropped has no weight
+    if not problem.train_weight:  # a corpus whose pairs were all dropped has no weight
         chances = np.where(numbers > 0, np.maximum(numbers, 1) ** (1 / problem.train_temperature), 0)
-        weights = chances / chances.sum() * numbers.sum() / np.maximum(numbers, 1)
-    if pairs_per_epoch(dataset, weights.tolist()) < min(MIN_PAIRS, numbers.sum()):
-        raise ValueError(f"{name} leaves fewer than {MIN_PAIRS} pairs per epoch; raise the weights")
-    return tuple(weights.tolist())
+        return tuple((chances / chances.sum() * numbers.sum() / np.maximum(numbers, 1)).tolist())
+    if pairs_per_epoch(dataset, problem.train_weight) < min(MIN_PAIRS, numbers.sum()):
+        raise ValueError(f"train_weight leaves fewer than {MIN_PAIRS} pairs per epoch; raise the weights")
+    return tuple(problem.train_weight)
 
 
 def pairs_per_epoch(dataset: Dataset, weights: Sequence[float] = ()) -> float:

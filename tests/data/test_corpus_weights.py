@@ -52,6 +52,13 @@ def test_temperature_gives_the_shares_of_its_definition(temperature: float):
     assert temperature > 1 or weights[:2] == pytest.approx((1, 1), rel=1e-12)
 
 
+@pytest.mark.parametrize("numbers", [(17, 33, 6), (1, 2), (40, 1, 30)])
+@pytest.mark.parametrize("temperature", [1.5, 2, 3.3, 5])
+def test_temperature_of_few_pairs_is_no_error_of_rounding(numbers: tuple[int, ...], temperature: float):
+    weights = corpus_weights(weighted(temperature=temperature), dataset(numbers))
+    assert np.sum(np.multiply(weights, numbers)) == pytest.approx(sum(numbers))
+
+
 @pytest.mark.parametrize(
     ("problem", "numbers", "message"),
     [
