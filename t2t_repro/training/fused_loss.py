@@ -171,10 +171,23 @@ def _exps(logits_CJ: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor], t
 
     The exponentials have the dtype of the logits; maximum and sum are float32.
     """
-    highest_C = tf.reduce_max(tf.stack([tf.reduce_max(block_CJ, axis=-1) for block_CJ in logits_CJ]), axis=0)
+    highest_C = tf.reduce_max(tf.stack([_highest(block_CJ) for block_CJ in logits_CJ]), axis=0)
     exps_CJ = [tf.exp(tf.cast(block_CJ - highest_C[:, None], tf.float32)) for block_CJ in logits_CJ]
     total_C = tf.add_n([tf.reduce_sum(block_CJ, axis=-1) for block_CJ in exps_CJ])
     return tf.cast(highest_C, tf.float32), [tf.cast(block_CJ, highest_C.dtype) for block_CJ in exps_CJ], total_C
+
+
+def _highest(x_CJ: tf.Tensor) -> tf.Tensor:
+    """Returns the maximum of each row: [C].
+
+    Numbers of 16 bits are compared by their bits, as integers: positive numbers have the same order, negative ones the
+    opposite. On a CPU, TensorFlow takes a third of the time for them.
+    """
+    if x_CJ.dtype.size != 2 or tf.config.list_physical_devices("GPU"):
+        return tf.reduce_max(x_CJ, axis=-1)
+    bits_CJ = tf.bitcast(x_CJ, tf.int16)
+    highest_C, lowest_C = tf.reduce_max(bits_CJ, axis=-1), tf.reduce_min(bits_CJ, axis=-1)
+    return tf.bitcast(tf.where(highest_C >= 0, highest_C, lowest_C), x_CJ.dtype)
 
 
 def _weighted_sum(weights_CJ: Sequence[tf.Tensor], blocks_JD: Sequence[tf.Tensor]) -> tf.Tensor:

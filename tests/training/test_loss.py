@@ -197,3 +197,14 @@ def test_fused_keeps_small_float16_gradients_with_a_loss_scale():
     )
     assert 0 < np.abs(exact).max() / 2**15 < 3e-8
     assert np.linalg.norm(ours - exact) < 0.03 * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_highest_is_the_maximum_whatever_the_signs(dtype):
+    rows = np.random.default_rng(0).normal(size=(40, 30)) * 10
+    rows[0], rows[1], rows[2, 0] = -np.abs(rows[0]), np.abs(rows[1]), np.inf
+    rows[3, 1:], rows[4] = -np.inf, np.where(rows[4] > 0, 0.0, -0.0)
+    rows = tf.cast(rows, dtype)
+    np.testing.assert_array_equal(fused_loss._highest(rows), tf.reduce_max(rows, axis=-1))
+    with_nan = tf.concat([rows, tf.fill([40, 1], tf.constant(math.nan, dtype))], axis=1)
+    assert np.isnan(tf.cast(fused_loss._highest(with_nan), tf.float32)).all()
