@@ -39,10 +39,9 @@ def of_size(problem: Problem, pairs: int) -> Problem:
     for name in names:
         left[name] = (before + known[name]) * pairs // total - before * pairs // total
         before += known[name]
-    return dataclasses.replace(
-        problem,
-        **{split: (dataclasses.replace(corpus, lines=tuple(left.items())),) for split, corpus in corpora.items()},
-    )
+    lines = tuple(left.items())
+    sized: dict[str, Any] = {split: (dataclasses.replace(each, lines=lines),) for split, each in corpora.items()}
+    return dataclasses.replace(problem, **sized)
 
 
 def train_pairs(problem: Problem) -> int:

@@ -43,7 +43,7 @@ BATCHES, BATCH_TOKENS = 1_000, 25_000
 POLL_SECONDS = 0.5
 DISK_SECONDS = 5.0  # between two looks at the disk
 PAIR_BYTES = 800  # of archives, unpacked text, shuffle files and shards
-MARK = "@phase "  # before the name of a phase that the child has ended
+MARK = "@phase "  # before the bytes on disk and the name of a phase that the child has ended
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -88,10 +88,11 @@ class Watch:
                 self._disk_at = time.monotonic()
                 self._account.disk = max(self._account.disk, disk_bytes(self._folder))
 
-    def end(self, phase: str) -> None:
-        """Adds the phase that ends now to the account."""
+    def end(self, phase: str, disk: int = 0) -> None:
+        """Adds the phase that ends now to the account, with the bytes on disk at its end."""
         self.look()
         with self._lock:
+            self._account.disk = max(self._account.disk, disk)
             now, spent = time.monotonic(), sum(self._cpu.values())
             times = now - self._started, spent - self._spent
             self._account.phases.append(Phase(self._account.attempts, phase, *times, self._memory))
@@ -217,7 +218,8 @@ def _follow(child: subprocess.Popen[str], watch: Watch) -> None:
     assert child.stdout
     for line in child.stdout:
         if line.startswith(MARK):
-            watch.end(line.removeprefix(MARK).strip())
+            disk, _, phase = line.removeprefix(MARK).strip().partition(" ")
+            watch.end(phase, int(disk))
         else:
             say(line.rstrip("\n"))
 
@@ -257,10 +259,10 @@ def prepare_here(measurement: Measurement) -> None:
     from t2t_repro.cli import launcher
 
     launcher.load_tensorflow()
-    from t2t_repro.preparation import pipeline
+    from t2t_repro.preparation import pipeline, problem_text
 
     def mark(phase: str) -> None:
-        print(MARK + phase, flush=True)
+        print(f"{MARK}{disk_bytes(measurement.data)} {phase}", flush=True)
 
     def marked(method: Any, phase: str) -> Any:
         def called(*arguments: Any) -> Any:
@@ -271,7 +273,7 @@ def prepare_here(measurement: Measurement) -> None:
         return called
 
     wmt14_archives.replace_sums(measurement.raw)
-    preparation, text = pipeline.Preparation, pipeline.ProblemText
+    preparation, text = pipeline.Preparation, problem_text.ProblemText
     text.__init__ = marked(text.__init__, "checking and unpacking archives")  # type: ignore[method-assign]
     for name, phase in (
         ("_read_all", "reading, filters"),
