@@ -20,7 +20,7 @@ from t2t_repro.problem import Pair
 
 BLOCK_PAIRS = 50_000
 VARIANTS = 4  # places of the word in a half that may be replaced
-NEIGHBORS = 500  # lines next to a line in the order of length, on either side, whose second half may follow it
+NEIGHBORS = 500  # shorter and as many longer lines whose second half may follow a first half; at most 1/50 of all
 _COLUMNS = 8  # pieces of a line: of each half what precedes the word, the word or a new one in two parts, the rest
 _HASHES = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)  # odd
 
@@ -30,7 +30,7 @@ class NewsText:
 
     def __init__(self, pairs: Sequence[Pair]):
         ordered = sorted(pairs, key=lambda pair: len(pair[0].split(" ")))
-        self._lines = len(ordered)
+        self._lines, self._neighbors = len(ordered), min(NEIGHBORS, len(ordered) // 50)
         rng = np.random.default_rng(1)
         self._sides = [_Side([pair[side] for pair in ordered], rng) for side in (0, 1)]
 
@@ -39,7 +39,8 @@ class NewsText:
         rng = np.random.default_rng(seed)
         for start in range(0, number, BLOCK_PAIRS):
             first = rng.integers(self._lines, size=min(BLOCK_PAIRS, number - start))
-            second = (first + rng.integers(-NEIGHBORS, NEIGHBORS + 1, size=len(first))).clip(0, self._lines - 1)
+            steps = rng.integers(-self._neighbors, self._neighbors + 1, size=len(first))
+            second = (first + steps).clip(0, self._lines - 1)
             source, target = (side.text(first, second, rng) for side in self._sides)
             yield source, target
 

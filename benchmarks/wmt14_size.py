@@ -3,9 +3,9 @@
     python -m benchmarks.wmt14_size FOLDER --problem=translate_ende_wmt14
 
 Writes archives with the published names to FOLDER/raw, of text like that of two files (`benchmarks.news_text`), and
-prepares them in a child process as `t2t-datagen --raw_dir` does. Only the SHA-256 sums of the archives are replaced. At
-a third of the encoding the child is killed with SIGKILL and then started again. At the end the padding efficiency of
-the first thousand batches of 25,000 tokens per side is printed, and the files are removed.
+runs `t2t-datagen --raw_dir` on them in a child process. Only the SHA-256 sums of the archives are replaced. At a third
+of the encoding the child is killed with SIGKILL and then started again. At the end the padding efficiency of the first
+thousand batches of 25,000 tokens per side is printed, and the files are removed.
 
 --source and --target are English and German or French text, one sentence per line. By default they are the news of
 other years in the folder that T2T_REPRO_CORPORA names: wmt_news_other_years/news.en-de.en.gz and so on.
@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import importlib
 import math
 import os
 import shutil
@@ -36,6 +38,7 @@ from typing import Any
 
 from benchmarks.prepare import memory
 from t2t_repro.io import JsonRecord, read_json, sha256, write_json
+from t2t_repro.problem import Problem
 
 PROBLEMS = {"translate_ende_wmt14": "de", "translate_enfr_wmt14": "fr"}
 KILL_AT = 1 / 3  # of the chunks
@@ -176,9 +179,8 @@ class Measurement:
         """Starts this command again as a child that does one part."""
         given = [self.folder, f"--problem={self.name}", f"--pairs={self.pairs}", f"--child={what}"]
         given += [f"--source={self.source}", f"--target={self.target}", *(f"--filter={each}" for each in self.filters)]
-        return subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.wmt14_size", *given], stdout=subprocess.PIPE, text=True
-        )
+        command = [sys.executable, "-m", "benchmarks.wmt14_size", *given]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def _attempt(self, kill_at: float) -> None:
         child = self.child("prepare")
@@ -241,25 +243,21 @@ def chunks_in(shuffle: str) -> int:
     return sum(name.endswith(".json") for name in os.listdir(shuffle)) if os.path.isdir(shuffle) else 0
 
 
-def problem(name: str, pairs: int, filters: Sequence[str] = (), raw_dir: str | None = None) -> Any:
-    """Returns the registered problem, of that many pairs."""
-    import dataclasses
+def problem(name: str, pairs: int) -> Problem:
+    """Returns the registered problem, of that many pairs, with a vocabulary that they can give."""
 
     from benchmarks.wmt14_archives import of_size
     from t2t_repro.registry import PROBLEMS as REGISTERED
 
-    sized = dataclasses.replace(of_size(REGISTERED[name], pairs), filters=tuple(filters))
-    sized = dataclasses.replace(sized, vocab_size=min(sized.vocab_size, max(400, pairs // 10)))
-    return sized.with_raw_dir(raw_dir) if raw_dir else sized
+    sized = of_size(REGISTERED[name], pairs)
+    return dataclasses.replace(sized, vocab_size=min(sized.vocab_size, max(400, pairs // 10)))
 
 
-def prepare_here(measurement: Measurement) -> None:
-    """Prepares in this process, and prints a mark at the end of each phase."""
+def prepare_here(measurement: Measurement) -> int:
+    """Runs t2t-datagen in this process, which prints a mark at the end of each phase. Returns its exit code."""
     from benchmarks import wmt14_archives
-    from t2t_repro.cli import launcher
-
-    launcher.load_tensorflow()
     from t2t_repro.preparation import pipeline, problem_text
+    from t2t_repro.registry import PROBLEMS as REGISTERED
 
     def mark(phase: str) -> None:
         print(f"{MARK}{disk_bytes(measurement.data)} {phase}", flush=True)
@@ -282,10 +280,13 @@ def prepare_here(measurement: Measurement) -> None:
         ("_write_train", "writing shards"),
     ):
         setattr(preparation, name, marked(getattr(preparation, name), phase))
-    mark("start")
-    wanted = problem(measurement.name, measurement.pairs, measurement.filters, measurement.raw)
-    pipeline.prepare(wanted, measurement.data, lambda line: print(line, flush=True))
+    preparation.__post_init__ = marked(preparation.__post_init__, "start")  # type: ignore[method-assign]
+    REGISTERED._items[measurement.name] = problem(measurement.name, measurement.pairs)
+    sys.argv = ["t2t-datagen", f"--problem={measurement.name}", f"--data_dir={measurement.data}"]
+    sys.argv += [f"--raw_dir={measurement.raw}", *(f"--filter={each}" for each in measurement.filters)]
+    code: int = importlib.import_module("t2t_repro.bin.t2t_datagen").main()
     mark("validation and test")
+    return code
 
 
 def padding(measurement: Measurement) -> str:
@@ -373,8 +374,7 @@ def main() -> None:
         given.pairs = train_pairs(REGISTERED[given.problem])
     measurement = Measurement(given.folder, given.problem, given.pairs, source, target, given.filter)
     if given.child == "prepare":
-        prepare_here(measurement)
-        return
+        sys.exit(prepare_here(measurement))
     if given.child == "padding":
         print(padding(measurement))
         return

@@ -252,7 +252,11 @@ class Preparation:
         """Learns the vocabulary from the training text only."""
         kind, size = self.problem.vocab_kind, self.problem.vocab_size
         hashes = frozenset(self.progress.validation_hashes)
-        texts = TrainingSentences(self.texts["train"], LEARN_PAIRS, hashes, self.decisions)
+        dropped, found = overlap_to_drop(self.problem.filters) if hashes else "", None
+        if dropped:
+            others = tuple(self._other_texts())
+            found = overlap.Overlap(self._write_overlap(others), others)
+        texts = TrainingSentences(self.texts["train"], LEARN_PAIRS, hashes, self.decisions, found, dropped)
         min_count = self.problem.min_character_count
         sentences = learn_vocabulary(texts, self.vocabulary, kind, size, min_character_count=min_count)
         characters = Vocabulary(self.vocabulary).characters
