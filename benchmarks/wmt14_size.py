@@ -63,7 +63,7 @@ class Phase(JsonRecord):
 
 @dataclass
 class Account(JsonRecord):
-    """What was measured until now, in FOLDER/account.json."""
+    """The measurements until now, in FOLDER/account.json."""
 
     inputs: dict[str, str]  # what the archives are made of
     phases: list[Phase] = field(default_factory=list)
