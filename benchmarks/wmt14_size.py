@@ -31,20 +31,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.prepare import memory
-from t2t_repro.io import JsonRecord, read_json, sha256, write_json
+from t2t_repro.io import JsonRecord, nearest_folder, read_json, sha256, write_json
 from t2t_repro.problem import Problem
 
 PROBLEMS = {"translate_ende_wmt14": "de", "translate_enfr_wmt14": "fr"}
 KILL_AT = 1 / 3  # of the chunks
 BATCHES, BATCH_TOKENS = 1_000, 25_000
 POLL_SECONDS = 0.5
-DISK_SECONDS = 5.0  # between two looks at the disk
+SAVE_SECONDS = 5.0  # between two looks at the disk, after which the account is saved
 PAIR_BYTES = 800  # of archives, unpacked text, shuffle files and shards
 MARK = "@phase "  # before the bytes on disk and the name of a phase that the child has ended
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -71,35 +71,42 @@ class Account(JsonRecord):
     kills: int = 0
     disk: int = 0  # peak, bytes, without the archives
     is_complete: bool = False
+    running: Phase | None = None  # if this command is stopped, the phase that it was in
 
 
 class Watch:
-    """Watches a process and its descendants, and everything in `folder`."""
+    """Watches a process and its descendants, and everything in `folder`. Saves the account every few seconds."""
 
-    def __init__(self, pid: int, folder: str, account: Account):
-        self._pid, self._folder, self._account = pid, folder, account
+    def __init__(self, pid: int, folder: str, account: Account, save: Callable[[], None]):
+        self._pid, self._folder, self._account, self._save = pid, folder, account, save
         self._lock = threading.Lock()
         self._cpu: dict[tuple[int, str], float] = {}
-        self._started, self._spent, self._memory, self._disk_at = time.monotonic(), 0.0, 0, 0.0
+        self._started, self._spent, self._memory, self._saved = time.monotonic(), 0.0, 0, 0.0
 
     def look(self) -> None:
         """Notes processor time, memory and disk."""
         with self._lock:
             self._cpu.update(processor_seconds(self._pid))
             self._memory = max(self._memory, memory(self._pid))
-            if time.monotonic() - self._disk_at > DISK_SECONDS:
-                self._disk_at = time.monotonic()
+            if time.monotonic() - self._saved > SAVE_SECONDS:
+                self._saved = time.monotonic()
                 self._account.disk = max(self._account.disk, disk_bytes(self._folder))
+                self._account.running = self._phase("until a stop")
+                self._save()
 
     def end(self, phase: str, disk: int = 0) -> None:
         """Adds the phase that ends now to the account, with the bytes on disk at its end."""
         self.look()
         with self._lock:
             self._account.disk = max(self._account.disk, disk)
-            now, spent = time.monotonic(), sum(self._cpu.values())
-            times = now - self._started, spent - self._spent
-            self._account.phases.append(Phase(self._account.attempts, phase, *times, self._memory))
-            self._started, self._spent, self._memory = now, spent, 0
+            self._account.phases.append(self._phase(phase))
+            self._account.running = None
+            self._save()
+            self._started, self._spent, self._memory = time.monotonic(), sum(self._cpu.values()), 0
+
+    def _phase(self, name: str) -> Phase:
+        times = time.monotonic() - self._started, sum(self._cpu.values()) - self._spent
+        return Phase(self._account.attempts, name, *times, self._memory)
 
 
 def processor_seconds(pid: int) -> dict[tuple[int, str], float]:
@@ -146,6 +153,9 @@ class Measurement:
             raise SystemExit(
                 f"{self.folder} has another measurement: {account.inputs}, not {inputs}; give another folder"
             )
+        if account.running:
+            account.phases.append(account.running)
+            account.running = None
         return account
 
     def save(self) -> None:
@@ -173,7 +183,8 @@ class Measurement:
         while not self.account.is_complete:
             self.account.attempts += 1
             self._attempt(kill_at if not self.account.kills else 0)
-            self.save()
+        self.account.running = None  # after its last phase
+        self.save()
 
     def child(self, what: str) -> subprocess.Popen[str]:
         """Starts this command again as a child that does one part."""
@@ -184,7 +195,7 @@ class Measurement:
 
     def _attempt(self, kill_at: float) -> None:
         child = self.child("prepare")
-        watch = Watch(child.pid, self.data, self.account)
+        watch = Watch(child.pid, self.data, self.account, self.save)
         reader = threading.Thread(target=_follow, args=(child, watch))
         reader.start()
         shuffle = os.path.join(self.data, self.name, "shuffle")
@@ -201,7 +212,6 @@ class Measurement:
         if child.returncode == -signal.SIGKILL and kill_at:
             watch.end("encoding until the kill")
         elif child.returncode:
-            self.save()
             raise SystemExit(f"preparing failed: exit code {child.returncode}; the same command continues")
         else:
             self.account.is_complete = True
@@ -245,7 +255,6 @@ def chunks_in(shuffle: str) -> int:
 
 def problem(name: str, pairs: int) -> Problem:
     """Returns the registered problem, of that many pairs, with a vocabulary that they can give."""
-
     from benchmarks.wmt14_archives import of_size
     from t2t_repro.registry import PROBLEMS as REGISTERED
 
@@ -329,7 +338,7 @@ def summary(measurement: Measurement) -> Iterator[str]:
     yield from table(account.phases)
     prepared = [phase for phase in account.phases if phase.attempt]
     minutes, seconds = sum(each.seconds for each in prepared) / 60, sum(each.cpu_seconds for each in prepared)
-    yield f"\n{pairs:,} pairs prepared in {minutes:.1f} minutes, killed {account.kills} times"
+    yield f"\n{pairs:,} pairs prepared in {minutes:.1f} minutes; kills: {account.kills}"
     yield f"processor time: {seconds:,.0f} s, {pairs / seconds:,.0f} pairs per processor second"
     yield f"peak memory: {max(each.memory for each in prepared) / 1e9:.2f} GB"
     directory = os.path.join(measurement.data, measurement.name)
@@ -379,8 +388,8 @@ def main() -> None:
         print(padding(measurement))
         return
     if not measurement.account.is_complete:
-        here = os.path.dirname(os.path.abspath(given.folder))
-        needed, free = given.pairs * PAIR_BYTES, shutil.disk_usage(here).free + disk_bytes(given.folder)
+        needed, here = given.pairs * PAIR_BYTES, nearest_folder(given.folder)
+        free = shutil.disk_usage(here).free + disk_bytes(given.folder)
         if free < needed:
             raise SystemExit(f"about {needed / 1e9:.1f} GB needed in {given.folder}, {free / 1e9:.1f} GB free")
         measurement.make_archives()

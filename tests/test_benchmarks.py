@@ -230,7 +230,7 @@ def wmt14_size_command(tmp_path: Path, *arguments: str) -> subprocess.CompletedP
 def test_wmt14_size_is_killed_once_and_measured(tmp_path: Path) -> None:
     result = wmt14_size_command(tmp_path, "--problem=translate_enfr_wmt14", "--pairs=70000", "--kill_at=0.2")
     assert result.returncode == 0, result.stderr
-    assert "70,000 pairs prepared in" in result.stdout and "killed 1 times" in result.stdout
+    assert "70,000 pairs prepared in" in result.stdout and "; kills: 1" in result.stdout
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in result.stdout.splitlines() if line[:1] == "|"]
     phases = {(row[0], row[1]): row for row in rows if row[0] in ("1", "2")}
     assert [name for attempt, name in phases if attempt == "1"] == [*PHASES[:4], "encoding until the kill"]
@@ -253,7 +253,10 @@ def test_wmt14_size_leaves_other_folders_alone(tmp_path: Path) -> None:
     measurement = wmt14_size.Measurement(
         str(tmp_path / "here"), "translate_ende_wmt14", 70_000, f"{tmp_path}/en", f"{tmp_path}/other", []
     )
+    measurement.account.running = wmt14_size.Phase(1, "until a stop", 60.0, 30.0, 10**9)
     measurement.save()
+    arguments = measurement.folder, measurement.name, 70_000, measurement.source, measurement.target, []
+    assert wmt14_size.Measurement(*arguments).account.phases == [measurement.account.running]
     result = wmt14_size_command(tmp_path, "--pairs=50000")
     assert result.returncode and "has another measurement: {'problem': 'translate_ende_wmt14', 'pairs': '70000'" in (
         result.stderr
