@@ -199,9 +199,10 @@ class Measurement:
         reader = threading.Thread(target=_follow, args=(child, watch))
         reader.start()
         shuffle = os.path.join(self.data, self.name, "shuffle")
+        least = max(1, kill_at * chunks_of(self.pairs), chunks_in(shuffle) + 1)  # it encodes before it is killed
         while child.poll() is None:
             watch.look()
-            if kill_at and chunks_in(shuffle) >= max(1, kill_at * chunks_of(self.pairs)):
+            if kill_at and chunks_in(shuffle) >= least:
                 watch.look()
                 os.kill(child.pid, signal.SIGKILL)
                 child.wait()
