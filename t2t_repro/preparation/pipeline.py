@@ -55,7 +55,7 @@ from t2t_repro.token_ids import NUM_BYTES
 PAIRS_PER_SHARD = 200_000  # one shard of training pairs is sorted in memory: about 100 MB
 CHUNK_PAIRS = 20_000  # encoded by one process; lost if it is interrupted
 MIN_CHUNKS_FOR_PROCESSES = 20  # starting processes takes longer than encoding fewer pairs
-LEARN_PAIRS = 2_000_000  # maximum pairs to learn the vocabulary from, evenly spaced: about 2.5 GB
+LEARN_PAIRS = 2_000_000  # maximum pairs to learn the vocabulary from, evenly spaced: about 2.4 GB
 
 _SHUFFLE = "shuffle"
 _OVERLAP = "overlap.npy"  # hashes of validation and test text
