@@ -6,6 +6,7 @@
     python -m benchmarks.pipeline         # waiting for data, padding
     python -m benchmarks.startup          # one line through a program, over `import tensorflow`
     python -m benchmarks.compare OLD NEW  # two versions of this package: what a change costs
+    python -m benchmarks.wmt14_size FOLDER  # no comparison: prepares as many pairs as WMT14 has
     python -m benchmarks.kills            # no comparison: kills training 50 times and checks the result
 
 All run in the root of the checkout, with the Python that this package is installed for.

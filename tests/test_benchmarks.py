@@ -6,6 +6,7 @@ import gzip
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from benchmarks import (
     decode_workload,
     dry_run,
     matmul_rate,
+    news_text,
     noise,
     pictures,
     prepare,
@@ -28,8 +30,11 @@ from benchmarks import (
     startup,
     stopping,
     train,
+    wmt14_archives,
+    wmt14_size,
 )
 from benchmarks.shapes import SHAPES, update_flops
+from t2t_repro.registry import PROBLEMS
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PROGRAMS = [
@@ -171,6 +176,108 @@ def test_text_of_any_size_has_no_line_twice(tmp_path: Path) -> None:
     assert {line.split()[1] for line in Path(source).read_text().splitlines()[2:]} <= {"onne", "onwo", "twne", "twwo"}
     made = list(prepare.made_up(3))
     assert made == list(prepare.made_up(3)) and all(len(text.split()) > 3 for pair in made for text in pair)
+
+
+def distinct(blocks: list[bytes]) -> tuple[int, int]:
+    """Returns the number of words, and of different ones."""
+    words = [line.split(b" ") for block in blocks for line in block.removesuffix(b"\n").split(b"\n")]
+    return sum(map(len, words)), len({word for line in words for word in line})
+
+
+def test_made_news_has_the_lengths_of_the_text_and_its_growth_of_words() -> None:
+    """Ten times as many words have 10^b times as many different ones, b the exponent of the text (Heaps' law)."""
+    pairs = [(source, " ".join(source.split(" ")[::-2])) for source, _ in prepare.made_up(5_000)]
+    made = list(news_text.NewsText(pairs).blocks(50_000, seed=3))
+    for side, blocks in enumerate(zip(*made, strict=True)):
+        lines = [pair[side] for pair in pairs]
+        words, exponent = news_text.heaps(lines)
+        number, found = distinct(list(blocks))
+        assert sum(block.count(b"\n") for block in blocks) == 50_000 and b"\n\n" not in blocks[0]
+        assert number / 50_000 == pytest.approx(words / 5_000, rel=0.03)
+        known = len({word for line in lines for word in line.split(" ")})
+        assert found == pytest.approx(known * (number / words) ** exponent, rel=0.05) and found > 2 * known
+        spread = [np.std([len(line.split()) for line in each]) for each in (lines, blocks[0].decode().splitlines())]
+        assert spread[1] == pytest.approx(spread[0], rel=0.1)
+
+
+def test_made_news_depends_on_its_seed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(news_text, "BLOCK_PAIRS", 30)
+    text = news_text.NewsText(list(prepare.made_up(50)))
+    first = list(text.blocks(100, seed=1))
+    assert [source.count(b"\n") for source, _ in first] == [30, 30, 30, 10]
+    assert first == list(text.blocks(100, seed=1)) != list(text.blocks(100, seed=2))
+    lines = [line for source, _ in first for line in source.splitlines()]
+    assert len(set(lines)) == 100
+
+
+@pytest.mark.parametrize("name", wmt14_size.PROBLEMS)
+def test_wmt14_of_another_size_keeps_the_proportions(name: str) -> None:
+    registered = PROBLEMS[name]
+    pairs = wmt14_archives.train_pairs(registered)
+    assert pairs == {"translate_ende_wmt14": 4_520_620, "translate_enfr_wmt14": 40_842_333}[name]
+    assert wmt14_archives.of_size(registered, pairs) == registered
+    smaller = wmt14_archives.of_size(registered, 10_001)
+    assert wmt14_archives.train_pairs(smaller) == 10_001
+    for (corpus, lines), (same, known) in zip(smaller.train[0].lines, registered.train[0].lines, strict=True):
+        assert corpus == same and lines == (known if "newstest" in corpus else pytest.approx(known / pairs * 10_001, 1))
+
+
+def wmt14_size_command(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    for side, lines in zip(("en", "other"), zip(*prepare.made_up(3_000), strict=True), strict=True):
+        (tmp_path / side).write_text("".join(f"{line}\n" for line in lines))
+    text = [f"--source={tmp_path}/en", f"--target={tmp_path}/other"]
+    command = [sys.executable, "-m", "benchmarks.wmt14_size", str(tmp_path / "here"), *text, *arguments]
+    return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
+
+
+def test_wmt14_size_is_killed_once_and_measured(tmp_path: Path) -> None:
+    result = wmt14_size_command(tmp_path, "--problem=translate_enfr_wmt14", "--pairs=70000", "--kill_at=0.2")
+    assert result.returncode == 0, result.stderr
+    assert "70,000 pairs prepared in" in result.stdout and "; kills: 1" in result.stdout
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in result.stdout.splitlines() if line[:1] == "|"]
+    phases = {(row[0], row[1]): row for row in rows if row[0] in ("1", "2")}
+    assert [name for attempt, name in phases if attempt == "1"] == [*PHASES[:4], "encoding until the kill"]
+    assert [name for attempt, name in phases if attempt == "2"] == [*PHASES[:3], *PHASES[4:]]
+    assert float(phases["1", "vocabulary"][3]) > 0 and 100 < float(phases["2", "encoding"][4].replace(",", "")) < 3_000
+    assert "first " in result.stdout and "of the budget" in result.stdout
+    assert not (tmp_path / "here").exists()
+
+
+PHASES = ["start", "checking and unpacking archives", "reading, filters", "vocabulary", "encoding", "writing shards"]
+PHASES += ["validation and test"]
+
+
+def test_wmt14_size_leaves_other_folders_alone(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "thesis.tex").touch()
+    result = wmt14_size_command(tmp_path, "--pairs=50000")
+    assert result.stderr == f"expected an empty folder, or one of this command. Received: {tmp_path}/here\n"
+    (tmp_path / "here" / "thesis.tex").unlink()
+    measurement = wmt14_size.Measurement(
+        str(tmp_path / "here"), "translate_ende_wmt14", 70_000, f"{tmp_path}/en", f"{tmp_path}/other", []
+    )
+    measurement.account.running = wmt14_size.Phase(1, "until a stop", 60.0, 30.0, 10**9)
+    measurement.save()
+    arguments = measurement.folder, measurement.name, 70_000, measurement.source, measurement.target, []
+    assert wmt14_size.Measurement(*arguments).account.phases == [measurement.account.running]
+    result = wmt14_size_command(tmp_path, "--pairs=50000")
+    assert result.returncode and "has another measurement: {'problem': 'translate_ende_wmt14', 'pairs': '70000'" in (
+        result.stderr
+    )
+
+
+def test_processor_seconds_are_of_all_descendants() -> None:
+    spin = "import time, sys, subprocess\nwhile time.process_time() < 0.6: pass\n"
+    code = spin + "subprocess.run([sys.executable, '-c', sys.argv[1]]) if len(sys.argv) > 1 else print(1, flush=True)\n"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, code + "time.sleep(99)"], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert child.stdout and child.stdout.readline() == b"1\n"
+    times = list(wmt14_size.processor_seconds(child.pid).values())
+    os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    assert len(times) == 2 and all(0.55 < seconds < 1.5 for seconds in times)
 
 
 def test_dry_run_and_training_are_measured_in_separate_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,16 @@ from t2t_repro.data.dataset_record import Source
 from t2t_repro.io import sha256
 from t2t_repro.lines import is_overlong, must_be_file, read_lines, side_by_side
 from t2t_repro.parsing.linearized_trees import Linearized
-from t2t_repro.preparation.filtering.decisions import KEPT, kept
+from t2t_repro.preparation.filtering.decisions import KEPT, is_dropped_for_overlap, kept
+from t2t_repro.preparation.filtering.overlap import Overlap
 from t2t_repro.preparation.validation_split import source_hash
 from t2t_repro.problem import Corpus, Generated, Pair, TextFiles, TmxFile, Trees, TsvFile, Wmt
 from t2t_repro.tmx import read_units
 
 Readable = TextFiles | TsvFile | TmxFile | Generated | Linearized
 Item = TypeVar("Item")
+
+_BATCH_PAIRS = 10_000  # compared with other splits at a time
 
 
 @dataclass(frozen=True)
@@ -107,18 +110,36 @@ class SplitText:
 @dataclass(frozen=True)
 class TrainingSentences:
     """Both sides of at most `max_pairs` pairs that no filter drops, evenly spaced, without those for validation and
-    without lines that were cut because they are too long. Each iteration reads the text again."""
+    without lines that were cut because they are too long. Each iteration reads the text again.
+
+    The decisions of filters precede the choice of a validation split from the training text. So pairs that overlap with
+    that split are left out here, by `overlap` and the value of the filter "overlap".
+    """
 
     text: SplitText
     max_pairs: int
     validation_hashes: frozenset[int]
     decisions: bytes = b""  # of filters; b"" without filters
+    overlap: Overlap | None = None
+    dropped_overlap: str = ""  # the value of the filter; "" without it
 
     def __iter__(self) -> Iterator[str]:
         number = self.decisions.count(KEPT) if self.decisions else self.text.taken
-        for sides in evenly(kept(self.text.pairs(), self.decisions), number, min(number, self.max_pairs)):
-            if not (self.validation_hashes and source_hash(sides[0]) in self.validation_hashes):
-                yield from itertools.filterfalse(is_overlong, sides)
+        pairs = evenly(kept(self.text.pairs(), self.decisions), number, min(number, self.max_pairs))
+        if self.validation_hashes:
+            pairs = (pair for pair in pairs if source_hash(pair[0]) not in self.validation_hashes)
+        for sides in self._without_overlap(pairs):
+            yield from itertools.filterfalse(is_overlong, sides)
+
+    def _without_overlap(self, pairs: Iterator[Pair]) -> Iterator[Pair]:
+        if not (self.overlap and self.dropped_overlap):
+            yield from pairs
+            return
+        while batch := list(itertools.islice(pairs, _BATCH_PAIRS)):
+            found = self.overlap.find(batch)
+            for index, pair in enumerate(batch):
+                if not is_dropped_for_overlap(found.get(index, ()), self.dropped_overlap):
+                    yield pair
 
 
 def corpus_of(number: int, ends: Sequence[int]) -> int | None:

@@ -36,14 +36,15 @@ class Need(NamedTuple):
 
 def needs(problem: Problem, directory: str, shuffle: str, downloads: str) -> list[Need]:
     """Returns the space that preparing `problem` still needs, without files of an earlier preparation."""
-    sets, pairs, text = {}, 0, 0
-    for corpus in (corpus for split in SPLITS for corpus in problem.corpora(split)):
+    sets, pairs, text, filtered = {}, 0, 0, 0
+    for split, corpus in ((each, corpus) for each in SPLITS for corpus in problem.corpora(each)):
         if isinstance(corpus, Wmt):
             size = sets[corpus.dataset] = wmt_disk_space(corpus, downloads)
             found = size.text // PAIR_BYTES, size.text
         else:
             found = _pairs_and_bytes(corpus)
         pairs, text = pairs + found[0], text + found[1]
+        filtered += found[0] if split == "train" and problem.filters else 0
     taken = min(problem.sample / pairs, 1) if problem.sample and pairs else 1
     encoded = int(taken * (RECORD_BYTES * pairs + ID_BYTES * text))
     archives = sum(size.archives for size in sets.values())
@@ -54,6 +55,7 @@ def needs(problem: Problem, directory: str, shuffle: str, downloads: str) -> lis
         Need("unpacked text", downloads, unpacked, unpacked // 2),
         Need("shuffle files", shuffle, shuffled, shuffled // 4),
         Need("shards", directory, written, written // 4),
+        Need("decisions of filters", directory, min(filtered, problem.sample or filtered), 0),  # a byte per pair
     ]
 
 

@@ -55,7 +55,7 @@ from t2t_repro.token_ids import NUM_BYTES
 PAIRS_PER_SHARD = 200_000  # one shard of training pairs is sorted in memory: about 100 MB
 CHUNK_PAIRS = 20_000  # encoded by one process; lost if it is interrupted
 MIN_CHUNKS_FOR_PROCESSES = 20  # starting processes takes longer than encoding fewer pairs
-LEARN_PAIRS = 2_000_000  # maximum pairs to learn the vocabulary from, evenly spaced: about 2.5 GB
+LEARN_PAIRS = 2_000_000  # maximum pairs to learn the vocabulary from, evenly spaced: about 2.4 GB
 
 _SHUFFLE = "shuffle"
 _OVERLAP = "overlap.npy"  # hashes of validation and test text
@@ -252,7 +252,11 @@ class Preparation:
         """Learns the vocabulary from the training text only."""
         kind, size = self.problem.vocab_kind, self.problem.vocab_size
         hashes = frozenset(self.progress.validation_hashes)
-        texts = TrainingSentences(self.texts["train"], LEARN_PAIRS, hashes, self.decisions)
+        dropped, found = overlap_to_drop(self.problem.filters) if hashes else "", None
+        if dropped:
+            others = tuple(self._other_texts())
+            found = overlap.Overlap(self._write_overlap(others), others)
+        texts = TrainingSentences(self.texts["train"], LEARN_PAIRS, hashes, self.decisions, found, dropped)
         min_count = self.problem.min_character_count
         sentences = learn_vocabulary(texts, self.vocabulary, kind, size, min_character_count=min_count)
         characters = Vocabulary(self.vocabulary).characters

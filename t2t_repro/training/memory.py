@@ -14,7 +14,8 @@ def one_heap() -> None:
     """Makes all threads share one heap, if the C library is glibc. Call it before importing TensorFlow.
 
     By default glibc gives threads separate heaps, and memory freed in one heap cannot be used by other threads. base
-    then needs about 50 MB more. It trains no faster, because its tensors are not on these heaps.
+    then needs about 50 MB more. It trains no faster, because its tensors are not on these heaps. Learning a vocabulary
+    from 200,000 pairs of news takes 291 MB instead of 399.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)

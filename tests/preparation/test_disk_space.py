@@ -79,6 +79,7 @@ def test_own_text_is_estimated_from_its_bytes(tmp_path: Path):
         "unpacked text": 0,
         "shuffle files": encoded,
         "shards": encoded,
+        "decisions of filters": 0,
     }
     packed = files(tmp_path, gzip.compress(b"a house\n" * 1_000), "text.{}.gz")
     size = 2 * 3 * os.path.getsize(packed.source)
@@ -101,6 +102,14 @@ def test_small_disk_is_rejected_before_the_download(tmp_path: Path, monkeypatch:
     with pytest.raises(OSError, match=message):
         prepare(PROBLEMS["translate_ende_wmt14"], str(tmp_path), lambda line: None)
     assert not (tmp_path / "downloads").exists()
+
+
+def test_decisions_of_filters_take_a_byte_per_training_pair(tmp_path: Path):
+    problem = PROBLEMS["translate_ende_wmt14"]
+    assert needed(problem, tmp_path)["decisions of filters"] == 0
+    filtered = dataclasses.replace(problem, filters=("duplicate",))
+    assert needed(filtered, tmp_path)["decisions of filters"] == pytest.approx(4_520_620, rel=0.05)
+    assert needed(dataclasses.replace(filtered, sample=1_000), tmp_path)["decisions of filters"] == 1_000
 
 
 @pytest.mark.parametrize(

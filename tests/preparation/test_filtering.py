@@ -291,6 +291,7 @@ def test_overlap_with_validation_taken_from_training_text_is_removed(clean: Prob
     assert record.dropped["overlap"] == len(pairs) - len(train) - len(validation) > 3
     assert all(each.pairs == 0 for each in (record.overlap or {}).values())
     assert_adds_up(record)
+    assert dataset.record.vocabulary.sentences == 2 * record.pairs  # what is dropped is not learned from
 
 
 def test_duplicates_of_a_pair_for_validation_are_dropped(clean: Problem, tmp_path: Path, data: str):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -151,3 +154,34 @@ def test_12000_characters_seen_once_do_not_fill_the_vocabulary_of_news(
     vocabulary = Vocabulary(str(tmp_path / "v"))
     assert vocabulary.size == size and 100 < vocabulary.characters < 200
     assert vocabulary.decode(vocabulary.encode(rare)) == rare
+
+
+MEMORY = """
+import random, sys
+from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
+from t2t_repro.training.memory import one_heap
+
+def resident(kind):
+    (line,) = (line for line in open("/proc/self/status") if line.startswith(kind))
+    return int(line.split()[1])
+
+class Texts:
+    def __iter__(self):
+        rng = random.Random(1)
+        for _ in range(60_000):
+            yield " ".join("".join(rng.choices("abcdefghij", k=rng.randint(1, 9))) for _ in range(12))
+
+one_heap()
+import sentencepiece
+before = resident("VmRSS")
+learn_vocabulary(Texts(), sys.argv[1], "bpe", 2000)
+print(before, resident("VmHWM"), resident("VmRSS"))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps freed memory")
+def test_memory_is_returned_to_the_system(tmp_path: Path):
+    done = subprocess.run([sys.executable, "-c", MEMORY, str(tmp_path / "v")], capture_output=True, text=True)
+    before, peak, after = map(int, done.stdout.split())
+    assert peak - before > 50_000  # KiB
+    assert after - before < 0.3 * (peak - before)
