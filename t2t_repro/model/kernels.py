@@ -208,10 +208,14 @@ def layer_norm(gain_D: Any, bias_D: Any, *terms_BLD: Any) -> Any:
     """
     flats = [flat_rows(each) for each in terms_BLD]
     gain_D, bias_D = tf.convert_to_tensor(gain_D), tf.convert_to_tensor(bias_D)
-    return from_rows(_layer_norm_rows(gain_D, bias_D, *(each.rows for each in flats)), flats[0].sizes)
+    rows = [each.rows for each in flats]
+    if _PREPARED.get() is None:
+        y_TD = tf.custom_gradient(_layer_norm_rows)(gain_D, bias_D, *rows)
+    else:
+        y_TD, _ = _layer_norm_rows(gain_D, bias_D, *rows)
+    return from_rows(y_TD, flats[0].sizes)
 
 
-@tf.custom_gradient
 def _layer_norm_rows(gain_D: Any, bias_D: Any, *terms_TD: Any) -> Any:
     """With c = x - mean, s = 1 / sqrt(var + epsilon), g = dy gain: dx = s (g - mean(g) - c s^2 mean(g c)).
 
