@@ -80,6 +80,8 @@ def measure(
         for case in cases:
             for turn in range(rounds):
                 for worker in workers:
+                    if CASES[case].is_text and worker.contestant.worker == "decode_opennmt":
+                        continue
                     seconds = worker.run([case] * CASES[case].repeats)["seconds"]
                     results[str(worker.contestant)]["seconds"][CASES[case].name].append(seconds)
                 print(f"{CASES[case].name}: round {turn + 1} of {rounds}", file=sys.stderr)
@@ -100,7 +102,8 @@ def table(results: Results) -> str:
     for case in next(iter(results.values()))["seconds"]:
         for name in ours:
             seconds = results[name]["seconds"][case]
-            cells = [spread(results[peer]["seconds"][case], seconds) for peer in peers]
+            rounds = [results[peer]["seconds"][case] for peer in peers]  # none if the peer has no such case
+            cells = [spread(each, seconds) if each else "" for each in rounds]
             lines.append(f"| {' | '.join([case, name, *cells])} |")
     for name in ours:
         cells = [f"{results[name]['memory'] / results[peer]['memory']:.2f}" for peer in peers]

@@ -103,9 +103,10 @@ def decode() -> None:
     from t2t_repro.inference.line_windows import decode_to_file, decode_to_stream
     from t2t_repro.inference.parallel import set_threads
     from t2t_repro.inference.translator import Translator
+    from t2t_repro.training.precision import resolve
 
     set_threads(FLAGS.threads_per_batch)
-    optimize_once()
+    optimize_once(fuse={resolve(FLAGS.precision, run.precision) for run in runs} != {"bfloat16"})
     average = FLAGS.average_checkpoints, FLAGS.average_best
     launcher.report_average(runs, *average)
     translator = Translator.from_runs(FLAGS.output_dir, average[0], FLAGS.int8, FLAGS.precision, average[1])

@@ -138,13 +138,27 @@ def test_point_survives_str_and_differs_in_one_size() -> None:
 
 
 def test_sources_are_the_same_for_everyone_and_of_one_length() -> None:
-    for case in decode_workload.CASES:
+    for case in decode_workload.ONE_LENGTH:
         sources = case.sources(64)
         assert sources == case.sources(64) and len(sources) == case.sentences
         for ids in sources:
             assert len(ids) == decode_workload.SOURCE_TOKENS and ids.index(decode_workload.EOS) == len(ids) - 1
             assert decode_workload.FIRST_WORD <= min(ids[:-1]) and max(ids) < 64
     assert len(set(decode_workload.pieces(64))) == 64
+
+
+def test_text_has_other_lengths_in_each_turn_and_every_sentence_is_in_one_batch() -> None:
+    (case,) = (case for case in decode_workload.CASES if case.is_text)
+    first, second = (decode_workload.batches_of_text(case.sources(64, turn)) for turn in range(2))
+    assert first == decode_workload.batches_of_text(case.sources(64)) and first != second
+    assert sorted(source for batch in first for source in batch) == sorted(case.sources(64))
+    for batch in first:
+        lengths = [len(source) for source in batch]
+        assert lengths == sorted(lengths, reverse=True) and len(batch) * lengths[0] <= decode_workload.BATCH_TOKENS
+    shapes = [{(len(batch), len(batch[0])) for batch in turn} for turn in (first, second)]
+    assert len(shapes[0]) > 8 and len(shapes[0] & shapes[1]) < 3
+    lengths = [len(source) for turn in range(20) for source in case.sources(64, turn)]
+    assert sum(lengths) / len(lengths) == pytest.approx(decode_workload.MEAN_LENGTH, rel=0.03)
 
 
 def test_decode_rejects_unknown_cases(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -358,11 +372,12 @@ def test_compare_measures_a_revision_with_itself(tmp_path: Path) -> None:
     folder = checkout(tmp_path)
     shutil.copytree(CHECKOUT / "benchmarks", folder / "benchmarks", ignore=shutil.ignore_patterns("__pycache__"))
     committed(folder)
-    only = "--only=train smoke float32|decode smoke float32, greedy"
+    only = "--only=train smoke float32|decode smoke float32, (greedy|beam 4, text)"
     result = compared(folder, "HEAD", "HEAD", only)
     assert result.returncode == 0, result.stderr
     rows = [line.split("|")[1:-1] for line in result.stdout.splitlines() if "smoke" in line]
-    assert [row[0].strip() for row in rows] == ["train smoke float32", "decode smoke float32, greedy, 32 sentences"]
+    decoded = ["decode smoke float32, greedy, 32 sentences", "decode smoke float32, beam 4, text of 256 sentences"]
+    assert [row[0].strip() for row in rows] == ["train smoke float32", *decoded]
     for _, speed, memory in rows:
         assert 0 < float(speed.split()[0]) and float(memory) == pytest.approx(1, abs=0.3)
     libraries = dict(re.findall(r"(OLD|NEW) \(HEAD\) is warm, with (\S+)", result.stderr))

@@ -1,4 +1,7 @@
-"""OpenNMT-tf in float32, as its `infer` runs it: a graph for a beam. Its weights are its own, the work is the same."""
+"""OpenNMT-tf in float32, as its `infer` runs it: a graph for a beam. Its weights are its own, the work is the same.
+
+It decodes no text: the length of its translations is part of its graph.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ protocol.quiet_output()
 
 import tensorflow as tf  # noqa: E402
 
-from benchmarks.decode_workload import ALPHA, CASES, TARGET_TOKENS  # noqa: E402
+from benchmarks.decode_workload import ALPHA, ONE_LENGTH, TARGET_TOKENS  # noqa: E402
 from benchmarks.workers import opennmt_model  # noqa: E402
 
 
@@ -19,7 +22,7 @@ def main() -> None:
     lengths = {"minimum_decoding_length": TARGET_TOKENS, "maximum_decoding_length": TARGET_TOKENS}
     opennmt_model.initialize(model, shape, {"length_penalty": ALPHA, **lengths})
     model.create_variables()
-    sources = [tf.constant(case.sources(shape.vocab_size)) for case in CASES]
+    sources = [tf.constant(case.sources(shape.vocab_size)) for case in ONE_LENGTH]
     graphs = {}
 
     def graph(beam_size: int) -> tf.types.experimental.GenericFunction:
@@ -35,14 +38,14 @@ def main() -> None:
         return graphs[beam_size]
 
     def decode(index: int) -> float:
-        found = graph(CASES[index].beam_size)(sources[index])
+        found = graph(ONE_LENGTH[index].beam_size)(sources[index])
         if set(found["length"].numpy().reshape(-1).tolist()) != {TARGET_TOKENS}:
             raise ValueError(
                 f"translations of {found['length'].numpy()} tokens, not {TARGET_TOKENS}: not the same work"
             )
         return float(found["log_probs"][0, 0])
 
-    protocol.serve(decode, CASES, imported)
+    protocol.serve(decode, ONE_LENGTH, imported)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,20 @@ from benchmarks.workers import protocol
 shape, weights, mode = protocol.decoding_arguments()
 protocol.quiet_output()
 
+import itertools  # noqa: E402
+
 import tensorflow as tf  # noqa: E402
 
-from benchmarks.decode_workload import ALPHA, CASES, SOURCE_TOKENS, TARGET_TOKENS  # noqa: E402
+from benchmarks.decode_workload import (  # noqa: E402
+    ALPHA,
+    CASES,
+    ONE_LENGTH,
+    SOURCE_TOKENS,
+    TARGET_TOKENS,
+    batches_of_text,
+)
 from benchmarks.workers.decode_weights import made_model  # noqa: E402
+from t2t_repro.inference.batches import padded  # noqa: E402
 from t2t_repro.inference.ensemble import FixedEnsemble  # noqa: E402
 from t2t_repro.inference.parallel import num_parallel_batches, parallel_map, set_threads  # noqa: E402
 from t2t_repro.inference.translator import Translator  # noqa: E402
@@ -25,9 +35,23 @@ def main() -> None:
     set_threads(0 if on_all_cores else 1)
     model = made_model(shape, resolve("auto") if precision == "int8" else precision)
     translator = Translator(FixedEnsemble([model], int8=precision == "int8"), None, model.hparams)  # type: ignore[arg-type]  # ids in, ids out
-    sources = [tf.constant(case.sources(shape.vocab_size)) for case in CASES]
+    sources = [tf.constant(case.sources(shape.vocab_size)) for case in ONE_LENGTH]
+    turns = itertools.count()
+
+    def decode_text(index: int) -> float:
+        def search(batch: list[list[int]]) -> float:
+            longest = len(batch[0])
+            found = translator.search(padded(batch), CASES[index].beam_size, ALPHA, 0, min_length=longest - 1)
+            if found.ids.shape[2] != longest:
+                raise ValueError(f"translations of {found.ids.shape[2]} tokens, not {longest}")
+            return float(found.scores[0, 0])
+
+        batches = batches_of_text(CASES[index].sources(shape.vocab_size, next(turns)))
+        return sum(parallel_map(search, batches)) / len(batches)
 
     def decode(index: int) -> float:
+        if CASES[index].is_text:
+            return decode_text(index)
         extra = TARGET_TOKENS - SOURCE_TOKENS
         beam_size = CASES[index].beam_size
         lengths = set()

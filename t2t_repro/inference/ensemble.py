@@ -99,12 +99,10 @@ class FixedEnsemble(Ensemble):
         self._steps = tuple(
             DecodingStep(model, int8_linear if int8 else make) for model, make in zip(self.models, makers, strict=True)
         )
-        # float32 weights need no cast, and an encoder has too many rows to gain from packed ones
+        # float32 weights need no cast, and an encoder has too many rows to gain from packed ones in float32
         self._encoders: tuple[dict[Any, Linear], ...] = tuple(
-            {}
-            if model.compute_dtype == "float32"
-            else encoder_products(model, functools.partial(narrow_linear, dtype=model.compute_dtype))
-            for model in self.models
+            {} if model.compute_dtype == "float32" else encoder_products(model, make)
+            for model, make in zip(self.models, makers, strict=True)
         )
 
     def memories(self, source_BM: tf.Tensor) -> tuple[tuple[KeysValues, ...], ...]:

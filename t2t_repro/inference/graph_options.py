@@ -5,21 +5,25 @@ from __future__ import annotations
 import tensorflow as tf
 
 
-def optimize_once() -> None:
+def optimize_once(fuse: bool = True) -> None:
     """Optimizes graphs in one round instead of two, without passes that find nothing in the graphs of decoding.
 
     On a CPU the first translation with base then takes 0.9 s of processor time instead of 1.3. The second round, which
     removes one operation of 2,630, and the passes for the layout of convolutions, for loops and for the memory of
     devices do not change the results. TensorFlow has no public option for rounds and memory: if another version keeps
     them elsewhere, they remain as they are. Has no effect if there is a GPU. Call it before any graph runs.
+
+    Without `fuse`, TensorFlow does not look for sums and activations to fuse with products, which takes 0.15 s with
+    base. In bfloat16 it finds none, because `model.packed` has fused them.
     """
     if tf.config.list_physical_devices("GPU"):
         return
-    tf.config.optimizer.set_experimental_options({"layout_optimizer": False, "loop_optimization": False})
+    options = {"layout_optimizer": False, "loop_optimization": False} | ({} if fuse else {"remapping": False})
+    tf.config.optimizer.set_experimental_options(options)
     from tensorflow.python.eager import context
 
     config = tf.compat.v1.ConfigProto()
-    options = config.graph_options.rewrite_options
-    options.meta_optimizer_iterations = options.ONE
-    options.memory_optimization = options.NO_MEM_OPT
+    rewrites = config.graph_options.rewrite_options
+    rewrites.meta_optimizer_iterations = rewrites.ONE
+    rewrites.memory_optimization = rewrites.NO_MEM_OPT
     context.context()._config = config

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from keras import ops
 
 from t2t_repro import processor
-from t2t_repro.model.kernels import Linear
+from t2t_repro.model.kernels import Linear, fused
 
 AttrValue = tf.compat.v1.AttrValue
 
@@ -33,22 +34,24 @@ ROUNDING = {"float32": 0.0, "bfloat16": 2**-8}  # relative error of the test's r
 def packed_linear(weight_IO: Any, bias_O: Any = None, result: Any = None, *, dtype: Any) -> Linear:
     """Returns x -> x W + b as `narrow_linear` does, with W packed at the first call of a graph.
 
-    The weights must not change during the life of the graph. Requires `can_pack(dtype)`.
+    The weights must not change during the life of the graph. Requires `can_pack(dtype)`. The kernel computes ReLU too,
+    before it writes the result (`kernels.fused`).
     """
     weight_IO = tf.cast(tf.convert_to_tensor(weight_IO), dtype)
     outputs = weight_IO.shape[1]
     # without a bias the kernel ends the process
     bias_O = tf.zeros(outputs, dtype) if bias_O is None else tf.cast(tf.convert_to_tensor(bias_O), dtype)
 
-    def apply(x_TI: tf.Tensor) -> tf.Tensor:
-        packed = functools.partial(_packed_matmul, x_TI, weight_IO, bias_O)
-        if x_TI.dtype == tf.float32:
-            y_TO = tf.cond(tf.shape(x_TI)[0] <= FEW_ROWS, packed, lambda: tf.matmul(x_TI, weight_IO) + bias_O)
-        else:
-            y_TO = packed()
+    def apply(x_TI: tf.Tensor, relu: bool = False) -> tf.Tensor:
+        def plain() -> tf.Tensor:
+            y_TO = tf.matmul(x_TI, weight_IO) + bias_O
+            return tf.nn.relu(y_TO) if relu else y_TO
+
+        packed = functools.partial(_packed_matmul, x_TI, weight_IO, bias_O, relu)
+        y_TO = tf.cond(tf.shape(x_TI)[0] <= FEW_ROWS, packed, plain) if x_TI.dtype == tf.float32 else packed()
         return tf.cast(y_TO, result or dtype)
 
-    return apply
+    return fused(apply, {ops.relu: functools.partial(apply, relu=True)})
 
 
 def can_pack(dtype: str) -> bool:
@@ -78,12 +81,12 @@ def _is_exact(dtype: str) -> bool:
     return bool(np.all(error_TO <= ROUNDING[dtype] * np.abs(exact_TO)))
 
 
-def _packed_matmul(x_TI: tf.Tensor, weight_IO: tf.Tensor, bias_O: tf.Tensor) -> tf.Tensor:
-    """Returns x W + b: TensorFlow's `_MklNativeFusedMatMul`, which has no Python function."""
+def _packed_matmul(x_TI: tf.Tensor, weight_IO: tf.Tensor, bias_O: tf.Tensor, relu: bool) -> tf.Tensor:
+    """Returns x W + b, or max(0, x W + b): TensorFlow's `_MklNativeFusedMatMul`, which has no Python function."""
     attributes = {
         "T": AttrValue(type=x_TI.dtype.as_datatype_enum),
         "num_args": AttrValue(i=1),
-        "fused_ops": AttrValue(list=AttrValue.ListValue(s=[b"BiasAdd"])),
+        "fused_ops": AttrValue(list=AttrValue.ListValue(s=[b"BiasAdd", b"Relu"][: 1 + relu])),
         "is_filter_const": AttrValue(b=True),
         "_kernel": AttrValue(s=b"MklNameChangeOp"),
     }

@@ -17,7 +17,7 @@ from tensorflow.python.eager import context
 import t2t_repro
 from t2t_repro.inference.graph_options import optimize_once
 if sys.argv[2] == "once":
-    optimize_once()
+    optimize_once(fuse=sys.argv[3] != "bfloat16")
 found = t2t_repro.load(sys.argv[1], precision=sys.argv[3]).n_best(["in 3 days", "12.5%", "March 2026"], 3)
 seen = []
 def options():

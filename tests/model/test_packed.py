@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import CHECKOUT
+from keras import ops
 
 from t2t_repro import processor
 from t2t_repro.model import packed
@@ -30,7 +31,11 @@ def packing() -> None:
 def compare(dtype: str, has_bias: bool) -> None:
     weight_IO, bias_O = RNG.normal(size=(48, 30)).astype("f"), RNG.normal(size=30).astype("f") if has_bias else None
     plain, ours = (make(weight_IO, bias_O, "float32", dtype=dtype) for make in (narrow_linear, packed.packed_linear))
-    ours = tf.function(ours, autograph=False, input_signature=[tf.TensorSpec([None, 48], dtype)])
+    of_relu = ours.activated[ops.relu]
+    ours, of_relu = (
+        tf.function(each, autograph=False, input_signature=[tf.TensorSpec([None, 48], dtype)])
+        for each in (ours, of_relu)
+    )
     for rows in (4, 1, packed.FEW_ROWS, packed.FEW_ROWS + 1, 40, 300, 4):
         x_TI = tf.cast(RNG.normal(size=(rows, 48)), dtype)
         y_TO = ours(x_TI)
@@ -38,6 +43,7 @@ def compare(dtype: str, has_bias: bool) -> None:
         np.testing.assert_allclose(
             y_TO, plain(x_TI), rtol=2 * packed.ROUNDING[dtype], atol=1e-5 if dtype == "float32" else 0.05
         )
+        np.testing.assert_array_equal(of_relu(x_TI), tf.nn.relu(y_TO))
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
@@ -70,6 +76,28 @@ def test_a_matrix_is_packed_once(packing):
     assert sum(",reorder," in line and "512x256" in line for line in executed) == 1
 
 
+def test_a_matrix_in_bfloat16_is_packed_once_for_any_number_of_rows(packing):
+    """So an encoder's matrices are packed too. ReLU is part of the product."""
+    if not packed.can_pack("bfloat16"):
+        pytest.skip("no packed products in bfloat16")
+    code = (
+        "import tensorflow as tf\n"
+        "from keras import ops\n"
+        "from t2t_repro.model.packed import packed_linear\n"
+        "product = packed_linear(tf.ones([64, 128]), dtype='bfloat16').activated[ops.relu]\n"
+        "spec = [tf.TensorSpec([None, 64], tf.bfloat16)]\n"
+        "product = tf.function(product, autograph=False, input_signature=spec)\n"
+        "for rows in (1, 6, 7, 100, 2000, 3):\n"
+        "    product(tf.ones([rows, 64], tf.bfloat16))\n"
+    )
+    environment = os.environ | {"ONEDNN_VERBOSE": "1"}
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=True)
+    executed = [line for line in done.stdout.splitlines() if ",exec," in line]
+    assert sum(",inner_product," in line and "eltwise_relu" in line for line in executed) == len(executed) - 1 == 6
+    assert sum(",reorder," in line and "128x64" in line for line in executed) == 1
+
+
 def test_what_this_machine_cannot_pack_is_not_packed(monkeypatch):
     assert not packed.can_pack("float16") and not packed.can_pack("float64")
     with monkeypatch.context() as patch:
@@ -90,7 +118,7 @@ def missing(*_):
     raise tf.errors.NotFoundError(None, None, "no kernel")
 
 
-@pytest.mark.parametrize("product", [missing, lambda x_TI, weight_IO, bias_O: x_TI @ weight_IO * 1.001 + bias_O])
+@pytest.mark.parametrize("product", [missing, lambda x_TI, weight_IO, bias_O, relu: x_TI @ weight_IO * 1.001 + bias_O])
 def test_missing_and_wrong_products_are_detected(packing, monkeypatch, product):
     packed._is_exact.cache_clear()
     monkeypatch.setattr(packed, "_packed_matmul", product)
