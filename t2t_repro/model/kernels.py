@@ -14,10 +14,10 @@ Measured gains, for base in bfloat16 on two CPU cores (AMD EPYC, AVX512-BF16) un
 | one gradient for product and bias, `sum_of_rows`, 16 bits    | 1.05 together; `sum_of_rows` a half to a seventh of |
 |   for an element of a mask, `layer_norm` with a pass less    |   the time of TensorFlow's sum                      |
 | decoding: weights cast outside the loop, `prepared_products` | 1.97 for one sentence, 1.27 for 24 (beam 4)         |
-| decoding: matrices packed once, `packed.packed_linear`       | 1.3 to 1.9 in bfloat16, 1.3 for one sentence in    |
+| decoding: matrices packed once, `packed.packed_linear`       | 1.3 to 1.9 in bfloat16, 1.3 for one sentence in     |
 |                                                              |   float32 (Intel Xeon with AMX)                     |
-| decoding: packed matrices in the encoder too, and ReLU in    | 1.09 for 64 sentences, with 3% more peak memory;    |
-|   the kernel of its product, `fused`, in bfloat16            |   small 1.2 (processor time, Intel Xeon with AMX)   |
+| decoding: packed matrices in the encoder too, and ReLU in    | 1.06 for 64 sentences, int8 1.09; 2% more peak      |
+|   the kernel of its product, `fused`, in bfloat16            |   memory (Intel Xeon with AMX)                      |
 | decoding: W_Q, W_K, W_V joined, rows flat, `joined_products` | 1.14 for one sentence (float32)                     |
 | decoding: heads move as integers, `swapped_as_integers`      | a third of the time of a transposition, which took  |
 |                                                              |   30% of all operations' time for one sentence      |
