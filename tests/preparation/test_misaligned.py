@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import os
 import random
 from pathlib import Path
 
@@ -72,12 +73,12 @@ def test_pairs_outside_the_sample_are_judged_alike():
 
 
 def test_a_pair_does_not_confirm_itself():
-    """Its own counts are most of what is known about its wrong links, and little of what is about right ones."""
+    """With its own counts, nearly every wrong pair would be kept."""
     pairs = shifted(made_text())
     model = learn(pairs)
     without, with_own = (model.scores(pairs, np.full(NUMBER, each)) for each in (True, False))
-    assert (with_own[:SHIFTED] - without[:SHIFTED]).mean() > 4 * (with_own[SHIFTED:] - without[SHIFTED:]).mean() > 0
-    assert (with_own[:SHIFTED] > 0).mean() > 0.2
+    assert (without[:SHIFTED] > 0).mean() < 0.05 < 0.8 < (with_own[:SHIFTED] > 0).mean()
+    np.testing.assert_allclose(without[SHIFTED:].mean(), with_own[SHIFTED:].mean(), atol=0.1)
 
 
 def test_score_is_the_mutual_information_of_ibm_model_1():
@@ -124,21 +125,21 @@ def test_sides_without_words_and_long_sides():
     pairs = [*made_text(), ("...", "wort1 wort2"), ("Word1", "!"), ("Word1 Word2 " * 100_000, "wort1 wort2 " * 100_000)]
     scores = learn(pairs).scores(pairs, np.ones(len(pairs), bool))
     assert scores[-3] == scores[-2] == 0 < scores[-1]
-    assert not learn([("...", "!")] * 1_000).scores([("a", "b"), ("...", "!")], np.array([False, True])).any()
+    assert not learn([("...", "!")] * 1_000).scores([("...", "!")], np.ones(1, bool)).any()
 
 
-def test_account_has_misaligned_pairs_with_examples(problem: Problem, tmp_path: Path):
+def test_misaligned_pairs_are_counted_with_examples(problem: Problem, tmp_path: Path):
     said: list[str] = []
     dataset = prepare(problem, str(tmp_path / "data"), said.append)
     train = dataset.record.splits["train"]
     assert train.dropped["identical"] == 50 and train.dropped["duplicate"] == 20
     assert 0.95 * SHIFTED < train.dropped["misaligned"] < 1.02 * SHIFTED
-    wrong = set(shifted(made_text())[:SHIFTED])
+    wrong = shifted(made_text())[:SHIFTED]
     found = (train.filtered or {})["misaligned"]
-    assert len(found) == 3 and {(each.source, each.target) for each in found} <= wrong
+    assert len(found) == 3 and {each.target for each in found} <= {target for _, target in wrong}
     start = said.index(f"filter misaligned=0: {train.dropped['misaligned']} of 2,070 pairs dropped")
     assert said[start + 1] == f"  {found[0].place}: {found[0].source!r} | {found[0].target!r}"
-    assert len(wrong & set(records(dataset, "train"))) < 0.05 * SHIFTED
+    assert len(set(wrong) & set(records(dataset, "train"))) < 0.05 * SHIFTED
 
 
 def test_same_bytes_from_any_processes_and_chunks(problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -147,6 +148,31 @@ def test_same_bytes_from_any_processes_and_chunks(problem: Problem, tmp_path: Pa
         monkeypatch.setattr(prepare_module, "CHUNK_PAIRS", chunk)
         made.append(bytes_of(prepare(problem, str(tmp_path / str(chunk)), silent, processes=processes).directory))
     assert made[0] == made[1] == made[2]
+
+
+def test_same_bytes_after_an_interruption(problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Before what was learned, or the decisions, take their name."""
+    monkeypatch.setattr(prepare_module, "CHUNK_PAIRS", 300)
+    replace, waiting = os.replace, ["alignment.npz", "filtered.bin", "vocabulary.model"]
+
+    def stopped(temporary: str, path: str) -> None:
+        if waiting and os.path.basename(path) == waiting[0]:
+            raise InterruptedError(waiting.pop(0))
+        replace(temporary, path)
+
+    expected = bytes_of(prepare(problem, str(tmp_path / "whole"), silent, processes=2).directory)
+    monkeypatch.setattr(os, "replace", stopped)
+    for name in list(waiting):
+        with pytest.raises(InterruptedError, match=name):
+            prepare(problem, str(tmp_path / "data"), silent, processes=2)
+    assert bytes_of(prepare(problem, str(tmp_path / "data"), silent, processes=2).directory) == expected
+
+
+def test_same_bytes_with_beam(problem: Problem, tmp_path: Path):
+    pytest.importorskip("apache_beam", reason="the extra 'beam' is not installed")
+    here = prepare(problem, str(tmp_path / "here"), silent)
+    there = prepare(problem, str(tmp_path / "there"), silent, beam=["--runner=DirectRunner"])
+    assert there.record == here.record and bytes_of(there.directory) == bytes_of(here.directory)
 
 
 def test_it_learns_from_an_even_sample(problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -179,7 +205,7 @@ def test_value_is_the_lowest_score_that_is_kept(problem: Problem, tmp_path: Path
 def test_too_little_text_is_an_error(problem: Problem, tmp_path: Path):
     few = dataclasses.replace(problem, sample=1_000)
     expected = (
-        r"filter 'misaligned' learns .*: expected at least 1,000\. Received: 97\d; leave it out, or give more text"
+        r"filter 'misaligned' learns .*: expected at least 1,000\. Received: 9\d\d; leave it out, or give more text"
     )
     with pytest.raises(ValueError, match=expected):
         prepare(few, str(tmp_path / "data"), silent)

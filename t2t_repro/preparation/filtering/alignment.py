@@ -178,7 +178,7 @@ def learn(sample: Iterable[Pair]) -> Model:
     del batches
     needed = np.zeros(len(table.keys), bool)
     for given, direction in enumerate(directions):
-        unigram = frequencies[1 - given] / frequencies[1 - given].sum()
+        unigram = frequencies[1 - given] / max(frequencies[1 - given].sum(), 1)
         needed |= direction.probability >= _NEGLIGIBLE * unigram[table.words(1 - given)]
     table = table._replace(keys=table.keys[needed])
     batches = _known_batches(ids, table)
