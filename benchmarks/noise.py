@@ -21,6 +21,7 @@ import argparse
 import json
 import os
 import random
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -29,7 +30,7 @@ Pair = tuple[str, str]
 
 ROWS = ("clean", "filtered", "damaged", "intact")
 DAMAGES = ("copied", "misaligned", "duplicated")
-FILTERS = ("identical", "length_ratio=1.75", "duplicate")
+FILTERS = ("identical", "length_ratio=1.75", "duplicate", "misaligned")
 OVERRIDES = ("warmup_steps=400", "learning_rate_scale=0.8", "average_checkpoints=5")
 ALL = 1_000_000  # checkpoints
 
@@ -57,19 +58,23 @@ def damage(pairs: Sequence[Pair], seed: int, add: bool = False) -> list[tuple[st
     return both
 
 
-def dropped(marked: Iterable[tuple[str, Pair]], filters: Sequence[str]) -> Counter[str]:
+def dropped(marked: Sequence[tuple[str, Pair]], filters: Sequence[str]) -> Counter[str]:
     """Returns the number of pairs that the filters drop, by damage. Which of two equal pairs is the copy is unknown:
     equal pairs are counted as duplicated."""
-    from t2t_repro.filters import name_and_value, predicates, resolve
+    from t2t_repro.filters import resolve
+    from t2t_repro.preparation.filtering.decisions import Judge, decide, filter_name
 
-    resolved = resolve(filters, ("", ""))
-    tests, by_name = predicates(resolved).values(), dict(map(name_and_value, resolved))
+    pairs = [pair for _, pair in marked]
+    judge = Judge(resolve(filters, ("", "")), has_trees=False, overlap="", splits=())
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "decisions")
+        decide(path, judge, lambda: [(0, 0, pairs)], len(pairs), processes=1)
+        with open(path, "rb") as file:
+            names = list(map(filter_name, file.read()))
     found, seen = Counter[str](), set[Pair]()
-    for kind, pair in marked:
-        if any(drops(pair) for drops in tests):
-            found[kind] += 1
-        elif "duplicate" in by_name and pair in seen:
-            found["duplicated"] += 1
+    for (kind, pair), name in zip(marked, names, strict=True):
+        if name:
+            found[kind if kind in ("copied", "misaligned") else "duplicated" if pair in seen else ""] += 1
         seen.add(pair)
     return found
 

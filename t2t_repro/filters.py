@@ -3,8 +3,9 @@
 A filter is written `name` or `name=value`, in a declaration as on the command line. A pair is dropped, and counted, by
 the first filter of `FILTERS` that drops it, whatever the order of the declaration.
 
-A side is the source or the target of a pair; of a tree, only its words are a side. Two filters need more than one pair
-and have no predicate here: `t2t_repro.preparation.filtering` finds duplicates and the overlap with other splits.
+A side is the source or the target of a pair; of a tree, only its words are a side. Three filters need more than one
+pair and have no predicate here: `t2t_repro.preparation.filtering` finds duplicates, the overlap with other splits, and
+misaligned pairs.
 """
 
 from __future__ import annotations
@@ -95,9 +96,14 @@ def normalized(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
+def split_words(text: str) -> list[str]:
+    """Returns the words: runs without white space, and single characters of scripts without spaces."""
+    return text.split() if text.isascii() else _WORD.findall(text)
+
+
 def words(text: str) -> int:
-    """Returns the number of words: runs without white space, and single characters of scripts without spaces."""
-    return len(text.split()) if text.isascii() else len(_WORD.findall(text))
+    """Returns the number of words."""
+    return len(split_words(text))
 
 
 @functools.cache
@@ -223,6 +229,13 @@ FILTERS = {  # in the order of their application
         "case and white space",
         "either",
         _parse_overlap,
+    ),
+    "misaligned": Filter(
+        "the words of one side say less about those of the other than the value, in nats per word, as IBM Model 1 "
+        "learns from the text itself",
+        "0",
+        _number(float, -10, 10),
+        needs_two_sides=True,
     ),
 }
 

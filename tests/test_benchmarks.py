@@ -483,6 +483,7 @@ def test_noise_and_stopping_continue_with_what_is_done(tmp_path: Path) -> None:
     small = [f"--override={name}={size}" for name, size in (("d_model", 16), ("d_ff", 32), ("num_layers", 1))]
     small += ["--override=extra_length=2", "--hparams=tiny", "--vocab_size=400", "--steps=4", "--checkpoint_steps=2"]
     folder = tmp_path / "noise"
+    small += [f"--filter={name}" for name in ("identical", "duplicate")]
     given = [f"--text={tmp_path}", f"--folder={folder}", "--rows=clean,filtered", *small]
     shown = run("noise", *given)
     assert "| duplicated | 100 | 100 (100.0%) |" in shown

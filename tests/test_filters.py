@@ -34,7 +34,7 @@ def dropped_by(source: str, target: str, *filters: str, languages: tuple[str, st
 
 @pytest.mark.parametrize(("source_language", "target_language", "source", "target"), ORDINARY)
 def test_ordinary_text_passes_every_filter(source_language, target_language, source, target):
-    filters = [name for name in FILTERS if name not in ("duplicate", "overlap")]
+    filters = [name for name in FILTERS if name not in ("duplicate", "overlap", "misaligned")]
     assert dropped_by(source, target, *filters, languages=(source_language, target_language)) == ""
 
 
@@ -139,8 +139,8 @@ def test_first_filter_of_the_fixed_order_drops_a_pair():
 
 
 def test_resolved_filters_are_in_order_and_have_values():
-    filters = ["overlap", "length_ratio=2.50", "not_text", "duplicate", "too_few_words=03"]
-    expected = ("not_text=0.5", "too_few_words=3", "length_ratio=2.5", "duplicate", "overlap=either")
+    filters = ["misaligned", "overlap", "length_ratio=2.50", "not_text", "duplicate", "too_few_words=03"]
+    expected = ("not_text=0.5", "too_few_words=3", "length_ratio=2.5", "duplicate", "overlap=either", "misaligned=0")
     assert resolve(filters, ("", "")) == resolve(expected, ("", "")) == expected
 
 
@@ -156,6 +156,7 @@ def test_resolved_filters_are_in_order_and_have_values():
         (["length_ratio="], "expected a number of at least 1. Received: 'length_ratio='"),
         (["not_text=2"], "expected a number of at least 0 and at most 1. Received: 'not_text=2'"),
         (["too_few_words=1.5"], "expected a whole number of at least 1. Received: 'too_few_words=1.5'"),
+        (["misaligned=inf"], "expected a number of at least -10 and at most 10. Received: 'misaligned=inf'"),
         (["overlap=test"], "filter 'overlap': expected one of either, source, pair. Received: 'overlap=test'"),
         (["wrong_script=Cyrilic"], "'Cyrilic': did you mean 'Cyrillic'[?] known: .*. Received: 'wrong_script=Cyrilic'"),
         (["wrong_script=Latin:Han:Thai"], "expected the scripts of source and target, such as Latin:Cyrillic"),
@@ -168,7 +169,7 @@ def test_wrong_filters_are_refused(filters, message):
         resolve(filters, ("", ""))
 
 
-@pytest.mark.parametrize("name", ["identical", "length_ratio"])
+@pytest.mark.parametrize("name", ["identical", "length_ratio", "misaligned"])
 def test_trees_have_one_side(name):
     with pytest.raises(ValueError, match=f"filter '{name}' compares the two sides of a translation; leave it out for"):
         Problem(name="p", description="", metric="f1", train=(Trees("a"),), filters=(name,))

@@ -59,6 +59,7 @@ LEARN_PAIRS = 2_000_000  # maximum pairs to learn the vocabulary from, evenly sp
 
 _SHUFFLE = "shuffle"
 _OVERLAP = "overlap.npy"  # hashes of validation and test text
+_ALIGNMENT = "alignment.npz"  # what the filter "misaligned" learned
 _FILTERED = "filtered.bin"  # the decisions of the filters
 _TREES = "trees"
 _DOWNLOADS = "downloads"  # shared by all problems of a data directory
@@ -180,8 +181,9 @@ class Preparation:
         path = self._path(_FILTERED)
         if not os.path.isfile(path) or sha256(path) != self.progress.filtered:
             splits = tuple(split for split in SPLITS[1:] if split in self.texts)
-            judge = Judge(self.problem.filters, self.problem.task.takes_trees, self._write_overlap(splits), splits)
-            decide(path, judge, self._reported_chunks(), self.texts["train"].taken, self._processes(0))
+            files = self._write_overlap(splits), splits, self._path(_SHUFFLE, _ALIGNMENT)
+            judge = Judge(self.problem.filters, self.problem.task.takes_trees, *files)
+            decide(path, judge, self._reported_chunks, self.texts["train"].taken, self._processes(0))
             self.progress.filtered = sha256(path)
             self.progress.save(self.directory)
         with open(path, "rb") as file:

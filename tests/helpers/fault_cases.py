@@ -113,6 +113,8 @@ TEXT_FAULTS = Area(
         of_text("a filter given twice", lambda: None, "is given twice", (*FRESH, *["--filter=duplicate"] * 2)),
         of_text("a filter that drops every pair", lambda: None, "the filters drop all 60",
                 (*FRESH, "--filter=too_few_words=900"), leaves=("data/translate_files/(filtered.bin|shuffle.*)",)),
+        of_text("too little text to find misaligned pairs", lambda: None, "at least 1,000. Received: 60",
+                (*FRESH, "--filter=misaligned"), leaves=("data/translate_files/shuffle.*",)),
         of_text("one side not given", lambda: None, "give both", (*PREPARE, "--train_source=train.en")),
         of_text("more subwords than the text can give", lambda: None, "more than the text can give",
                 (*PREPARE, *TEXT, "--vocab_size=9000")),

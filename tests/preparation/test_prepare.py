@@ -626,7 +626,10 @@ print(kills, "kills", len(expected), "files")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("processes", "filters"), [(1, ()), (2, ()), (2, ("duplicate", "not_text", "overlap"))])
+@pytest.mark.parametrize(
+    ("processes", "filters"),
+    [(1, ()), (2, ()), (2, ("duplicate", "not_text", "overlap")), (2, ("duplicate", "misaligned=-2"))],
+)
 def test_preparation_survives_ten_random_kills(tmp_path: Path, processes: int, filters: tuple[str, ...]):
     for name, side in zip("ab", zip(*PAIRS * 15, strict=True), strict=True):
         lines_of = (f"{text} {n if n % 20 else ''}\n" for n, text in enumerate(side))  # every 20th is a duplicate

@@ -4,6 +4,9 @@ One pass over the text computes what is known from a pair alone, in several proc
 among the hashes of the pairs that are left: 9 bytes per pair, 370 MB for 40 million. The first pair of equal ones in
 the order of the text stays. Two of 40 million different pairs collide with a probability of 1 in 20,000.
 
+The filter "misaligned" reads the text twice more: a sample of the pairs that all others keep, from which `alignment`
+learns, then all of these pairs, which are scored in several processes.
+
 The file is complete or absent, and `progress.json` has its SHA-256, so an interrupted preparation does not repeat this.
 """
 
@@ -12,7 +15,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -21,6 +24,7 @@ import numpy as np
 from t2t_repro.filters import FILTERS, name_and_value, predicates
 from t2t_repro.io import atomic_write
 from t2t_repro.lines import is_overlong
+from t2t_repro.preparation.filtering.alignment import SAMPLE_PAIRS, Model, learn
 from t2t_repro.preparation.filtering.overlap import Match, Overlap, pair_keys
 from t2t_repro.preparation.statistics import is_empty
 from t2t_repro.problem import Pair
@@ -34,6 +38,7 @@ _PARTS = 16  # of the hashes, sorted one after the other
 
 Chunk = tuple[int, int, list[Pair]]  # its number, the number of its first pair, its pairs
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class Judge:
     has_trees: bool
     overlap: str  # the path of the hashes of validation and test text
     splits: tuple[str, ...]  # that these are of
+    alignment: str = ""  # the path for what the filter "misaligned" learns
 
 
 class Judged(NamedTuple):
@@ -54,25 +60,82 @@ class Judged(NamedTuple):
     keys: np.ndarray  # [pairs] uint64; [0] if duplicates are not dropped
 
 
-def decide(path: str, judge: Judge, chunks: Iterable[Chunk], pairs: int, processes: int) -> None:
-    """Writes the decision on each pair to `path`, atomically. The bytes do not depend on the number of processes."""
+class Candidates(NamedTuple):
+    """The pairs of a chunk that all other filters keep."""
+
+    numbers: np.ndarray  # of each pair in the text
+    pairs: list[Pair]
+    in_sample: np.ndarray  # [pairs] bool
+
+
+def decide(path: str, judge: Judge, chunks: Callable[[], Iterable[Chunk]], pairs: int, processes: int) -> None:
+    """Writes the decision on each pair to `path`, atomically. The bytes do not depend on the number of processes.
+
+    `chunks` reads the text from its start each time. Raises ValueError if there is too little text to learn from.
+    """
     codes, overlapping = np.zeros(pairs, np.uint8), np.zeros(pairs, bool)
     keys = np.zeros(pairs if "duplicate" in judge.filters else 0, np.uint64)
     work = functools.partial(_judge, judge)
     place = 0
-    for judged in map(work, chunks) if processes == 1 else map_in_processes(work, chunks, processes):
+    for judged in _map(work, chunks(), processes):
         end = place + len(judged.codes)
         if end <= pairs:  # if not, the text changed, and `chunks` raises an error at its end
             codes[place:end] = np.frombuffer(judged.codes, np.uint8)
             overlapping[place:end] = judged.overlapping
             keys[place:end] = judged.keys
         place = end
-    if len(keys):
+    if "duplicate" in judge.filters:
         codes[repeated(keys, codes == KEPT)] = _NUMBER["duplicate"]
+        del keys  # the memory is needed
     codes[overlapping & (codes == KEPT)] = _NUMBER["overlap"]
+    if threshold := dict(map(name_and_value, judge.filters)).get("misaligned"):
+        misaligned = _misaligned(float(threshold), judge.alignment, chunks, codes == KEPT, processes)
+        codes[misaligned] = _NUMBER["misaligned"]
     codes[codes == _UNFILTERED] = KEPT
     with atomic_write(path) as temporary, open(temporary, "wb") as file:
         file.write(codes.tobytes())
+
+
+def _misaligned(
+    threshold: float, path: str, chunks: Callable[[], Iterable[Chunk]], is_candidate: np.ndarray, processes: int
+) -> np.ndarray:
+    """Returns the numbers of the candidates that score below the threshold. Writes what was learned to `path`."""
+    candidates = np.flatnonzero(is_candidate)
+    taken = min(len(candidates), SAMPLE_PAIRS)
+    in_sample = np.zeros(len(is_candidate), bool)
+    in_sample[candidates[np.arange(taken) * len(candidates) // max(taken, 1)]] = True
+    model = learn(pair for each in _candidates(chunks(), in_sample, in_sample) for pair in each.pairs)
+    work = functools.partial(_below, model.scores, threshold)
+    if processes > 1:
+        model.save(path)
+        work = functools.partial(_below_in_process, path, threshold)
+    return np.concatenate([*_map(work, _candidates(chunks(), is_candidate, in_sample), processes)])
+
+
+def _candidates(chunks: Iterable[Chunk], chosen: np.ndarray, in_sample: np.ndarray) -> Iterator[Candidates]:
+    for _, first, pairs in chunks:
+        part = slice(first, first + len(pairs))
+        places = np.flatnonzero(chosen[part])
+        yield Candidates(first + places, [pairs[place] for place in places], in_sample[part][places])
+
+
+def _below(scores: Callable[[list[Pair], np.ndarray], np.ndarray], threshold: float, each: Candidates) -> np.ndarray:
+    return each.numbers[scores(each.pairs, each.in_sample) < threshold]
+
+
+def _below_in_process(path: str, threshold: float, each: Candidates) -> np.ndarray:
+    """Runs in a worker process."""
+    return _below(_model(path).scores, threshold, each)
+
+
+@functools.cache
+def _model(path: str) -> Model:
+    """Returns the model of a worker process."""
+    return Model.load(path)
+
+
+def _map(work: Callable[[Item], Result], items: Iterable[Item], processes: int) -> Iterable[Result]:
+    return map(work, items) if processes == 1 else map_in_processes(work, items, processes)
 
 
 def kept(items: Iterable[Item], decisions: bytes) -> Iterator[Item]:
