@@ -284,7 +284,7 @@ def operations(trainer: Trainer) -> int:
     return len(definition.node) + sum(len(function.node_def) for function in definition.library.function)
 
 
-@pytest.mark.parametrize(("dtype", "batch_tokens", "most"), [("float32", 128, 1_922), ("mixed_float16", 16, 2_037)])
+@pytest.mark.parametrize(("dtype", "batch_tokens", "most"), [("float32", 128, 1_922), ("mixed_float16", 16, 2_044)])
 def test_graph_of_a_step_has_no_more_operations(shards, dtype, batch_tokens, most):
     """Each operation costs launch time, and startup time before the first step: a change that adds some must be
     worth it. With gradient accumulation, and with a loss scale."""
