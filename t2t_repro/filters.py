@@ -72,7 +72,11 @@ _LANGUAGES = {  # scripts of the ISO 639-1 languages; a text in any one of them,
 SCRIPTS_OF_LANGUAGE = {code: scripts for scripts, codes in _LANGUAGES.items() for code in codes.split()}
 
 # Control characters except the tab, the replacement character, noncharacters and private-use characters.
-_NOT_TEXT = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ufffd\ufdd0-\ufdef\ufffe\uffff\ue000-\uf8ff\U000f0000-\U0010ffff]")
+_NONCHARACTERS = "".join(chr(plane << 16 | last) for plane in range(15) for last in (0xFFFE, 0xFFFF))
+_NOT_TEXT = re.compile(
+    f"[\x00-\x08\x0a-\x1f\x7f-\x9f\ufffd\ufdd0-\ufdef{_NONCHARACTERS}\ue000-\uf8ff\U000f0000-\U0010ffff]"
+)
+_ANY_SCRIPT = "\u00aa\u00b5\u00ba"  # letters that are used as signs: ordinal indicators, micro
 # Scripts that are written without spaces: Thai, Lao, Tibetan, Myanmar, Khmer, Kana and Han.
 _NO_SPACES = (
     "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
@@ -109,7 +113,7 @@ def words(text: str) -> int:
 @functools.cache
 def script(character: str) -> str:
     """Returns the script of a letter, "Other" if it is not one of `SCRIPTS`; "" for all else, modifier letters too."""
-    if unicodedata.category(character) not in ("Lu", "Ll", "Lt", "Lo"):
+    if unicodedata.category(character) not in ("Lu", "Ll", "Lt", "Lo") or character in _ANY_SCRIPT:
         return ""
     name = unicodedata.name(character, "").split(" ")
     first = name[1] if name[0] in ("FULLWIDTH", "HALFWIDTH") else name[0]

@@ -77,6 +77,7 @@ def test_wrong_script_takes_several_scripts_and_both_orders():
         ("line\x0bbreak", True),
         ("tab\tseparated words", False),
         ("\ue000 private use", True),
+        ("a noncharacter \U0001fffe", True),
         ("$$$ 1,234.56 (12%) >>>", True),  # no letters
         ("I'm 19.", True),  # 2 letters of 6 visible characters
         ("Route 66 is long", False),
@@ -195,7 +196,7 @@ def test_languages_have_known_scripts():
         "Canadian": "ᐁ",
         "Tifinagh": "ⴰ",
         "Yi": "ꀀ",
-        "": "1.ー ",
+        "": "1.ー µªº",
     }
     assert {name: {script(each) for each in text} for name, text in letters.items()} == {
         name: {name} for name in letters
