@@ -7,9 +7,9 @@ The server runs in a separate process. Three quarters of the --clients are ordin
 the answer, compares it with the server's answer to the sentence alone, and sends the next. The others attack, in random
 order: they send requests of the maximum size and disconnect before or after the answer, exceed every limit, do not read
 answers, send bodies and headers slowly, reset connections in the middle of a body, or send bytes that are not HTTP.
-Memory is printed every minute. At the end the server gets SIGTERM while all clients continue. The exit code is 1 if an
-ordinary request was lost or wrong, if memory grew by more than 5% after the first sixth of the time, or if the server
-took longer to stop than it promises.
+The memory of every second is printed once a minute, lowest and highest. At the end the server gets SIGTERM while all clients continue. The exit code is 1 if an
+ordinary request was lost or wrong, if the highest memory grew by more than 5% after the first sixth of the time, or if
+the server took longer to stop than it promises.
 """
 
 from __future__ import annotations
@@ -146,9 +146,10 @@ class Soak:
             tasks += [asyncio.create_task(self.hostile(seed)) for seed in range(clients - len(tasks))]
             end = time.monotonic() + seconds
             while time.monotonic() < end and self.process.poll() is None:
-                await asyncio.sleep(min(60, end - time.monotonic()))
-                self.memory.append(resident(self.process.pid))
-                print(f"{self.answered:,} answers, {len(self.wrong)} wrong, {self.memory[-1]:,.0f} MB", flush=True)
+                lowest, highest = await self.watch_memory(min(60, end - time.monotonic()))
+                self.memory.append(highest)
+                memory = f"{lowest:,.0f} to {highest:,.0f} MB"
+                print(f"{self.answered:,} answers, {len(self.wrong)} wrong, {memory}", flush=True)
             self.is_over, started = True, time.monotonic()
             self.process.send_signal(signal.SIGTERM)
             await asyncio.to_thread(self.process.wait)
@@ -157,6 +158,14 @@ class Soak:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             return took
+
+    async def watch_memory(self, seconds: float) -> tuple[float, float]:
+        """Returns the lowest and the highest memory: requests in progress take up to a tenth of it."""
+        found, end = [resident(self.process.pid)], time.monotonic() + seconds
+        while time.monotonic() < end and self.process.poll() is None:
+            await asyncio.sleep(1)
+            found.append(resident(self.process.pid))
+        return min(found), max(found)
 
     async def ordinary(self, session: Any, expected: dict[str, tuple[str, float]], sentences: Any) -> None:
         while not self.is_over:
