@@ -7,9 +7,9 @@ The server runs in a separate process. Three quarters of the --clients are ordin
 the answer, compares it with the server's answer to the sentence alone, and sends the next. The others attack, in random
 order: they send requests of the maximum size and disconnect before or after the answer, exceed every limit, do not read
 answers, send bodies and headers slowly, reset connections in the middle of a body, or send bytes that are not HTTP.
-The memory of every second is printed once a minute, lowest and highest. At the end the server gets SIGTERM while all clients continue. The exit code is 1 if an
-ordinary request was lost or wrong, if the highest memory grew by more than 5% after the first sixth of the time, or if
-the server took longer to stop than it promises.
+Memory is read every second; the lowest and the highest are printed once a minute. At the end the server gets SIGTERM
+while all clients continue. The exit code is 1 if an ordinary request was lost or wrong, if the highest memory grew by
+more than 5% after the first sixth of the time, or if the server took longer to stop than it promises.
 """
 
 from __future__ import annotations
