@@ -33,8 +33,8 @@ _MAY_CHANGE = (
     *("description", "train_steps", "beam_size", "alpha", "extra_length"),
     *("average_checkpoints", "checkpoint_steps"),
 )
-# Parts of the identity that runs of version 0.2 did not have, with the values that their absence stands for.
-_LATER = {"num_encoder_layers": 0, "num_decoder_layers": 0, "parent": "none"}
+# Parts of the identity that earlier runs do not have, with the values that their absence stands for.
+_LATER = {"num_encoder_layers": 0, "num_decoder_layers": 0, "bpe_dropout": 0.0, "parent": "none"}
 _PACKAGES = ("t2t_repro", "tensorflow", "keras", "tensorflow-text", "sentencepiece", "sacrebleu")
 
 
