@@ -156,6 +156,7 @@ def test_every_field_has_its_source_and_meaning():
         ("d_model", 511, r"d_model must be even \(sines and cosines come in pairs, section 3.5\), got 511"),
         ("dropout", 1.0, "dropout must be at least 0 and below 1, got 1.0"),
         ("attention_dropout", -0.1, "attention_dropout must be at least 0 and below 1, got -0.1"),
+        ("bpe_dropout", 1.0, "bpe_dropout must be at least 0 and below 1, got 1.0"),
         ("label_smoothing", float("nan"), "label_smoothing must be at least 0 and below 1, got nan"),
         ("adam_beta1", 0.0, "adam_beta1 must be between 0 and 1, got 0.0"),
         ("adam_beta2", 1.0, "adam_beta2 must be between 0 and 1, got 1.0"),
