@@ -127,8 +127,11 @@ class HParams:
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns every field, ready for JSON."""
-        return dataclasses.asdict(self)
+        """Returns every field, ready for JSON, except the fields of later versions that are off."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value or name not in LATER}
+
+
+LATER = ("bpe_dropout",)  # fields that run.json of older versions does not have; 0: off
 
 
 PRECISIONS = ("auto", "float32", "tf32", "bfloat16", "float16")

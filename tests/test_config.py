@@ -200,6 +200,8 @@ def test_integer_is_accepted_for_a_float():
 
 def test_to_dict_and_back():
     assert HParams(**BASE.to_dict()) == BASE
+    changed = replace(BASE, bpe_dropout=0.1)
+    assert HParams(**changed.to_dict()) == changed
 
 
 def test_override():

@@ -176,6 +176,14 @@ def test_fingerprint_of_an_old_run_stays():
     assert replace(run, parent=replace(parent, directory="/moved")).fingerprint == others[1].fingerprint
 
 
+def test_later_fields_are_in_run_json_if_they_are_on(run, vocabulary):
+    """An older version reads the others."""
+    path = os.path.join(run.start(str(vocabulary)).directory, "run.json")
+    assert "bpe_dropout" not in read_json(path)["hparams"]
+    other = replace(run, directory=run.directory + "2", hparams=replace(run.hparams, bpe_dropout=0.1))
+    assert Run.open(other.start(str(vocabulary)).directory) == other
+
+
 @pytest.mark.parametrize(
     "training",
     [

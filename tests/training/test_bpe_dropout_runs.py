@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -24,7 +25,7 @@ from t2t_repro.training.trainer import train
 from t2t_repro.translation.task import TASK as TRANSLATION
 
 DROPOUT = replace(TINY, bpe_dropout=0.3)
-STEPS = 8
+STEPS = 6
 
 
 @pytest.fixture
@@ -40,11 +41,11 @@ def on_replicas(monkeypatch) -> Callable[[int], None]:
 
 @pytest.mark.parametrize(
     ("replicas", "stops"),
-    [(1, (3, 6)), pytest.param(2, range(1, STEPS), marks=pytest.mark.slow)],
+    [(1, (2,)), pytest.param(2, range(1, STEPS), marks=pytest.mark.slow)],
     ids=["one device", "two devices"],
 )
 def test_continued_run_equals_uninterrupted(data, tmp_path, on_replicas, replicas, stops):
-    """The stops are in the first and the second epoch, which has another segmentation."""
+    """The last step is in the second epoch, which has another segmentation."""
     on_replicas(replicas)
     hparams = replace(DROPOUT, train_steps=STEPS, average_checkpoints=STEPS)
     options = TrainingOptions(precision="float32", checkpoint_steps=1)
@@ -72,19 +73,14 @@ def test_the_trainer_segments_each_epoch_differently(data, tmp_path, on_replicas
         train_step.TrainStep, "next_inputs", lambda *given: taken.append(next_inputs(*given)) or taken[-1]
     )
 
-    def tokens(hparams) -> list[int]:
-        """Returns the source tokens of each epoch."""
-        taken.clear()
-        train(PROBLEM, hparams, data, str(tmp_path / str(hparams.bpe_dropout)), options, report=silent)
-        epochs = [int(element["position"][0]) for (element,) in taken]
-        real = [int(tf.math.count_nonzero(element["inputs"])) for (element,) in taken]
-        return [sum(one for one, epoch in zip(real, epochs, strict=True) if epoch == number) for number in (0, 1)]
-
     options = replace(FLOAT32, train_epochs=2)
-    (first, second), (usual, same) = (tokens(replace(each, train_steps=40)) for each in (DROPOUT, TINY))
-    # the first step after the two epochs is taken from the data, but not trained on
-    assert usual == same == Dataset.open(f"{data}/animals").record.splits["train"].tokens["inputs"]
-    assert first != second and 1.2 * usual < min(first, second) < max(first, second) < 3 * usual
+    train(PROBLEM, replace(DROPOUT, train_steps=40), data, str(tmp_path / "RUN"), options, report=silent)
+    tokens = Counter[int]()  # of sources in each epoch; the first step of the third one is read, but not taken
+    for (element,) in taken:
+        tokens[int(element["position"][0])] += int(tf.math.count_nonzero(element["inputs"]))
+    usual = Dataset.open(f"{data}/animals").record.splits["train"].tokens["inputs"]
+    assert tokens.keys() == {0, 1, 2} and tokens[0] != tokens[1]
+    assert all(1.2 * usual < tokens[epoch] < 3 * usual for epoch in (0, 1))
 
 
 def test_estimates_and_warnings_count_the_tokens_of_the_segmented_text(data, trained, on_replicas, tmp_path):
