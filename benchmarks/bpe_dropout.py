@@ -6,9 +6,10 @@ Reads the first window of prepared data (at most 200,000 pairs), and prints for 
 over those as prepared; the share of sentences with other subwords; the share that keeps its subwords because it would
 be longer than `max_length`; and the pairs that one core segments per second of its own time.
 
-Then trains for `--steps` steps, which should be more than an epoch has, without and with BPE-dropout. It prints the
-share of time spent waiting for data, the processor time of a step, which includes segmentation, and the share of
-segmentation in it. With `--steps=0` it does not train.
+Then trains for `--steps` steps, which should be more than the window gives, without and with BPE-dropout. It prints the
+steps that the window gives, the share of time spent waiting for data, the processor time of a step, which includes
+segmentation if it happens in these steps, and the processor time of segmenting a window over that of its steps. With
+`--steps=0` it does not train.
 """
 
 from __future__ import annotations
@@ -102,14 +103,14 @@ def main() -> None:
         print(row, flush=True)
     if not arguments.steps:
         return
-    print("\n| p | waiting | processor time per step | of it segmentation |\n|---|---|---|---|")
+    print("\n| p | steps per window | waiting | processor time per step | of it segmentation |\n|---|---|---|---|---|")
     for rate in (0.0, arguments.rate):
         chosen = replace(hparams, bpe_dropout=rate)
         dropout = bpe_dropout(chosen, problem, dataset)
         steps = len(next(windows(shards, hparams.batch_tokens, 1, 0, dropout=dropout)).spans)
         waiting, used = while_training(dataset, chosen, arguments.precision, arguments.steps)
         share = seconds[rate] / (steps * used) if rate else 0.0
-        print(f"| {rate} | {waiting:.2%} | {1000 * used:,.0f} ms | {share:.2%} |", flush=True)
+        print(f"| {rate} | {steps} | {waiting:.2%} | {1000 * used:,.0f} ms | {share:.2%} |", flush=True)
 
 
 if __name__ == "__main__":
