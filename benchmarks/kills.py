@@ -4,8 +4,9 @@
 
 `t2t_repro.training.trainer.train` prepares and trains a small translator. It saves a checkpoint every third step and
 keeps five and the six best, so it writes and removes files most of the time, and it ends when five validation
-perplexities in a row are no better. The kills are divided among three kinds of run: `plain`; `fine_tuned`, which starts
-from the weights of a run on other text; and `weighted`, on two corpora with weights.
+perplexities in a row are no better. The kills are divided among four kinds of run: `plain`; `fine_tuned`, which starts
+from the weights of a run on other text; `weighted`, on two corpora with weights; and `bpe_dropout`, whose training text
+is segmented differently in each epoch.
 
 First a run is undisturbed. Then, in another folder, it is started and killed with SIGKILL again and again. A kill comes
 after a random number of changes to the folder and up to three more milliseconds, so that it hits preparation, training
@@ -33,9 +34,9 @@ import tempfile
 import time
 from typing import Any
 
-KINDS = ("plain", "fine_tuned", "weighted")
+KINDS = ("plain", "fine_tuned", "weighted", "bpe_dropout")
 STEPS, EVERY, PAIRS = 90, 3, 1_500
-PARENT_STEPS, WEIGHTS = 12, (1.5, 0.4)
+PARENT_STEPS, WEIGHTS, BPE_DROPOUT = 12, (1.5, 0.4), 0.1
 PATIENCE, BEST = 5, 6
 RATE = 5.0  # factor of the learning rate: so high that the perplexity rises and falls
 TEXT = ("train.en", "train.de")
@@ -76,7 +77,7 @@ def train_to_the_end(top: str, folder: str, kind: str) -> None:
     )
     steps = PARENT_STEPS if kind == "parent" else STEPS
     small = dataclasses.replace(small, train_steps=steps, warmup_steps=10, average_checkpoints=2)
-    small = dataclasses.replace(small, learning_rate_scale=RATE)
+    small = dataclasses.replace(small, learning_rate_scale=RATE, bpe_dropout=BPE_DROPOUT * (kind == "bpe_dropout"))
     data, output = os.path.join(folder, "data"), os.path.join(folder, "run")
     options = TrainingOptions(precision="float32", checkpoint_steps=EVERY, deterministic=True)
     options = dataclasses.replace(options, patience=PATIENCE, keep_best=BEST)

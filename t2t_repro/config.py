@@ -45,6 +45,7 @@ class HParams:
     dropout: float = _paper(0.1, "5.4", "dropout on sub-layer outputs, and on embeddings plus positions", "P_drop")
     attention_dropout: float = _paper(0.0, "6.3", "dropout on attention weights: parsing only")
     label_smoothing: float = _paper(0.1, "5.4", "probability mass of the target spread over the vocabulary", "eps_ls")
+    bpe_dropout: float = _paper(0.0, "5.1", "BPE-dropout: chance of dropping a merge in training; not in the paper")
 
     # Training
     batch_tokens: int = _paper(25_000, "5.1", "batch size: positions per side and step, padding included")
@@ -126,8 +127,11 @@ class HParams:
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns every field, ready for JSON."""
-        return dataclasses.asdict(self)
+        """Returns every field, ready for JSON, except the fields of later versions that are off."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value or name not in LATER}
+
+
+LATER = ("bpe_dropout",)  # fields that run.json of older versions does not have; 0: off
 
 
 PRECISIONS = ("auto", "float32", "tf32", "bfloat16", "float16")
@@ -220,7 +224,7 @@ class Record:
 _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("num_layers d_model d_ff num_heads d_k d_v max_positions batch_tokens", lambda value: value >= 1, "at least 1"),
     ("train_steps warmup_steps checkpoint_steps average_checkpoints beam_size", lambda value: value >= 1, "at least 1"),
-    ("dropout attention_dropout label_smoothing", lambda value: 0 <= value < 1, "at least 0 and below 1"),
+    ("dropout attention_dropout label_smoothing bpe_dropout", lambda value: 0 <= value < 1, "at least 0 and below 1"),
     ("adam_beta1 adam_beta2", lambda value: 0 < value < 1, "between 0 and 1"),
     ("learning_rate_scale adam_epsilon", lambda value: 0 < value < float("inf"), "above 0 and finite"),
     ("alpha", lambda value: 0 <= value < float("inf"), "at least 0 and finite"),

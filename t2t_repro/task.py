@@ -45,6 +45,7 @@ class Task(Protocol):
     name: str
     metrics: tuple[str, ...]  # the scores, by their names in `scores`, that can choose a checkpoint
     takes_trees: bool  # its corpora are `Trees`, and prepared data contains the reference trees
+    segmented_sides: tuple[str, ...]  # the sides of training pairs, "inputs" and "targets", that BPE-dropout segments
     own_files: str  # the problem of this task for the user's own files
     preview_extra_length: int  # `extra_length` of previews: an untrained model rarely writes EOS
     signature: str  # of an export: returns the best output of each text

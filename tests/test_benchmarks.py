@@ -17,6 +17,7 @@ import pytest
 
 from benchmarks import (
     batches,
+    bpe_dropout,
     compare,
     decode,
     decode_workload,
@@ -499,3 +500,14 @@ def test_noise_and_stopping_continue_with_what_is_done(tmp_path: Path) -> None:
     assert {"validation perplexity", "validation BLEU", "the last"} <= {
         line.split("|")[1].strip() for line in second.splitlines() if "|" in line
     }
+
+
+def test_bpe_dropout_prints_the_growth_of_the_text(data, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["bpe_dropout", f"--data_dir={data}/animals", "--steps=0", "--rate=0.9"])
+    bpe_dropout.main()
+    rows = [row.strip("| ").split(" | ") for row in capsys.readouterr().out.splitlines()[2:]]
+    rates, growth, changed, kept, _ = zip(*rows, strict=True)
+    assert rates == ("0.05", "0.1", "0.2", "0.9")
+    assert 1 < float(growth[0]) < float(growth[1]) < float(growth[2])
+    assert 0 < float(changed[0].rstrip("%")) < float(changed[2].rstrip("%")) <= 100
+    assert kept[:2] == ("0.00%", "0.00%")

@@ -156,6 +156,7 @@ def test_every_field_has_its_source_and_meaning():
         ("d_model", 511, r"d_model must be even \(sines and cosines come in pairs, section 3.5\), got 511"),
         ("dropout", 1.0, "dropout must be at least 0 and below 1, got 1.0"),
         ("attention_dropout", -0.1, "attention_dropout must be at least 0 and below 1, got -0.1"),
+        ("bpe_dropout", 1.0, "bpe_dropout must be at least 0 and below 1, got 1.0"),
         ("label_smoothing", float("nan"), "label_smoothing must be at least 0 and below 1, got nan"),
         ("adam_beta1", 0.0, "adam_beta1 must be between 0 and 1, got 0.0"),
         ("adam_beta2", 1.0, "adam_beta2 must be between 0 and 1, got 1.0"),
@@ -199,6 +200,8 @@ def test_integer_is_accepted_for_a_float():
 
 def test_to_dict_and_back():
     assert HParams(**BASE.to_dict()) == BASE
+    changed = replace(BASE, bpe_dropout=0.1)
+    assert HParams(**changed.to_dict()) == changed
 
 
 def test_override():

@@ -171,8 +171,17 @@ def test_fingerprint_of_an_old_run_stays():
     parent = Parent(problem="p", fingerprint="1", step=2, checkpoints=("ckpt-2",), directory="/p")
     others = [replace(run, hparams=replace(run.hparams, num_decoder_layers=1)), replace(run, parent=parent)]
     others += [replace(run, parent=replace(parent, checkpoints=("ckpt-1", "ckpt-2")))]
-    assert len({each.fingerprint for each in (run, *others)}) == 4
+    others += [replace(run, hparams=replace(run.hparams, bpe_dropout=0.1))]
+    assert len({each.fingerprint for each in (run, *others)}) == 5
     assert replace(run, parent=replace(parent, directory="/moved")).fingerprint == others[1].fingerprint
+
+
+def test_later_fields_are_in_run_json_if_they_are_on(run, vocabulary):
+    """An older version reads the others."""
+    path = os.path.join(run.start(str(vocabulary)).directory, "run.json")
+    assert "bpe_dropout" not in read_json(path)["hparams"]
+    other = replace(run, directory=run.directory + "2", hparams=replace(run.hparams, bpe_dropout=0.1))
+    assert Run.open(other.start(str(vocabulary)).directory) == other
 
 
 @pytest.mark.parametrize(

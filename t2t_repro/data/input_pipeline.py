@@ -1,6 +1,7 @@
 """Shards to batches, with tf.data. The training order is a pure function of (seed, epoch).
 
-If the training corpora have weights, so is the number of times that each pair occurs: see `data.corpus_weights`.
+If the training corpora have weights, so is the number of times that each pair occurs: see `data.corpus_weights`. With
+BPE-dropout, so are the ids of each pair: see `data.bpe_dropout`.
 
 So a position in the data is three integers: an epoch, a window, and a number of steps in the window. A run that
 continues from a position sees the same data as an uninterrupted run, without planning the windows before it.
@@ -9,14 +10,16 @@ continues from a position sees the same data as an uninterrupted run, without pl
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from t2t_repro.data import batching, corpus_weights
+from t2t_repro.data.bpe_dropout import SIDES, BpeDropout
 
 WINDOW = 200_000  # pairs sorted by length at one time
 INTERLEAVED = 4  # shards read at a time, interleaved by record; a thread per shard is four times as slow
@@ -38,13 +41,14 @@ def training_batches(
     skip: int = 0,
     epochs: int | None = 1,
     weights: Sequence[float] = (),
+    dropout: BpeDropout | None = None,
 ) -> tf.data.Dataset:
     """Returns the elements of the steps from number `skip` of `window` of `epoch` on, for `epochs` (None: without end).
 
     The elements of the first step come first, one for each of `replicas` devices, then those of the second step, and so
     on. If the devices are on several machines, `local` are the devices of this one (None: all), and only their elements
     are returned. `batching.microbatches` computes A from `microbatch_tokens`. `weights` are those of
-    `corpus_weights`.
+    `corpus_weights`, and `dropout` is that of `bpe_dropout`.
 
     An element is the share of one device in a step. "inputs" [A, B, M] and "targets" [A, B, L], int32, hold its A
     micro-batches. "sizes" [A, 3] has the true (B, M, L) of each; everything beyond is zero. The last micro-batches may
@@ -56,7 +60,7 @@ def training_batches(
     def one(number: tf.Tensor) -> tf.data.Dataset:
         first, done = (tf.where(number == epoch, tf.constant(n, tf.int64), 0) for n in (window, skip * len(local)))
         layout = replicas, local, microbatch_tokens
-        return _planned_epoch(shards, batch_tokens, seed, number, first, layout, weights).skip(done)
+        return _planned_epoch(shards, batch_tokens, seed, number, first, layout, weights, dropout).skip(done)
 
     dataset = tf.data.Dataset.range(epoch, last).flat_map(one)  # one graph: no pause between epochs
     dataset = dataset.map(_assemble, num_parallel_calls=ASSEMBLERS, deterministic=True)
@@ -73,18 +77,38 @@ def _planned_epoch(
     first: tf.Tensor,
     layout: tuple[int, range, int],
     weights: Sequence[float],
+    dropout: BpeDropout | None,
 ) -> tf.data.Dataset:
     """Returns the inputs of `_assemble` for the elements of an epoch, from window `first` on.
 
-    All elements of a window share dense tensors of its ids; tf.data would copy a RaggedTensor for each element.
+    All elements of a window share dense tensors of its ids; tf.data would copy a RaggedTensor for each element. With
+    `dropout`, the next window is segmented while the elements of this one are taken.
     """
 
     def shuffled(epoch: np.ndarray) -> np.ndarray:
         return _shard_order(len(shards), seed, int(epoch))
 
-    def window_batches(number: tf.Tensor, records: tf.Tensor) -> tf.data.Dataset:
-        pairs = _parse(records)
-        text = [_lengths(pairs), _corpora(records) if weights else tf.zeros([0], tf.int64)]
+    def parsed(number: tf.Tensor, records: tf.Tensor) -> tuple[Any, ...]:
+        dense = {side: (ids.flat_values, ids.row_splits) for side, ids in _parse(records).items()}
+        return number, dense, _corpora(records) if weights else tf.zeros([0], tf.int64)
+
+    def segmented(dropout: BpeDropout, number: tf.Tensor, records: tf.Tensor) -> tuple[Any, ...]:
+        def segment(number: np.ndarray, epoch: np.ndarray, *dense: np.ndarray) -> list[np.ndarray]:
+            window = {side: (dense[2 * at], dense[2 * at + 1]) for at, side in enumerate(SIDES)}
+            made = dropout.segment(window, (seed, int(epoch), int(number)))
+            return [array for side in SIDES for array in made[side]]
+
+        number, dense, corpora = parsed(number, records)
+        arrays = [array for side in SIDES for array in dense[side]]
+        made = tf.numpy_function(segment, [number, epoch, *arrays], (tf.int32, tf.int64) * 2, stateful=False)
+        made = [tf.ensure_shape(array, (None,)) for array in made]
+        return number, {side: (made[2 * at], made[2 * at + 1]) for at, side in enumerate(SIDES)}, corpora
+
+    def batches(
+        number: tf.Tensor, dense: dict[str, tuple[tf.Tensor, tf.Tensor]], corpora: tf.Tensor
+    ) -> tf.data.Dataset:
+        splits = [dense[side][1] for side in SIDES]
+        text = [tf.stack([each[1:] - each[:-1] for each in splits], axis=1), corpora]
 
         def planned(
             number: np.ndarray, epoch: np.ndarray, lengths: np.ndarray, corpora: np.ndarray
@@ -94,14 +118,16 @@ def _planned_epoch(
 
         rows, spans = tf.numpy_function(planned, [number, epoch, *text], (tf.int64, tf.int64), stateful=False)
         rows, spans = tf.ensure_shape(rows, (None,)), tf.ensure_shape(spans, (None, None, 2))
-        dense = {side: (ids.flat_values, ids.row_splits) for side, ids in pairs.items()}
         elements = tf.data.Dataset.from_tensor_slices(spans).enumerate()
         local = len(layout[1])
         return elements.map(lambda at, span: (tf.stack([epoch, number, at // local + 1]), dense, rows, span))
 
     order = tf.ensure_shape(tf.numpy_function(shuffled, [epoch], tf.int64, stateful=False), (None,))
     records = _records(tf.gather(list(shards), order), INTERLEAVED).skip(first * WINDOW)
-    return records.batch(WINDOW).enumerate(first).flat_map(window_batches)
+    windows = records.batch(WINDOW).enumerate(first)
+    if dropout:
+        return windows.map(functools.partial(segmented, dropout)).prefetch(1).flat_map(batches)
+    return windows.flat_map(lambda number, records: batches(*parsed(number, records)))
 
 
 @contextlib.contextmanager
@@ -199,12 +225,17 @@ def windows(
     microbatch_tokens: int = 0,
     first: int = 0,
     weights: Sequence[float] = (),
+    dropout: BpeDropout | None = None,
 ) -> Iterator[Window]:
     """Yields the windows of an epoch from number `first` on, in the order of training."""
     order = [shards[i] for i in _shard_order(len(shards), seed, epoch)]
     layout = replicas, range(replicas), microbatch_tokens
     for number, records in enumerate(_records(order, INTERLEAVED).skip(first * WINDOW).batch(WINDOW), start=first):
         pairs = _parse(records)
+        if dropout:
+            dense = {side: (ids.flat_values.numpy(), ids.row_splits.numpy()) for side, ids in pairs.items()}
+            made = dropout.segment(dense, (seed, epoch, number))
+            pairs = {side: tf.RaggedTensor.from_row_splits(*made[side]) for side in SIDES}
         lengths, corpora = _lengths(pairs).numpy(), _corpora(records).numpy() if weights else np.zeros(0, np.int64)
         plan = _plan_window(lengths, corpora, weights, batch_tokens, layout, (seed, epoch, number))
         yield Window(pairs, lengths, *plan)
@@ -227,12 +258,13 @@ def pairs_of_step(
     window: int,
     number: int,
     weights: Sequence[float] = (),
+    dropout: BpeDropout | None = None,
 ) -> list[LocatedPair]:
     """Returns the pairs of step `number`, from 0, of a window of an epoch, or of a later window if it has fewer steps.
 
     Raises ValueError if the epoch has no such step.
     """
-    planned = windows(shards, batch_tokens, seed, epoch, first=window, weights=weights)
+    planned = windows(shards, batch_tokens, seed, epoch, first=window, weights=weights, dropout=dropout)
     for index, found in enumerate(planned, start=window):
         if number < len(found.spans):
             rows = np.concatenate([found.rows[start:end] for start, end in found.spans[number]])

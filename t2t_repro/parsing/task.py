@@ -36,6 +36,7 @@ class Parsing:
     name = "parsing"
     metrics: tuple[str, ...] = ("f1",)
     takes_trees = True
+    segmented_sides: tuple[str, ...] = ("inputs",)  # decoding requires the usual segmentation of words in the target
     own_files = "parse_files"
     preview_extra_length = 200  # a linearized tree has about four times as many tokens as words
     signature = "parse"

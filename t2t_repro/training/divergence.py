@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.data import input_pipeline
+from t2t_repro.data.bpe_dropout import bpe_dropout
 from t2t_repro.data.corpus_weights import corpus_weights
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
@@ -40,6 +41,7 @@ class LossMonitor:
     def __init__(self, run: Run, dataset: Dataset, report: Callable[[str], None]):
         self._run, self._shards, self._report = run, dataset.shards("train"), report
         self._weights = corpus_weights(run.problem, dataset)
+        self._dropout = bpe_dropout(run.hparams, run.problem, dataset)
         self._vocabulary = Vocabulary(run.vocabulary)
         self._losses: collections.deque[float] = collections.deque(maxlen=WINDOW)
         self._seen = self._skipped = 0
@@ -90,7 +92,7 @@ class LossMonitor:
         They are counted over the first window of an epoch, which is a random sample.
         """
         arguments = self._shards, self._run.hparams.batch_tokens, self._run.seed, 0
-        window = next(input_pipeline.windows(*arguments, weights=self._weights))
+        window = next(input_pipeline.windows(*arguments, weights=self._weights, dropout=self._dropout))
         counts = np.bincount(tf.gather(window.pairs["targets"], window.rows).flat_values.numpy())
         shares = counts[counts > 0] / counts.sum()
         return float(-(shares * np.log(shares)).sum())
@@ -126,7 +128,7 @@ class LossMonitor:
 
     def _pairs(self, epoch: int, window: int, number: int) -> list[dict[str, Any]]:
         arguments = self._shards, self._run.hparams.batch_tokens, self._run.seed
-        found = input_pipeline.pairs_of_step(*arguments, epoch, window, number, self._weights)
+        found = input_pipeline.pairs_of_step(*arguments, epoch, window, number, self._weights, self._dropout)
         sources = self._vocabulary.decode([pair.inputs for pair in found])
         targets = self._vocabulary.decode([pair.targets for pair in found])
         return [

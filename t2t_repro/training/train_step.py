@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.data import batching, input_pipeline
+from t2t_repro.data.bpe_dropout import BpeDropout
 from t2t_repro.flops import training_flops
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Problem
@@ -106,11 +107,15 @@ class TrainStep:
         self.local = range(first, first + 1 + len(others))  # the replicas on this machine
 
     def data(
-        self, shards: Sequence[str], position: Sequence[int] = (0, 0, 0), weights: Sequence[float] = ()
+        self,
+        shards: Sequence[str],
+        position: Sequence[int] = (0, 0, 0),
+        weights: Sequence[float] = (),
+        dropout: BpeDropout | None = None,
     ) -> tf.data.Dataset:
         """Returns this machine's elements of `training_batches`, without end, from a position (epoch, window, step).
 
-        `weights` are those of `corpus_weights`.
+        `weights` are those of `corpus_weights`, and `dropout` is that of `bpe_dropout`.
         """
         epoch, window, skip = position
         return input_pipeline.training_batches(
@@ -125,6 +130,7 @@ class TrainStep:
             skip=skip,
             epochs=None,
             weights=weights,
+            dropout=dropout,
         )
 
     def build(self, element_spec: Any) -> Any:

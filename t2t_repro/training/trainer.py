@@ -15,6 +15,7 @@ import tensorflow as tf
 from t2t_repro.charts.training_curves import write_curves
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.data import batching, input_pipeline
+from t2t_repro.data.bpe_dropout import bpe_dropout
 from t2t_repro.data.corpus_weights import corpus_weights
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.validation_sets import must_share_vocabulary, open_validation_sets
@@ -117,8 +118,8 @@ def train(
 
     Raises:
       ValueError: if `output_dir` holds another run, if weights or vocabulary of `init_from` do not fit, if corpus
-        weights do not fit the data, if a validation set has another vocabulary or there is none to decide by, or if
-        memory runs out even with the smallest micro-batches.
+        weights or BPE-dropout do not fit the data, if a validation set has another vocabulary or there is none to
+        decide by, or if memory runs out even with the smallest micro-batches.
       FileNotFoundError: if `init_from` is not a run with a checkpoint.
       TrainingDiverged: if the loss diverges.
       ConnectionError: if another machine does not connect, has another configuration, or disconnects.
@@ -145,6 +146,7 @@ def train(
         rendezvous.wait_for_chief()
         dataset = dataset or coordination.open_prepared(problem, data_dir)
         corpus_weights(problem, dataset)  # raises if they do not fit the data
+        bpe_dropout(hparams, problem, dataset)  # raises if the vocabulary has no merges
         vocabulary = Vocabulary(dataset.vocabulary)
         if origin:
             dataset.must_have_vocabulary_of(origin.vocabulary_of)
@@ -310,7 +312,8 @@ class Trainer:
 
     def _steps_after(self, number: int, position: tf.Tensor, stop: coordination.CoordinatedStop) -> Iterator[Step]:
         weights = corpus_weights(self.run.problem, self.dataset)
-        data = self.train_step.data(self.dataset.shards("train"), position.numpy().tolist(), weights)
+        dropout = bpe_dropout(self.run.hparams, self.run.problem, self.dataset)
+        data = self.train_step.data(self.dataset.shards("train"), position.numpy().tolist(), weights, dropout)
         take_step, elements = self.train_step.build(data.element_spec), iter(data)
         while number < self.run.hparams.train_steps and not stop():
             with input_pipeline.damage_named(self.dataset.directory):

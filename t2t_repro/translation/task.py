@@ -24,6 +24,7 @@ class Translation:
     name = "translation"
     metrics: tuple[str, ...] = ("bleu", "chrf")
     takes_trees = False
+    segmented_sides: tuple[str, ...] = ("inputs", "targets")
     own_files = "translate_files"
     preview_extra_length = 20
     signature = "serving_default"

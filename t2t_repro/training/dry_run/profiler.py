@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.data import batching, input_pipeline
+from t2t_repro.data.bpe_dropout import bpe_dropout
 from t2t_repro.data.corpus_weights import corpus_weights, pairs_per_epoch
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.flops import training_flops
@@ -69,8 +70,9 @@ class Profiler:
         self.microbatch_tokens = first_microbatch_tokens(run, options, self.replicas)
         shards, tokens = dataset.shards("train"), run.hparams.batch_tokens
         self.weights = corpus_weights(run.problem, dataset) if prepared else ()
+        self.dropout = bpe_dropout(run.hparams, run.problem, dataset) if prepared else None
         arguments = shards, tokens, run.seed, 0, self.replicas, self.microbatch_tokens
-        self.window = next(input_pipeline.windows(*arguments, weights=self.weights))
+        self.window = next(input_pipeline.windows(*arguments, weights=self.weights, dropout=self.dropout))
         self.sizes, self.tokens = self.window.parts()  # [U R, A, 3] and [U R, A, 2]
         self.count = self.replicas * self.sizes.shape[1]  # micro-batches of a step
         self.costs = training_flops(
@@ -111,7 +113,8 @@ class Profiler:
                 self.model, optimizer, run.hparams, run.seed, self.microbatch_tokens, self.jit_compile
             )
         chosen = self._chosen()
-        training_data = self.train_step.data(self.dataset.shards("train"), weights=self.weights)
+        shards, how = self.dataset.shards("train"), (self.weights, self.dropout)
+        training_data = self.train_step.data(shards, (0, 0, 0), *how)
         self.take_step = self.train_step.build(training_data.element_spec)
         self._start("on a micro-batch of medium size", "builds the graph of a step")
         self.first = chosen[0]
@@ -203,8 +206,10 @@ class Profiler:
         If training reads data beyond the window, a micro-batch full of the longest pairs is considered too.
         """
         sizes = self.sizes.reshape(-1, 3)
-        if self.share < 1 and self.steps() > self.window_steps:
+        if (self.share < 1 or self.dropout) and self.steps() > self.window_steps:
             longest = self.dataset.record.splits["train"].max_lengths
+            if self.dropout:
+                longest = [self.run.problem.max_length] * 2
             parts = batching.num_parts(self.run.hparams.batch_tokens)
             pairs = parts * (self.run.hparams.batch_tokens // parts // max(longest))
             sizes = np.concatenate([sizes, [[math.ceil(pairs / self.count), *longest]]])

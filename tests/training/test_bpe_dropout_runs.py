@@ -1,0 +1,98 @@
+"""Training with BPE-dropout: resumed runs are bitwise equal, and only the training text is segmented at random."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.tiny_model import FLOAT32, PART_TOKENS, PROBLEM, TINY, silent, values
+
+from t2t_repro.config import TrainingOptions
+from t2t_repro.data import batching
+from t2t_repro.data.dataset import Dataset
+from t2t_repro.parsing.task import TASK as PARSING
+from t2t_repro.training import train_step
+from t2t_repro.training.checkpoints import paths
+from t2t_repro.training.divergence import LossMonitor
+from t2t_repro.training.dry_run.profiler import Profiler
+from t2t_repro.training.trainer import train
+from t2t_repro.translation.task import TASK as TRANSLATION
+
+DROPOUT = replace(TINY, bpe_dropout=0.3)
+STEPS = 6
+
+
+@pytest.fixture
+def on_replicas(monkeypatch) -> Callable[[int], None]:
+    def use(replicas: int) -> None:
+        devices = [f"CPU:{number}" for number in range(replicas)]
+        strategy = functools.partial(tf.distribute.MirroredStrategy, devices)
+        monkeypatch.setattr(tf.distribute, "MirroredStrategy", strategy)
+        monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)
+
+    return use
+
+
+@pytest.mark.parametrize(
+    ("replicas", "stops"),
+    [(1, (2,)), pytest.param(2, range(1, STEPS), marks=pytest.mark.slow)],
+    ids=["one device", "two devices"],
+)
+def test_continued_run_equals_uninterrupted(data, tmp_path, on_replicas, replicas, stops):
+    """The last step is in the second epoch, which has another segmentation."""
+    on_replicas(replicas)
+    hparams = replace(DROPOUT, train_steps=STEPS, average_checkpoints=STEPS)
+    options = TrainingOptions(precision="float32", checkpoint_steps=1)
+    whole = train(PROBLEM, hparams, data, str(tmp_path / "whole"), options, report=silent)
+    expected = values(whole, STEPS)
+    assert len(paths(whole)) == STEPS
+    (epochs,) = {int(value[0]) for name, value in expected.items() if name.startswith("position")}
+    assert epochs >= 1
+    for stop in stops:
+        folder = shutil.copytree(whole.directory, tmp_path / f"stopped{stop}")
+        lines = [f'model_checkpoint_path: "ckpt-{stop}"']
+        lines += [f'all_model_checkpoint_paths: "ckpt-{step}"' for step in range(1, stop + 1)]
+        (folder / "checkpoints/checkpoint").write_text("\n".join(lines) + "\n")
+        found = values(train(PROBLEM, hparams, data, str(folder), options, report=silent), STEPS)
+        for name in (name for name in found if not name.startswith("spent")):
+            np.testing.assert_array_equal(found[name], expected[name], err_msg=f"{name} after a stop at {stop}")
+    with pytest.raises(ValueError, match=r"holds another run: its bpe_dropout is 0\.3, not 0\.0"):
+        train(PROBLEM, replace(hparams, bpe_dropout=0), data, whole.directory, options, report=silent)
+
+
+def test_the_trainer_segments_each_epoch_differently(data, tmp_path, on_replicas, monkeypatch):
+    on_replicas(1)
+    taken, next_inputs = [], train_step.TrainStep.next_inputs
+    monkeypatch.setattr(
+        train_step.TrainStep, "next_inputs", lambda *given: taken.append(next_inputs(*given)) or taken[-1]
+    )
+
+    options = replace(FLOAT32, train_epochs=2)
+    train(PROBLEM, replace(DROPOUT, train_steps=40), data, str(tmp_path / "RUN"), options, report=silent)
+    tokens = Counter[int]()  # of sources in each epoch; the first step of the third one is read, but not taken
+    for (element,) in taken:
+        tokens[int(element["position"][0])] += int(tf.math.count_nonzero(element["inputs"]))
+    usual = Dataset.open(f"{data}/animals").record.splits["train"].tokens["inputs"]
+    assert tokens.keys() == {0, 1, 2} and tokens[0] != tokens[1]
+    assert all(1.2 * usual < tokens[epoch] < 3 * usual for epoch in (0, 1))
+
+
+def test_estimates_and_warnings_count_the_tokens_of_the_segmented_text(data, trained, on_replicas, tmp_path):
+    on_replicas(1)
+    dataset = Dataset.open(f"{data}/animals")
+    runs = [replace(trained, hparams=hparams, directory=str(tmp_path)) for hparams in (TINY, DROPOUT)]
+    usual, dropped = (Profiler(run, dataset, 330) for run in runs)
+    assert dropped.window_steps > usual.window_steps and dropped.tokens.sum() > 1.2 * usual.tokens.sum()
+    assert dropped._worst()[1:] == (PROBLEM.max_length,) * 2 != usual._worst()[1:]
+    usual_run, dropped_run = (replace(trained, hparams=hparams) for hparams in (TINY, DROPOUT))
+    assert LossMonitor(usual_run, dataset, silent).entropy != LossMonitor(dropped_run, dataset, silent).entropy
+
+
+def test_targets_of_a_parser_keep_their_symbols():
+    assert (TRANSLATION.segmented_sides, PARSING.segmented_sides) == (("inputs", "targets"), ("inputs",))
