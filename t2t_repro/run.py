@@ -23,7 +23,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from t2t_repro.config import HParams
+from t2t_repro.config import LATER, HParams
 from t2t_repro.io import JsonRecord, append_line, atomic_write, read_json, sha256, write_json
 from t2t_repro.problem import Problem
 from t2t_repro.selection import Selection
@@ -34,7 +34,7 @@ _MAY_CHANGE = (
     *("average_checkpoints", "checkpoint_steps"),
 )
 # Parts of the identity that runs of version 0.2 did not have, with the values that their absence stands for.
-_LATER = {"num_encoder_layers": 0, "num_decoder_layers": 0, "parent": "none"}
+_LATER = {"num_encoder_layers": 0, "num_decoder_layers": 0, "parent": "none"} | dict.fromkeys(LATER, 0)
 _PACKAGES = ("t2t_repro", "tensorflow", "keras", "tensorflow-text", "sentencepiece", "sacrebleu")
 
 
@@ -253,10 +253,15 @@ class Run:
         return int.from_bytes(digest[:8], "big") >> 1
 
     def _identity(self) -> dict[str, Any]:
-        """Returns the fields that identify a run: all but number of steps, options of decoding, and descriptions."""
+        """Returns the fields that identify a run: all but number of steps, options of decoding, and descriptions.
+
+        If the learning rate decays at the end of training, the number of steps is one of them.
+        """
         told = ("description", "example")
         problem = {f"problem {name}": value for name, value in self.problem.to_dict().items() if name not in told}
-        fields = {name: value for name, value in self.hparams.to_dict().items() if name not in _MAY_CHANGE}
+        fields = {each: value for each, value in dataclasses.asdict(self.hparams).items() if each not in _MAY_CHANGE}
+        if self.hparams.decay_steps:
+            fields["train_steps"] = self.hparams.train_steps
         rest = {"seed": self.seed, "precision": self.precision, "vocabulary_sha256": self.vocabulary_sha256}
         return problem | fields | rest | {"parent": str(self.parent) if self.parent else "none"}
 

@@ -18,13 +18,16 @@ LOSS_SCALE_GROWTH = 2_000  # steps in a row with finite gradients, after which t
 def learning_rate(step: int, hparams: HParams) -> float:
     """Returns `learning_rate_scale` d_model^-0.5 min(step^-0.5, step warmup_steps^-1.5), for step = 1, 2, ...
 
-    In the paper `learning_rate_scale` is 1.
+    In the paper `learning_rate_scale` is 1. The last `decay_steps` = n steps have 1, (n - 1) / n, ..., 1 / n of this
+    rate: after `train_steps` it would be 0.
 
     Raises ValueError for a step below 1.
     """
     if step < 1:
         raise ValueError(f"steps count from 1, got {step}")
     rate: float = hparams.d_model**-0.5 * min(step**-0.5, step * hparams.warmup_steps**-1.5)
+    if hparams.decay_steps:
+        rate *= min(1.0, max(0, hparams.train_steps + 1 - step) / hparams.decay_steps)
     return hparams.learning_rate_scale * rate
 
 
