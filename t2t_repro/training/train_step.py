@@ -28,8 +28,7 @@ from t2t_repro.token_ids import PAD
 from t2t_repro.training import hardware
 from t2t_repro.training.fused_loss import projected_loss, vocabulary_blocks
 from t2t_repro.training.loss import Loss, smoothed_cross_entropy
-from t2t_repro.training.moving_average import MovingAverage
-from t2t_repro.training.optimizer import Adam
+from t2t_repro.training.optimizer import Adam, MovingAverage
 from t2t_repro.training.precision import POLICIES
 
 ReplicaInputs = dict[str, tf.Tensor]  # an element of `training_batches`: the micro-batches of one replica

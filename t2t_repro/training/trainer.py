@@ -39,8 +39,7 @@ from t2t_repro.training.distributed import coordination
 from t2t_repro.training.distributed.rendezvous import Cluster, Rendezvous
 from t2t_repro.training.divergence import LossMonitor
 from t2t_repro.training.metrics import UNKNOWN, Cost, MetricsLogger, Step
-from t2t_repro.training.moving_average import MovingAverage
-from t2t_repro.training.optimizer import learning_rate
+from t2t_repro.training.optimizer import MovingAverage, learning_rate
 from t2t_repro.training.parent import checkpoint_of, find_origin
 from t2t_repro.training.train_step import TrainStep, first_microbatch_tokens, make_model, validate_settings
 from t2t_repro.training.validation import MakePreview, Stopping, Validation

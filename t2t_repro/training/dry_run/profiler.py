@@ -25,7 +25,7 @@ from t2t_repro.flops import training_flops
 from t2t_repro.run import Run
 from t2t_repro.training import hardware
 from t2t_repro.training.loss import total
-from t2t_repro.training.moving_average import MovingAverage
+from t2t_repro.training.optimizer import MovingAverage
 from t2t_repro.training.train_step import TrainStep, bucket_sizes, first_microbatch_tokens, make_evaluator, make_model
 from t2t_repro.training.validation import MakePreview
 
