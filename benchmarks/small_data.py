@@ -21,8 +21,11 @@ import os
 import resource
 import sys
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from t2t_repro.config import HParams
 
 ROWS = (
     "base",
@@ -33,9 +36,24 @@ ROWS = (
 NOTED_EVERY = 10.0  # seconds: processor time that a kill of this program may lose
 
 
-def changes_of(row: str) -> list[str]:
-    """Returns the changes of a row, as texts NAME=VALUE."""
-    return [] if row == "base" else row.split("+")
+def changes_of(row: str, base: Sequence[str] = ()) -> dict[str, str]:
+    """Returns the changes of a row by name, those of every row included."""
+    each = [*base, *([] if row == "base" else row.split("+"))]
+    return {name: value for name, _, value in (change.partition("=") for change in each)}
+
+
+def chosen(row: str, arguments: argparse.Namespace) -> tuple[HParams, str, list[str]]:
+    """Returns the hyperparameters of a row, the size of its vocabulary, and its changes as texts NAME=VALUE.
+
+    Raises KeyError for an unknown field, and ValueError for an impossible value.
+    """
+    from t2t_repro.registry import get_hparams
+
+    hparams, changes = get_hparams(arguments.hparams), changes_of(row, arguments.override)
+    vocab_size = changes.pop("vocab_size", str(arguments.vocab_size))
+    overrides = [f"{name}={value}" for name, value in changes.items()]
+    steps = arguments.steps or hparams.train_steps // 3
+    return hparams.override([f"train_steps={steps}", *overrides]), vocab_size, overrides
 
 
 def processor_seconds() -> float:
@@ -103,22 +121,18 @@ def scores_of(directory: str, average: int) -> tuple[dict[str, Any], dict[str, A
 def train(row: str, arguments: argparse.Namespace) -> None:
     """Trains and scores a row, or continues it."""
     from t2t_repro.cli import jobs
-    from t2t_repro.registry import get_hparams
 
     folder, directory = arguments.folder, os.path.join(arguments.folder, "runs", row)
-    changes = dict(each.split("=", 1) for each in changes_of(row))
-    vocab_size = changes.pop("vocab_size", arguments.vocab_size)
+    hparams, vocab_size, overrides = chosen(row, arguments)
     command = ["t2t_trainer", "--problem=translate_files", f"--hparams={arguments.hparams}", "--split=validation"]
-    command += [f"--train_steps={arguments.steps}", f"--checkpoint_steps={arguments.checkpoint_steps}"]
+    command += [f"--train_steps={hparams.train_steps}", f"--checkpoint_steps={arguments.checkpoint_steps}"]
     command += [f"--seed={arguments.seed}", f"--vocab_size={vocab_size}", f"--output_dir={directory}"]
-    overrides = [f"{name}={value}" for name, value in changes.items()]
     command += [f"--data_dir={folder}/data/{vocab_size}", *(f"--override={each}" for each in overrides)]
     for split, name in {"train": "train", "validation": "val"}.items():
         for side, language in zip(("source", "target"), arguments.languages.split(","), strict=True):
             command.append(f"--{split}_{side}={arguments.text}/{name}.{language}.gz")
     score = ["t2t_eval", f"--output_dir={directory}", "--split=validation"]
-    keeps_average = get_hparams(arguments.hparams).override([f"train_steps={arguments.steps}", *overrides]).ema_decay
-    score.append("--moving_average" if keeps_average else f"--average_checkpoints={arguments.average}")
+    score.append("--moving_average" if hparams.ema_decay else f"--average_checkpoints={arguments.average}")
     for number, each in enumerate((command, score)):
         if not scores_of(directory, arguments.average)[number]:
             with noted_time(os.path.join(folder, f"{row}.time.json")):
@@ -149,6 +163,7 @@ def main() -> None:
     parser.add_argument("--folder", required=True, help="for data, runs and logs")
     parser.add_argument("--rows", default=",".join(ROWS), help="default: %(default)s")
     parser.add_argument("--hparams", default="multi30k", help="default: %(default)s")
+    parser.add_argument("--override", action="append", default=[], help="NAME=VALUE: of every row; may be repeated")
     parser.add_argument("--steps", type=int, help="default: a third of those of --hparams")
     parser.add_argument("--checkpoint_steps", type=int, default=0, help="default: those of --hparams")
     parser.add_argument("--average", type=int, default=5, help="checkpoints in the mean (default: %(default)s)")
@@ -157,15 +172,10 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="train nothing")
     arguments = parser.parse_args()
     from t2t_repro.cli import launcher
-    from t2t_repro.registry import get_hparams
 
     rows = list(dict.fromkeys(row for row in arguments.rows.split(",") if row))
     try:
-        hparams = get_hparams(arguments.hparams)
-        arguments.steps = arguments.steps or hparams.train_steps // 3
-        for row in rows:
-            changes = [each for each in changes_of(row) if not each.startswith("vocab_size=")]
-            hparams.override([f"train_steps={arguments.steps}", *changes])
+        steps = [chosen(row, arguments)[0].train_steps for row in rows]
     except (KeyError, ValueError) as error:
         parser.error(str(error.args[0]))
     try:
@@ -182,7 +192,7 @@ def main() -> None:
         if last and compared:
             hours = read_seconds(os.path.join(arguments.folder, f"{row}.time.json")) / 3600
             results[row] = last, compared, hours
-    set_name = f"{arguments.hparams}, {arguments.steps:,} steps, seed {arguments.seed}"
+    set_name = f"{arguments.hparams}, {max(steps, default=0):,} steps, seed {arguments.seed}"
     print(f"{set_name}, {len(results)} of {len(rows)} rows, validation text\n\n{table(results)}")
 
 

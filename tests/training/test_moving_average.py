@@ -114,40 +114,39 @@ def test_training_does_not_depend_on_it(run, trained):
 
 
 def test_validation_scores_it(made):
-    """The perplexity in run.json is that of the average, and the recommendation says how to load it."""
+    """The perplexity in run.json is that of the average, as `evaluate` has it, and the recommendation says how to load
+    it."""
     run, said = made
-    score = run.training.selection.scores["perplexity"][str(STEPS)]
-    found = [evaluate(run.directory, "validation", 1, 1, moving_average=flag)["perplexity"] for flag in (True, False)]
-    assert score == pytest.approx(found[0], rel=1e-4) and score != pytest.approx(found[1], rel=1e-3)
+    noted = run.training.selection.scores["perplexity"][str(STEPS)]
+    plain, average = (evaluate(run.directory, "validation", 1, 1, moving_average=flag) for flag in (False, True))
+    assert noted == pytest.approx(average["perplexity"], rel=1e-4)
+    assert noted != pytest.approx(plain["perplexity"], rel=1e-3)
+    assert "moving_average" not in plain and average["moving_average"] is True
+    assert "ckpt-8, moving average\n" in table(average) and "ckpt-8\n" in table(plain)
     assert said[-1].endswith("; `average_best` and `moving_average` load it")
 
 
 def loaded(run, **how):
     model = Transformer(PROBLEM.vocab_size, run.hparams)
     load_weights(run, model, **how)
-    return {weight.path.partition("/")[2]: weight.numpy() for weight in model.trainable_weights}
+    return [weight.numpy() for weight in model.trainable_weights]
 
 
 def test_programs_read_it_on_request(run, tmp_path, program):
-    """By load_weights, evaluate, t2t-avg-checkpoints and export, each beside the weights themselves."""
-    one, other = loaded(run), loaded(run, moving_average=True)
-    assert sorted(map(np.sum, other.values())) == pytest.approx(sorted(map(np.sum, both(run, STEPS)[1].values())))
-    assert sorted(map(np.sum, one.values())) == pytest.approx(sorted(map(np.sum, both(run, STEPS)[0].values())))
-    scores = [evaluate(run.directory, "validation", moving_average=flag) for flag in (False, True)]
-    assert "moving_average" not in scores[0] and scores[1]["moving_average"] is True
-    assert scores[0]["loss"] != scores[1]["loss"] and "ckpt-8, moving average\n" in table(scores[1])
+    """By load_weights, t2t-avg-checkpoints and export."""
+    for flag, saved in zip((False, True), both(run, STEPS), strict=True):
+        found = loaded(run, moving_average=flag)
+        assert sorted(each.sum() for each in found) == sorted(each.sum() for each in saved.values())
     line = ("--output_dir", run.directory, "--average_checkpoints=2", "--moving_average", "--average_dir")
     code, out, _ = program("t2t-avg-checkpoints", *line, str(tmp_path / "MEAN"))
     assert (code, out) == (0, f"{tmp_path / 'MEAN'}: the mean of the moving averages in ckpt-7, ckpt-8\n")
     assert read_json(str(tmp_path / "MEAN/averaged.json"))["moving_average"] is True
     mean = loaded(replace(run, directory=str(tmp_path / "MEAN")))
-    for name, found in loaded(run, average=2, moving_average=True).items():
-        np.testing.assert_array_equal(found, mean[name])
-    cards = [
-        read_json(f"{export(run.directory, str(tmp_path / 'E'), moving_average=flag)}/model_card.json")
-        for flag in (0, 1)
+    for one, other in zip(loaded(run, average=2, moving_average=True), mean, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert read_json(f"{export(run.directory, str(tmp_path / 'E'), moving_average=True)}/model_card.json")[
+        "moving_average"
     ]
-    assert [card.get("moving_average") for card in cards] == [None, True]
     with pytest.raises(
         ValueError, match="holds no moving average of the weights; leave out `moving_average`, or train"
     ):
