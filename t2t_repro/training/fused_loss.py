@@ -204,19 +204,21 @@ def _divergence(
     """Returns `weight` (KL(p || q) + KL(q || p)), summed over the tokens, and p plus the gradient of that sum.
 
     p are the softmaxes of both passes, the halves of the axis of C, and q those of the other pass. The gradient with
-    respect to the logits of each block has their dtype: p (1 + weight + weight z - weight sum p z) - weight q.
+    respect to the logits of each block has their dtype. It is u ((1 + weight - sum u z) / weight + z) - v, for
+    u = weight p and v = weight q.
     """
     half = tf.shape(total_C)[0] // 2
-    blocks: list[tuple[tf.Tensor, ...]] = []  # of each: p of both passes, and weight z
-    for logits, exps in zip(logits_CJ, exps_CJ, strict=True):
-        gap_CJ = weight * (tf.cast(logits[:half], tf.float32) - tf.cast(logits[half:], tf.float32))
-        p_CJ = tf.cast(exps, tf.float32) * (1 / total_C)[:, None]
-        blocks.append((p_CJ[:half], p_CJ[half:], gap_CJ))
-    mean = tf.add_n([tf.reduce_sum(p * gap, axis=-1, keepdims=True) for p, _, gap in blocks])
-    other_mean = tf.add_n([tf.reduce_sum(q * gap, axis=-1, keepdims=True) for _, q, gap in blocks])
+    blocks: list[tuple[tf.Tensor, ...]] = []  # of each: u, v and z of the first pass
+    for block_CJ, block_exps_CJ in zip(logits_CJ, exps_CJ, strict=True):
+        wide_CJ = tf.cast(block_CJ, tf.float32)
+        u_CJ = tf.cast(block_exps_CJ, tf.float32) * (weight / total_C)[:, None]
+        blocks.append((u_CJ[:half], u_CJ[half:], wide_CJ[:half] - wide_CJ[half:]))
+    mean = tf.add_n([tf.reduce_sum(u * z, axis=-1, keepdims=True) for u, _, z in blocks])
+    other_mean = tf.add_n([tf.reduce_sum(v * z, axis=-1, keepdims=True) for _, v, z in blocks])
+    own, others = (1 + weight - mean) / weight, (1 + weight + other_mean) / weight
     gradients_CJ = []
-    for p, q, gap in blocks:
-        both = p * (1 + weight - mean + gap) - weight * q, q * (1 + weight + other_mean - gap) - weight * p
+    for u, v, z in blocks:
+        both = u * (own + z) - v, v * (others - z) - u
         gradients_CJ.append(tf.concat([tf.cast(each, exps_CJ[0].dtype) for each in both], axis=0))
     return tf.reduce_sum(mean - other_mean), gradients_CJ
 
