@@ -100,7 +100,7 @@ def read_seconds(path: str) -> float:
 
 
 def scores_of(directory: str, average: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the scores of the last checkpoint and of the weights that are compared; empty where there are none yet.
+    """Returns the scores of the last checkpoint and of the weights that are compared; empty if there are none yet.
 
     Scores of an earlier step, by a smaller number of steps, do not count.
     """

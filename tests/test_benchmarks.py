@@ -533,7 +533,7 @@ def test_small_data_takes_the_scores_of_the_last_step(tmp_path: Path) -> None:
 
 
 def test_small_data_adds_up_the_processor_time_of_its_programs(tmp_path: Path) -> None:
-    """Of those that run, too: a kill of the command loses little."""
+    """Programs that still run count too, so that a kill of the command loses little."""
     path, code = str(tmp_path / "time.json"), "while __import__('time').process_time() < {}: pass"
     start = small_data.processor_seconds()
     with subprocess.Popen([sys.executable, "-c", code.format(60)]) as running:
