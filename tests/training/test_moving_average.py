@@ -19,7 +19,7 @@ from t2t_repro.inference.translator import Translator
 from t2t_repro.io import read_json
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
-from t2t_repro.training.checkpoint_list import write_list
+from t2t_repro.training.checkpoint_list import averaged, write_list
 from t2t_repro.training.checkpoints import load_weights, paths
 from t2t_repro.training.optimizer import MovingAverage
 from t2t_repro.training.trainer import train
@@ -140,8 +140,9 @@ def test_programs_read_it_on_request(run, tmp_path, program):
     line = ("--output_dir", run.directory, "--average_checkpoints=2", "--moving_average", "--average_dir")
     code, out, _ = program("t2t-avg-checkpoints", *line, str(tmp_path / "MEAN"))
     assert (code, out) == (0, f"{tmp_path / 'MEAN'}: the mean of the moving averages in ckpt-7, ckpt-8\n")
-    assert read_json(str(tmp_path / "MEAN/averaged.json"))["moving_average"] is True
-    mean = loaded(replace(run, directory=str(tmp_path / "MEAN")))
+    new = replace(run, directory=str(tmp_path / "MEAN"))
+    assert averaged(new) == ["ckpt-7 (moving average)", "ckpt-8 (moving average)"]  # the parent of a run from it
+    mean = loaded(new)
     for one, other in zip(loaded(run, average=2, moving_average=True), mean, strict=True):
         np.testing.assert_array_equal(one, other)
     assert read_json(f"{export(run.directory, str(tmp_path / 'E'), moving_average=True)}/model_card.json")[
