@@ -109,7 +109,8 @@ def scores_of(directory: str, average: int) -> tuple[dict[str, Any], dict[str, A
 
     if not Run.exists(directory) or not os.path.exists((run := Run.open(directory)).scores):
         return {}, {}
-    found = [score for score in read_json_lines(run.scores) if score["step"] == run.last_step]
+    of_split = [score for score in read_json_lines(run.scores) if score["split"] == "validation"]
+    found = [score for score in of_split if score["step"] == run.last_step]
     single = [score for score in found if len(score["checkpoints"]) == 1 and not score.get("moving_average")]
     if run.hparams.ema_decay:
         compared = [score for score in found if score.get("moving_average")]

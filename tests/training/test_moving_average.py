@@ -93,6 +93,7 @@ def test_the_first_share_is_exactly_one():
     assert MovingAverage.of(model, TINY) is None
 
 
+@pytest.mark.slow
 def test_a_stopped_run_is_bitwise_equal(run, data, tmp_path, one_device):
     stopped = replace(run, directory=shutil.copytree(run.directory, str(tmp_path / "RUN")))
     write_list(stopped, paths(stopped)[:3])
