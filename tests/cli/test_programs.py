@@ -719,8 +719,8 @@ def test_trainer_stops_and_scores_by_validation(program, training):
         ),
         (
             ["--override=decay_steps=500", "--patience=4"],
-            "the learning rate falls to 0 at --train_steps=100000 (--override=decay_steps=500): expected no earlier end, "
-            "got --patience=4; leave that out, or set --override=decay_steps=0",
+            "the learning rate falls to 0 at --train_steps=100000 (--override=decay_steps=500): expected no earlier "
+            "end, got --patience=4; leave that out, or set --override=decay_steps=0",
         ),
     ],
 )
