@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import flags
 
@@ -86,9 +86,8 @@ def show(sentence: str | None = None) -> None:
 
     preset = PRESETS.get(FLAGS.preset or "", Preset(sentence or "", (), ""))
     launcher.report_average([run], FLAGS.average_checkpoints, FLAGS.average_best)
-    translator = Translator.from_run(
-        FLAGS.output_dir, FLAGS.average_checkpoints, precision=FLAGS.precision, average_best=FLAGS.average_best
-    )
+    how: dict[str, Any] = {name: FLAGS[name].value for name in ("precision", "average_best", "moving_average")}
+    translator = Translator.from_run(FLAGS.output_dir, FLAGS.average_checkpoints, **how)
     shown = attention_view.attend(translator, preset.sentence, FLAGS.target)
     own = tuple(head for head in preset.heads if head <= run.hparams.num_heads)  # a smaller model has fewer heads
     view = FLAGS.view or ("encoder" if FLAGS.preset else "memory")

@@ -28,8 +28,10 @@ def write() -> None:
     launcher.load_tensorflow()
     from t2t_repro.training.averaging import average
 
-    averaged = average(FLAGS.output_dir, FLAGS.average_dir, FLAGS.average_checkpoints, FLAGS.average_best)
-    print(f"{FLAGS.average_dir}: the mean of {', '.join(map(os.path.basename, averaged))}")
+    weights = FLAGS.average_checkpoints, FLAGS.average_best, FLAGS.moving_average
+    averaged = average(FLAGS.output_dir, FLAGS.average_dir, *weights)
+    kind = "the moving averages in " * FLAGS.moving_average
+    print(f"{FLAGS.average_dir}: the mean of {kind}{', '.join(map(os.path.basename, averaged))}")
 
 
 def main() -> int:

@@ -39,7 +39,8 @@ meaning = "runs: directory of the prepared data of A, if it has moved since trai
 flags.DEFINE_string("data_dir", None, meaning, flag_values=FLAGS)
 common_flags.decoding_flags(FLAGS)
 OPTIONS = (  # of compared_runs()
-    *("split", "average_checkpoints", "average_best", "beam_size", "alpha", "int8", "precision", "data_dir"),
+    *("split", "average_checkpoints", "average_best", "moving_average"),
+    *("beam_size", "alpha", "int8", "precision", "data_dir"),
 )
 
 

@@ -109,7 +109,8 @@ def decode() -> None:
     optimize_once(fuse={resolve(FLAGS.precision, run.precision) for run in runs} != {"bfloat16"})
     average = FLAGS.average_checkpoints, FLAGS.average_best
     launcher.report_average(runs, *average)
-    translator = Translator.from_runs(FLAGS.output_dir, average[0], FLAGS.int8, FLAGS.precision, average[1])
+    computed = FLAGS.int8, FLAGS.precision
+    translator = Translator.from_runs(FLAGS.output_dir, average[0], *computed, average[1], FLAGS.moving_average)
     decoder = task.decoder(translator, FLAGS.well_formed)
     if FLAGS.decode_interactive:
         answer = _answer(decoder)

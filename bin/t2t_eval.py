@@ -27,7 +27,8 @@ flags.DEFINE_string(
 common_flags.decoding_flags(FLAGS)
 flags.DEFINE_boolean("json", False, "print JSON instead of a table", flag_values=FLAGS)
 OPTIONS = (  # of evaluate()
-    *("split", "average_checkpoints", "average_best", "beam_size", "alpha", "int8", "precision", "data_dir"),
+    *("split", "average_checkpoints", "average_best", "moving_average"),
+    *("beam_size", "alpha", "int8", "precision", "data_dir"),
 )
 
 

@@ -52,7 +52,7 @@ def write() -> None:
         launcher.report("CTranslate2 has no constrained decoding, which this run uses: see README.txt in the export")
     options: dict[str, Any] = {
         name: FLAGS[name].value
-        for name in ("average_checkpoints", "average_best", "format", "quantization", "precision")
+        for name in ("average_checkpoints", "average_best", "moving_average", "format", "quantization", "precision")
     }
     print(export(FLAGS.output_dir, FLAGS.export_dir, **options))
 

@@ -30,7 +30,7 @@ from t2t_repro.cli import common_flags, launcher
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.problem import SPLITS, Problem
 from t2t_repro.run import Run
-from t2t_repro.selection import must_have_metrics
+from t2t_repro.selection import must_end_at_last_step, must_have_metrics
 
 FLAGS = flags.FlagValues()
 common_flags.problem_flags(FLAGS)
@@ -51,6 +51,9 @@ flags.DEFINE_enum(
 )
 flags.DEFINE_boolean(
     "average_best", False, "average the --keep_best best checkpoints in the final score", flag_values=FLAGS
+)
+flags.DEFINE_boolean(
+    "moving_average", False, "score the moving average of the weights (ema_decay) at the end", flag_values=FLAGS
 )
 flags.DEFINE_boolean(
     "dry_run", False, "estimate size, speed, time, memory, disk and cost; do not train", flag_values=FLAGS
@@ -90,12 +93,18 @@ def chosen() -> tuple[Problem, HParams]:
     return problem, hparams
 
 
-def check_validation(problem: Problem, options: TrainingOptions) -> None:
+def check_validation(problem: Problem, hparams: HParams, options: TrainingOptions) -> None:
     """Raises an error for an unknown metric, and for validation sets that are missing or have another vocabulary.
+
+    Raises one too if training may end before the learning rate has decayed, or if the final score is that of a moving
+    average that training does not keep.
 
     If the data is not prepared yet, the vocabularies are compared after it is.
     """
     must_have_metrics(problem.task.metrics, options)
+    must_end_at_last_step(hparams, options)
+    if FLAGS.moving_average and not hparams.ema_decay:
+        raise launcher.UsageError("--moving_average needs one: give --override=ema_decay=0.999, or leave it out")
     if not options.also_validate:
         return
     from t2t_repro.data.dataset import Dataset
@@ -135,7 +144,7 @@ def train_and_score() -> None:
 
     problem, hparams = chosen()
     options = common_flags.training_options(FLAGS)
-    check_validation(problem, options)
+    check_validation(problem, hparams, options)
     if FLAGS.dry_run:
         estimate(problem, hparams, options)
         return
@@ -162,9 +171,12 @@ def train_and_score() -> None:
     dataset = Dataset.open(os.path.join(FLAGS.data_dir, problem.name))
     # as in the paper: test set with averaged checkpoints (Table 2), validation set with the last one (Table 3)
     split = FLAGS.split if dataset.has("test") else "validation"
-    weights: dict[str, Any] = {"average_checkpoints": hparams.average_checkpoints if split == "test" else 1}
+    single = split == "validation" or FLAGS.moving_average
+    weights: dict[str, Any] = {"average_checkpoints": 1 if single else hparams.average_checkpoints}
     if FLAGS.average_best:
         weights = {"average_checkpoints": max(options.best_kept, 1), "average_best": True}
+    if FLAGS.moving_average:
+        weights["moving_average"] = True
     scores = evaluate(FLAGS.output_dir, split=split, **weights)
     launcher.keep_scores(FLAGS.output_dir, scores)
     print(table(scores))

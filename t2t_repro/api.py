@@ -79,7 +79,7 @@ def evaluate(output_dir: str, split: str = "test", **options: Any) -> dict[str, 
     Args:
       output_dir: the run directory.
       split: "train", "validation" or "test".
-      options: see `t2t_repro.evaluation.evaluator.evaluate`: average_checkpoints, average_best,
+      options: see `t2t_repro.evaluation.evaluator.evaluate`: average_checkpoints, average_best, moving_average,
         beam_size, alpha, precision and int8.
 
     Raises FileNotFoundError if the run or its data is missing, and ValueError if the problem has no such split.
@@ -95,7 +95,7 @@ def export(output_dir: str, export_dir: str, **options: Any) -> str:
     Args:
       output_dir: the run directory.
       export_dir: a folder for one or more exports.
-      options: see `t2t_repro.exporting.exporter.export`: average_checkpoints, average_best,
+      options: see `t2t_repro.exporting.exporter.export`: average_checkpoints, average_best, moving_average,
         format, quantization and precision.
 
     Raises FileNotFoundError or ValueError if the run cannot be read, or for an unknown option.
@@ -111,6 +111,7 @@ def load(
     int8: bool = False,
     precision: str = "auto",
     average_best: bool = False,
+    moving_average: bool = False,
 ) -> Decoder:
     """Loads a trained model: a `Translator` or a `Parser` from a run, an `ExportedModel` from an export.
 
@@ -121,6 +122,7 @@ def load(
       precision: of all other matrix products, such as "float32" or "bfloat16"; "auto" is the run's.
       average_best: whether the averaged checkpoints are those with the best validation scores. With one checkpoint it
         is the one that training recommends.
+      moving_average: whether the moving averages in the checkpoints are taken, instead of the weights (`ema_decay`).
 
     Raises FileNotFoundError if there is neither a run nor a SavedModel. Raises ValueError if it is damaged, if several
     runs do not share a vocabulary, or if this machine does not support `precision`.
@@ -129,12 +131,12 @@ def load(
     from t2t_repro.inference.translator import Translator
 
     if isinstance(path, str) and holds_export(path):
-        if average_checkpoints != 1 or average_best:
+        if average_checkpoints != 1 or average_best or moving_average:
             raise ValueError(f"{path!r} is an export, which has no checkpoints to average; load the run instead")
         if int8 or precision != "auto":
             raise ValueError(f"{path!r} is an export, whose precision is fixed; load the run instead")
         model = ExportedModel(path)
         return model.task.decoder(model)
     paths = [path] if isinstance(path, str) else path
-    translator = Translator.from_runs(paths, average_checkpoints, int8, precision, average_best)
+    translator = Translator.from_runs(paths, average_checkpoints, int8, precision, average_best, moving_average)
     return Run.open(paths[0]).problem.task.decoder(translator)

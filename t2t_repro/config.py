@@ -46,15 +46,20 @@ class HParams:
     attention_dropout: float = _paper(0.0, "6.3", "dropout on attention weights: parsing only")
     label_smoothing: float = _paper(0.1, "5.4", "probability mass of the target spread over the vocabulary", "eps_ls")
     bpe_dropout: float = _paper(0.0, "5.1", "BPE-dropout: chance of dropping a merge in training; not in the paper")
+    r_drop: float = _paper(
+        0.0, "5.4", "R-Drop (Liang et al., 2021): weight alpha of the divergence of two passes; 0: off"
+    )
 
     # Training
     batch_tokens: int = _paper(25_000, "5.1", "batch size: positions per side and step, padding included")
     train_steps: int = _paper(100_000, "5.2", "training steps")
     warmup_steps: int = _paper(4_000, "5.3", "steps in which the learning rate rises (eq. 3)")
     learning_rate_scale: float = _paper(1.0, "6.3", "factor of eq. 3; only parsing tuned its learning rate")
+    decay_steps: int = _paper(0, "5.3", "last steps in which the rate of eq. 3 also falls linearly to 0; 0: none")
     adam_beta1: float = _paper(0.9, "5.3", "Adam: decay rate of the mean gradient")
     adam_beta2: float = _paper(0.98, "5.3", "Adam: decay rate of the mean squared gradient")
     adam_epsilon: float = _paper(1e-9, "5.3", "Adam: added to the root of the mean squared gradient")
+    ema_decay: float = _paper(0.0, "6.1", "decay rate of an exponential moving average of the weights; 0: none is kept")
 
     # Inference
     beam_size: int = _paper(4, "6.1", "beam width")
@@ -76,6 +81,15 @@ class HParams:
             raise ValueError(f"d_model must be even (sines and cosines come in pairs, section 3.5), got {self.d_model}")
         if self.positions not in ("sinusoid", "learned"):
             raise ValueError(f"positions must be 'sinusoid' or 'learned', got {self.positions!r}")
+        if self.decay_steps > self.train_steps:
+            raise ValueError(
+                f"decay_steps must be at most train_steps = {self.train_steps:,}, got {self.decay_steps:,}"
+            )
+        if self.r_drop and not (self.dropout or self.attention_dropout):
+            raise ValueError(
+                f"r_drop must be 0 without dropout, because two passes are then the same, got {self.r_drop}; raise "
+                "dropout above 0"
+            )
 
     @property
     def encoder_depth(self) -> int:
@@ -131,8 +145,7 @@ class HParams:
         return {name: value for name, value in dataclasses.asdict(self).items() if value or name not in LATER}
 
 
-LATER = ("bpe_dropout",)  # fields that run.json of older versions does not have; 0: off
-
+LATER = ("bpe_dropout", "r_drop", "decay_steps", "ema_decay")  # not in run.json of older versions; 0: off
 
 PRECISIONS = ("auto", "float32", "tf32", "bfloat16", "float16")
 
@@ -224,11 +237,15 @@ class Record:
 _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("num_layers d_model d_ff num_heads d_k d_v max_positions batch_tokens", lambda value: value >= 1, "at least 1"),
     ("train_steps warmup_steps checkpoint_steps average_checkpoints beam_size", lambda value: value >= 1, "at least 1"),
-    ("dropout attention_dropout label_smoothing bpe_dropout", lambda value: 0 <= value < 1, "at least 0 and below 1"),
+    (
+        "dropout attention_dropout label_smoothing bpe_dropout ema_decay",
+        lambda value: 0 <= value < 1,
+        "at least 0 and below 1",
+    ),
     ("adam_beta1 adam_beta2", lambda value: 0 < value < 1, "between 0 and 1"),
     ("learning_rate_scale adam_epsilon", lambda value: 0 < value < float("inf"), "above 0 and finite"),
-    ("alpha", lambda value: 0 <= value < float("inf"), "at least 0 and finite"),
-    ("num_encoder_layers num_decoder_layers extra_length", lambda value: value >= 0, "at least 0"),
+    ("alpha r_drop", lambda value: 0 <= value < float("inf"), "at least 0 and finite"),
+    ("num_encoder_layers num_decoder_layers extra_length decay_steps", lambda value: value >= 0, "at least 0"),
 )
 
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str}

@@ -27,7 +27,7 @@ def training_flops(hparams: HParams, vocab_size: int, batch: Any, source: Any, t
     The batch has `batch` pairs, padded to the lengths `source` and `target`, with `tokens` real target positions. Only
     real positions are projected to the vocabulary. A product of [m, k] and [k, n] counts as 2 m k n operations, and its
     gradient as two more products of that size. Everything else (softmax, normalization, dropout, Adam) is left out, as
-    is common. The four counts are numbers or float tensors of any framework.
+    is common. The four counts are numbers or float tensors of any framework. R-Drop computes every pair twice.
     """
     h = hparams
     keys, values = h.d_model * h.num_heads * h.d_k, h.d_model * h.num_heads * h.d_v
@@ -41,4 +41,5 @@ def training_flops(hparams: HParams, vocab_size: int, batch: Any, source: Any, t
         + source * target * scores
     )
     layers = h.encoder_depth * encoder_layer + h.decoder_depth * decoder_layer
-    return 3 * 2 * (batch * layers + tokens * (h.d_model * vocab_size))
+    passes = 2 if h.r_drop else 1
+    return passes * 3 * 2 * (batch * layers + tokens * (h.d_model * vocab_size))

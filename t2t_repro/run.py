@@ -253,10 +253,15 @@ class Run:
         return int.from_bytes(digest[:8], "big") >> 1
 
     def _identity(self) -> dict[str, Any]:
-        """Returns the fields that identify a run: all but number of steps, options of decoding, and descriptions."""
+        """Returns the fields that identify a run: all but number of steps, options of decoding, and descriptions.
+
+        If the learning rate decays at the end of training, the number of steps is one of them.
+        """
         told = ("description", "example")
         problem = {f"problem {name}": value for name, value in self.problem.to_dict().items() if name not in told}
-        fields = {name: value for name, value in dataclasses.asdict(self.hparams).items() if name not in _MAY_CHANGE}
+        fields = {each: value for each, value in dataclasses.asdict(self.hparams).items() if each not in _MAY_CHANGE}
+        if self.hparams.decay_steps:
+            fields["train_steps"] = self.hparams.train_steps
         rest = {"seed": self.seed, "precision": self.precision, "vocabulary_sha256": self.vocabulary_sha256}
         return problem | fields | rest | {"parent": str(self.parent) if self.parent else "none"}
 

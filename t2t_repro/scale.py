@@ -37,6 +37,7 @@ class Scale:
             d_v=max(h.d_v // self.width, 1),
             batch_tokens=self.batch_tokens,
             train_steps=self.train_steps,
+            decay_steps=h.decay_steps * self.train_steps // h.train_steps,
             warmup_steps=self.warmup_steps,
             checkpoint_steps=self.checkpoint_steps,
         )

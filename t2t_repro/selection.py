@@ -12,7 +12,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from t2t_repro.config import TrainingOptions
+from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.io import JsonRecord
 
 PERPLEXITY = "perplexity"
@@ -109,6 +109,17 @@ def interval_within(scoring_seconds: float, training_seconds: float) -> int:
     """
     ratio = scoring_seconds / (TIME_SHARE * max(training_seconds, 1e-9))
     return int(2 ** math.ceil(math.log2(max(ratio, 1.0))))
+
+
+def must_end_at_last_step(hparams: HParams, options: TrainingOptions) -> None:
+    """Raises ValueError if the learning rate decays at the end of training, and `options` may end it earlier."""
+    limits = {name: getattr(options, name) for name in ("patience", "train_minutes", "train_epochs")}
+    given = " and ".join(f"{name}={value:g}" for name, value in limits.items() if value)
+    if hparams.decay_steps and given:
+        raise ValueError(
+            f"the learning rate falls to 0 at train_steps={hparams.train_steps} (decay_steps={hparams.decay_steps}): "
+            f"expected no earlier end, got {given}; leave that out, or set decay_steps=0"
+        )
 
 
 def must_have_metrics(known: Sequence[str], options: TrainingOptions) -> None:

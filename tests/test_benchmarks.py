@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,6 +29,7 @@ from benchmarks import (
     pictures,
     prepare,
     scaling,
+    small_data,
     startup,
     stopping,
     train,
@@ -36,6 +38,7 @@ from benchmarks import (
 )
 from benchmarks.shapes import SHAPES, update_flops
 from t2t_repro.registry import PROBLEMS
+from t2t_repro.run import Run
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PROGRAMS = [
@@ -511,3 +514,93 @@ def test_bpe_dropout_prints_the_growth_of_the_text(data, monkeypatch, capsys) ->
     assert 1 < float(growth[0]) < float(growth[1]) < float(growth[2])
     assert 0 < float(changed[0].rstrip("%")) < float(changed[2].rstrip("%")) <= 100
     assert kept[:2] == ("0.00%", "0.00%")
+
+
+def scored(step: int, checkpoints: int, bleu: float, **more: bool) -> dict[str, object]:
+    names = [f"ckpt-{step - number}" for number in reversed(range(checkpoints))]
+    return {"split": "validation", "step": step, "checkpoints": names, "bleu": bleu, "perplexity": bleu / 2, **more}
+
+
+def test_small_data_compares_rows_with_base() -> None:
+    rows = {
+        "base": (scored(90, 1, 30.0), scored(90, 5, 31.0), 0.5),
+        "ema_decay=0.9": (scored(90, 1, 30.0), scored(90, 1, 31.5, moving_average=True), 0.625),
+    }
+    assert small_data.table(rows).splitlines()[2:] == [
+        "| base | mean of 5 | 15.500 | 31.00 | +0.00 | 30.00 | 90 | 0.50 |",
+        "| ema_decay=0.9 | moving average | 15.750 | 31.50 | +0.50 | 30.00 | 90 | 0.62 |",
+    ]
+    assert small_data.table({"ema_decay=0.9": rows["ema_decay=0.9"]}).count("31.50 |  | 30.00") == 1
+
+
+def test_small_data_takes_the_scores_of_the_last_step(tmp_path: Path) -> None:
+    run = Run.open(shutil.copytree(CHECKOUT / "tests/fixtures/run", tmp_path / "RUN"))
+    assert small_data.scores_of(run.directory, 2) == small_data.scores_of(str(tmp_path / "none"), 2) == ({}, {})
+    for score in (scored(1_500, 1, 20.0), scored(3_000, 1, 30.0), scored(3_000, 3, 31.0), scored(1_500, 2, 29.0)):
+        run.keep_scores(score)
+    assert small_data.scores_of(run.directory, 2) == (scored(3_000, 1, 30.0), {})
+    run.keep_scores(scored(3_000, 2, 32.0))
+    run.keep_scores(scored(3_000, 1, 33.0, moving_average=True))
+    assert small_data.scores_of(run.directory, 2) == (scored(3_000, 1, 30.0), scored(3_000, 2, 32.0))
+
+
+def test_small_data_adds_up_the_processor_time_of_its_programs(tmp_path: Path) -> None:
+    """Programs that still run count too, so that a kill of the command loses little."""
+    path, code = str(tmp_path / "time.json"), "while __import__('time').process_time() < {}: pass"
+    start = small_data.processor_seconds()
+    with subprocess.Popen([sys.executable, "-c", code.format(60)]) as running:
+        while small_data.processor_seconds() < start + 0.2:
+            assert running.poll() is None
+        running.kill()
+    for total in (0.1, 0.2):
+        with small_data.noted_time(path):
+            subprocess.run([sys.executable, "-c", code.format(0.1)], check=True)
+        assert total <= small_data.read_seconds(path) < total + 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("base,rdrop=5", "override: unknown field 'rdrop': did you mean 'r_drop'?"),
+        ("ema_decay=1", "ema_decay must be at least 0 and below 1, got 1.0"),
+        ("dropout", "override: dropout must be of type float, got ''"),
+    ],
+)
+def test_small_data_rejects_a_row(
+    rows: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["small_data", "--text=TEXT", "--folder=FOLDER", f"--rows={rows}"])
+    with pytest.raises(SystemExit, match="2"):
+        small_data.main()
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_small_data_continues_after_a_signal(tmp_path: Path) -> None:
+    for name, pairs in (("train", CAPTIONS), ("val", CAPTIONS[:20])):
+        for side, language in enumerate(("en", "de")):
+            with gzip.open(tmp_path / f"{name}.{language}.gz", "wt", encoding="utf-8") as file:
+                file.writelines(f"{pair[side]}\n" for pair in pairs)
+    folder = tmp_path / "screening"
+    command = [sys.executable, "-m", "benchmarks.small_data", f"--text={tmp_path}", f"--folder={folder}"]
+    command += [f"--override={each}" for each in ("d_model=16", "d_ff=32", "num_layers=1", "extra_length=2")]
+    command += ["--hparams=tiny", "--steps=6", "--checkpoint_steps=2", "--average=2", "--vocab_size=400"]
+    command += ["--rows=base,r_drop=5+ema_decay=0.9,decay_steps=3"]
+    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as stopped:
+        while not (folder / "runs/r_drop=5+ema_decay=0.9/run.json").exists():
+            assert stopped.poll() is None
+            time.sleep(0.05)
+        stopped.send_signal(signal.SIGTERM)
+        assert stopped.wait() == 128 + signal.SIGTERM
+    metrics = folder / "runs/base/metrics.jsonl"
+    before = metrics.stat().st_mtime_ns
+    shown = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout
+    assert metrics.stat().st_mtime_ns == before
+    assert shown.startswith("tiny, 6 steps, seed 1, 3 of 3 rows, validation text\n")
+    found = [[cell.strip() for cell in line.split("|")[1:-1]] for line in shown.splitlines()[4:]]
+    assert [row[0] for row in found] == ["base", "r_drop=5+ema_decay=0.9", "decay_steps=3"]
+    assert [row[1] for row in found] == ["mean of 2", "moving average", "mean of 2"]
+    assert {row[6] for row in found} == {"6"}
+    for path in folder.glob("*.time.json"):
+        assert small_data.read_seconds(str(path)) > 1
+    assert subprocess.run([*command, "--report"], cwd=CHECKOUT, capture_output=True, text=True).stdout == shown

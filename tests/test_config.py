@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from t2t_repro.cli.describe import describe_hparams
-from t2t_repro.config import HParams, Record
+from t2t_repro.config import LATER, HParams, Record
 from t2t_repro.registry import HPARAMS, RECORDS
 
 BASE = HParams(name="base", description="the defaults")
@@ -166,6 +166,10 @@ def test_every_field_has_its_source_and_meaning():
         ("alpha", -0.1, "alpha must be at least 0 and finite, got -0.1"),
         ("extra_length", -1, "extra_length must be at least 0, got -1"),
         ("num_encoder_layers", -1, "num_encoder_layers must be at least 0, got -1"),
+        ("r_drop", -1.0, "r_drop must be at least 0 and finite, got -1.0"),
+        ("ema_decay", 1.0, "ema_decay must be at least 0 and below 1, got 1.0"),
+        ("decay_steps", -1, "decay_steps must be at least 0, got -1"),
+        ("decay_steps", 100_001, "decay_steps must be at most train_steps = 100,000, got 100,001"),
         ("num_decoder_layers", -1, "num_decoder_layers must be at least 0, got -1"),
     ],
 )
@@ -200,8 +204,29 @@ def test_integer_is_accepted_for_a_float():
 
 def test_to_dict_and_back():
     assert HParams(**BASE.to_dict()) == BASE
-    changed = replace(BASE, bpe_dropout=0.1)
-    assert HParams(**changed.to_dict()) == changed
+    small_data = replace(BASE, bpe_dropout=0.1, r_drop=5.0, ema_decay=0.999, decay_steps=2_000)
+    assert HParams(**small_data.to_dict()) == small_data
+
+
+@pytest.mark.parametrize("name", [record.name for record in RECORDS.in_order()])
+def test_no_set_of_the_paper_uses_a_technique_of_later_years(name):
+    assert not any(getattr(HPARAMS[name], each) for each in LATER)
+
+
+def test_override_sets_everything_that_small_data_may_need():
+    settings = ["bpe_dropout=0.1", "r_drop=5", "ema_decay=0.999", "decay_steps=2000", "label_smoothing=0.2"]
+    settings += ["dropout=0.4", "attention_dropout=0.1"]
+    settings += ["num_layers=2", "num_encoder_layers=3", "num_decoder_layers=1"]
+        "r_drop=5",
+        "ema_decay=0.999",
+        "decay_steps=2000",
+        "label_smoothing=0.2",
+        "dropout=0.4",
+    ]
+    settings += ["attention_dropout=0.1", "num_layers=2", "num_encoder_layers=3", "num_decoder_layers=1"]
+    changed = BASE.override(settings)
+    found = [f"{name}={getattr(changed, name):g}" for name, _, _ in (each.partition("=") for each in settings)]
+    assert found == settings
 
 
 def test_override():

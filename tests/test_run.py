@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from conftest import CHECKOUT
 
-from t2t_repro.config import HParams
+from t2t_repro.config import LATER, HParams
 from t2t_repro.io import atomic_write, read_json, sha256, write_json
 from t2t_repro.problem import Problem
 from t2t_repro.run import Parent, Run, TrainingData, TrainingRecord, versions
@@ -171,17 +171,29 @@ def test_fingerprint_of_an_old_run_stays():
     parent = Parent(problem="p", fingerprint="1", step=2, checkpoints=("ckpt-2",), directory="/p")
     others = [replace(run, hparams=replace(run.hparams, num_decoder_layers=1)), replace(run, parent=parent)]
     others += [replace(run, parent=replace(parent, checkpoints=("ckpt-1", "ckpt-2")))]
-    others += [replace(run, hparams=replace(run.hparams, bpe_dropout=0.1))]
-    assert len({each.fingerprint for each in (run, *others)}) == 5
+    others += [replace(run, hparams=replace(run.hparams, dropout=0.5))]
+    later = {"bpe_dropout": 0.1, "r_drop": 5.0, "ema_decay": 0.9, "decay_steps": 7}
+    assert later.keys() == set(LATER)
+    others += [replace(run, hparams=replace(others[-1].hparams, **{name: value})) for name, value in later.items()]
+    assert len({each.fingerprint for each in (run, *others)}) == 9
     assert replace(run, parent=replace(parent, directory="/moved")).fingerprint == others[1].fingerprint
 
 
 def test_later_fields_are_in_run_json_if_they_are_on(run, vocabulary):
-    """An older version reads the others."""
     path = os.path.join(run.start(str(vocabulary)).directory, "run.json")
-    assert "bpe_dropout" not in read_json(path)["hparams"]
-    other = replace(run, directory=run.directory + "2", hparams=replace(run.hparams, bpe_dropout=0.1))
+    assert not set(LATER) & read_json(path)["hparams"].keys()
+    with pytest.raises(ValueError, match="its r_drop is 0.0, not 5.0"):
+        replace(run, hparams=replace(run.hparams, r_drop=5.0)).start(str(vocabulary))
+    other = replace(run, directory=run.directory + "2", hparams=replace(run.hparams, r_drop=5.0))
     assert Run.open(other.start(str(vocabulary)).directory) == other
+
+
+def test_number_of_steps_identifies_a_run_whose_learning_rate_decays(run, vocabulary):
+    decays = replace(run, hparams=replace(run.hparams, train_steps=9, decay_steps=3)).start(str(vocabulary))
+    with pytest.raises(ValueError, match="holds another run: its train_steps is 9, not 12"):
+        replace(decays, hparams=replace(decays.hparams, train_steps=12)).start(str(vocabulary))
+    longer = replace(run, hparams=replace(decays.hparams, train_steps=12))
+    assert longer.fingerprint != decays.fingerprint
 
 
 @pytest.mark.parametrize(

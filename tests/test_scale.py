@@ -28,6 +28,12 @@ def test_both_depths_are_divided():
     assert (tiny.num_encoder_layers, tiny.num_decoder_layers) == (0, 0)
 
 
+def test_the_decay_takes_the_same_share_of_training():
+    decays = replace(HPARAMS["base"], train_steps=100_000, decay_steps=25_000)
+    tiny = scale.SCALES["tiny"](decays, "decays@tiny")
+    assert (tiny.train_steps, tiny.decay_steps) == (1_200, 300)
+
+
 @pytest.mark.parametrize("row", [row for row in ROWS if row != "base"])
 def test_a_row_changes_the_same_fields_at_every_scale(row):
     full, tiny = HPARAMS[row], scale.scaled(f"{row}@tiny")

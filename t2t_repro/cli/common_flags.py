@@ -159,6 +159,8 @@ def average_flags(values: flags.FlagValues, checkpoints: int | None = 1) -> None
     flags.DEFINE_integer("average_checkpoints", checkpoints, meaning, lower_bound=1, flag_values=values)
     meaning = "take the best checkpoints by validation score, instead of the last; one is the recommended one"
     flags.DEFINE_boolean("average_best", False, meaning, flag_values=values)
+    meaning = "take the moving average of the weights in a checkpoint (ema_decay), instead of the weights"
+    flags.DEFINE_boolean("moving_average", False, meaning, flag_values=values)
 
 
 def precision_flag(values: flags.FlagValues, auto: str = "the run's") -> None:

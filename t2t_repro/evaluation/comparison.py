@@ -210,6 +210,7 @@ def compared_runs(
     int8: bool = False,
     precision: str = "auto",
     average_best: bool = False,
+    moving_average: bool = False,
 ) -> Compared:
     """Decodes a split with two runs. The text is that of the first run's prepared data, as are the references.
 
@@ -230,7 +231,8 @@ def compared_runs(
     references: list[Any] = []
     outputs: list[list[Any]] = []
     for run in runs:
-        translator = Translator.from_run(run.directory, average_checkpoints, int8, precision, average_best)
+        how = average_checkpoints, int8, precision, average_best, moving_average
+        translator = Translator.from_run(run.directory, *how)
         references = references or list(task.references(dataset, split, translator.vocabulary))
         outputs.append(task.decode(translator, references, beam_size, alpha))
     return task.compared(references, outputs[0], outputs[1])

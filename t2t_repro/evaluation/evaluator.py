@@ -29,6 +29,7 @@ def evaluate(
     data_dir: str | None = None,
     precision: str = "auto",
     average_best: bool = False,
+    moving_average: bool = False,
 ) -> dict[str, Any]:
     """Scores the run in `output_dir` on a split of its prepared data.
 
@@ -38,8 +39,9 @@ def evaluate(
     of such pairs.
 
     The weights are the mean of the last `average_checkpoints` checkpoints; with `average_best`, of those with the best
-    validation scores. The model computes in `precision`; "auto" is that of the run. With `int8` its decoder multiplies
-    8-bit integers. The data is in the directory that the run was trained with, or in `data_dir`.
+    validation scores; with `moving_average`, of the moving averages in them. The model computes in `precision`; "auto"
+    is that of the run. With `int8` its decoder multiplies 8-bit integers. The data is in the directory that the run was
+    trained with, or in `data_dir`.
 
     Raises FileNotFoundError if the data does not exist. Raises ValueError if the problem has no such split, or if
     `precision` is not supported here.
@@ -48,7 +50,7 @@ def evaluate(
     computed_in = resolve(precision, run.precision)
     dataset = prepared_data(run, data_dir)
     shards = dataset.shards(split)
-    translator = Translator.from_run(output_dir, average_checkpoints, int8, precision, average_best)
+    translator = Translator.from_run(output_dir, average_checkpoints, int8, precision, average_best, moving_average)
     task = run.problem.task
     references = task.references(dataset, split, translator.vocabulary)
     scores = task.scores(translator, references, run.problem.target_language, beam_size, alpha)
@@ -65,6 +67,7 @@ def evaluate(
         "sentences": scores.pop("sentences"),
         "checkpoints": weights,
         **({"average_best": True} if average_best else {}),
+        **({"moving_average": True} if moving_average else {}),
         "step": int(weights[-1].rpartition("-")[2]),
         "beam_size": run.hparams.beam_size if beam_size is None else beam_size,
         "alpha": run.hparams.alpha if alpha is None else alpha,
@@ -100,7 +103,7 @@ def table(scores: dict[str, Any]) -> str:
     rows = [
         ("problem", f"{scores['problem']}, {scores['split']} ({scores['sentences']:,} sentences)"),
         ("set", scores["hparams"]),
-        ("weights", f"{' + '.join(scores['checkpoints'])}{', best by validation' * scores.get('average_best', False)}"),
+        ("weights", _weights(scores)),
         ("search", f"beam {scores['beam_size']}, alpha {scores['alpha']}"),
         ("precision", f"{scores['precision']}{', decoder in int8' * scores['int8']}"),
         *task.score_rows(scores),
@@ -112,6 +115,12 @@ def table(scores: dict[str, Any]) -> str:
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def _weights(scores: dict[str, Any]) -> str:
+    """Returns `ckpt-4 + ckpt-8, best by validation, moving average`."""
+    how = {"average_best": "best by validation", "moving_average": "moving average"}
+    return ", ".join([" + ".join(scores["checkpoints"]), *(text for name, text in how.items() if scores.get(name))])
 
 
 def _cut_rows(scores: dict[str, Any]) -> list[tuple[str, str]]:

@@ -65,8 +65,12 @@ class RunResult:
         return self.run.hparams.num_parameters(self.vocab_size) if self.vocab_size else None
 
     def score(self, split: str, checkpoints: int) -> dict[str, Any]:
-        """Returns the newest scores of `split` with `checkpoints` averaged checkpoints; empty if there are none."""
-        found = [each for each in self.scores if each["split"] == split and len(each["checkpoints"]) == checkpoints]
+        """Returns the newest scores of `split` with `checkpoints` averaged checkpoints; empty if there are none.
+
+        Scores of moving averages, which the paper does not have, are left out.
+        """
+        of_split = [each for each in self.scores if each["split"] == split and not each.get("moving_average")]
+        found = [each for each in of_split if len(each["checkpoints"]) == checkpoints]
         return found[-1] if found else {}
 
     def limitation(self) -> str:

@@ -147,10 +147,11 @@ def _other_sets(results: list[RunResult]) -> Table:
     rows = []
     for result in results:
         newest = result.scores[-1] if result.scores else {}
-        averaged = len(newest.get("checkpoints", ()))
+        averaged = f"mean of {len(newest.get('checkpoints', ()))}"
+        weights = "moving average" if newest.get("moving_average") else averaged
         rows.append(
             _common(result)
-            | {"set": result.run.hparams.name, "scored": f"{newest['split']}, mean of {averaged}" if newest else None}
+            | {"set": result.run.hparams.name, "scored": f"{newest['split']}, {weights}" if newest else None}
             | {name: newest.get(name) for name in ("bleu", "chrf", "f1", "perplexity")}
             | {"status": "" if newest else _unscored(result, "test")}
         )

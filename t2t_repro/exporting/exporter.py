@@ -43,6 +43,7 @@ def export(
     quantization: str = "none",
     precision: str = "auto",
     average_best: bool = False,
+    moving_average: bool = False,
 ) -> str:
     """Writes the run in `output_dir` atomically to the next numbered folder of `export_dir`, and returns its path.
 
@@ -53,6 +54,7 @@ def export(
       precision: of the rest of a SavedModel; "auto" is that of the run. CTranslate2 receives float32 weights, and its
         user chooses the type of computation.
       average_best: whether these are the checkpoints with the best validation scores instead of the last ones.
+      moving_average: whether the moving averages in these checkpoints are taken, instead of the weights.
 
     Raises FileNotFoundError or ValueError if the run cannot be read. Raises ValueError for an unknown format or
     quantization, and for a precision that the format or this machine does not support.
@@ -71,7 +73,8 @@ def export(
         precision = "float32"
     computed_in = resolve(precision, run.precision)
     int8 = format == "saved_model" and quantization == "int8"
-    translator = Translator.from_run(output_dir, average_checkpoints, int8, precision, average_best)
+    weights = average_checkpoints, average_best, moving_average
+    translator = Translator.from_run(output_dir, average_checkpoints, int8, precision, *weights[1:])
     task = run.problem.task
     with _next_version(export_dir) as (temporary, path):
         if format == "ctranslate2":
@@ -83,7 +86,7 @@ def export(
         card: dict[str, Any] = {"format": format, "precision": computed_in, "quantization": quantization}
         if translator.constraint is not None:
             card["constrained"] = format == "saved_model"
-        card |= _model_card(run, translator, average_checkpoints, average_best)
+        card |= _model_card(run, translator, *weights)
         write_json(os.path.join(temporary, "model_card.json"), card)
     return path
 
@@ -107,10 +110,16 @@ def _next_version(export_dir: str) -> Iterator[tuple[str, str]]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _model_card(run: Run, translator: Translator, average_checkpoints: int, best: bool) -> dict[str, Any]:
+def _model_card(
+    run: Run, translator: Translator, average_checkpoints: int, best: bool, moving_average: bool
+) -> dict[str, Any]:
     """Returns the problem, hyperparameters, training, scores and versions of the model."""
     checkpoints = [os.path.basename(path) for path in to_average(run, average_checkpoints, best)]
     scores = _scores(run)
+    own = [
+        each.get("checkpoints") == checkpoints and each.get("moving_average", False) == moving_average
+        for each in scores
+    ]
     return {
         "problem": run.problem.to_dict(),
         "hparams": run.hparams.to_dict(),
@@ -124,10 +133,11 @@ def _model_card(run: Run, translator: Translator, average_checkpoints: int, best
         "seed": run.seed,
         "checkpoints": checkpoints,
         "average_of": average_of(run, average_checkpoints, best),
+        **({"moving_average": True} if moving_average else {}),
         "training": run.training.to_json(),
         "parent": run.parent.to_json() if run.parent else None,
-        "scores": [each for each in scores if each.get("checkpoints") == checkpoints],
-        "scores_of_other_checkpoints": [each for each in scores if each.get("checkpoints") != checkpoints],
+        "scores": [each for each, is_own in zip(scores, own, strict=True) if is_own],
+        "scores_of_other_checkpoints": [each for each, is_own in zip(scores, own, strict=True) if not is_own],
         "licence": LICENSE,
         "versions": versions(),
     }

@@ -63,17 +63,20 @@ class Translator:
         int8: bool = False,
         precision: str = "auto",
         average_best: bool = False,
+        moving_average: bool = False,
     ) -> Translator:
         """Loads the run in `output_dir` with the mean of the weights of its last `average_checkpoints` checkpoints.
 
         With `average_best`, they are those with the best validation scores (see `training.checkpoints.to_average`).
+        With `moving_average`, the weights of each are the moving average that it holds (`ema_decay`).
         The model computes in `precision`, of `t2t_repro.training.precision`; "auto" is that of the run. With `int8` the
         decoder multiplies 8-bit integers, which is faster for large models on a CPU; the rest is in `precision`.
 
-        Raises FileNotFoundError if there is no run or no checkpoint. Raises ValueError if one is damaged, if
-        `precision` is not supported here, or if 8-bit products are missing or wrong here (`t2t_repro.model.int8`).
+        Raises FileNotFoundError if there is no run or no checkpoint. Raises ValueError if one is damaged or holds no
+        moving average, if `precision` is not supported here, or if 8-bit products are missing or wrong here
+        (`t2t_repro.model.int8`).
         """
-        return cls.from_runs([output_dir], average_checkpoints, int8, precision, average_best)
+        return cls.from_runs([output_dir], average_checkpoints, int8, precision, average_best, moving_average)
 
     @classmethod
     def from_runs(
@@ -83,6 +86,7 @@ class Translator:
         int8: bool = False,
         precision: str = "auto",
         average_best: bool = False,
+        moving_average: bool = False,
     ) -> Translator:
         """Loads an ensemble of runs, which decodes by the mean of their probabilities.
 
@@ -107,7 +111,7 @@ class Translator:
                 for run, its_own in zip(runs, chosen, strict=True)
             ]
         for run, model in zip(runs, models, strict=True):
-            load_weights(run, model, average_checkpoints, average_best)
+            load_weights(run, model, average_checkpoints, average_best, moving_average)
         constraint = runs[0].problem.task.constraint(vocabulary)
         return cls(FixedEnsemble(models, int8), vocabulary, runs[0].hparams, constraint)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+from typing import Any
 
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import write_json
@@ -23,13 +24,20 @@ def average_of(run: Run, number: int, best: bool = False) -> list[str]:
     return averaged(run) or [os.path.basename(path) for path in to_average(run, number, best)]
 
 
-def average(output_dir: str, average_dir: str, checkpoints: int | None = None, best: bool = False) -> list[str]:
+def average(
+    output_dir: str,
+    average_dir: str,
+    checkpoints: int | None = None,
+    best: bool = False,
+    moving_average: bool = False,
+) -> list[str]:
     """Writes a run to `average_dir` whose one checkpoint is the mean of the newest `checkpoints` of `output_dir`.
 
     `checkpoints` defaults to `average_checkpoints` of the run. With `best`, those with the best validation scores are
-    averaged. The new run is decoded and scored like any other. It has no optimizer state: it cannot continue, but
-    another run can start from it. Returns the paths of the averaged checkpoints. Raises ValueError if the run has
-    fewer, if they are of different runs, or if `average_dir` is not empty.
+    averaged. With `moving_average`, the weights of a checkpoint are the moving average that it holds. The new run is
+    decoded and scored like any other. It has no optimizer state: it cannot continue, but another run can start from it.
+    Returns the paths of the averaged checkpoints. Raises ValueError if the run has fewer, if they are of different
+    runs or hold no moving average, or if `average_dir` is not empty.
     """
     run = Run.open(output_dir)
     last = run.hparams.average_checkpoints if checkpoints is None else checkpoints
@@ -39,7 +47,7 @@ def average(output_dir: str, average_dir: str, checkpoints: int | None = None, b
     if os.path.exists(average_dir) and (not os.path.isdir(average_dir) or os.listdir(average_dir)):
         raise ValueError(f"average_dir: {average_dir!r} exists and is not empty; give a new directory")
     model = Transformer(Vocabulary(run.vocabulary).size, run.hparams, dtype=POLICIES[run.precision])
-    chosen = load_weights(run, model, last, best)
+    chosen = load_weights(run, model, last, best, moving_average)
     path = os.path.normpath(average_dir)
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
@@ -47,7 +55,9 @@ def average(output_dir: str, average_dir: str, checkpoints: int | None = None, b
         new.note(dataclasses.replace(run.training, selection=None))  # the mean itself has no score
         Checkpoints(new, {"model": model}, keep=1).save(int(chosen[-1].rpartition("-")[2]))
         names = [os.path.basename(path) for path in chosen]
-        write_json(os.path.join(temporary, AVERAGED), {"run": os.path.abspath(output_dir), "checkpoints": names})
+        record: dict[str, Any] = {"run": os.path.abspath(output_dir), "checkpoints": names}
+        record |= {"moving_average": True} if moving_average else {}
+        write_json(os.path.join(temporary, AVERAGED), record)
         os.rename(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

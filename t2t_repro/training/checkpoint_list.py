@@ -34,9 +34,13 @@ def paths(run: Run) -> list[str]:
 
 
 def averaged(run: Run) -> list[str]:
-    """Returns the names of the checkpoints whose mean the run holds; none if it was trained."""
+    """Returns the names of the checkpoints whose mean the run holds; none if it was trained.
+
+    They are `ckpt-8`, or `ckpt-8 (moving average)` if it is that of their moving averages.
+    """
     path = os.path.join(run.directory, AVERAGED)
-    return [str(name) for name in read_json(path)["checkpoints"]] if os.path.exists(path) else []
+    record = read_json(path) if os.path.exists(path) else {"checkpoints": []}
+    return [f"{name}{' (moving average)' * record.get('moving_average', False)}" for name in record["checkpoints"]]
 
 
 def files_of(run: Run, name: str = "") -> list[str]:

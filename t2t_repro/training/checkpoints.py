@@ -28,6 +28,7 @@ from t2t_repro.run import Run
 from t2t_repro.selection import Selection
 from t2t_repro.training.checkpoint_list import LIST, files_of, paths, write_list
 
+MODEL, MOVING_AVERAGE = "model", "moving_average"  # names of both models in a checkpoint
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the name of every variable in a checkpoint
 _UNFINISHED = re.compile(r"ckpt-\d+_temp|ckpt-\d+\..*tempstate\d*|checkpoint\.tmp.*")
 _DAMAGE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)  # raised by reading a damaged checkpoint
@@ -234,14 +235,18 @@ def _remove_unfinished(run: Run) -> None:
             os.remove(path)
 
 
-def load_weights(run: Run, model: tf.Module, average: int = 1, best: bool = False) -> list[str]:
+def load_weights(
+    run: Run, model: tf.Module, average: int = 1, best: bool = False, moving_average: bool = False
+) -> list[str]:
     """Loads the mean of the weights of at most `average` newest checkpoints into `model`, and returns their paths.
 
-    With `best`, they are those with the best validation scores (see `to_average`).
+    With `best`, they are those with the best validation scores (see `to_average`). With `moving_average`, the weights
+    of a checkpoint are the moving average that it holds.
 
-    Raises FileNotFoundError if there is no checkpoint, and ValueError if the weights of one do not fit `model`, or if
-    the checkpoints are of different runs.
+    Raises FileNotFoundError if there is no checkpoint, and ValueError if the weights of one do not fit `model`, if one
+    holds no moving average, or if the checkpoints are of different runs.
     """
+    part = MOVING_AVERAGE if moving_average else MODEL
     chosen = to_average(run, average, best)
     if not chosen:
         raise FileNotFoundError(f"{run.directory!r} has no checkpoint yet; train it first (t2t-trainer)")
@@ -249,17 +254,17 @@ def load_weights(run: Run, model: tf.Module, average: int = 1, best: bool = Fals
     fingerprints = set()
     for path in chosen:
         with _named(path):
-            _must_fit(path, variables)
+            _must_fit(path, variables, part)
             fingerprints.add(_fingerprint(path))
     if len(fingerprints - {None}) > 1:
         names = ", ".join(map(os.path.basename, chosen))
         raise ValueError(f"{names} in {run.checkpoints!r} are checkpoints of different runs; keep those of one")
     if len(chosen) == 1:
-        _read(chosen[0], model)
+        _read(chosen[0], model, part)
         return chosen
     sums = [np.zeros(variable.shape, np.float64) for variable in variables]
     for path in chosen:
-        _read(path, model)
+        _read(path, model, part)
         for total, variable in zip(sums, variables, strict=True):
             total += variable.numpy()
     for total, variable in zip(sums, variables, strict=True):
@@ -277,10 +282,10 @@ def load_checkpoint(path: str, model: tf.Module) -> None:
     _read(path, model)
 
 
-def _read(path: str, model: tf.Module) -> None:
-    """Loads the weights of a checkpoint into `model`. Raises ValueError if it is damaged."""
+def _read(path: str, model: tf.Module, part: str = MODEL) -> None:
+    """Loads the weights of a checkpoint, or their moving average, into `model`. Raises ValueError if it is damaged."""
     with _named(path):
-        status = tf.train.Checkpoint(model=model).read(path)
+        status = tf.train.Checkpoint(**{part: model}).read(path)
     status.expect_partial()
     status.assert_existing_objects_matched()
 
@@ -321,9 +326,13 @@ def variables_of(part: Any) -> list[tf.Variable]:
     return [variable if isinstance(variable, tf.Variable) else variable.value for variable in found]
 
 
-def _must_fit(path: str, variables: list[tf.Variable]) -> None:
+def _must_fit(path: str, variables: list[tf.Variable], part: str = MODEL) -> None:
     """Raises ValueError if number or shapes of a checkpoint's weights differ from those of `variables`."""
-    there = Counter(tuple(shape) for shape in _shapes(path, "model/"))
+    there = Counter(tuple(shape) for shape in _shapes(path, f"{part}/"))
+    if part == MOVING_AVERAGE and not there:
+        raise ValueError(
+            f"{path} holds no moving average of the weights; leave out `moving_average`, or train with ema_decay=0.999"
+        )
     here = Counter(tuple(variable.shape) for variable in variables)
     if there.total() != here.total():
         raise ValueError(f"{path} holds {there.total()} weights, but this model has {here.total()}")

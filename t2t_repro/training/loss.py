@@ -1,4 +1,4 @@
-"""Cross-entropy with label smoothing (section 5.4). Training computes the same loss with `fused_loss`.
+"""Cross-entropy with label smoothing (section 5.4), and R-Drop. Training computes the same losses with `fused_loss`.
 
 Shapes: T target tokens, V vocabulary.
 """
@@ -39,6 +39,22 @@ def smoothed_cross_entropy(logits_TV: tf.Tensor, targets_T: tf.Tensor, label_smo
         correct=tf.reduce_sum(tf.cast(correct_T, tf.float32)),
         tokens=tf.cast(tf.size(targets_T), tf.float32),
     )
+
+
+def r_drop_loss(logits_TV: tf.Tensor, others_TV: tf.Tensor, targets_T: tf.Tensor, eps: float, alpha: float) -> Loss:
+    """Returns the mean of two passes, L, and in `smoothed` the objective of R-Drop (Liang et al., 2021, eq. 4), halved:
+
+        sum of (L(p) + L(q)) / 2 + alpha / 4 (KL(p || q) + KL(q || p))
+
+    for p = softmax(logits) and q = softmax(others), the logits of two forward passes with different dropout masks, and
+    the smoothed cross-entropy L(p) (`smoothed_cross_entropy`). Half of their objective, which is a sum, has the scale
+    of a loss without R-Drop; Adam takes the same steps with it.
+    """
+    log_p_TV, log_q_TV = tf.nn.log_softmax(logits_TV), tf.nn.log_softmax(others_TV)
+    both_ways = tf.reduce_sum((tf.exp(log_p_TV) - tf.exp(log_q_TV)) * (log_p_TV - log_q_TV))
+    passes = (smoothed_cross_entropy(each, targets_T, eps) for each in (logits_TV, others_TV))
+    loss = Loss(*((p + q) / 2 for p, q in zip(*passes, strict=True)))
+    return loss._replace(smoothed=loss.smoothed + alpha / 4 * both_ways)
 
 
 def total(losses: Iterable[Loss]) -> Loss:

@@ -178,10 +178,11 @@ def write_scores(directory: str, scores: dict[str, Any]) -> None:
     """Adds scores to the run's curves in TensorBoard, at the step of the newest weights.
 
     `scores` is the result of `evaluate`. The curves are `test/bleu`, `test_average5/bleu` for averaged weights, and
-    `test_best5/bleu` if they are the best ones.
+    `test_best5/bleu` if they are the best ones; `_ema` is added for moving averages.
     """
     averaged, best = len(scores["checkpoints"]), scores.get("average_best")
     group = f"{scores['split']}_{'best' if best else 'average'}{averaged}" if averaged > 1 or best else scores["split"]
+    group += "_ema" * scores.get("moving_average", False)
     with tf.summary.create_file_writer(directory, filename_suffix=".scores").as_default(step=scores["step"]):
         for name in ("bleu", "paper_bleu", "multi30k_bleu", "chrf", "f1", "loss", "perplexity", "accuracy"):
             if name in scores:

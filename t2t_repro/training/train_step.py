@@ -29,7 +29,7 @@ from t2t_repro.token_ids import PAD
 from t2t_repro.training import hardware
 from t2t_repro.training.fused_loss import projected_loss, vocabulary_blocks
 from t2t_repro.training.loss import Loss, smoothed_cross_entropy
-from t2t_repro.training.optimizer import Adam
+from t2t_repro.training.optimizer import Adam, MovingAverage
 from t2t_repro.training.precision import POLICIES
 
 ReplicaInputs = dict[str, tf.Tensor]  # an element of `training_batches`: the micro-batches of one replica
@@ -78,6 +78,7 @@ class TrainStep:
         seed: int,
         microbatch_tokens: int = 0,
         jit_compile: bool = False,
+        moving_average: MovingAverage | None = None,
     ):
         """Prepares the step; `build` makes its graph.
 
@@ -89,9 +90,10 @@ class TrainStep:
           microbatch_tokens: see `batching.microbatches`.
           jit_compile: whether XLA compiles the gradient of a micro-batch, one program per shape. Micro-batches are then
             padded to `BUCKET_SIZES`.
+          moving_average: that of the model's weights, if it has one.
         """
         self.model, self.optimizer, self.hparams, self.seed = model, optimizer, hparams, seed
-        self.microbatch_tokens = microbatch_tokens
+        self.microbatch_tokens, self.moving_average = microbatch_tokens, moving_average
         self.jit_compile, self.gradients = jit_compile, self._gradients
         if jit_compile:
             ids, scalars = tf.TensorSpec([None, None], tf.int32), (tf.TensorSpec([2], tf.int32), tf.TensorSpec([]))
@@ -162,11 +164,16 @@ class TrainStep:
         local = [self.strategy.experimental_local_results(gradient)[0] for gradient in gradients]
         norm = tf.linalg.global_norm(local) / scale
         finite = tf.math.is_finite(norm)
-        tf.cond(finite, lambda: self.optimizer.apply(gradients, self.variables, rate), lambda: None)
+        tf.cond(finite, lambda: self._update(gradients, rate), lambda: None)
         if scaling is not None:
             scaling.adapt(finite)
         smoothed, plain, correct, tokens, flops = tf.unstack(sums)
         return StepMetrics(smoothed, plain, correct, tokens, flops, norm, skipped=tf.logical_not(finite))
+
+    def _update(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor) -> None:
+        self.optimizer.apply(gradients, self.variables, rate)
+        if self.moving_average is not None:
+            self.moving_average.update(self.optimizer.updates)
 
     def _replica_gradients(
         self, element: ReplicaInputs, step: tf.Tensor, divisor: tf.Tensor
@@ -215,7 +222,9 @@ class TrainStep:
     def _gradients(
         self, source_BM: tf.Tensor, target_BL: tf.Tensor, seed: tf.Tensor, divisor: tf.Tensor
     ) -> tuple[list[tf.Tensor], Loss]:
-        embedding = self.model.embedding.value
+        h, embedding = self.hparams, self.model.embedding.value
+        if h.r_drop:  # two passes, whose masks differ, as one batch
+            source_BM, target_BL = (tf.concat([ids, ids], axis=0) for ids in (source_BM, target_BL))
         blocks_JD = vocabulary_blocks(tf.convert_to_tensor(embedding))
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch((blocks_JD, self.variables))
@@ -227,8 +236,8 @@ class TrainStep:
                 real_T = tf.where(target_T != PAD)[:, 0]
                 states_TD, target_T = tf.gather(states_TD, real_T), tf.gather(target_T, real_T)
             rows_TD = tf.gather(embedding, target_T)
-            eps = self.hparams.label_smoothing
-            mean_loss, loss = projected_loss(states_TD, blocks_JD, rows_TD, target_T, eps, 1 / divisor)
+            numbers = h.label_smoothing, 1 / divisor, h.r_drop
+            mean_loss, loss = projected_loss(states_TD, blocks_JD, rows_TD, target_T, *numbers)
         d_blocks_JD, gradients = tape.gradient(mean_loss, (blocks_JD, self.variables))
         # concatenated here, while memory is free: at the end it is fragmented, and base needs 60 MB more
         d_matrix_VD = tf.concat(d_blocks_JD, axis=0)

@@ -24,10 +24,11 @@ from t2t_repro.flops import paper_flops
 from t2t_repro.log import report as log
 from t2t_repro.problem import Problem
 from t2t_repro.run import Parent, Run, TrainingData
-from t2t_repro.selection import must_have_metrics
+from t2t_repro.selection import must_end_at_last_step, must_have_metrics
 from t2t_repro.training import hardware, memory
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.checkpoints import (
+    MOVING_AVERAGE,
     Checkpoints,
     exclusive_lock,
     is_regular,
@@ -39,7 +40,7 @@ from t2t_repro.training.distributed import coordination
 from t2t_repro.training.distributed.rendezvous import Cluster, Rendezvous
 from t2t_repro.training.divergence import LossMonitor
 from t2t_repro.training.metrics import UNKNOWN, Cost, MetricsLogger, Step
-from t2t_repro.training.optimizer import learning_rate
+from t2t_repro.training.optimizer import MovingAverage, learning_rate
 from t2t_repro.training.parent import checkpoint_of, find_origin
 from t2t_repro.training.train_step import TrainStep, first_microbatch_tokens, make_model, validate_settings
 from t2t_repro.training.validation import MakePreview, Stopping, Validation
@@ -97,7 +98,7 @@ def train(
 
     A checkpoint is written every `checkpoint_steps` steps, after `checkpoint_minutes` without one, and at the end.
     Training ends earlier by `patience`, `train_minutes` or `train_epochs` of `options`. The same call then only reports
-    why, and with larger limits continues.
+    why, and with larger limits continues. With `hparams.decay_steps` it ends at `train_steps` only.
 
     If TF_CONFIG names several machines, each machine makes the same call. Only the chief prepares data and writes.
 
@@ -119,7 +120,8 @@ def train(
     Raises:
       ValueError: if `output_dir` holds another run, if weights or vocabulary of `init_from` do not fit, if corpus
         weights or BPE-dropout do not fit the data, if a validation set has another vocabulary or there is none to
-        decide by, or if memory runs out even with the smallest micro-batches.
+        decide by, if training with `decay_steps` may end early, or if memory runs out even with the smallest
+        micro-batches.
       FileNotFoundError: if `init_from` is not a run with a checkpoint.
       TrainingDiverged: if the loss diverges.
       ConnectionError: if another machine does not connect, has another configuration, or disconnects.
@@ -127,6 +129,7 @@ def train(
     """
     validate_settings(problem, hparams)
     must_have_metrics(problem.task.metrics, options)
+    must_end_at_last_step(hparams, options)
     precision = precisions.resolve_for_run(options.precision, output_dir)  # checked before hours of preparation
     steps = options.checkpoint_steps or hparams.checkpoint_steps
     hparams = dataclasses.replace(hparams, checkpoint_steps=steps)
@@ -204,6 +207,7 @@ class Trainer:
         self.strategy = coordination.strategy(cluster)
         with self.strategy.scope():
             self.model, self.optimizer = make_model(vocab_size, hparams, run.seed, run.precision)
+            self.moving_average = MovingAverage.of(self.model, hparams)
         self.replicas = self.strategy.num_replicas_in_sync
         self.microbatch_tokens = first_microbatch_tokens(run, options, self.replicas, cluster.size)
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps taken or skipped so far
@@ -214,10 +218,13 @@ class Trainer:
         self.spent = tf.Variable(Cost(), shape=[None], dtype=tf.float64, trainable=False)
         state = {"model": self.model, "optimizer": self.optimizer}
         state |= {"step": self.step, "position": self.position, "spent": self.spent}
+        validated = self.model
+        if self.moving_average:
+            state[MOVING_AVERAGE] = validated = self.moving_average.model
         self.variables = [variable for member in state.values() for variable in variables_of(member)]
         self.checkpoints = Checkpoints(run, state, checkpoints_kept(hparams), report) if cluster.is_chief else None
         validates = cluster.is_chief and dataset.has("validation")
-        self.validation = Validation(self.model, run, dataset, preview, options, others) if validates else None
+        self.validation = Validation(validated, run, dataset, preview, options, others) if validates else None
         self.stopping = Stopping(run, options, report)
         self.logger: MetricsLogger | None = None  # the chief's
         self.epochs_done = False
@@ -254,6 +261,8 @@ class Trainer:
     def _start_from(self, checkpoints: Checkpoints, parent: Parent) -> None:
         """Loads the weights of the parent and saves them as step 0. From then on the parent is not needed."""
         load_checkpoint(checkpoint_of(parent), self.model)
+        if self.moving_average:
+            self.moving_average.restart()
         checkpoints.save(0)
         self.record_progress()
         self.report(f"starting from the weights of {parent.directory}: {parent}")
@@ -275,8 +284,9 @@ class Trainer:
     def _make_step(self) -> None:
         run, options = self.run, self.options
         with self.strategy.scope():
+            sizes = self.microbatch_tokens, options.jit_compile
             self.train_step = TrainStep(
-                self.model, self.optimizer, run.hparams, run.seed, self.microbatch_tokens, options.jit_compile
+                self.model, self.optimizer, run.hparams, run.seed, *sizes, moving_average=self.moving_average
             )
 
     def _steps(self, stop: coordination.CoordinatedStop) -> Iterator[Step]:

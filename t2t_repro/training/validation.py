@@ -199,4 +199,5 @@ class Stopping:
         name, why = selection.recommendation({step_of(path) for path in paths(self._run)})
         if name and self._options.selects:
             self._note(dataclasses.replace(selection, recommended=name))
-            self._report(f"recommended: {name}, {why}; `average_best` loads it")
+            loads = "and `moving_average` load" if self._run.hparams.ema_decay else "loads"
+            self._report(f"recommended: {name}, {why}; `average_best` {loads} it")

@@ -717,12 +717,24 @@ def test_trainer_stops_and_scores_by_validation(program, training):
             "--also_validate: 'nowhere' holds neither a dataset.json nor one folder with it; give a directory that "
             "t2t-datagen wrote",
         ),
+        (
+            ["--override=decay_steps=500", "--patience=4"],
+            "the learning rate falls to 0 at --train_steps=100000 (--override=decay_steps=500): expected no earlier "
+            "end, got --patience=4; leave that out, or set --override=decay_steps=0",
+        ),
     ],
 )
 def test_trainer_rejects_validation_before_loading_tensorflow(program, monkeypatch, arguments, message):
     monkeypatch.setattr(launcher, "load_tensorflow", lambda: pytest.fail("TensorFlow is loaded"))
     result = program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, *arguments)
     assert result == (1, "", f"t2t-trainer: {message}\n")
+
+
+def test_trainer_scores_the_moving_average_on_request(program, training):
+    line = ["t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, "--moving_average"]
+    assert program(*line).err.startswith("t2t-trainer: --moving_average needs one: give --override=ema_decay=0.999")
+    assert program(*line, "--override=ema_decay=0.99").code == 0
+    assert training.calls[1] == ("RUN", {"split": "test", "average_checkpoints": 1, "moving_average": True})
 
 
 def test_trainer_scores_on_validation_without_test_text(program, training):
@@ -785,8 +797,9 @@ def translator(stand_in, run):
         calls = []
 
         @classmethod
-        def from_runs(cls, output_dirs, average_checkpoints, int8, precision, average_best):
+        def from_runs(cls, output_dirs, average_checkpoints, int8, precision, average_best, moving_average):
             more = [*(["int8"] if int8 else []), *([precision] if precision != "auto" else [])]
+            more += ["moving average"] if moving_average else []
             cls.calls.append((*output_dirs, average_checkpoints, *more))
             return cls()
 
@@ -1020,6 +1033,7 @@ def test_eval(program, stand_in, run):
     options = ["--split=validation", "--average_checkpoints=5", "--beam_size=1"]
     assert program("t2t-eval", "--output_dir=RUN", *options) == (0, "BLEU 27.3\n", "")
     named = {"split": "validation", "average_checkpoints": 5, "average_best": False, "beam_size": 1, "alpha": None}
+    named |= {"moving_average": False}
     assert calls == [("RUN", named | {"int8": False, "precision": "auto", "data_dir": None})]
     assert json.loads(program("t2t-eval", "--output_dir=RUN", "--json").out) == scores
     with open("RUN/scores.jsonl", encoding="utf-8") as file:

@@ -24,14 +24,23 @@ STEPS = 8
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("part_tokens", [PART_TOKENS, 10 * PART_TOKENS], ids=["accumulated", "one micro-batch"])
-def test_continued_from_every_step(data, tmp_path, monkeypatch, replicas, part_tokens):
+@pytest.mark.parametrize(
+    ("replicas", "part_tokens", "changes"),
+    [
+        (1, PART_TOKENS, {}),
+        (2, PART_TOKENS, {}),
+        (1, 10 * PART_TOKENS, {}),
+        (2, 10 * PART_TOKENS, {}),
+        (2, PART_TOKENS, {"r_drop": 5.0, "ema_decay": 0.7, "decay_steps": 6}),
+    ],
+    ids=["accumulated", "accumulated on two", "one micro-batch", "one on each of two", "techniques for small data"],
+)
+def test_continued_from_every_step(data, tmp_path, monkeypatch, replicas, part_tokens, changes):
     """A killed run continues from its newest checkpoint: here one of each step is continued to the end."""
     devices = [f"CPU:{number}" for number in range(replicas)]
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, devices))
     monkeypatch.setattr(batching, "PART_TOKENS", part_tokens)
-    hparams = replace(TINY, train_steps=STEPS, average_checkpoints=STEPS)
+    hparams = replace(TINY, train_steps=STEPS, average_checkpoints=STEPS, **changes)
     options = TrainingOptions(precision="float32", checkpoint_steps=1)
     whole = train(PROBLEM, hparams, data, str(tmp_path / "whole"), options, report=silent)
     expected = values(whole, STEPS)

@@ -44,6 +44,14 @@ def test_a_scale():
     assert learning_rate(7, replace(BASE, learning_rate_scale=2.5)) == pytest.approx(2.5 * learning_rate(7, BASE))
 
 
+def test_decay_to_zero():
+    """The last 4 of 10 steps have 4/4, 3/4, 2/4 and 1/4 of the rate of eq. 3; the others are as before."""
+    decays = replace(BASE, train_steps=10, decay_steps=4)
+    shares = [learning_rate(step, decays) / learning_rate(step, BASE) for step in range(1, 12)]
+    assert shares == pytest.approx([1, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25, 0])
+    assert learning_rate(10, replace(decays, decay_steps=1)) == learning_rate(10, BASE)
+
+
 @pytest.mark.parametrize("step", [0, -1])
 def test_steps_start_at_one(step):
     with pytest.raises(ValueError, match=f"steps count from 1, got {step}"):

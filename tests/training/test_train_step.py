@@ -18,7 +18,7 @@ from t2t_repro.flops import training_flops
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training import optimizer
 from t2t_repro.training.loss import smoothed_cross_entropy
-from t2t_repro.training.optimizer import FIRST_LOSS_SCALE, Adam, learning_rate
+from t2t_repro.training.optimizer import FIRST_LOSS_SCALE, Adam, MovingAverage, learning_rate
 from t2t_repro.training.train_step import StepMetrics, TrainStep, make_evaluator, pad_to_bucket
 
 VOCAB = 20
@@ -71,7 +71,9 @@ class Trainer:
             self.model = Transformer(VOCAB, hparams, dtype=dtype)
             self.variables = [weight.value for weight in self.model.trainable_weights]
             self.optimizer = Adam(self.variables, hparams, scaled=dtype == "mixed_float16")
-            self.train_step = TrainStep(self.model, self.optimizer, hparams, 1, microbatch_tokens, jit_compile)
+            self.average = MovingAverage.of(self.model, hparams)
+            sizes = microbatch_tokens, jit_compile
+            self.train_step = TrainStep(self.model, self.optimizer, hparams, 1, *sizes, moving_average=self.average)
         shares = {"replicas": replicas, "microbatch_tokens": microbatch_tokens}
         self.data = input_pipeline.training_batches(shards, hparams.batch_tokens, 1, 0, **shares)
         self.take_step = self.train_step.build(self.data.element_spec)
@@ -84,9 +86,10 @@ class Trainer:
             metrics.append(self.take_step(inputs, tf.constant(step, tf.int32), rate).numpy())
         return Outcome(before, self.weights(), metrics, self.take_step.experimental_get_tracing_count())
 
-    def weights(self) -> list[np.ndarray]:
-        """Returns the weights, which are bitwise equal on all devices."""
-        found = [[copy.numpy() for copy in self.strategy.experimental_local_results(v)] for v in self.variables]
+    def weights(self, model: Transformer | None = None) -> list[np.ndarray]:
+        """Returns the weights of the trained or another model, which are bitwise equal on all devices."""
+        variables = [weight.value for weight in (model or self.model).trainable_weights]
+        found = [[copy.numpy() for copy in self.strategy.experimental_local_results(v)] for v in variables]
         for copies in found:
             for copy in copies:
                 np.testing.assert_array_equal(copy, copies[0])
@@ -179,6 +182,18 @@ def test_two_replicas_equal_one(trained):
     (_, one), (_, two) = trained(1, 0.3), trained(2, 0.3)
     must_be_equal(two, one)
     assert np.abs(one.weights[0] - trained(1, 0.0)[1].weights[0]).max() > 1e-3
+
+
+@pytest.mark.numeric
+def test_two_replicas_equal_one_with_r_drop_and_a_moving_average(trained, shards):
+    """Eight micro-batches of two passes each on one device, four on each of two. Both count all FLOPs."""
+    outcomes = []
+    for replicas in (1, 2):
+        trainer = Trainer(shards, replicas, dropout=0.3, attention_dropout=0.3, r_drop=5.0, ema_decay=0.7)
+        outcomes.append(trainer.run())
+        outcomes[-1] = outcomes[-1]._replace(weights=trainer.weights(trainer.average.model))
+    must_be_equal(outcomes[1], outcomes[0])
+    assert outcomes[0].metrics[0].flops == 2 * trained(1, 0.0)[1].metrics[0].flops
 
 
 def test_a_replica_without_pairs_adds_nothing(shards):

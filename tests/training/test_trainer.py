@@ -283,6 +283,13 @@ def copy(trained, tmp_path) -> str:
             {},
             "max_length must be at most batch_tokens / 1 = 59. Received: max_length=60; raise batch_tokens",
         ),
+        (
+            {"decay_steps": 4},
+            {"patience": 2, "train_epochs": 1},
+            r"falls to 0 at train_steps=8 \(decay_steps=4\): expected no earlier end, got patience=2 and "
+            "train_epochs=1; leave that out, or set decay_steps=0",
+        ),
+        ({"decay_steps": 4}, {"train_minutes": 0.5}, "expected no earlier end, got train_minutes=0.5; leave that out"),
     ],
 )
 def test_invalid_combinations(copy, data, changes, options, message):

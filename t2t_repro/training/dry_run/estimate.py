@@ -21,6 +21,7 @@ from t2t_repro.log import report as log
 from t2t_repro.problem import Problem
 from t2t_repro.registry import HPARAMS, RECORDS
 from t2t_repro.run import Run
+from t2t_repro.selection import must_end_at_last_step
 from t2t_repro.training import hardware, memory
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.checkpoints import exclusive_lock
@@ -81,6 +82,7 @@ def dry_run(
       FileNotFoundError: if there is a run to continue but not its data.
     """
     validate_settings(problem, hparams)
+    must_end_at_last_step(hparams, options)
     origin = find_origin(init_from, problem, hparams, output_dir) if init_from else None
     problem, parent = (origin.problem, origin.parent) if origin else (problem, None)
     precision = precisions.resolve_for_run(options.precision, output_dir)
@@ -177,8 +179,8 @@ def _total(profiler: Profiler, options: TrainingOptions) -> Estimate:
         evaluations = max(evaluations, 1 + int(updating / 60 / options.checkpoint_minutes))
     evaluations += bool(profiler.run.parent) and steps == h.train_steps  # at step 0
     kept = checkpoints_kept(h) + options.best_kept
-    # weights and the two moments of Adam, float32
-    checkpoint = 3 * 4 * h.num_parameters(profiler.vocab_size)
+    # weights, the two moments of Adam, and the moving average of the weights, float32
+    checkpoint = (3 + bool(h.ema_decay)) * 4 * h.num_parameters(profiler.vocab_size)
     return Estimate(
         steps=steps,
         steps_per_epoch=profiler.window_steps / profiler.share if profiler.prepared else math.nan,

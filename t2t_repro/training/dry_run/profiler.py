@@ -26,6 +26,7 @@ from t2t_repro.flops import training_flops
 from t2t_repro.run import Run
 from t2t_repro.training import hardware
 from t2t_repro.training.loss import total
+from t2t_repro.training.optimizer import MovingAverage
 from t2t_repro.training.train_step import TrainStep, bucket_sizes, first_microbatch_tokens, make_evaluator, make_model
 from t2t_repro.training.validation import MakePreview
 
@@ -109,9 +110,8 @@ class Profiler:
         run = self.run
         with self.strategy.scope():
             self.model, optimizer = make_model(self.vocab_size, run.hparams, run.seed, run.precision)
-            self.train_step = TrainStep(
-                self.model, optimizer, run.hparams, run.seed, self.microbatch_tokens, self.jit_compile
-            )
+            average, sizes = MovingAverage.of(self.model, run.hparams), (self.microbatch_tokens, self.jit_compile)
+            self.train_step = TrainStep(self.model, optimizer, run.hparams, run.seed, *sizes, moving_average=average)
         chosen = self._chosen()
         shards, how = self.dataset.shards("train"), (self.weights, self.dropout)
         training_data = self.train_step.data(shards, (0, 0, 0), *how)
