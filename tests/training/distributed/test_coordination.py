@@ -128,9 +128,10 @@ def test_two_machines_of_two_devices_equal_a_single_device(data, tmp_path):
     (one,) = end(start(data, alone, 5, free_ports(1), PART="500", ASSEMBLED=str(files[2])))
     assert one.code == 0, one.err
     own, others, every = map(assembled, files)
-    assert len(own.keys() & others.keys() & every.keys()) >= 5
-    for position in own.keys() & others.keys() & every.keys():
-        assert own[position] and others[position] and not own[position] & others[position]
+    positions = own.keys() & others.keys() & every.keys()
+    assert len(positions) >= 5 and sum(bool(others[position]) for position in positions) >= 3  # a short step has fewer
+    for position in positions:
+        assert own[position] and not own[position] & others[position]
         assert own[position] | others[position] == every[position]
     assert Run.open(together).training.replicas == 4 and Run.open(alone).training.replicas == 1
     for name, expected in weights(alone, 5).items():
