@@ -14,8 +14,8 @@ data. "Training thread" is the processor time of the thread that takes the eleme
 The second table has what each host does for all pairs, because the lengths of all pairs of a window decide its batches.
 Padding and copying are done by the host of the replica that trains on a pair.
 
-Rates are per second of processor time, user and system, of all threads. Other work raises it a little, and wall times
-by much more.
+Rates are per second of processor time, user and system, of all threads. Other work raises it too, but much less than
+wall times.
 """
 
 from __future__ import annotations
