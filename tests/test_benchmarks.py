@@ -23,10 +23,12 @@ from benchmarks import (
     decode,
     decode_workload,
     dry_run,
+    feeding,
     matmul_rate,
     news_text,
     noise,
     pictures,
+    pipeline,
     prepare,
     scaling,
     small_data,
@@ -296,6 +298,29 @@ def test_processor_seconds_are_of_all_descendants() -> None:
     child.wait()
     child.stdout.close()
     assert len(times) == 2 and all(0.55 < seconds < 1.5 for seconds in times)
+
+
+def test_feeding_counts_the_tokens_of_an_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A host with half of the replicas takes every step, and a rate that no machine reaches takes too many cores."""
+    shards, lengths = (
+        pipeline.write_shards(str(tmp_path), 3_000, 100),
+        batches.random_lengths(3_000, np.random.default_rng(1)),
+    )
+    monkeypatch.setattr(feeding, "LAYOUTS", ((4, 2),))
+    feeding.report(shards, 10**10)
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"3,000 pairs, {lengths[:, 1].sum():,} target tokens, ")
+    assert shown.count("| 4, of 2 hosts |") == 1 and "within 8" not in shown
+    assert re.search(r"10,000,000,000 target tokens/s take [0-9.]+ cores, more than 8\n$", shown)
+
+
+def test_cores_are_processor_seconds_per_second_of_training() -> None:
+    epoch = feeding.Epoch(pairs=40, tokens=1_000, steps=2)
+    fed = feeding.Fed(processor=0.004, thread=0.001, wall=5.0, longest_wait=0.0)
+    assert feeding.cores(epoch, fed, 500_000) == pytest.approx(2)
+    assert feeding.cells(epoch, fed, fed, 500_000)[:4] == ["10,000", "250,000", "200", "0.50 ms"]
 
 
 def test_dry_run_and_training_are_measured_in_separate_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,13 +217,6 @@ def test_override_sets_everything_that_small_data_may_need():
     settings = ["bpe_dropout=0.1", "r_drop=5", "ema_decay=0.999", "decay_steps=2000", "label_smoothing=0.2"]
     settings += ["dropout=0.4", "attention_dropout=0.1"]
     settings += ["num_layers=2", "num_encoder_layers=3", "num_decoder_layers=1"]
-        "r_drop=5",
-        "ema_decay=0.999",
-        "decay_steps=2000",
-        "label_smoothing=0.2",
-        "dropout=0.4",
-    ]
-    settings += ["attention_dropout=0.1", "num_layers=2", "num_encoder_layers=3", "num_decoder_layers=1"]
     changed = BASE.override(settings)
     found = [f"{name}={getattr(changed, name):g}" for name, _, _ in (each.partition("=") for each in settings)]
     assert found == settings

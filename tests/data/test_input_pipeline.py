@@ -109,6 +109,22 @@ def test_each_machine_gets_its_share_of_every_step(shards, machine, skip):
     assert same(found, whole[2 * skip :])
 
 
+@pytest.mark.parametrize("machine", [0, 1])
+def test_each_machine_assembles_only_its_own_pairs(shards, monkeypatch, machine):
+    """The lengths of all pairs are planned on each machine; only its own pairs are gathered, padded and prefetched."""
+    assembled, assemble = [], input_pipeline._assemble
+
+    def counted(position, dense, rows, spans):
+        seen = tf.numpy_function(lambda spans: assembled.append(spans) or spans, [spans], tf.int64)
+        return assemble(position, dense, rows, tf.ensure_shape(seen, spans.shape))
+
+    monkeypatch.setattr(input_pipeline, "_assemble", counted)
+    found = elements(shards, replicas=4, local=range(2 * machine, 2 * machine + 2))
+    own = sum(len(pairs_of(element)) for element in found)
+    assert sum(int((spans[:, 1] - spans[:, 0]).sum()) for spans in assembled) == own
+    assert PAIRS / 3 < own < PAIRS * 2 / 3
+
+
 def test_skipping_all_elements_gives_none(shards):
     assert elements(shards, skip=len(first_epoch(shards))) == []
 

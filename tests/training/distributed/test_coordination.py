@@ -84,6 +84,23 @@ def weights(output_dir: str, step: int) -> dict[str, np.ndarray]:
     return {name: value for name, value in values(Run.open(output_dir), step).items() if "spent" not in name}
 
 
+def assembled(file: Path) -> dict[tuple[int, ...], set[int]]:
+    """Returns the pairs that a machine assembled for the steps that are complete, by the position after the step.
+
+    Batches are prefetched, and the process may have ended in the middle of a step, which is left out.
+    """
+    found: dict[tuple[int, ...], list[int]] = {}
+    elements: dict[tuple[int, ...], int] = {}
+    for line in file.read_text("utf-8").splitlines():
+        position, spans = json.loads(line)
+        elements[tuple(position)] = elements.get(tuple(position), 0) + 1
+        found.setdefault(tuple(position), []).extend(pair for span in spans for pair in range(*span))
+    most = max(elements.values())
+    whole = {position: pairs for position, pairs in found.items() if elements[position] == most}
+    assert all(len(set(pairs)) == len(pairs) for pairs in whole.values())
+    return {position: set(pairs) for position, pairs in whole.items()}
+
+
 def wait_for_checkpoint(output_dir: str, machines: list[subprocess.Popen], steps: int = 0) -> None:
     """Waits for a checkpoint after more than `steps` steps."""
     patience = time.monotonic() + PATIENCE
@@ -99,15 +116,23 @@ def wait_for_checkpoint(output_dir: str, machines: list[subprocess.Popen], steps
 def test_two_machines_of_two_devices_equal_a_single_device(data, tmp_path):
     """Takes five steps of the same pairs in four micro-batches, each with the same dropout on any device.
 
-    The order of sums changes rounding. Only the chief writes and scores.
+    The order of sums changes rounding. Only the chief writes and scores. Each machine assembles its own pairs, and no
+    others.
     """
-    alone, together = str(tmp_path / "ALONE"), str(tmp_path / "TOGETHER")
-    machines = two(data, together, 5, REPLICAS="2", PART="500")
-    chief, worker = end(*machines)
+    alone, together, ports = str(tmp_path / "ALONE"), str(tmp_path / "TOGETHER"), free_ports(2)
+    files = [tmp_path / f"assembled-{machine}" for machine in ("chief", "worker", "alone")]
+    options = [{"REPLICAS": "2", "PART": "500", "ASSEMBLED": str(file)} for file in files]
+    chief, worker = end(*(start(data, together, 5, ports, index, **options[index]) for index in (0, 1)))
     assert (chief.code, worker.code) == (0, 0), chief.err + worker.err
     assert "4 replicas" in chief.err and "BLEU" in chief.out and not worker.out
-    (one,) = end(start(data, alone, 5, free_ports(1), PART="500"))
+    (one,) = end(start(data, alone, 5, free_ports(1), PART="500", ASSEMBLED=str(files[2])))
     assert one.code == 0, one.err
+    own, others, every = map(assembled, files)
+    positions = own.keys() & others.keys() & every.keys()
+    assert len(positions) >= 5 and sum(bool(others[position]) for position in positions) >= 3  # a short step has fewer
+    for position in positions:
+        assert own[position] and not own[position] & others[position]
+        assert own[position] | others[position] == every[position]
     assert Run.open(together).training.replicas == 4 and Run.open(alone).training.replicas == 1
     for name, expected in weights(alone, 5).items():
         found = weights(together, 5)[name]
