@@ -12,6 +12,7 @@ from helpers.sentences import NASTY, SENTENCES
 from helpers.tiny_model import random_model
 from keras import ops
 
+from benchmarks.compare_ctranslate2 import lines_of
 from benchmarks.compare_huggingface import compare, load
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting import huggingface
@@ -95,6 +96,18 @@ def test_tokens_of_unusual_text(vocabulary, tmp_path):
     assert list(found) == ["input_ids", "attention_mask"]
     assert found["input_ids"] == vocabulary.encode(texts)
     assert tokenizer.batch_decode(found["input_ids"], skip_special_tokens=True) == texts
+
+
+@pytest.mark.corpora
+def test_tokens_of_newstest2014(vocabulary, corpora, tmp_path):
+    huggingface.write(random_model(vocabulary.size), vocabulary, str(tmp_path / "E"))
+    _, tokenizer = load(str(tmp_path / "E"))
+    for language in ("en", "de"):
+        lines = lines_of(str(corpora / f"newstest/newstest2014.en-de.{language}.gz"))
+        assert len(lines) == 3_003
+        found = tokenizer(lines)["input_ids"]
+        assert found == vocabulary.encode(lines)
+        assert tokenizer.batch_decode(found, skip_special_tokens=True) == lines
 
 
 def test_merges_of_repeated_characters(tmp_path):
