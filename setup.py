@@ -78,12 +78,13 @@ setup(
         "beam": ["apache-beam>=2.77", "sentencepiece<0.2.3"],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],  # CUDA libraries, which plain tensorflow does not install
         "ctranslate2": ["ctranslate2>=4.8"],  # a second engine, whose translations must equal ours
+        "huggingface": ["safetensors>=0.8"],  # writes the weights for transformers
         "serve": [
             "aiohttp>=3.14.5",  # 3.14.0 never closes a connection that sends no request
             "prometheus-client>=0.22",
         ],
         "test": [
-            "t2t_repro[ctranslate2,serve]",
+            "t2t_repro[ctranslate2,huggingface,serve]",
             "build>=1.6",
             "hypothesis>=6.100",
             "mypy>=2.4",
@@ -93,6 +94,7 @@ setup(
             "selenium>=4.51",  # drives the system's chromium, if installed
         ],
         "benchmark": ["torch>=2.13"],
+        "transformers": ["t2t_repro[huggingface]", "torch>=2.13", "transformers>=4.57"],  # loads such an export
         "docs": [  # for the documentation site, which .ci/run builds
             "mkdocs>=1.6.1",
             "mkdocs-material>=9.8",

@@ -84,6 +84,13 @@ def in_float32(output_dir: str, average_checkpoints: int = 1) -> Any:
     return Translator(model, vocabulary, run.hparams)
 
 
+def lines_of(path: str) -> list[str]:
+    """Returns the lines of a UTF-8 file, .gz read too, without the end of each."""
+    data = Path(path).read_bytes()
+    text = (gzip.decompress(data) if path.endswith(".gz") else data).decode("utf-8")
+    return text.removesuffix("\n").split("\n")
+
+
 def _likelier(ours: float, theirs: float) -> str:
     return "alike" if abs(ours - theirs) <= ALIKE else "ours" if ours > theirs else "theirs"
 
@@ -97,9 +104,7 @@ def main() -> None:
     parser.add_argument("--average_checkpoints", type=int, default=1, help="as the export was made")
     parser.add_argument("--json", help="a file for all lines that differ")
     arguments = parser.parse_args()
-    data = Path(arguments.source).read_bytes()
-    text = (gzip.decompress(data) if arguments.source.endswith(".gz") else data).decode("utf-8")
-    sources = [line for line in text.split("\n") if line]
+    sources = [line for line in lines_of(arguments.source) if line]
 
     translator = in_float32(arguments.output_dir, arguments.average_checkpoints)
     print(

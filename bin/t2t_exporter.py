@@ -2,12 +2,14 @@
 
   t2t-exporter --output_dir=run --export_dir=exported
   t2t-exporter --output_dir=run --export_dir=fast --format=ctranslate2
+  t2t-exporter --output_dir=run --export_dir=shared --format=huggingface
 
 Each export is the next numbered version in --export_dir (exported/1,
 exported/2, ...), as TF Serving expects, with a model_card.json that describes
 it. To load a SavedModel, import tensorflow and tensorflow_text and call
 tf.saved_model.load, or run t2t-serve --export_dir=exported. A CTranslate2
-export has a README.txt that shows how to use it.
+export has a README.txt that shows how to use it. A Hugging Face export is a
+MarianMTModel of transformers, with a model card, README.md.
 
 --quantization=int8 makes large models faster on a CPU, and a CTranslate2 export
 four times smaller. The rest of a SavedModel computes in --precision on every
@@ -30,7 +32,9 @@ flags.DEFINE_string(
     "export_dir", None, "directory to write the numbered version to; created if missing", flag_values=FLAGS
 )
 common_flags.average_flags(FLAGS)
-flags.DEFINE_enum("format", "saved_model", ["saved_model", "ctranslate2"], "format to write", flag_values=FLAGS)
+flags.DEFINE_enum(
+    "format", "saved_model", ["saved_model", "ctranslate2", "huggingface"], "format to write", flag_values=FLAGS
+)
 flags.DEFINE_enum(
     "quantization", "none", ["none", "int8"], "quantization of the decoder's weight matrices", flag_values=FLAGS
 )
@@ -41,15 +45,21 @@ def write() -> None:
     run = Run.open(FLAGS.output_dir)
     common_flags.must_be_directory("export_dir", FLAGS.export_dir)
     if FLAGS.format == "ctranslate2":
-        from t2t_repro.exporting.ctranslate2 import must_be_installed
+        from t2t_repro.exporting import ctranslate2
 
-        must_be_installed()
+        ctranslate2.must_be_installed()
+    if FLAGS.format == "huggingface":
+        from t2t_repro.exporting import huggingface
+
+        huggingface.must_be_installed()
     launcher.load_tensorflow()
     from t2t_repro.exporting.exporter import export
 
     launcher.report_average([run], FLAGS.average_checkpoints, FLAGS.average_best)
-    if FLAGS.format == "ctranslate2" and run.problem.task.ctranslate2_note:
-        launcher.report("CTranslate2 has no constrained decoding, which this run uses: see README.txt in the export")
+    unconstrained = {"ctranslate2": ("CTranslate2", "README.txt"), "huggingface": ("transformers", "README.md")}
+    if FLAGS.format in unconstrained and run.problem.task.unconstrained_note:
+        library, file = unconstrained[FLAGS.format]
+        launcher.report(f"{library} has no constrained decoding, which this run uses: see {file} in the export")
     options: dict[str, Any] = {
         name: FLAGS[name].value
         for name in ("average_checkpoints", "average_best", "moving_average", "format", "quantization", "precision")

@@ -90,7 +90,9 @@ def evaluate(output_dir: str, split: str = "test", **options: Any) -> dict[str, 
 
 
 def export(output_dir: str, export_dir: str, **options: Any) -> str:
-    """Exports a run as a SavedModel or for CTranslate2, to the next version folder of `export_dir`. Returns its path.
+    """Exports a run to the next version folder of `export_dir`, for TensorFlow, CTranslate2 or transformers.
+
+    Returns the path of the new folder.
 
     Args:
       output_dir: the run directory.

@@ -49,7 +49,7 @@ class Task(Protocol):
     own_files: str  # the problem of this task for the user's own files
     preview_extra_length: int  # `extra_length` of previews: an untrained model rarely writes EOS
     signature: str  # of an export: returns the best output of each text
-    ctranslate2_note: str  # for the README of an export to CTranslate2, which has no constraints
+    unconstrained_note: str  # for the README of an export to an {engine} that has no constraints
     page_hint: str  # texts on the page of t2t-serve: the label of the input, the button, the label of the output
     page_action: str
     page_result: str

@@ -1,7 +1,8 @@
 """`export`: writes a trained run as a self-contained model to numbered folders, each written atomically.
 
 "saved_model" is loaded without this package: `import tensorflow, tensorflow_text`, then `tf.saved_model.load`, or TF
-Serving. "ctranslate2" is for CTranslate2: see `t2t_repro.exporting.ctranslate2`. `model_card.json` documents the model.
+Serving. "ctranslate2" is for CTranslate2, and "huggingface" for transformers: see the modules `ctranslate2` and
+`huggingface`. `model_card.json` documents the model.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2t_repro.exporting import ctranslate2
+from t2t_repro.exporting import ctranslate2, huggingface
 from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference.translator import Translator
 from t2t_repro.io import write_json
@@ -27,8 +28,9 @@ from t2t_repro.training.averaging import average_of
 from t2t_repro.training.checkpoints import to_average
 from t2t_repro.training.precision import resolve
 
-FORMATS = ("saved_model", "ctranslate2")
+FORMATS = ("saved_model", "ctranslate2", "huggingface")
 QUANTIZATIONS = ("none", "int8")
+_COMPUTED_IN = {"ctranslate2": ("CTranslate2", "compute_type"), "huggingface": ("transformers", "dtype")}
 LICENSE = {
     "code": "Apache-2.0",
     "weights": "chosen by whoever trained them, subject to the license of the training data",
@@ -51,42 +53,56 @@ def export(
       average_checkpoints: number of last checkpoints whose mean is written.
       format: one of `FORMATS`.
       quantization: "none", or "int8" for a decoder that multiplies 8-bit integers.
-      precision: of the rest of a SavedModel; "auto" is that of the run. CTranslate2 receives float32 weights, and its
-        user chooses the type of computation.
+      precision: of the rest of a SavedModel; "auto" is that of the run. The other formats have float32 weights, and
+        their users choose the type of computation.
       average_best: whether these are the checkpoints with the best validation scores instead of the last ones.
       moving_average: whether the moving averages in these checkpoints are taken, instead of the weights.
 
     Raises FileNotFoundError or ValueError if the run cannot be read. Raises ValueError for an unknown format or
-    quantization, and for a precision that the format or this machine does not support.
+    quantization, for a precision or quantization that the format or this machine does not support, and for a model that
+    the format cannot express.
     """
     if format not in FORMATS:
         raise ValueError(f"the format must be one of {', '.join(FORMATS)}, got {format!r}")
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}")
     run = Run.open(output_dir)
-    if format == "ctranslate2":
+    if format == "huggingface":
+        huggingface.must_be_installed()
+        if quantization != "none":
+            raise ValueError(
+                f"transformers takes float32 weights. Received: quantization={quantization!r}; leave it out, and "
+                "quantize when you load the model"
+            )
+    if format in _COMPUTED_IN:
+        library, argument = _COMPUTED_IN[format]
         if precision not in ("auto", "float32"):
             raise ValueError(
-                f"CTranslate2 takes float32 weights. Received: precision={precision!r}; leave it out, and choose a "
-                "compute_type when you load the model"
+                f"{library} takes float32 weights. Received: precision={precision!r}; leave it out, and choose a "
+                f"{argument} when you load the model"
             )
         precision = "float32"
     computed_in = resolve(precision, run.precision)
     int8 = format == "saved_model" and quantization == "int8"
     weights = average_checkpoints, average_best, moving_average
     translator = Translator.from_run(output_dir, average_checkpoints, int8, precision, *weights[1:])
+    if format == "huggingface":
+        huggingface.must_fit(translator.model)
     task = run.problem.task
+    card: dict[str, Any] = {"format": format, "precision": computed_in, "quantization": quantization}
+    if translator.constraint is not None:
+        card["constrained"] = format == "saved_model"
+    card |= _model_card(run, translator, *weights)
     with _next_version(export_dir) as (temporary, path):
         if format == "ctranslate2":
-            note = task.ctranslate2_note
+            note = task.unconstrained_note.format(engine="CTranslate2")
             ctranslate2.write(translator.model, translator.vocabulary, temporary, quantization, note)
+        elif format == "huggingface":
+            note = task.unconstrained_note.format(engine="transformers")
+            huggingface.write(translator.model, translator.vocabulary, temporary, card, note)
         else:
             module = ExportedTranslator(translator, task.signature)
             tf.saved_model.save(module, temporary, signatures=module.signatures())
-        card: dict[str, Any] = {"format": format, "precision": computed_in, "quantization": quantization}
-        if translator.constraint is not None:
-            card["constrained"] = format == "saved_model"
-        card |= _model_card(run, translator, *weights)
         write_json(os.path.join(temporary, "model_card.json"), card)
     return path
 

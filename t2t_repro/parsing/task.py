@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from t2t_repro.parsing.parser import Parser
     from t2t_repro.training.validation import Sample
 
-_CTRANSLATE2_NOTE = """
+_UNCONSTRAINED_NOTE = """
 This model is a parser: it reads tokens separated by spaces, and writes the same tokens with brackets between them. The
-run's own decoding is constrained to these tokens, in order, and to balanced brackets. CTranslate2 does not have this
+run's own decoding is constrained to these tokens, in order, and to balanced brackets. {engine} does not have this
 constraint, so some outputs are not a tree over their tokens. t2t_repro.parsing.linearization.rebuild(output, tokens)
 repairs them. The signature "parse" of a SavedModel has the constraint.
 """
@@ -40,7 +40,7 @@ class Parsing:
     own_files = "parse_files"
     preview_extra_length = 200  # a linearized tree has about four times as many tokens as words
     signature = "parse"
-    ctranslate2_note = _CTRANSLATE2_NOTE
+    unconstrained_note = _UNCONSTRAINED_NOTE
     page_hint = "One sentence per line, tokens separated by spaces"
     page_action = "Parse"
     page_result = "Tree"

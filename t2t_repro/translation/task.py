@@ -28,7 +28,7 @@ class Translation:
     own_files = "translate_files"
     preview_extra_length = 20
     signature = "serving_default"
-    ctranslate2_note = ""
+    unconstrained_note = ""
     page_hint = "One sentence per line"
     page_action = "Translate"
     page_result = "Translation"

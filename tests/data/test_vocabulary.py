@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 
 import pytest
-from helpers.sentences import SENTENCES
+from helpers.sentences import NASTY, SENTENCES
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -15,28 +15,6 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.token_ids import EOS, PAD
 
-NASTY = [
-    *["", "\0", "a\0b", "\n", "a\nb\r\n", "\t", " ", " x", "x ", "  x  y  ", "\u2028", "\u0085", "\ufeffx", "\u00a0"],
-    *[
-        "👩‍👩‍👧 🇩🇪",
-        "e\u0301 é \u0301",
-        "漢字かな交じり文",
-        "\ue000\uf8ff\U0010fffd",
-        "\ufffe\uffff\U0010ffff",
-        "\ufffd",
-    ],
-    *["<unk>", "</s>", "<pad>", "<s>", "<0x41>", " ⁇ ", "\u2047", "\u2585", "ﬁ Å Å ½ Ⅳ", "İıſß"],
-    *[
-        "\u2581",
-        "a\u2581b",
-        " \u2581 ",
-        "\u25811",
-        "\U00100000",
-        "\U001000000",
-        "\U001000001",
-        "\U00100000\u25810\u2581",
-    ],
-]
 # Any text, with the characters that mean something to sentencepiece or to the escape more often than chance has them.
 ANY_TEXT = st.text(
     st.one_of(
