@@ -10,7 +10,8 @@ tf.saved_model.load, or run t2t-serve --export_dir=exported. A CTranslate2
 export has a README.txt that shows how to use it.
 
 --quantization=int8 makes large models faster on a CPU, and a CTranslate2 export
-four times smaller. The rest of a SavedModel computes in --precision on every
+four times smaller. --shortlist=FILE of t2t-shortlist becomes the vocabulary
+map of a CTranslate2 export; a SavedModel has none. The rest of a SavedModel computes in --precision on every
 machine that serves it.
 """
 
@@ -35,11 +36,13 @@ flags.DEFINE_enum(
     "quantization", "none", ["none", "int8"], "quantization of the decoder's weight matrices", flag_values=FLAGS
 )
 common_flags.precision_flag(FLAGS)
+common_flags.shortlist_flag(FLAGS)
 
 
 def write() -> None:
     run = Run.open(FLAGS.output_dir)
     common_flags.must_be_directory("export_dir", FLAGS.export_dir)
+    common_flags.check_shortlist(FLAGS)
     if FLAGS.format == "ctranslate2":
         from t2t_repro.exporting.ctranslate2 import must_be_installed
 
@@ -52,7 +55,7 @@ def write() -> None:
         launcher.report("CTranslate2 has no constrained decoding, which this run uses: see README.txt in the export")
     options: dict[str, Any] = {
         name: FLAGS[name].value
-        for name in ("average_checkpoints", "average_best", "format", "quantization", "precision")
+        for name in ("average_checkpoints", "average_best", "format", "quantization", "precision", "shortlist")
     }
     print(export(FLAGS.output_dir, FLAGS.export_dir, **options))
 

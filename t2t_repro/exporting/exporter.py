@@ -43,6 +43,7 @@ def export(
     quantization: str = "none",
     precision: str = "auto",
     average_best: bool = False,
+    shortlist: str | None = None,
 ) -> str:
     """Writes the run in `output_dir` atomically to the next numbered folder of `export_dir`, and returns its path.
 
@@ -53,6 +54,7 @@ def export(
       precision: of the rest of a SavedModel; "auto" is that of the run. CTranslate2 receives float32 weights, and its
         user chooses the type of computation.
       average_best: whether these are the checkpoints with the best validation scores instead of the last ones.
+      shortlist: a file of `t2t_repro.data.shortlist`, CTranslate2's vocabulary map. A SavedModel has none.
 
     Raises FileNotFoundError or ValueError if the run cannot be read. Raises ValueError for an unknown format or
     quantization, and for a precision that the format or this machine does not support.
@@ -61,6 +63,11 @@ def export(
         raise ValueError(f"the format must be one of {', '.join(FORMATS)}, got {format!r}")
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}")
+    if shortlist is not None and format != "ctranslate2":
+        raise ValueError(
+            f"a {format} decodes with all subwords. Received: shortlist={shortlist!r}; leave it out, or choose the "
+            "format ctranslate2"
+        )
     run = Run.open(output_dir)
     if format == "ctranslate2":
         if precision not in ("auto", "float32"):
@@ -71,12 +78,13 @@ def export(
         precision = "float32"
     computed_in = resolve(precision, run.precision)
     int8 = format == "saved_model" and quantization == "int8"
-    translator = Translator.from_run(output_dir, average_checkpoints, int8, precision, average_best)
+    translator = Translator.from_run(output_dir, average_checkpoints, int8, precision, average_best, shortlist)
     task = run.problem.task
     with _next_version(export_dir) as (temporary, path):
         if format == "ctranslate2":
             note = task.ctranslate2_note
-            ctranslate2.write(translator.model, translator.vocabulary, temporary, quantization, note)
+            arguments = translator.model, translator.vocabulary, temporary, quantization, note
+            ctranslate2.write(*arguments, shortlist=translator.shortlist)
         else:
             module = ExportedTranslator(translator, task.signature)
             tf.saved_model.save(module, temporary, signatures=module.signatures())
