@@ -785,7 +785,7 @@ def translator(stand_in, run):
         calls = []
 
         @classmethod
-        def from_runs(cls, output_dirs, average_checkpoints, int8, precision, average_best):
+        def from_runs(cls, output_dirs, average_checkpoints, int8, precision, average_best, shortlist):
             more = [*(["int8"] if int8 else []), *([precision] if precision != "auto" else [])]
             cls.calls.append((*output_dirs, average_checkpoints, *more))
             return cls()
