@@ -43,7 +43,11 @@ def test_file_is_a_vocabulary_map(vocabulary, tmp_path):
     path = str(tmp_path / "shortlist.txt")
     written = Shortlist(vocabulary.size, [300, has_tab, 299], {280: [281, 300], has_tab: [280], 5: []})
     written.save(path, vocabulary)
-    lines = [f"\t{subwords[300]} {subwords[299]}", f"{subwords[5]}\t", f"{subwords[280]}\t{subwords[281]} {subwords[300]}"]
+    lines = [
+        f"\t{subwords[300]} {subwords[299]}",
+        f"{subwords[5]}\t",
+        f"{subwords[280]}\t{subwords[281]} {subwords[300]}",
+    ]
     with open(path, encoding="utf-8", newline="") as file:
         assert file.read() == "".join(f"{line}\n" for line in lines)
     read = Shortlist.load(path, vocabulary)
