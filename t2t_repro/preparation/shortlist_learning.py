@@ -68,7 +68,7 @@ def learn_for(
     return path
 
 
-def learn(sample: Sample, first: int, best: int) -> Shortlist:
+def learn(chosen: Sample, first: int, best: int) -> Shortlist:
     """Returns the shortlist with the `first` most frequent target ids, and the `best` candidates of each source id.
 
     A source id is also a candidate of itself, as names and numbers are copied. Raises ValueError if there is no pair.
@@ -76,11 +76,11 @@ def learn(sample: Sample, first: int, best: int) -> Shortlist:
     for name, number in (("first", first), ("best", best)):
         if number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}")
-    if not sample.pairs:
+    if not chosen.pairs:
         raise ValueError("a shortlist is learned from pairs of text. Received: no pair with words on both sides")
-    vocab_size = len(sample.frequencies)
-    table = alignment.Table(_associated(sample.pairs, vocab_size, WIDER * best), vocab_size, vocab_size)
-    batches = alignment.known_batches(sample.pairs, table)
+    vocab_size = len(chosen.frequencies)
+    table = alignment.Table(_associated(chosen.pairs, vocab_size, WIDER * best), vocab_size, vocab_size)
+    batches = alignment.known_batches(chosen.pairs, table)
     direction = table.untrained(0)
     for _ in range(_ITERATIONS):
         direction = alignment.trained(direction, batches, table, 0)
@@ -90,8 +90,8 @@ def learn(sample: Sample, first: int, best: int) -> Shortlist:
     ids, starts = np.unique(sources, return_index=True)
     lists = np.split(targets, starts[1:])
     candidates = {int(source): [*each.tolist(), int(source)] for source, each in zip(ids, lists, strict=True)}
-    ranked = np.argsort(-sample.frequencies, kind="stable")
-    always = ranked[sample.frequencies[ranked] > 0][:first]
+    ranked = np.argsort(-chosen.frequencies, kind="stable")
+    always = ranked[chosen.frequencies[ranked] > 0][:first]
     return Shortlist(vocab_size, always.tolist(), {source: _distinct(ids) for source, ids in candidates.items()})
 
 
@@ -106,10 +106,11 @@ def sample(pairs: Pairs, vocab_size: int, most: int) -> Sample:
     chosen: list[alignment.Sides] = []
     seen, frequencies = np.zeros(vocab_size, np.int64), np.zeros(vocab_size, np.int64)
     for source, target in pairs:
-        frequencies += np.bincount(target[:-1], minlength=vocab_size) if len(target) > 1 else 0
-        source, target = (np.unique(side[:-1][:_MAX_TOKENS]).astype(np.int32) for side in (source, target))
+        source, target = source[:-1], target[:-1]  # without EOS
+        np.add.at(frequencies, target, 1)
         if not (len(source) and len(target)) or (len(chosen) >= most / 2 and seen[source].min() >= ENOUGH):
             continue
+        source, target = (np.unique(side[:_MAX_TOKENS]).astype(np.int32) for side in (source, target))
         chosen.append((source, target))
         seen[source] += 1
         if len(chosen) == most:

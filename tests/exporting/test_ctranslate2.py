@@ -121,10 +121,12 @@ def test_vocabulary_map_limits_the_translations(both, vocabulary, tmp_path, monk
     limited = Translator(translator.model, vocabulary, translator.hparams, shortlist=limited_to)
     engine, decode = engine_of(tmp_path / "limited"), vocabulary._processor.decode
     free = []
-    for line, pieces in zip(LINES[:8], pieces_of(exported, LINES[:8]), strict=True):
-        options = {"beam_size": 1, "max_decoding_length": len(pieces) + translator.hparams.extra_length}
+    for line, pieces in zip(LINES[:4], pieces_of(exported, LINES[:4]), strict=True):
+        longest = len(pieces) + translator.hparams.extra_length
+        options = {"beam_size": 1, "min_decoding_length": 6, "max_decoding_length": longest}
         (theirs,) = engine.translate_batch([pieces], use_vmap=True, **options)
-        assert limited.translate([line], beam_size=1, alpha=0.0) == [decode(theirs.hypotheses[0])]
+        (ours,) = limited.translate([line], beam_size=1, alpha=0.0, min_length=6)
+        assert ours == decode(theirs.hypotheses[0]) != ""
         free.append(engine.translate_batch([pieces], **options)[0].hypotheses != theirs.hypotheses)
     assert any(free)
 
