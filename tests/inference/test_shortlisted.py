@@ -55,14 +55,15 @@ def both(vocabulary, every) -> tuple[Translator, Translator]:
 
 
 @pytest.fixture
-def few(vocabulary, monkeypatch) -> tuple[Translator, Shortlist]:
-    """Returns a translator with a shortlist of a few subwords that are different for each text, and the shortlist."""
+def few(vocabulary, both, monkeypatch) -> tuple[Translator, Shortlist]:
+    """Returns the second of `both` with a shortlist of a few subwords, others for each text, and the shortlist."""
     monkeypatch.setattr(shortlist, "OUTPUTS", 1)
     rng = np.random.default_rng(1)
     sources = range(3, vocabulary.size)
     candidates = {source: rng.integers(259, vocabulary.size, 5).tolist() for source in sources}
     limited_to = Shortlist(vocabulary.size, [300, 301], candidates)
-    return translator(vocabulary, limited_to), limited_to
+    monkeypatch.setattr(both[1], "shortlist", limited_to)
+    return both[1], limited_to
 
 
 def same(found, expected) -> None:
@@ -107,24 +108,27 @@ def log_p_among(ensemble: Ensemble, source_BM, ids_BL, ids_S) -> np.ndarray:
 
 
 ENSEMBLES = {
-    "float32": (lambda: FixedEnsemble([model()]), 1e-4),
     "weights that may change": (lambda: Ensemble([model()]), 1e-4),
     "two models": (lambda: FixedEnsemble([model(), model(seed=2)]), 1e-4),
     "bfloat16": (lambda: FixedEnsemble([model(dtype="mixed_bfloat16")]), 0.1),
     "int8": (lambda: FixedEnsemble([model()], int8=True), 0.1),
     "bfloat16 and int8": (lambda: FixedEnsemble([model(dtype="mixed_bfloat16")], int8=True), 0.1),
 }
+SLOW = "weights that may change", "bfloat16 and int8"
 
 
-@pytest.mark.parametrize("kind", ENSEMBLES)
-def test_scores_are_normalized_over_the_shortlist(vocabulary, kind):
+@pytest.mark.parametrize(
+    "kind", ["float32", *(pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in ENSEMBLES)]
+)
+def test_scores_are_normalized_over_the_shortlist(vocabulary, both, kind):
     """Hypotheses have only tokens of the list, and scores equal those of the whole decoder with the others left out."""
     if "bfloat16" in kind and not packed.can_pack("bfloat16"):
         pytest.skip("oneDNN needs AVX-512 for bfloat16")
-    make, tolerance = ENSEMBLES[kind]
-    ensemble = make()
+    make, tolerance = ENSEMBLES.get(kind, (None, 1e-4))
+    limited = translator(vocabulary, ensemble=make()) if make else both[1]
+    ensemble = limited.ensemble
     source_BM = padded(vocabulary.encode([text for text in TEXTS if text]))
-    found = translator(vocabulary, ensemble=ensemble).search(source_BM, 2, 0.0, 6, ids_S=LIST)
+    found = limited.search(source_BM, 2, 0.0, 6, ids_S=LIST)
     assert set(found.ids.numpy().ravel()) <= set(LIST.tolist())
     for beam in range(2):
         ids_BL = found.ids.numpy()[:, beam]
@@ -133,11 +137,10 @@ def test_scores_are_normalized_over_the_shortlist(vocabulary, kind):
         assert np.all(np.abs(found.scores.numpy()[:, beam] - expected_B) <= tolerance * lengths_B)
 
 
-def test_greedy_decoding_takes_the_likeliest_of_the_list(vocabulary):
-    ensemble = FixedEnsemble([model()])
+def test_greedy_decoding_takes_the_likeliest_of_the_list(vocabulary, both):
     source_BM = padded(vocabulary.encode(TEXTS[:1]))
-    ids = translator(vocabulary, ensemble=ensemble).search(source_BM, 1, 0.0, 6, ids_S=LIST).ids.numpy()[0]
-    logits_LS = tf.gather(ensemble.logits(source_BM, ids), LIST, axis=2).numpy()[0]
+    ids = both[1].search(source_BM, 1, 0.0, 6, ids_S=LIST).ids.numpy()[0]
+    logits_LS = tf.gather(both[1].ensemble.logits(source_BM, ids), LIST, axis=2).numpy()[0]
     logits_LS[:, 0] = -np.inf  # PAD
     assert LIST[logits_LS.argmax(axis=1)].tolist()[:-1] == ids[0].tolist()[:-1]  # the last is EOS at the latest
 
@@ -162,8 +165,8 @@ def test_order_is_kept(few):
     assert limited.translate(TEXTS[::-1]) == found[::-1] and len(set(found)) > 3
 
 
-def test_one_graph_serves_every_length_of_the_list(vocabulary, every):
-    limited = translator(vocabulary, every)
+def test_one_graph_serves_every_length_of_the_list(vocabulary, both, every):
+    limited = both[1]
     source_BM = padded(vocabulary.encode(["12"]))
     for ids_S in (LIST, LIST[:5], every.ids([])):  # 5 are fewer than the candidates of 3 beams
         assert limited.search(source_BM, 3, 0.6, 4, ids_S=ids_S).scores.numpy().max() > NEG_INF / 2
