@@ -197,12 +197,12 @@ def test_shortlist_compares_speed_and_bleu_with_those_of_all_subwords() -> None:
 def test_shortlist_measures_a_run(
     trained: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [f"--output_dir={trained.directory}", "--lists=20x3,40x9", "--rounds=1", "--sentences=5"]
+    given = [f"--output_dir={trained.directory}", "--lists=1x1,40x9", "--rounds=1", "--sentences=5"]
     monkeypatch.setattr(sys, "argv", ["shortlist", *given])
     shortlist.main()
     *_, without, small, large = (line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines())
-    assert [row[0].strip() for row in (without, small, large)] == ["without", "20x3", "40x9"]
-    assert float(small[1].strip(" %")) < float(large[1].strip(" %")) < 100
+    assert [row[0].strip() for row in (without, small, large)] == ["without", "1x1", "40x9"]
+    assert float(small[1].strip(" %")) < float(large[1].strip(" %"))
     assert all(float(row[3].split()[0]) > 0 for row in (small, large))
 
 

@@ -1,7 +1,7 @@
 """Shortlist: the likely target subwords of each source subword, to which decoding can be limited.
 
-The file is CTranslate2's vocabulary map, UTF-8: per source subword a line with the subword, a tab, and its candidates
-separated by spaces. In the line of the empty source are the candidates of every text.
+The file is CTranslate2's vocabulary map, UTF-8. Each line is a source subword, a tab, and its candidates separated by
+spaces. The line of the empty source has the candidates of every text.
 
     \tder die und .
     ▁cat\t▁Katze ▁Kat ze

@@ -21,7 +21,7 @@ from t2t_repro.preparation.filtering import alignment
 from t2t_repro.run import Run
 
 VALIDATION_PAIRS = 3_000  # to measure the coverage of
-ENOUGH = 20  # pairs of the sample with a source subword; those with a rarer one are preferred
+ENOUGH = 100  # pairs of the sample with a source subword; those with a rarer one are preferred
 WIDER = 4
 
 _MAX_TOKENS = 200  # of a side; the rest is not read
