@@ -16,8 +16,8 @@ FILE.partial first. Run the same command again to continue after a stop.
 score is -inf if the beam has fewer different translations. The beam width is at
 least N. --decode_interactive writes this format too.
 
---shortlist=FILE of t2t-shortlist translates with likely subwords alone, which is
-faster on a CPU. Scores are then probabilities among these.
+--shortlist=FILE of t2t-shortlist translates with likely subwords alone, which
+is faster on a CPU. Scores are then probabilities among these.
 
 Repeat --output_dir to decode with an ensemble, which averages probabilities.
 All its runs must share one vocabulary.

@@ -10,9 +10,9 @@ tf.saved_model.load, or run t2t-serve --export_dir=exported. A CTranslate2
 export has a README.txt that shows how to use it.
 
 --quantization=int8 makes large models faster on a CPU, and a CTranslate2 export
-four times smaller. --shortlist=FILE of t2t-shortlist becomes the vocabulary
-map of a CTranslate2 export; a SavedModel has none. The rest of a SavedModel computes in --precision on every
-machine that serves it.
+four times smaller. The rest of a SavedModel computes in --precision on every
+machine that serves it. --shortlist=FILE of t2t-shortlist becomes the vocabulary
+map of a CTranslate2 export; a SavedModel has none.
 """
 
 from __future__ import annotations
