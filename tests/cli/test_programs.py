@@ -1020,7 +1020,7 @@ def test_eval(program, stand_in, run):
     options = ["--split=validation", "--average_checkpoints=5", "--beam_size=1"]
     assert program("t2t-eval", "--output_dir=RUN", *options) == (0, "BLEU 27.3\n", "")
     named = {"split": "validation", "average_checkpoints": 5, "average_best": False, "beam_size": 1, "alpha": None}
-    assert calls == [("RUN", named | {"int8": False, "precision": "auto", "data_dir": None})]
+    assert calls == [("RUN", named | {"int8": False, "precision": "auto", "data_dir": None, "shortlist": None})]
     assert json.loads(program("t2t-eval", "--output_dir=RUN", "--json").out) == scores
     with open("RUN/scores.jsonl", encoding="utf-8") as file:
         assert [json.loads(line) for line in file] == [scores] * 2
