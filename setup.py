@@ -21,6 +21,7 @@ PROGRAMS = (
     "bleu",
     "compare",
     "avg_checkpoints",
+    "shortlist",
     "ablate",
     "report",
     "attention",

@@ -6,10 +6,12 @@
 
 Every contestant runs in a separate process, and all decode the same sources to translations of the same length
 (`benchmarks.decode_workload`): warmed up, then alternating, one at a time while the others wait. CTranslate2 has our
-weights. It and we share the sentences among the cores, a batch for each; "on all cores", one batch has them all. A
+weights. It and we share the sentences among the cores, a batch for each; "on all cores", one batch has them all. With
+"shortlist", a contestant decodes among 4,096 of the subwords, which are the same for all (`t2t-shortlist`). A
 ratio is the median over rounds, with the extremes after it. Memory is the peak over all cases beyond the imports.
 
     python -m benchmarks.decode --only='ours bf|CTranslate2' --cases='one|greedy' --rounds=9
+    python -m benchmarks.decode --only='shortlist|int8$' --rounds=9
 """
 
 from __future__ import annotations
@@ -45,11 +47,12 @@ class Contestant:
 
 
 MODES = ("int8", "bfloat16", "float32")
-OURS = [Contestant("ours", "decode_ours", mode) for mode in (*MODES, *(f"{mode}, on all cores" for mode in MODES))]
+HOW = "", ", on all cores", ", shortlist"
+OURS = [Contestant("ours", "decode_ours", f"{mode}{how}") for how in HOW for mode in MODES]
 PEERS = [
     *(
         Contestant("CTranslate2", "decode_ctranslate2", mode)
-        for mode in ("float32", "int8", "float32, on all cores", "int8, on all cores")
+        for mode in (f"{mode}{how}" for how in HOW for mode in ("float32", "int8"))
     ),
     Contestant("OpenNMT-tf", "decode_opennmt", "float32", "opennmt"),
 ]

@@ -18,6 +18,7 @@ SOURCE_TOKENS = TARGET_TOKENS = 27  # EOS included
 ALPHA = 0.6
 PAD, EOS, FIRST_WORD = 0, 1, 4
 MEAN_LENGTH, SIGMA, SHORTEST, LONGEST = 27, 0.6, 2, 128  # of the sentences of a text: lognormal, EOS included
+SHORTLIST = 4_096  # subwords that contestants with a shortlist decode among, if the vocabulary has twice as many
 BATCH_TOKENS = 1_024  # positions of a batch of a text, padding included
 
 
@@ -60,6 +61,13 @@ def batches_of_text(sources: Sequence[list[int]]) -> list[list[list[int]]]:
             batches.append([])
         batches[-1].append(source)
     return batches
+
+
+def shortlist(vocab_size: int) -> list[int]:
+    """Returns the ids of a shortlist, ascending, those of padding, EOS and the unknown word first."""
+    words = range(FIRST_WORD, vocab_size)
+    chosen = random.Random(0).sample(words, min(SHORTLIST, vocab_size // 2) - FIRST_WORD)
+    return [*range(FIRST_WORD), *sorted(chosen)]
 
 
 def pieces(vocab_size: int) -> list[str]:

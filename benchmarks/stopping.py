@@ -46,6 +46,7 @@ def scored(run: Any, split: str) -> dict[int, dict[str, float]]:
         return {}
     with open(run.scores, encoding="utf-8") as file:
         scores = [each for each in map(json.loads, file) if each["split"] == split and len(each["checkpoints"]) == 1]
+    scores = [each for each in scores if not each.get("shortlist")]
     return {each["step"]: each for each in scores if each["beam_size"] == run.hparams.beam_size}
 
 

@@ -16,6 +16,9 @@ FILE.partial first. Run the same command again to continue after a stop.
 score is -inf if the beam has fewer different translations. The beam width is at
 least N. --decode_interactive writes this format too.
 
+--shortlist=FILE of t2t-shortlist translates with likely subwords alone, which
+is faster on a CPU. Scores are then probabilities among these.
+
 Repeat --output_dir to decode with an ensemble, which averages probabilities.
 All its runs must share one vocabulary.
 
@@ -61,6 +64,7 @@ flags.DEFINE_boolean(
     "well_formed", False, "parsing: write the best tree of the beam that needs no repair, if any", flag_values=FLAGS
 )
 common_flags.decoding_flags(FLAGS)
+common_flags.shortlist_flag(FLAGS)
 flags.DEFINE_string("prefix_file", None, "file of prefixes: line n starts the translation of line n", flag_values=FLAGS)
 flags.DEFINE_integer(
     "min_length", 0, "minimum number of tokens before the end-of-sentence token", lower_bound=0, flag_values=FLAGS
@@ -75,14 +79,14 @@ flags.DEFINE_string("score_file", None, "file of pairs to score instead of trans
 NOT_WITH = {  # flags without effect beside another one, and why
     "score_file": (
         ("decode_from_file", "decode_interactive", "n_best", "beam_size", "alpha", "prefix_file", "min_length")
-        + ("sampling_temperature", "sampling_top_k", "seed", "well_formed", "int8"),
+        + ("sampling_temperature", "sampling_top_k", "seed", "well_formed", "int8", "shortlist"),
         "scores given translations",
     ),
     "sampling_temperature": (("beam_size", "alpha"), "replaces beam search"),
     "decode_interactive": (("decode_from_file", "decode_to_file", "prefix_file"), "reads from the keyboard"),
 }
 ONLY_FOR = {  # flags that other tasks do not have
-    "translation": ("prefix_file", "min_length", "sampling_temperature", "score_file"),
+    "translation": ("prefix_file", "min_length", "sampling_temperature", "score_file", "shortlist"),
     "parsing": ("well_formed",),
 }
 
@@ -95,6 +99,7 @@ def decode() -> None:
     runs = [Run.open(output_dir) for output_dir in FLAGS.output_dir]
     task = runs[0].problem.task
     _check(runs[0])
+    common_flags.check_shortlist(FLAGS)
     if FLAGS.decode_to_file:
         common_flags.must_be_writable("decode_to_file", FLAGS.decode_to_file)
     items, total = (iter(()), 0) if FLAGS.decode_interactive else _input()
@@ -109,8 +114,8 @@ def decode() -> None:
     optimize_once(fuse={resolve(FLAGS.precision, run.precision) for run in runs} != {"bfloat16"})
     average = FLAGS.average_checkpoints, FLAGS.average_best
     launcher.report_average(runs, *average)
-    computed = FLAGS.int8, FLAGS.precision
-    translator = Translator.from_runs(FLAGS.output_dir, average[0], *computed, average[1], FLAGS.moving_average)
+    options = FLAGS.int8, FLAGS.precision, average[1], FLAGS.moving_average, FLAGS.shortlist
+    translator = Translator.from_runs(FLAGS.output_dir, average[0], *options)
     decoder = task.decoder(translator, FLAGS.well_formed)
     if FLAGS.decode_interactive:
         answer = _answer(decoder)
@@ -145,6 +150,7 @@ def _made_by(runs: Sequence[Run]) -> dict[str, Any]:
 
     values = {flag: FLAGS[flag].value for flag in FLAGS if flag not in ("output_dir", "decode_to_file")}
     values |= {flag: bool(values[flag]) for flag in INPUT}
+    values |= {"shortlist": FLAGS.shortlist and sha256(FLAGS.shortlist)}
     average = FLAGS.average_checkpoints, FLAGS.average_best
     weights = [sha256(f"{path}.index") for run in runs for path in to_average(run, *average)]
     return values | {"weights": weights, "version": __version__}

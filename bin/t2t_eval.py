@@ -25,16 +25,18 @@ flags.DEFINE_string(
     "data_dir", None, "directory of the prepared data, if it has moved since training", flag_values=FLAGS
 )
 common_flags.decoding_flags(FLAGS)
+common_flags.shortlist_flag(FLAGS)
 flags.DEFINE_boolean("json", False, "print JSON instead of a table", flag_values=FLAGS)
 OPTIONS = (  # of evaluate()
     *("split", "average_checkpoints", "average_best", "moving_average"),
-    *("beam_size", "alpha", "int8", "precision", "data_dir"),
+    *("beam_size", "alpha", "int8", "precision", "data_dir", "shortlist"),
 )
 
 
 def score() -> None:
     run = Run.open(FLAGS.output_dir)
     common_flags.check_decoding(run.hparams, FLAGS)
+    common_flags.check_shortlist(FLAGS)
     if FLAGS.data_dir:
         common_flags.must_be_directory("data_dir", FLAGS.data_dir)
     launcher.load_tensorflow()

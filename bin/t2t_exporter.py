@@ -13,7 +13,8 @@ MarianMTModel of transformers, with a model card, README.md.
 
 --quantization=int8 makes large models faster on a CPU, and a CTranslate2 export
 four times smaller. The rest of a SavedModel computes in --precision on every
-machine that serves it.
+machine that serves it. --shortlist=FILE of t2t-shortlist becomes the vocabulary
+map of a CTranslate2 export; a SavedModel has none.
 """
 
 from __future__ import annotations
@@ -39,11 +40,13 @@ flags.DEFINE_enum(
     "quantization", "none", ["none", "int8"], "quantization of the decoder's weight matrices", flag_values=FLAGS
 )
 common_flags.precision_flag(FLAGS)
+common_flags.shortlist_flag(FLAGS)
 
 
 def write() -> None:
     run = Run.open(FLAGS.output_dir)
     common_flags.must_be_directory("export_dir", FLAGS.export_dir)
+    common_flags.check_shortlist(FLAGS)
     if FLAGS.format == "ctranslate2":
         from t2t_repro.exporting import ctranslate2
 
@@ -63,6 +66,7 @@ def write() -> None:
     options: dict[str, Any] = {
         name: FLAGS[name].value
         for name in ("average_checkpoints", "average_best", "moving_average", "format", "quantization", "precision")
+        + ("shortlist",)
     }
     print(export(FLAGS.output_dir, FLAGS.export_dir, **options))
 

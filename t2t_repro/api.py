@@ -80,7 +80,7 @@ def evaluate(output_dir: str, split: str = "test", **options: Any) -> dict[str, 
       output_dir: the run directory.
       split: "train", "validation" or "test".
       options: see `t2t_repro.evaluation.evaluator.evaluate`: average_checkpoints, average_best, moving_average,
-        beam_size, alpha, precision and int8.
+        beam_size, alpha, precision, int8 and shortlist.
 
     Raises FileNotFoundError if the run or its data is missing, and ValueError if the problem has no such split.
     """
@@ -98,13 +98,47 @@ def export(output_dir: str, export_dir: str, **options: Any) -> str:
       output_dir: the run directory.
       export_dir: a folder for one or more exports.
       options: see `t2t_repro.exporting.exporter.export`: average_checkpoints, average_best, moving_average,
-        format, quantization and precision.
+        format, quantization, precision and shortlist.
 
     Raises FileNotFoundError or ValueError if the run cannot be read, or for an unknown option.
     """
     from t2t_repro.exporting import exporter
 
     return exporter.export(output_dir, export_dir, **options)
+
+
+def learn_shortlist(
+    output_dir: str,
+    path: str | None = None,
+    *,
+    data_dir: str | None = None,
+    first: int = 1_000,
+    best: int = 20,
+    pairs: int = 100_000,
+    report: Report = log,
+) -> str:
+    """Learns the likely target subwords of each source subword from the training data of a run. Returns the file.
+
+    Reports how many tokens of the validation text it covers, if there is any.
+
+    Args:
+      output_dir: the run directory.
+      path: the file to write; None is `shortlist.txt` in the run directory.
+      data_dir: the folder of the prepared data, if it has moved since training.
+      first: number of most frequent target subwords, candidates of every text.
+      best: number of candidates of each source subword.
+      pairs: maximum number of training pairs to learn from.
+      report: called with each line of progress.
+
+    Raises FileNotFoundError if the run or its data is missing, and ValueError for a parsing run, whose output repeats
+    the words of its input.
+    """
+    from t2t_repro.evaluation.evaluator import prepared_data
+    from t2t_repro.preparation import shortlist_learning
+
+    run = Run.open(output_dir)
+    dataset = prepared_data(run, data_dir)
+    return shortlist_learning.learn_for(run, dataset, path or run.shortlist, first, best, pairs, report)
 
 
 def load(
@@ -114,6 +148,7 @@ def load(
     precision: str = "auto",
     average_best: bool = False,
     moving_average: bool = False,
+    shortlist: str | None = None,
 ) -> Decoder:
     """Loads a trained model: a `Translator` or a `Parser` from a run, an `ExportedModel` from an export.
 
@@ -125,6 +160,7 @@ def load(
       average_best: whether the averaged checkpoints are those with the best validation scores. With one checkpoint it
         is the one that training recommends.
       moving_average: whether the moving averages in the checkpoints are taken, instead of the weights (`ema_decay`).
+      shortlist: a file of `learn_shortlist`. Translations use its subwords alone, which is faster on a CPU.
 
     Raises FileNotFoundError if there is neither a run nor a SavedModel. Raises ValueError if it is damaged, if several
     runs do not share a vocabulary, or if this machine does not support `precision`.
@@ -137,8 +173,11 @@ def load(
             raise ValueError(f"{path!r} is an export, which has no checkpoints to average; load the run instead")
         if int8 or precision != "auto":
             raise ValueError(f"{path!r} is an export, whose precision is fixed; load the run instead")
+        if shortlist is not None:
+            raise ValueError(f"{path!r} is an export, which decodes with all subwords; load the run instead")
         model = ExportedModel(path)
         return model.task.decoder(model)
     paths = [path] if isinstance(path, str) else path
-    translator = Translator.from_runs(paths, average_checkpoints, int8, precision, average_best, moving_average)
+    options = int8, precision, average_best, moving_average, shortlist
+    translator = Translator.from_runs(paths, average_checkpoints, *options)
     return Run.open(paths[0]).problem.task.decoder(translator)

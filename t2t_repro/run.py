@@ -5,6 +5,7 @@
     RUN/checkpoints/      weights, optimizer state and position in the data
     RUN/metrics.jsonl     one line per report; RUN/events.out.* is the same for TensorBoard
     RUN/scores.jsonl      one line per scoring
+    RUN/shortlist.txt     from t2t-shortlist: likely target subwords
     RUN/stopped-STEP.json if training diverged: the step and its pairs
 
 Decoding and scoring need only this directory: neither the code of the problem nor its text.
@@ -124,6 +125,10 @@ class Run:
     @property
     def scores(self) -> str:
         return os.path.join(self.directory, "scores.jsonl")
+
+    @property
+    def shortlist(self) -> str:
+        return os.path.join(self.directory, "shortlist.txt")
 
     @classmethod
     def open(cls, directory: str, argument: str = "output_dir") -> Run:

@@ -31,6 +31,7 @@ from benchmarks import (
     pipeline,
     prepare,
     scaling,
+    shortlist,
     small_data,
     startup,
     stopping,
@@ -172,6 +173,52 @@ def test_decode_rejects_unknown_cases(monkeypatch: pytest.MonkeyPatch, capsys: p
     with pytest.raises(SystemExit, match="2"):
         decode.main()
     assert "no case matches 'beam 5'; there are: beam 4, 64 sentences" in capsys.readouterr().err
+
+
+def test_contestants_decode_among_the_same_subwords() -> None:
+    ids = decode_workload.shortlist(32_000)
+    assert len(ids) == decode_workload.SHORTLIST and ids == decode_workload.shortlist(32_000) == sorted(set(ids))
+    assert ids[:5] != list(range(5)) and set(range(decode_workload.FIRST_WORD)) < set(ids) <= set(range(32_000))
+    assert len(decode_workload.shortlist(64)) == 32
+    modes = [each.mode for each in decode.OURS + decode.PEERS if "shortlist" in each.mode]
+    assert modes == [*(f"{mode}, shortlist" for mode in decode.MODES), "float32, shortlist", "int8, shortlist"]
+
+
+def test_shortlist_compares_speed_and_bleu_with_those_of_all_subwords() -> None:
+    times = {
+        "without": {"seconds": [4.0, 6.0, 2.0], "cpu_seconds": [8.0, 8.0, 8.0]},
+        "9x2": {"seconds": [2.0, 2.0, 2.0], "cpu_seconds": [4.0, 8.0, 2.0]},
+    }
+    rows = {
+        "without": {"covered": 1.0, "subwords": 6000, "bleu": 30.5},
+        "9x2": {"covered": 0.9512, "subwords": 1024.4, "bleu": 30.25},
+    }
+    assert shortlist.table(rows, times).splitlines()[2:] == [
+        "| without | 100.00% | 6,000 | 1.00 (1.00 to 1.00) | 1.00 (1.00 to 1.00) | 30.50 | +0.00 |",
+        "| 9x2 | 95.12% | 1,024 | 2.00 (1.00 to 3.00) | 0.50 (0.25 to 1.00) | 30.25 | -0.25 |",
+    ]
+
+
+def test_shortlist_measures_a_run(
+    trained: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [f"--output_dir={trained.directory}", "--lists=1x1,40x9", "--rounds=1", "--sentences=5"]
+    monkeypatch.setattr(sys, "argv", ["shortlist", *given])
+    shortlist.main()
+    *_, without, small, large = (line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines())
+    assert [row[0].strip() for row in (without, small, large)] == ["without", "1x1", "40x9"]
+    assert float(small[1].strip(" %")) < float(large[1].strip(" %"))
+    assert all(float(row[3].split()[0]) > 0 for row in (small, large))
+
+
+@pytest.mark.parametrize("text", ["1000", "0x5", "10x", "1000x20,"])
+def test_shortlist_rejects_other_lists(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["shortlist", "--output_dir=run", f"--lists={text}"])
+    with pytest.raises(SystemExit, match="2"):
+        shortlist.main()
+    assert "expected lists such as 1000x20, separated by commas; got" in capsys.readouterr().err
 
 
 def test_projection_divides_the_encoding_alone_and_never_below_the_reading() -> None:

@@ -1,5 +1,5 @@
 """CTranslate2 with our weights, a batch on each core. Mode: float32 or int8, to which it converts them when it loads
-them; "on all cores", one batch at a time."""
+them; "on all cores", one batch at a time; "shortlist", with its vocabulary map."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from benchmarks.decode_workload import ALPHA, CASES, ONE_LENGTH, TARGET_TOKENS, 
 
 def main() -> None:
     imported = protocol.resident_bytes()
-    precision, _, on_all_cores = mode.partition(", ")
+    precision, *options = mode.split(", ")
     cores = len(os.sched_getaffinity(0))
-    at_once, threads = (1, cores) if on_all_cores else (cores, 1)
+    at_once, threads = (1, cores) if "on all cores" in options else (cores, 1)
     translator = ctranslate2.Translator(
         os.path.join(weights, "ctranslate2"), compute_type=precision, inter_threads=at_once, intra_threads=threads
     )
@@ -46,6 +46,7 @@ def main() -> None:
             max_batch_size=most,
             return_scores=True,
             asynchronous=True,
+            use_vmap="shortlist" in options,
         )
 
     def decode(index: int) -> float:

@@ -1,6 +1,6 @@
 """This package, as `t2t-decoder` runs it: its model, its beam search, its graph, a batch on each core. Mode: float32,
 bfloat16, or int8, which computes in the fastest of these what has no products of 8-bit integers; "on all cores", one
-batch at a time."""
+batch at a time; "shortlist", among a part of the subwords."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from benchmarks.decode_workload import (  # noqa: E402
     SOURCE_TOKENS,
     TARGET_TOKENS,
     batches_of_text,
+    shortlist,
 )
 from benchmarks.workers.decode_weights import made_model  # noqa: E402
 from t2t_repro.inference.batches import padded  # noqa: E402
@@ -31,8 +32,9 @@ from t2t_repro.training.precision import resolve  # noqa: E402
 
 def main() -> None:
     imported = protocol.resident_bytes()
-    precision, _, on_all_cores = mode.partition(", ")
-    set_threads(0 if on_all_cores else 1)
+    precision, *options = mode.split(", ")
+    set_threads(0 if "on all cores" in options else 1)
+    among = {"ids_S": tf.constant(shortlist(shape.vocab_size))} if "shortlist" in options else {}
     model = made_model(shape, resolve("auto") if precision == "int8" else precision)
     translator = Translator(FixedEnsemble([model], int8=precision == "int8"), None, model.hparams)  # type: ignore[arg-type]  # ids in, ids out
     sources = [tf.constant(case.sources(shape.vocab_size)) for case in ONE_LENGTH]
@@ -41,7 +43,7 @@ def main() -> None:
     def decode_text(index: int) -> float:
         def search(batch: list[list[int]]) -> float:
             longest = len(batch[0])
-            found = translator.search(padded(batch), CASES[index].beam_size, ALPHA, 0, min_length=longest - 1)
+            found = translator.search(padded(batch), CASES[index].beam_size, ALPHA, 0, min_length=longest - 1, **among)
             if found.ids.shape[2] != longest:
                 raise ValueError(f"translations of {found.ids.shape[2]} tokens, not {longest}")
             return float(found.scores[0, 0])
@@ -57,7 +59,7 @@ def main() -> None:
         lengths = set()
 
         def search(batch: tf.Tensor) -> float:
-            found = translator.search(batch, beam_size, ALPHA, extra, min_length=TARGET_TOKENS - 1)
+            found = translator.search(batch, beam_size, ALPHA, extra, min_length=TARGET_TOKENS - 1, **among)
             lengths.add(found.ids.shape[2])
             return float(found.scores[0, 0])
 

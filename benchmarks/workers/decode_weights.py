@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 import t2t_repro
-from benchmarks.decode_workload import pieces
+from benchmarks.decode_workload import pieces, shortlist
 from benchmarks.shapes import Shape
 from benchmarks.workers import protocol
+from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.precision import POLICIES
 
@@ -42,7 +43,9 @@ def main() -> None:
     with open(path, "wb"):
         pass  # nobody tokenizes here
     vocabulary: Any = types.SimpleNamespace(subwords=pieces(shape.vocab_size), path=path)
-    ctranslate2.write(made_model(shape, "float32"), vocabulary, os.path.join(folder, "ctranslate2"), "float32")
+    limited_to = Shortlist(shape.vocab_size, shortlist(shape.vocab_size), {})
+    path = os.path.join(folder, "ctranslate2")
+    ctranslate2.write(made_model(shape, "float32"), vocabulary, path, "float32", shortlist=limited_to)
 
 
 if __name__ == "__main__":

@@ -153,6 +153,18 @@ def decoding_flags(values: flags.FlagValues) -> None:
     threads_flag(values)
 
 
+def shortlist_flag(values: flags.FlagValues) -> None:
+    """Defines the flag whose value `t2t_repro.data.shortlist.Shortlist.load` takes."""
+    meaning = "FILE of t2t-shortlist: translate with its subwords alone (faster on a CPU)"
+    flags.DEFINE_string("shortlist", None, meaning, flag_values=values)
+
+
+def check_shortlist(values: flags.FlagValues) -> None:
+    """Raises FileNotFoundError or ValueError if the shortlist of the command line cannot be opened."""
+    if values.shortlist:
+        _must_open(f"shortlist {values.shortlist!r}", values.shortlist, "give a file that t2t-shortlist wrote")
+
+
 def average_flags(values: flags.FlagValues, checkpoints: int | None = 1) -> None:
     """Defines the flags that select checkpoints: `training.checkpoints.to_average` takes their values."""
     meaning = "average the last N checkpoints" + ("" if checkpoints else ", instead of the hyperparameter set's number")

@@ -176,6 +176,14 @@ def longer_pairs(shards: Sequence[str], max_tokens: int) -> int:
     return int((_lengths(_parse(_all_records(shards))).numpy().max(axis=1) > max_tokens).sum())
 
 
+def pairs(shards: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the ids of source and target of each pair, int32, EOS last, in the order of the shards."""
+    with damage_named(os.path.dirname(shards[0])):
+        for records in _records(list(shards), 1).batch(WINDOW):
+            sides = [(ids.flat_values.numpy(), ids.row_splits.numpy()[1:-1]) for ids in _parse(records).values()]
+            yield from zip(*(np.split(values, splits) for values, splits in sides), strict=True)
+
+
 def _all_records(shards: Sequence[str]) -> tf.Tensor:
     with damage_named(os.path.dirname(shards[0])):
         return next(iter(_records(list(shards), 1).batch(2**31 - 1)))

@@ -30,6 +30,7 @@ def evaluate(
     precision: str = "auto",
     average_best: bool = False,
     moving_average: bool = False,
+    shortlist: str | None = None,
 ) -> dict[str, Any]:
     """Scores the run in `output_dir` on a split of its prepared data.
 
@@ -40,8 +41,9 @@ def evaluate(
 
     The weights are the mean of the last `average_checkpoints` checkpoints; with `average_best`, of those with the best
     validation scores; with `moving_average`, of the moving averages in them. The model computes in `precision`; "auto"
-    is that of the run. With `int8` its decoder multiplies 8-bit integers. The data is in the directory that the run was
-    trained with, or in `data_dir`.
+    is that of the run. With `int8` its decoder multiplies 8-bit integers. With `shortlist`, a file of
+    `t2t_repro.data.shortlist`, it translates with the subwords of the shortlist; loss, perplexity and accuracy are
+    those of all. The data is in the directory that the run was trained with, or in `data_dir`.
 
     Raises FileNotFoundError if the data does not exist. Raises ValueError if the problem has no such split, or if
     `precision` is not supported here.
@@ -50,7 +52,8 @@ def evaluate(
     computed_in = resolve(precision, run.precision)
     dataset = prepared_data(run, data_dir)
     shards = dataset.shards(split)
-    translator = Translator.from_run(output_dir, average_checkpoints, int8, precision, average_best, moving_average)
+    options = int8, precision, average_best, moving_average, shortlist
+    translator = Translator.from_run(output_dir, average_checkpoints, *options)
     task = run.problem.task
     references = task.references(dataset, split, translator.vocabulary)
     scores = task.scores(translator, references, run.problem.target_language, beam_size, alpha)
@@ -73,6 +76,7 @@ def evaluate(
         "alpha": run.hparams.alpha if alpha is None else alpha,
         "precision": computed_in,
         "int8": int8,
+        **({"shortlist": shortlist} if shortlist else {}),
         "max_tokens": longest,
         "cut": input_pipeline.longer_pairs(shards, longest),
         "incomplete": dataset.incomplete(),
@@ -104,7 +108,7 @@ def table(scores: dict[str, Any]) -> str:
         ("problem", f"{scores['problem']}, {scores['split']} ({scores['sentences']:,} sentences)"),
         ("set", scores["hparams"]),
         ("weights", _weights(scores)),
-        ("search", f"beam {scores['beam_size']}, alpha {scores['alpha']}"),
+        ("search", f"beam {scores['beam_size']}, alpha {scores['alpha']}{_shortlist(scores)}"),
         ("precision", f"{scores['precision']}{', decoder in int8' * scores['int8']}"),
         *task.score_rows(scores),
         *_cut_rows(scores),
@@ -121,6 +125,10 @@ def _weights(scores: dict[str, Any]) -> str:
     """Returns `ckpt-4 + ckpt-8, best by validation, moving average`."""
     how = {"average_best": "best by validation", "moving_average": "moving average"}
     return ", ".join([" + ".join(scores["checkpoints"]), *(text for name, text in how.items() if scores.get(name))])
+
+
+def _shortlist(scores: dict[str, Any]) -> str:
+    return f", shortlist {scores['shortlist']}" if "shortlist" in scores else ""
 
 
 def _cut_rows(scores: dict[str, Any]) -> list[tuple[str, str]]:

@@ -110,7 +110,8 @@ def read_run(directory: str) -> RunResult:
     for number, score in enumerate(scores, start=1):
         if not _is_scoring(score):
             raise ValueError(f"{run.scores} is damaged: line {number} is not a score of t2t-eval or t2t-trainer")
-    scores = [score for score in scores if not score.get("int8")]  # faster and less accurate decoding than the paper's
+    # int8 and shortlists: faster and less accurate decoding than the paper's
+    scores = [score for score in scores if not score.get("int8") and not score.get("shortlist")]
     return RunResult(run, training.data.vocab_size if training.data else None, training, scores)
 
 

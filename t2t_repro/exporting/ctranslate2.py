@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from t2t_repro.data.shortlist import Shortlist
     from t2t_repro.data.vocabulary import Vocabulary
     from t2t_repro.model.attention import MultiHeadAttention
     from t2t_repro.model.layers import AddNorm, FeedForward
     from t2t_repro.model.transformer import Transformer
 
 VOCABULARY = "vocabulary.model"
+VOCABULARY_MAP = "vmap.txt"  # CTranslate2 expects this name
 
 _README = """This folder contains a model for CTranslate2 and its tokenizer, {vocabulary}, a sentencepiece model.
 
@@ -44,6 +46,10 @@ divides scores by length^length_penalty instead of ((5 + length) / 6)^alpha; wit
 close. It stops after max_decoding_length tokens, with or without an end-of-sentence token. It translates an empty text.
 Source and translation may have at most {positions:,} tokens each.
 """
+_VOCABULARY_MAP_NOTE = f"""
+{VOCABULARY_MAP} is a shortlist: the likely target subwords of each source subword. With the option use_vmap=True,
+translate_batch computes the probabilities of these subwords alone.
+"""
 
 
 def must_be_installed() -> None:
@@ -53,12 +59,18 @@ def must_be_installed() -> None:
 
 
 def write(
-    model: Transformer, vocabulary: Vocabulary, directory: str, quantization: str = "none", note: str = ""
+    model: Transformer,
+    vocabulary: Vocabulary,
+    directory: str,
+    quantization: str = "none",
+    note: str = "",
+    shortlist: Shortlist | None = None,
 ) -> None:
     """Writes `model` to the new folder `directory`: weights, vocabulary, tokenizer, and a README on their use.
 
     `quantization` is "none" (float32) or "int8" (matrices and embeddings in 8 bits with a scale per row, the rest in
-    float32). `note` is appended to the README. Raises ValueError if CTranslate2 is not installed.
+    float32). `note` is appended to the README. `shortlist` becomes the vocabulary map, for `use_vmap`. Raises
+    ValueError if CTranslate2 is not installed.
     """
     must_be_installed()
     spec = _specification(model)
@@ -69,6 +81,9 @@ def write(
     os.makedirs(directory, exist_ok=True)
     spec.save(directory)
     shutil.copyfile(vocabulary.path, os.path.join(directory, VOCABULARY))
+    if shortlist is not None:
+        shortlist.save(os.path.join(directory, VOCABULARY_MAP), vocabulary)
+        note = _VOCABULARY_MAP_NOTE + note
     positions = _num_positions(model)
     h = model.hparams
     values = {"beam_size": h.beam_size, "alpha": h.alpha, "positions": positions, "longest": min(positions, 256)}

@@ -46,6 +46,7 @@ def export(
     precision: str = "auto",
     average_best: bool = False,
     moving_average: bool = False,
+    shortlist: str | None = None,
 ) -> str:
     """Writes the run in `output_dir` atomically to the next numbered folder of `export_dir`, and returns its path.
 
@@ -57,6 +58,7 @@ def export(
         their users choose the type of computation.
       average_best: whether these are the checkpoints with the best validation scores instead of the last ones.
       moving_average: whether the moving averages in these checkpoints are taken, instead of the weights.
+      shortlist: a file of `t2t_repro.data.shortlist`, CTranslate2's vocabulary map. A SavedModel has none.
 
     Raises FileNotFoundError or ValueError if the run cannot be read. Raises ValueError for an unknown format or
     quantization, for a precision or quantization that the format or this machine does not support, and for a model that
@@ -66,6 +68,11 @@ def export(
         raise ValueError(f"the format must be one of {', '.join(FORMATS)}, got {format!r}")
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}")
+    if shortlist is not None and format != "ctranslate2":
+        raise ValueError(
+            f"a {format} decodes with all subwords. Received: shortlist={shortlist!r}; leave it out, or choose the "
+            "format ctranslate2"
+        )
     run = Run.open(output_dir)
     if format == "huggingface":
         huggingface.must_be_installed()
@@ -85,7 +92,7 @@ def export(
     computed_in = resolve(precision, run.precision)
     int8 = format == "saved_model" and quantization == "int8"
     weights = average_checkpoints, average_best, moving_average
-    translator = Translator.from_run(output_dir, average_checkpoints, int8, precision, *weights[1:])
+    translator = Translator.from_run(output_dir, average_checkpoints, int8, precision, *weights[1:], shortlist)
     if format == "huggingface":
         huggingface.must_fit(translator.model)
     task = run.problem.task
@@ -96,7 +103,8 @@ def export(
     with _next_version(export_dir) as (temporary, path):
         if format == "ctranslate2":
             note = task.unconstrained_note.format(engine="CTranslate2")
-            ctranslate2.write(translator.model, translator.vocabulary, temporary, quantization, note)
+            arguments = translator.model, translator.vocabulary, temporary, quantization, note
+            ctranslate2.write(*arguments, shortlist=translator.shortlist)
         elif format == "huggingface":
             note = task.unconstrained_note.format(engine="transformers")
             huggingface.write(translator.model, translator.vocabulary, temporary, card, note)

@@ -199,7 +199,7 @@ def candidates(
 
     C is k + 3, or V + 1 if that is less. Candidates that are not allowed have the log-probability `NEG_INF`.
     """
-    width, vocab_size = tf.shape(logits_BWV)[1], logits_BWV.shape[2]
+    width, vocab_size = tf.shape(logits_BWV)[1], vocabulary_size(logits_BWV)
     logits_NV = tf.reshape(logits_BWV, [-1, vocab_size])
     # two more, as PAD and EOS may be among them and forbidden: then no row of V logits needs a mask
     values_NC, tokens_NC = top_k(logits_NV, tf.minimum(k + 2, vocab_size))
@@ -212,6 +212,11 @@ def candidates(
     values = tf.concat([tf.where(is_forced_B11, NEG_INF, values), tf.where(is_forced_B11, forced_BW1, NEG_INF)], axis=2)
     tokens = tf.concat([tokens, tf.zeros_like(tokens[:, :, :1]) + tf.maximum(forced_B, PAD)[:, None, None]], axis=2)
     return values - totals_BW1, tokens
+
+
+def vocabulary_size(logits_BWV: tf.Tensor) -> tf.Tensor | int:
+    """Returns V, or the size of the shortlist."""
+    return tf.shape(logits_BWV)[2] if logits_BWV.shape[2] is None else logits_BWV.shape[2]
 
 
 def _log_sum_exp(logits_NV: tf.Tensor, likeliest_N1: tf.Tensor) -> tf.Tensor:

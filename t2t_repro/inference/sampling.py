@@ -22,6 +22,7 @@ from t2t_repro.inference.decoding_loop import (
     may_follow,
     search,
     sentences_of,
+    vocabulary_size,
 )
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.model.transformer import Transformer
@@ -108,5 +109,5 @@ class Sampling(NamedTuple):
         return log_p_BWk, tf.gather(tokens_BWC, best, batch_dims=2)
 
     def _all(self, step: tf.Tensor, logits_BWV: tf.Tensor, sentences: Sentences) -> tuple[tf.Tensor, tf.Tensor]:
-        tokens_BWV = tf.zeros(tf.shape(logits_BWV), tf.int32) + tf.range(logits_BWV.shape[2])
+        tokens_BWV = tf.zeros(tf.shape(logits_BWV), tf.int32) + tf.range(vocabulary_size(logits_BWV))
         return tf.where(may_follow(step, tokens_BWV, sentences), tf.nn.log_softmax(logits_BWV), NEG_INF), tokens_BWV

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.config import HParams
+from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs
 from t2t_repro.inference import memory, parallel
 from t2t_repro.inference.batches import batches_by_length, padded, run_batches
@@ -18,6 +19,7 @@ from t2t_repro.inference.decoding_loop import NEG_INF, Constraint, Hypotheses
 from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
 from t2t_repro.inference.line_windows import Advance, Report
 from t2t_repro.inference.sampling import draws, sample
+from t2t_repro.inference.shortlisted import search_among
 from t2t_repro.model.kernels import unset_weights
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
@@ -28,7 +30,8 @@ from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
 BATCH_TOKENS = 2_048  # source positions of a batch, padding included, for a beam of at most `BATCH_WIDTH`
 BATCH_WIDTH = 4
 _IDS, _COUNT, _NUMBER = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int32), tf.TensorSpec([])
-_DRAWS = tf.TensorSpec([None, None, None])
+_DRAWS, _TEMPERATURE = tf.TensorSpec([None, None, None]), tf.TensorSpec([], tf.float64)
+_SHORTLIST = tf.TensorSpec([None], tf.int32)
 
 Found = list[tuple[str, float]]  # the translations of a text with their scores
 
@@ -46,11 +49,20 @@ class Translator:
         vocabulary: Vocabulary,
         hparams: HParams,
         constraint: Constraint | None = None,
+        shortlist: Shortlist | None = None,
     ):
         """Uses the beam size, alpha and maximum length of `hparams` as defaults.
 
-        Beam search obeys `constraint`; sampling and scoring do not.
+        Beam search obeys `constraint`; sampling and scoring do not. Beam search and sampling use the subwords of
+        `shortlist` alone, and their log-probabilities are normalized over them; scoring uses all. With a shortlist, a
+        translation may depend on the other texts of its batch. Raises ValueError for both, a constraint and a
+        shortlist.
         """
+        if constraint is not None and shortlist is not None:
+            raise ValueError(
+                "decoding is constrained to the words of the text, which a shortlist may lack: leave out the shortlist"
+            )
+        self.shortlist = shortlist
         self.ensemble = Ensemble.of(model)
         self.model = self.ensemble.models[0]
         self.vocabulary, self.hparams, self.constraint = vocabulary, hparams, constraint
@@ -64,6 +76,7 @@ class Translator:
         precision: str = "auto",
         average_best: bool = False,
         moving_average: bool = False,
+        shortlist: str | None = None,
     ) -> Translator:
         """Loads the run in `output_dir` with the mean of the weights of its last `average_checkpoints` checkpoints.
 
@@ -71,12 +84,14 @@ class Translator:
         With `moving_average`, the weights of each are the moving average that it holds (`ema_decay`).
         The model computes in `precision`, of `t2t_repro.training.precision`; "auto" is that of the run. With `int8` the
         decoder multiplies 8-bit integers, which is faster for large models on a CPU; the rest is in `precision`.
+        `shortlist` is a file of `t2t_repro.data.shortlist`.
 
         Raises FileNotFoundError if there is no run or no checkpoint. Raises ValueError if one is damaged or holds no
         moving average, if `precision` is not supported here, or if 8-bit products are missing or wrong here
         (`t2t_repro.model.int8`).
         """
-        return cls.from_runs([output_dir], average_checkpoints, int8, precision, average_best, moving_average)
+        options = int8, precision, average_best, moving_average, shortlist
+        return cls.from_runs([output_dir], average_checkpoints, *options)
 
     @classmethod
     def from_runs(
@@ -87,6 +102,7 @@ class Translator:
         precision: str = "auto",
         average_best: bool = False,
         moving_average: bool = False,
+        shortlist: str | None = None,
     ) -> Translator:
         """Loads an ensemble of runs, which decodes by the mean of their probabilities.
 
@@ -103,6 +119,7 @@ class Translator:
                     "runs form an ensemble only if they were trained on the same prepared data"
                 )
         vocabulary = Vocabulary(runs[0].vocabulary)
+        limited_to = None if shortlist is None else Shortlist.load(shortlist, vocabulary)
         chosen = [resolve(precision, run.precision) for run in runs]
         allow_tf32(set(chosen) == {"tf32"})
         with unset_weights():  # the checkpoint has them all
@@ -113,7 +130,7 @@ class Translator:
         for run, model in zip(runs, models, strict=True):
             load_weights(run, model, average_checkpoints, average_best, moving_average)
         constraint = runs[0].problem.task.constraint(vocabulary)
-        return cls(FixedEnsemble(models, int8), vocabulary, runs[0].hparams, constraint)
+        return cls(FixedEnsemble(models, int8), vocabulary, runs[0].hparams, constraint, limited_to)
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
         """Returns the best translation of each text: `translate` with the run's beam size."""
@@ -163,7 +180,8 @@ class Translator:
         def best(sources: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor) -> Hypotheses:
             if self.constraint is not None:
                 return self.constrained_search(source_BM, width, penalty, extra, prefix_BP)
-            return self.search(source_BM, width, penalty, extra, prefix_BP, min_length)
+            ids_S = self._shortlisted(sources, prefix_BP)
+            return self.search(source_BM, width, penalty, extra, prefix_BP, min_length, ids_S)
 
         must_be_list(texts)
         if self.constraint is not None:
@@ -210,7 +228,9 @@ class Translator:
         def drawn(sources: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor) -> Hypotheses:
             longest = source_BM.shape[1] + extra + prefix_BP.shape[1] + min_length + 1
             draws_BWL = draws(sources, n, longest, seed)
-            return self._sample(source_BM, draws_BWL, temperature, top_k, extra, prefix_BP, min_length)
+            arguments = source_BM, draws_BWL, temperature, top_k, extra, prefix_BP, min_length
+            ids_S = self._shortlisted(sources, prefix_BP)
+            return self._sample(*arguments) if ids_S is None else self._sample_among(ids_S, *arguments)
 
         return self._decode(drawn, texts, n, n, report, prefixes, min_length, advance)
 
@@ -261,11 +281,16 @@ class Translator:
         extra_length: tf.Tensor,
         prefix_BP: tf.Tensor | None = None,
         min_length: tf.Tensor | int = 0,
+        ids_S: tf.Tensor | None = None,
     ) -> Hypotheses:
-        """Runs `beam_search` with this model, in one graph for every beam size, batch and length."""
+        """Runs `beam_search` with this model, in one graph for every beam size, batch and length.
+
+        With `ids_S`, it runs among these ids: see `inference.shortlisted`.
+        """
         if prefix_BP is None:
             prefix_BP = tf.zeros([tf.shape(source_BM)[0], 0], tf.int32)
-        return self._search(source_BM, beam_size, alpha, extra_length, prefix_BP, min_length)
+        arguments = source_BM, beam_size, alpha, extra_length, prefix_BP, min_length
+        return self._search(*arguments) if ids_S is None else self._search_among(ids_S, *arguments)
 
     # the graph only reads weights, so nothing needs control dependencies, whose search takes an eighth of the tracing
     @tf.function(
@@ -275,6 +300,14 @@ class Translator:
     )
     def _search(self, *arguments: tf.Tensor) -> Hypotheses:
         return beam_search(self.ensemble, *arguments)
+
+    @tf.function(
+        autograph=False,
+        input_signature=[_SHORTLIST, _IDS, _COUNT, _NUMBER, _COUNT, _IDS, _COUNT],
+        experimental_attributes={"_disable_acd": True},
+    )
+    def _search_among(self, ids_S: tf.Tensor, *arguments: tf.Tensor) -> Hypotheses:
+        return self._among(beam_search, ids_S, *arguments)
 
     @tf.function(autograph=False, input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS])
     def constrained_search(
@@ -286,10 +319,25 @@ class Translator:
 
     @tf.function(
         autograph=False,
-        input_signature=[_IDS, _DRAWS, tf.TensorSpec([], tf.float64), _COUNT, _COUNT, _IDS, _COUNT],
+        input_signature=[_IDS, _DRAWS, _TEMPERATURE, _COUNT, _COUNT, _IDS, _COUNT],
     )
     def _sample(self, *arguments: tf.Tensor) -> Hypotheses:
         return sample(self.ensemble, *arguments)
+
+    @tf.function(
+        autograph=False, input_signature=[_SHORTLIST, _IDS, _DRAWS, _TEMPERATURE, _COUNT, _COUNT, _IDS, _COUNT]
+    )
+    def _sample_among(self, ids_S: tf.Tensor, *arguments: tf.Tensor) -> Hypotheses:
+        return self._among(sample, ids_S, *arguments)
+
+    def _among(self, search: Callable[..., Hypotheses], ids_S: tf.Tensor, *arguments: tf.Tensor) -> Hypotheses:
+        *options, prefix_BP, min_length = arguments
+        return search_among(
+            ids_S,
+            self.ensemble,
+            prefix_BP,
+            lambda ensemble, places_BP: search(ensemble, *options, places_BP, min_length),
+        )
 
     @tf.function(autograph=False, input_signature=[_IDS, _IDS])
     def token_log_probabilities(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
@@ -331,6 +379,10 @@ class Translator:
         results: list[Found] = [[("", 0.0)]] * len(texts)
         run_batches(best, batches, results, advance)
         return results
+
+    def _shortlisted(self, sources: list[list[int]], prefix_BP: tf.Tensor) -> np.ndarray | None:
+        """Returns the ids to which the decoding of a batch is limited, or None."""
+        return None if self.shortlist is None else self.shortlist.ids(sources, prefix_BP.numpy())
 
     def _in_memory(self, places: list[int], lengths: Mapping[int, int], width: int) -> list[list[int]]:
         """Splits a batch evenly if its beams and their logits exceed the memory for one batch."""

@@ -24,10 +24,12 @@ class Sizes:
         self.sizes = sizes
         self._shapes: dict[Any, Any] = {}
 
-    def restore(self, x_TD: Any, *last: int) -> Any:
-        """Returns [T, D] as [B, L, *last]."""
+    def restore(self, x_TD: Any, *last: int | None) -> Any:
+        """Returns [T, D] as [B, L, *last]. A single None is a D that is known only in the graph."""
         if not self.sizes and len(last) == 1:
             return x_TD
+        if last == (None,):
+            return tf.reshape(x_TD, tf.stack([-1, *self.sizes, tf.shape(x_TD)[1]]))
         if not any(map(tf.is_tensor, self.sizes)):
             return tf.reshape(x_TD, [-1, *self.sizes, *last])
         key = tf.compat.v1.get_default_graph(), last  # a shape made inside a loop cannot be used outside

@@ -4,11 +4,13 @@
 keys and values of previous positions, and the products with weights that are prepared once for many steps. A change of
 the activation or of the order of normalization in `layers.py` or `transformer.py` also changes decoding.
 
-Shapes: B batch, M source length, W beam width, T steps decoded, D d_model, H heads, K d_k, E d_v, V vocabulary.
+Shapes: B batch, M source length, W beam width, T steps decoded, D d_model, H heads, K d_k, E d_v, V vocabulary,
+S shortlist.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -53,6 +55,21 @@ class DecodingStep:
                 (feed_forward.w_2, feed_forward.b_2),
             ):
                 self.products[key(*each)] = make(*each)
+
+    def among(self, ids_S: Any) -> DecodingStep:
+        """Returns the same step with logits of the tokens `ids_S` alone: [B, W, S]. Call it outside of loops.
+
+        They are computed in the model's dtype: packing or quantizing a matrix that differs in each batch takes longer
+        than it saves.
+        """
+        embedding, dtype = self.model.embedding, self.model.compute_dtype
+        table_DS = ops.transpose(ops.take(embedding, ids_S, axis=0))
+        product = kernels.narrow_linear(table_DS, result="float32", dtype=dtype)
+        found = copy.copy(self)
+        found.products = self.products | {
+            kernels.product_key(embedding): lambda x_TD: product(kernels.in_dtype(x_TD, dtype))
+        }
+        return found
 
     def __call__(
         self,

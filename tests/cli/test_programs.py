@@ -797,7 +797,7 @@ def translator(stand_in, run):
         calls = []
 
         @classmethod
-        def from_runs(cls, output_dirs, average_checkpoints, int8, precision, average_best, moving_average):
+        def from_runs(cls, output_dirs, average_checkpoints, int8, precision, average_best, moving_average, shortlist):
             more = [*(["int8"] if int8 else []), *([precision] if precision != "auto" else [])]
             more += ["moving average"] if moving_average else []
             cls.calls.append((*output_dirs, average_checkpoints, *more))
@@ -1033,7 +1033,7 @@ def test_eval(program, stand_in, run):
     options = ["--split=validation", "--average_checkpoints=5", "--beam_size=1"]
     assert program("t2t-eval", "--output_dir=RUN", *options) == (0, "BLEU 27.3\n", "")
     named = {"split": "validation", "average_checkpoints": 5, "average_best": False, "beam_size": 1, "alpha": None}
-    named |= {"moving_average": False}
+    named |= {"moving_average": False, "shortlist": None}
     assert calls == [("RUN", named | {"int8": False, "precision": "auto", "data_dir": None})]
     assert json.loads(program("t2t-eval", "--output_dir=RUN", "--json").out) == scores
     with open("RUN/scores.jsonl", encoding="utf-8") as file:

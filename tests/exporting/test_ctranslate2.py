@@ -18,13 +18,15 @@ from helpers.tiny_model import test_pairs as held_out_pairs
 
 from benchmarks.compare_ctranslate2 import compare, in_float32
 from t2t_repro.config import TrainingOptions
+from t2t_repro.data import shortlist
+from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting.ctranslate2 import write
 from t2t_repro.exporting.exporter import FORMATS, QUANTIZATIONS, export
 from t2t_repro.inference.translator import Translator
 from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.registry import HPARAMS, PROBLEMS
-from t2t_repro.token_ids import EOS, PAD
+from t2t_repro.token_ids import EOS, PAD, UNKNOWN
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
 SHAPES = {
@@ -105,6 +107,28 @@ def test_files(both, vocabulary):
     with open(f"{exported}/shared_vocabulary.json", encoding="utf-8") as file:
         assert json.load(file) == vocabulary.subwords
     assert Vocabulary(f"{exported}/vocabulary.model").sha256 == vocabulary.sha256
+
+
+def test_vocabulary_map_limits_the_translations(both, vocabulary, tmp_path, monkeypatch):
+    """With `use_vmap`, greedy translations equal ours with the same shortlist."""
+    monkeypatch.setattr(shortlist, "OUTPUTS", 1)
+    translator, exported = both
+    rng = np.random.default_rng(1)
+    candidates = {source: rng.integers(3, vocabulary.size, 4).tolist() for source in range(3, vocabulary.size)}
+    limited_to = Shortlist(vocabulary.size, [UNKNOWN], candidates)  # CTranslate2 always allows <unk>
+    write(translator.model, vocabulary, str(tmp_path / "limited"), shortlist=limited_to)
+    assert "use_vmap=True" in (tmp_path / "limited" / "README.txt").read_text(encoding="utf-8")
+    limited = Translator(translator.model, vocabulary, translator.hparams, shortlist=limited_to)
+    engine, decode = engine_of(tmp_path / "limited"), vocabulary._processor.decode
+    free = []
+    for line, pieces in zip(LINES[:4], pieces_of(exported, LINES[:4]), strict=True):
+        longest = len(pieces) + translator.hparams.extra_length
+        options = {"beam_size": 1, "min_decoding_length": 6, "max_decoding_length": longest}
+        (theirs,) = engine.translate_batch([pieces], use_vmap=True, **options)
+        (ours,) = limited.translate([line], beam_size=1, alpha=0.0, min_length=6)
+        assert ours == decode(theirs.hypotheses[0]) != ""
+        free.append(engine.translate_batch([pieces], **options)[0].hypotheses != theirs.hypotheses)
+    assert any(free)
 
 
 @pytest.mark.numeric

@@ -101,7 +101,7 @@ class Model:
         found = [np.zeros(0)]
         source_ids, target_ids = self.vocabularies
         ids = [(_known(_words(source), source_ids), _known(_words(target), target_ids)) for source, target in pairs]
-        for first, last in _batches(ids):
+        for first, last in batch_spans(ids):
             links = _known_links(ids[first:last], self.table)
             own = in_sample[first:last].astype(np.float64)
             scores = self._score(links, own, 0) + self._score(links, own, 1)
@@ -171,17 +171,17 @@ def learn(sample: Iterable[Pair]) -> Model:
     del texts
     frequencies = _frequencies(ids, 0, len(vocabularies[0]) + 1), _frequencies(ids, 1, len(vocabularies[1]) + 1)
     table = Table(_all_keys(ids, len(frequencies[1])), len(frequencies[0]), len(frequencies[1]))
-    batches = _known_batches(ids, table)
+    batches = known_batches(ids, table)
     directions = table.untrained(0), table.untrained(1)
     for _ in range(_ITERATIONS):
-        directions = _trained(directions[0], batches, table, 0), _trained(directions[1], batches, table, 1)
+        directions = trained(directions[0], batches, table, 0), trained(directions[1], batches, table, 1)
     del batches
     needed = np.zeros(len(table.keys), bool)
     for given, direction in enumerate(directions):
         unigram = frequencies[1 - given] / max(frequencies[1 - given].sum(), 1)
         needed |= direction.probability >= _NEGLIGIBLE * unigram[table.words(1 - given)]
     table = table._replace(keys=table.keys[needed])
-    batches = _known_batches(ids, table)
+    batches = known_batches(ids, table)
     first, second = (
         _counted(direction.only(needed), batches, table, given) for given, direction in enumerate(directions)
     )
@@ -208,7 +208,7 @@ def _known(words: set[str], vocabulary: dict[str, int]) -> np.ndarray:
     return np.array(sorted({vocabulary.get(word, _RARE) for word in words}), np.int32)
 
 
-def _batches(ids: Sequence[Sides]) -> Iterator[tuple[int, int]]:
+def batch_spans(ids: Sequence[Sides]) -> Iterator[tuple[int, int]]:
     """Yields the first pair and the end of each batch, which has at most _MAX_LINKS links or one pair."""
     first, links = 0, 0
     for number, (source, target) in enumerate(ids):
@@ -221,7 +221,7 @@ def _batches(ids: Sequence[Sides]) -> Iterator[tuple[int, int]]:
         yield first, len(ids)
 
 
-def _linked(ids: Sequence[Sides], target_words: int) -> Links:
+def linked(ids: Sequence[Sides], target_words: int) -> Links:
     """Links every word of a source with every word of its target. The entries are keys, as in `Table.keys`."""
     lengths = [np.array([len(pair[side]) for pair in ids], np.int64) for side in (0, 1)]
     words = [np.concatenate([np.zeros(0, np.int32), *(pair[side] for pair in ids)]) for side in (0, 1)]
@@ -236,15 +236,15 @@ def _linked(ids: Sequence[Sides], target_words: int) -> Links:
 
 def _known_links(ids: Sequence[Sides], table: Table) -> Links:
     """Returns the links that the table has."""
-    links = _linked(ids, table.target_words)
+    links = linked(ids, table.target_words)
     entries = np.minimum(np.searchsorted(table.keys, links.entries), len(table.keys) - 1)
     found = np.flatnonzero(table.keys[entries] == links.entries) if len(table.keys) else entries[:0]
     places = links.places[0][found].astype(np.int32), links.places[1][found].astype(np.int32)
     return links._replace(places=places, entries=entries[found].astype(np.int32))
 
 
-def _known_batches(ids: Sequence[Sides], table: Table) -> list[Links]:
-    return [_known_links(ids[first:last], table) for first, last in _batches(ids)]
+def known_batches(ids: Sequence[Sides], table: Table) -> list[Links]:
+    return [_known_links(ids[first:last], table) for first, last in batch_spans(ids)]
 
 
 def _frequencies(ids: Sequence[Sides], side: int, words: int) -> np.ndarray:
@@ -255,7 +255,7 @@ def _frequencies(ids: Sequence[Sides], side: int, words: int) -> np.ndarray:
 def _all_keys(ids: Sequence[Sides], target_words: int) -> np.ndarray:
     """Returns the keys of all links, ascending."""
     return np.unique(
-        np.concatenate([np.unique(_linked(ids[first:last], target_words).entries) for first, last in _batches(ids)])
+        np.concatenate([np.unique(linked(ids[first:last], target_words).entries) for first, last in batch_spans(ids)])
     )
 
 
@@ -278,7 +278,7 @@ def _counted(made: Direction, batches: Iterable[Links], table: Table, given: int
     return Direction(made.probability, made.null_probability, counts, null_counts, totals)
 
 
-def _trained(made: Direction, batches: Iterable[Links], table: Table, given: int) -> Direction:
+def trained(made: Direction, batches: Iterable[Links], table: Table, given: int) -> Direction:
     """Returns the direction after one iteration of expectation maximization."""
     found = _counted(made, batches, table, given)
     probability = found.counts / np.maximum(found.totals, _TINY)[table.words(given)]
