@@ -121,14 +121,17 @@ def test_marian_gives_our_scores_with_its_positions(tmp_path: Path, monkeypatch:
     np.testing.assert_allclose([float(row[-1]) for row in rows], scores, atol=1e-4)
 
 
-@pytest.mark.parametrize("contestant", ["joeynmt float32", "joeynmt bfloat16", "pytorch float32"])
+COMPILED = pytest.param("pytorch bfloat16+compile", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("contestant", ["joeynmt bfloat16", "pytorch float32", COMPILED])
 def test_peers_learn_the_batches(contestant: str, tmp_path: Path) -> None:
     module, mode = contestant.split()
     interpreter = python(train.WORKERS[module][0])
     file = str(tmp_path / "batches.npz")
     batches.save(file, batches.make(SHAPE, updates=1))
     worker = train.Worker(train.Contestant(module, mode), interpreter, [f"--model={SHAPE.name}", f"--batches={file}"])
-    losses = [worker.run([0] * 20)["loss"] for _ in range(2)]
+    losses = [worker.run([0] * updates)["loss"] for updates in (1, 40)]
     memory = worker.end()
     worker.close()
     assert np.log(SHAPE.vocab_size) * 1.2 > losses[0] > losses[1]
