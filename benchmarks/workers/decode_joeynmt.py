@@ -1,7 +1,8 @@
 """JoeyNMT's own search, all sentences in one batch. Its weights are its own, the work is the same. Mode: float32, or
 bfloat16, which is `torch.autocast`.
 
-It keeps nothing of earlier steps: each step decodes the whole prefix again. It decodes no text, which takes minutes.
+It keeps nothing of earlier steps: each step decodes the whole prefix again, and projects all of it onto the vocabulary.
+So it decodes no text, whose sentences may be long.
 """
 
 from __future__ import annotations
