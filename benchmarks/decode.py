@@ -1,14 +1,15 @@
-"""Decoding speed (tokens per second) and memory, relative to CTranslate2 and OpenNMT-tf.
+"""Decoding speed (tokens per second) and memory, relative to CTranslate2, OpenNMT-tf, Marian and JoeyNMT.
 
     pip install ctranslate2
-    python -m benchmarks.environments opennmt     # once
+    python -m benchmarks.environments opennmt marian joeynmt     # once
     python -m benchmarks.decode
 
 Every contestant runs in a separate process, and all decode the same sources to translations of the same length
-(`benchmarks.decode_workload`): warmed up, then alternating, one at a time while the others wait. CTranslate2 has our
-weights. It and we share the sentences among the cores, a batch for each; "on all cores", one batch has them all. With
-"shortlist", a contestant decodes among 4,096 of the subwords, which are the same for all (`t2t-shortlist`). A
-ratio is the median over rounds, with the extremes after it. Memory is the peak over all cases beyond the imports.
+(`benchmarks.decode_workload`): warmed up, then alternating, one at a time while the others wait. CTranslate2 and Marian
+have our weights. They and we share the sentences among the cores, a batch for each; "on all cores", one batch has them
+all, as in OpenNMT-tf and JoeyNMT. With "shortlist", a contestant decodes among 4,096 of the subwords, which are the same
+for all (`t2t-shortlist`). A ratio is the median over rounds, with the extremes after it. Memory is the peak over all
+cases beyond the imports.
 
     python -m benchmarks.decode --only='ours bf|CTranslate2' --cases='one|greedy' --rounds=9
     python -m benchmarks.decode --only='shortlist|int8$' --rounds=9
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.decode_workload import CASES
-from benchmarks.environments import cache_folder, interpreter
+from benchmarks.environments import cache_folder, interpreters
 from benchmarks.shapes import SHAPES
 from benchmarks.train import ROOT, Worker, spread
 
@@ -41,6 +42,7 @@ class Contestant:
     worker: str  # module of `benchmarks.workers`
     mode: str
     environment: str = ""  # "" is the one that runs this module
+    decodes_text: bool = True
 
     def __str__(self) -> str:
         return f"{self.title} {self.mode}"
@@ -54,7 +56,9 @@ PEERS = [
         Contestant("CTranslate2", "decode_ctranslate2", mode)
         for mode in (f"{mode}{how}" for how in HOW for mode in ("float32", "int8"))
     ),
-    Contestant("OpenNMT-tf", "decode_opennmt", "float32", "opennmt"),
+    Contestant("OpenNMT-tf", "decode_opennmt", "float32", "opennmt", decodes_text=False),
+    *(Contestant("Marian", "decode_marian", mode, "marian", decodes_text=False) for mode in ("float32", "int8")),
+    Contestant("JoeyNMT", "decode_joeynmt", "bfloat16", "joeynmt", decodes_text=False),
 ]
 
 Results = dict[str, dict[str, Any]]  # by contestant: "seconds" of each round by case, and "memory" in bytes
@@ -83,7 +87,7 @@ def measure(
         for case in cases:
             for turn in range(rounds):
                 for worker in workers:
-                    if CASES[case].is_text and worker.contestant.worker == "decode_opennmt":
+                    if CASES[case].is_text and not worker.contestant.decodes_text:
                         continue
                     seconds = worker.run([case] * CASES[case].repeats)["seconds"]
                     results[str(worker.contestant)]["seconds"][CASES[case].name].append(seconds)
@@ -135,15 +139,15 @@ def main() -> None:
     cases = [number for number, case in enumerate(CASES) if re.search(arguments.cases, case.name)]
     if not cases:
         parser.error(f"no case matches {arguments.cases!r}; there are: {', '.join(case.name for case in CASES)}")
-    python = interpreter(cache_folder(arguments.cache), "opennmt")
-    pythons = {"": Path(sys.executable)} | ({"opennmt": python} if python else {})
+    pythons = interpreters(cache_folder(arguments.cache))
     contestants = runnable(arguments.only, pythons)
     with tempfile.TemporaryDirectory() as weights:
         given = [f"--model={arguments.model}", f"--weights={weights}"]
-        if any(each.worker == "decode_ctranslate2" for each in contestants):
-            command = [sys.executable, "-m", "benchmarks.workers.decode_weights", *given]
-            quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
-            subprocess.run(command, cwd=ROOT, env=os.environ | quiet, check=True)
+        for peer in ("ctranslate2", "marian"):
+            if any(each.worker == f"decode_{peer}" for each in contestants):
+                command = [sys.executable, "-m", "benchmarks.workers.decode_weights", *given, f"--mode={peer}"]
+                quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
+                subprocess.run(command, cwd=ROOT, env=os.environ | quiet, check=True)
         results = measure(contestants, pythons, given, cases, arguments.rounds)
     print(f"### {SHAPES[arguments.model]}\n\n{table(results)}", flush=True)
     if arguments.json:

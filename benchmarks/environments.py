@@ -1,6 +1,6 @@
 """Creates a virtual environment for each peer, with the compared versions.
 
-    python -m benchmarks.environments                    # all of them, 4 GB
+    python -m benchmarks.environments                    # all of them, 7 GB
     python -m benchmarks.environments opennmt torch      # these
 
 They lie in ~/.cache/t2t_repro_benchmarks, or where --cache or T2T_REPRO_BENCHMARKS says. What is there and whole is
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TENSORFLOW = ("tensorflow==2.13.1", "numpy<1.25")
+TORCH = "torch==2.13.0"
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,17 @@ class Environment:
 
 ENVIRONMENTS = {
     "opennmt": Environment((("OpenNMT-tf==2.32.0", *TENSORFLOW),), "opennmt"),
-    "torch": Environment((("torch==2.13.0", "numpy"),), "torch, numpy"),
+    "torch": Environment(((TORCH, "numpy"),), "torch, numpy"),
+    "joeynmt": Environment(
+        (
+            (TORCH, "numpy", "importlib-metadata", "matplotlib", "packaging", "pyyaml", "sentencepiece", "subword-nmt"),
+            ("tensorboard",),
+            # its own requirements hold plotting libraries, linters and a protobuf of 2022
+            ("--no-deps", "joeynmt==2.3.0"),
+        ),
+        "joeynmt.model, joeynmt.search",
+    ),
+    "marian": Environment((("pymarian==1.12.42", "numpy"),), "pymarian"),
     "tensor2tensor": Environment(
         (
             (*TENSORFLOW, "cloudpickle", "gin-config", "pillow", "scipy", "six", "sympy", "typeguard<3"),
@@ -53,6 +64,11 @@ def interpreter(cache: Path, name: str) -> Path | None:
     """Returns the Python of an environment, or None if it is missing or incomplete."""
     python = cache / name / "bin" / "python"
     return python if python.exists() and (cache / name / "whole").exists() else None
+
+
+def interpreters(cache: Path) -> dict[str, Path]:
+    """Returns the Python of each complete environment, and as "" the one that runs this."""
+    return {"": Path(sys.executable)} | {name: found for name in ENVIRONMENTS if (found := interpreter(cache, name))}
 
 
 def make(cache: Path, name: str) -> None:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import batches, matmul_rate
-from benchmarks.environments import ENVIRONMENTS, cache_folder, interpreter
+from benchmarks.environments import cache_folder, interpreters
 from benchmarks.shapes import SHAPES, Shape, update_flops
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,6 +40,7 @@ WORKERS = {  # module of `benchmarks.workers`: its environment ("" is the one th
     "ours": ("", "ours"),
     "opennmt": ("opennmt", "OpenNMT-tf float32"),
     "pytorch": ("torch", "PyTorch"),
+    "joeynmt": ("joeynmt", "JoeyNMT"),
     "tensor2tensor": ("tensor2tensor", "tensor2tensor float32"),
     "products": ("", "products alone"),
 }
@@ -64,6 +65,8 @@ CONTESTANTS = [
     Contestant("opennmt", "adam"),
     Contestant("pytorch", "bfloat16"),
     Contestant("pytorch", "float32"),
+    Contestant("joeynmt", "bfloat16"),
+    Contestant("joeynmt", "float32"),
     Contestant("tensor2tensor"),
 ]
 PRODUCTS = [Contestant("products", "bfloat16"), Contestant("products", "float32")]
@@ -205,9 +208,7 @@ def main() -> None:
         parser.error(f"unknown model {', '.join(sorted(unknown))}; known: {', '.join(SHAPES)}")
     if unknown := {text.partition(":")[0] for text in arguments.add} - set(WORKERS):
         parser.error(f"unknown worker {', '.join(sorted(unknown))}; known: {', '.join(WORKERS)}")
-    cache = cache_folder(arguments.cache)
-    pythons = {name: python for name in ENVIRONMENTS if (python := interpreter(cache, name))}
-    pythons[""] = Path(sys.executable)
+    pythons = interpreters(cache_folder(arguments.cache))
     contestants = chosen(arguments.only, arguments.add, pythons)
     record = {}
     for shape in (SHAPES[name] for name in models):

@@ -1,8 +1,8 @@
-"""The weights that our contestants and CTranslate2's share: drawn from a seed.
+"""The weights that our contestants, CTranslate2 and Marian share: drawn from a seed.
 
-    python -m benchmarks.workers.decode_weights --model=base --weights=FOLDER
+    python -m benchmarks.workers.decode_weights --model=base --weights=FOLDER --mode=ctranslate2
 
-writes them as a CTranslate2 model, through this package's own export.
+writes them as a CTranslate2 model, through this package's own export; `--mode=marian`, as a Marian model.
 """
 
 from __future__ import annotations
@@ -34,11 +34,9 @@ def made_model(shape: Shape, precision: str) -> Transformer:
     return model
 
 
-def main() -> None:
+def write_ctranslate2(shape: Shape, folder: str) -> None:
     from t2t_repro.exporting import ctranslate2
 
-    shape, folder, _ = protocol.decoding_arguments()
-    os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, "vocabulary.model")
     with open(path, "wb"):
         pass  # nobody tokenizes here
@@ -46,6 +44,21 @@ def main() -> None:
     limited_to = Shortlist(shape.vocab_size, shortlist(shape.vocab_size), {})
     path = os.path.join(folder, "ctranslate2")
     ctranslate2.write(made_model(shape, "float32"), vocabulary, path, "float32", shortlist=limited_to)
+
+
+def write_marian(shape: Shape, folder: str) -> None:
+    from benchmarks.workers import marian_model
+
+    marian_model.write(made_model(shape, "float32"), pieces(shape.vocab_size), os.path.join(folder, "marian"))
+
+
+FORMATS = {"ctranslate2": write_ctranslate2, "marian": write_marian}
+
+
+def main() -> None:
+    shape, folder, mode = protocol.decoding_arguments()
+    os.makedirs(folder, exist_ok=True)
+    FORMATS[mode](shape, folder)
 
 
 if __name__ == "__main__":
