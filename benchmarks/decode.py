@@ -7,9 +7,9 @@
 Every contestant runs in a separate process, and all decode the same sources to translations of the same length
 (`benchmarks.decode_workload`): warmed up, then alternating, one at a time while the others wait. CTranslate2 and Marian
 have our weights. They and we share the sentences among the cores, a batch for each; "on all cores", one batch has them
-all, as in OpenNMT-tf and JoeyNMT. With "shortlist", a contestant decodes among 4,096 of the subwords, which are the same
-for all (`t2t-shortlist`). A ratio is the median over rounds, with the extremes after it. Memory is the peak over all
-cases beyond the imports.
+all, as in OpenNMT-tf and JoeyNMT. With "shortlist", a contestant decodes among 4,096 of the subwords, which are the
+same for all (`t2t-shortlist`). A ratio is the median over rounds, with the extremes after it. Memory is the peak over
+all cases beyond the imports.
 
     python -m benchmarks.decode --only='ours bf|CTranslate2' --cases='one|greedy' --rounds=9
     python -m benchmarks.decode --only='shortlist|int8$' --rounds=9

@@ -116,7 +116,8 @@ def check_validation(problem: Problem, hparams: HParams, options: TrainingOption
 
 
 def estimate(problem: Problem, hparams: HParams, options: TrainingOptions) -> None:
-    from t2t_repro.training.memory import OutOfMemory, one_heap
+    from t2t_repro.heap import one_heap
+    from t2t_repro.training.memory import OutOfMemory
 
     # TensorFlow's communication between devices does not survive an out-of-memory error: one process per attempt
     microbatch_tokens, again = launcher.continue_in_child(options.microbatch_tokens)
@@ -139,8 +140,9 @@ def estimate(problem: Problem, hparams: HParams, options: TrainingOptions) -> No
 
 
 def train_and_score() -> None:
+    from t2t_repro.heap import one_heap
     from t2t_repro.training.distributed.rendezvous import Cluster
-    from t2t_repro.training.memory import OutOfMemory, one_heap
+    from t2t_repro.training.memory import OutOfMemory
 
     problem, hparams = chosen()
     options = common_flags.training_options(FLAGS)

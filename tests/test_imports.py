@@ -35,6 +35,7 @@ FOLDERS |= {
 ROOT_MODULES = (
     "config",
     "filters",
+    "heap",
     "io",
     "lines",
     "log",
@@ -51,11 +52,12 @@ ROOT_MODULES = (
     "token_ids",
 )
 
-CORE = {"config", "filters", "io", "lines", "log", "problem", "processes", "processor", "registry", "run"}
+CORE = {"config", "filters", "heap", "io", "lines", "log", "problem", "processes", "processor", "registry", "run"}
 CORE |= {"selection", "task", "token_ids"}
 MODEL = CORE | {"data", "model"}
 MAY_IMPORT = {
     "config": set(),
+    "heap": set(),
     "io": set(),
     "filters": set(),
     "problem": {"filters", "task"},
@@ -85,7 +87,7 @@ MAY_IMPORT = {
     "evaluation": MODEL | {"training", "inference", "charts"},
     "translation": MODEL | {"training", "inference", "evaluation"},
     "selftest": MODEL | {"flops", "preparation", "training", "inference", "exporting"},
-    "serving": {"saved_model"},  # an export stands on its own
+    "serving": {"heap", "saved_model"},  # an export stands on its own
     "cli": CORE | {"scale", "training"},
     "bin": MODEL
     | {"cli", "flops", "scale"}

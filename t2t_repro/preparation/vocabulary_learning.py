@@ -15,7 +15,6 @@ some lines.
 from __future__ import annotations
 
 import collections
-import contextlib
 import ctypes
 import io
 import os
@@ -25,6 +24,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from t2t_repro.data.vocabulary import ESCAPE_RULES, SPLITTING, cpp_message, model_proto, must_be_unicode
+from t2t_repro.heap import return_freed_memory
 from t2t_repro.io import atomic_write
 from t2t_repro.processor import usable_cores
 from t2t_repro.token_ids import EOS, NUM_FIXED, PAD, UNKNOWN
@@ -77,16 +77,10 @@ def learn_vocabulary(
             failure = error
     else:
         raise _too_large(size, number, failure) from None
-    _return_memory()
+    return_freed_memory()
     with atomic_write(path) as temporary, open(temporary, "wb") as file:
         file.write(proto)
     return number
-
-
-def _return_memory() -> None:
-    """Returns freed memory to the system, if the C library is glibc, which otherwise keeps most of the peak."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _count_characters(texts: Iterable[str]) -> tuple[int, collections.Counter[str]]:

@@ -1,24 +1,9 @@
-"""Memory of a training process. This module does not import TensorFlow."""
+"""Lack of memory in training. This module does not import TensorFlow."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-
 REMEDY = "use a smaller hyperparameter set, precision=bfloat16, or batch_tokens=2048"
 _OUT_OF_MEMORY = ("OOM when allocating", "OUT_OF_MEMORY", "Out of memory")  # in errors of collectives, CUDA and XLA
-M_ARENA_MAX = -8  # <malloc.h> of glibc
-
-
-def one_heap() -> None:
-    """Makes all threads share one heap, if the C library is glibc. Call it before importing TensorFlow.
-
-    By default glibc gives threads separate heaps, and memory freed in one heap cannot be used by other threads. base
-    then needs about 50 MB more. It trains no faster, because its tensors are not on these heaps. Learning a vocabulary
-    from 200,000 pairs of news takes 291 MB instead of 399.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 class OutOfMemory(ValueError):

@@ -1,9 +1,10 @@
 """Runs `serve` in a separate process, with `Capitals` as the model: python serve_capitals.py E SETTINGS MODE
 
 SETTINGS are JSON, such as '{"drain_seconds": 1}'. MODE "deaf": the model never answers and cannot be cancelled; "slow":
-it takes 10 ms.
+it takes 10 ms; "wasteful": before it serves, it allocates and frees 80 MB below a block that stays in use.
 """
 
+import ctypes
 import json
 import sys
 import time
@@ -30,8 +31,17 @@ model.run = slow
 if mode == "deaf":
     model.is_deaf = True
     model.gate.clear()
+if mode == "wasteful":
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    blocks = [libc.malloc(4_096) for _ in range(20_001)]
+    for block in blocks[:-1]:
+        ctypes.memset(block, 1, 4_096)
+    for block in blocks[:-1]:
+        libc.free(ctypes.c_void_p(block))
 server._load = lambda export_dir, attention: model
 server._CLOSING_SECONDS = 1.0
+server._MEMORY_SECONDS = 1.0
 number, answered = server.serve(export_dir, "127.0.0.1", 0, "m", Settings(**json.loads(settings)), launcher.report)
 print(answered, flush=True)
 sys.exit(128 + number)

@@ -159,7 +159,7 @@ def test_12000_characters_seen_once_do_not_fill_the_vocabulary_of_news(
 MEMORY = """
 import random, sys
 from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
-from t2t_repro.training.memory import one_heap
+from t2t_repro.heap import one_heap
 
 def resident(kind):
     (line,) = (line for line in open("/proc/self/status") if line.startswith(kind))

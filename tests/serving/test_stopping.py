@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -162,3 +163,20 @@ def test_connections_are_limited(start):
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps freed memory")
+def test_freed_memory_returns_to_the_system(start):
+    server, _ = start("wasteful")
+    before = resident(server.pid)
+    end = time.monotonic() + 30
+    while resident(server.pid) > before - 70:
+        assert time.monotonic() < end and server.poll() is None
+        time.sleep(0.1)
+    server.send_signal(signal.SIGTERM)
+
+
+def resident(process):
+    """Returns the memory of a process in MB."""
+    with open(f"/proc/{process}/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) / 1_024 for line in file if line.startswith("VmRSS:"))
