@@ -8,19 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from t2t_repro.model.flat_rows import flat_rows, from_rows
+from t2t_repro.model.layers import Layer
+
+OWN = "name", "site", "build", "quantize"  # attributes in which any two layers differ; Keras sets the last two
 
 
 class Copies:
     """Calls in one graph that differ only in the tensors they read, such as a stack's layers. Without a gradient."""
 
     def __init__(self) -> None:
-        self._first: _Operations | None = None
+        self._first: list[tuple[Any, _Operations]] = []
 
-    def __call__(self, function: Callable[[], Any], tensors: Any) -> Any:
+    def __call__(self, function: Callable[[], Any], tensors: Any, formula: Any = None) -> Any:
         """Returns `function()`, a structure of tensors. Later calls copy the operations of the first one instead.
+
+        Only calls with an equal `formula` copy each other.
 
         `tensors` are all tensors outside of the function that differ between calls, in a structure that is the same in
         each call. A copy reads those of its own call in place of those of the first call, and all others unchanged.
@@ -29,20 +35,35 @@ class Copies:
         if tf.executing_eagerly():
             return function()
         own = tf.nest.flatten(tensors)
-        if self._first is None:
-            self._first = _Operations(function, own)
-        return self._first.copy(own)
+        for its_formula, operations in self._first:
+            if its_formula == formula:
+                return operations.copy(own)
+        self._first.append((formula, _Operations(function, own)))
+        return self._first[-1][1].copy(own)
 
-    def layer(self, function: Callable[[Any], tuple[Any, Any]], x_BLD: Any, tensors: Any) -> tuple[Any, Any]:
-        """Returns `function(x_BLD)`: activations [B, L, D], and a structure of tensors. See `__call__`."""
+    def layer(
+        self, function: Callable[[Any], tuple[Any, Any]], x_BLD: Any, tensors: Any, layer: Layer
+    ) -> tuple[Any, Any]:
+        """Returns `function(x_BLD)`, where `layer` computes activations [B, L, D], and a structure of tensors.
+
+        Layers whose attributes differ, `site` aside, do not copy each other. See `__call__`.
+        """
         x_TD, sizes = flat_rows(x_BLD)
 
         def of_rows() -> tuple[Any, Any]:
             y_BLD, others = function(from_rows(x_TD, sizes))
             return flat_rows(y_BLD).rows, others
 
-        y_TD, others = self(of_rows, (x_TD, tensors))
+        y_TD, others = self(of_rows, (x_TD, tensors), _formula(layer))
         return from_rows(y_TD, sizes), others
+
+
+def _formula(value: Any) -> Any:
+    """Returns the class and the public attributes of a layer, and of the layers in it. Of weights only the shape."""
+    if isinstance(value, Layer):
+        public = {name: each for name, each in vars(value).items() if not name.startswith("_")}
+        return type(value), {name: _formula(each) for name, each in public.items() if name not in OWN}
+    return tuple(value.shape) if isinstance(value, keras.Variable) else value
 
 
 class _Operations:

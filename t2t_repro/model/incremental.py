@@ -92,7 +92,7 @@ class DecodingStep:
                 x_BWD = layer(x_BWD, *args, seed=seed, caches=(_appended(its_past, extended), _read(memory)))
                 return x_BWD, extended[0]
 
-            x_BWD, its_past = copies.layer(with_caches, x_BWD, tensors)
+            x_BWD, its_past = copies.layer(with_caches, x_BWD, tensors, layer)
             grown.append(its_past)
             return x_BWD
 
@@ -124,7 +124,8 @@ def source_keys_values(model: Transformer, source_BM: Any, products: Products | 
     layers, attentions = Copies(), Copies()
 
     def call(layer: EncoderLayer, x_BMD: Any, *args: Any, seed: Any) -> Any:
-        return layers.layer(lambda x_BMD: (layer(x_BMD, *args, seed=seed), ()), x_BMD, tensors_of(layer, products))[0]
+        tensors = tensors_of(layer, products)
+        return layers.layer(lambda x_BMD: (layer(x_BMD, *args, seed=seed), ()), x_BMD, tensors, layer)[0]
 
     with kernels.prepared_products(products):
         memory_BMD = model.encode(source_BM, call=call)
