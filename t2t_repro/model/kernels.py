@@ -25,6 +25,8 @@ Measured gains, for base in bfloat16 on two CPU cores (AMD EPYC, AVX512-BF16) un
 |                                                              |   of the compilations of real text (Intel Xeon, AMX)|
 | loading a run: `unset_weights`                               | the model is made in 0.26 s instead of 0.83 (Intel  |
 |                                                              |   Xeon, AMX-BF16)                                   |
+| decoding: operations of layers copied, `copies.Copies`       | the search is traced in 0.58 of the processor time, |
+|                                                              |   one line takes 0.87 (Intel Xeon, AMX-BF16)        |
 """
 
 from __future__ import annotations
