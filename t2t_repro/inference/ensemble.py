@@ -5,7 +5,6 @@ Shapes: B sentences, M source length, L target length, W beam width, T steps don
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import math
@@ -19,12 +18,13 @@ from t2t_repro.model.incremental import (
     KeysValues,
     MakeLinear,
     Past,
+    Products,
     empty_past,
     encoder_products,
     source_keys_values,
 )
 from t2t_repro.model.int8 import int8_linear, must_have_int8
-from t2t_repro.model.kernels import Linear, narrow_linear, prepared_products
+from t2t_repro.model.kernels import narrow_linear
 from t2t_repro.model.packed import can_pack, packed_linear
 from t2t_repro.model.transformer import Transformer
 
@@ -45,7 +45,7 @@ class Ensemble:
 
     def memories(self, source_BM: tf.Tensor) -> tuple[tuple[KeysValues, ...], ...]:
         """Returns, per model, the keys and values of the source that the decoder attends to."""
-        return tuple(source_keys_values(model, model.encode(source_BM)) for model in self.models)
+        return tuple(source_keys_values(model, source_BM) for model in self.models)
 
     def empty_caches(self, batch: tf.Tensor) -> tuple[tuple[Past, ...], ...]:
         """Returns, per model and layer, the keys and values before the first step."""
@@ -100,17 +100,14 @@ class FixedEnsemble(Ensemble):
             DecodingStep(model, int8_linear if int8 else make) for model, make in zip(self.models, makers, strict=True)
         )
         # float32 weights need no cast, and an encoder has too many rows to gain from packed ones in float32
-        self._encoders: tuple[dict[Any, Linear], ...] = tuple(
+        self._encoders: tuple[Products, ...] = tuple(
             {} if model.compute_dtype == "float32" else encoder_products(model, make)
             for model, make in zip(self.models, makers, strict=True)
         )
 
     def memories(self, source_BM: tf.Tensor) -> tuple[tuple[KeysValues, ...], ...]:
-        found = []
-        for model, products in zip(self.models, self._encoders, strict=True):
-            with prepared_products(products) if products else contextlib.nullcontext():
-                found.append(source_keys_values(model, model.encode(source_BM)))
-        return tuple(found)
+        both = zip(self.models, self._encoders, strict=True)
+        return tuple(source_keys_values(model, source_BM, products) for model, products in both)
 
     def steps(self) -> tuple[DecodingStep, ...]:
         return self._steps

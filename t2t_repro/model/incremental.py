@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from keras import ops
 
 from t2t_repro.model import kernels
 from t2t_repro.model.attention import Cache, MultiHeadAttention
+from t2t_repro.model.copies import Copies
 from t2t_repro.model.int8 import int8_linear
-from t2t_repro.model.transformer import Transformer
+from t2t_repro.model.layers import Layer
+from t2t_repro.model.transformer import DecoderLayer, EncoderLayer, Transformer
 
 MakeLinear = Callable[..., kernels.Linear]  # of `narrow_linear`'s arguments, without the dtype
+Products = Mapping[tuple[int, int], kernels.Linear]  # for `kernels.prepared_products`
 KeysValues = tuple[Any, Any]  # [B, H, M, K] and [B, H, M, E]
 Past = tuple[KeysValues, KeysValues]  # of complete blocks of `BLOCK` positions, M = n BLOCK W, and of the latest ones
 BLOCK = 16  # positions: products with complete blocks have few shapes, and oneDNN compiles a product for each shape
@@ -90,18 +93,32 @@ class DecodingStep:
             source_bias: `Transformer.source_bias`.
         """
         model = self.model
-        grown: list[Past] = []
         x_BWD = ops.cast(model.embed(token_BW, ops.expand_dims(position, 0), "target"), self.dtype)
-        caches = [(_appended(each, grown), _read(memory)) for each, memory in zip(past, memories, strict=True)]
         products = dict(self.products)
         for joined in self.joined:
             products |= kernels.joined_products(*joined)
+        copies, grown = Copies(), []
+        states = iter(zip(past, memories, self.joined, strict=True))
+
+        def call(layer: DecoderLayer, x_BWD: Any, *args: Any, seed: Any) -> Any:
+            its_past, memory, (_, joined) = next(states)
+            tensors = its_past, memory, kernels.tensors_read_by(joined), tensors_of(layer, self.products)
+
+            def with_caches(x_BWD: Any) -> tuple[Any, Past]:
+                extended: list[Past] = []
+                x_BWD = layer(x_BWD, *args, seed=seed, caches=(_appended(its_past, extended), _read(memory)))
+                return x_BWD, extended[0]
+
+            x_BWD, its_past = copies.layer(with_caches, x_BWD, tensors, layer)
+            grown.append(its_past)
+            return x_BWD
+
         with kernels.prepared_products(products):
-            states_BWD = model.decoder(x_BWD, None, beam_bias, source_bias, caches=caches)
+            states_BWD = model.decoder(x_BWD, None, beam_bias, source_bias, call=call)
             return model.logits(states_BWD), tuple(grown)
 
 
-def encoder_products(model: Transformer, make: MakeLinear) -> dict[tuple[int, int], kernels.Linear]:
+def encoder_products(model: Transformer, make: MakeLinear) -> Products:
     """Returns the products with weights of `model.encode` and `source_keys_values`, for `kernels.prepared_products`."""
     weights: list[tuple[Any, ...]] = []
     for layer in model.encoder_layers:
@@ -113,9 +130,33 @@ def encoder_products(model: Transformer, make: MakeLinear) -> dict[tuple[int, in
     return {kernels.product_key(*each): make(*each) for each in weights}
 
 
-def source_keys_values(model: Transformer, memory_BMD: Any) -> tuple[KeysValues, ...]:
-    """Returns keys and values of the encoder's output for every decoder layer, computed once per sentence."""
-    return tuple(layer.memory_attention.keys_values(memory_BMD) for layer in model.decoder_layers)
+def source_keys_values(model: Transformer, source_BM: Any, products: Products | None = None) -> tuple[KeysValues, ...]:
+    """Returns keys and values of the encoder's output for every decoder layer, computed once per sentence.
+
+    With `products`, those of `encoder_products`, there is no gradient.
+    """
+    if products is None:
+        memory_BMD = model.encode(source_BM)
+        return tuple(layer.memory_attention.keys_values(memory_BMD) for layer in model.decoder_layers)
+    layers, attentions = Copies(), Copies()
+
+    def call(layer: EncoderLayer, x_BMD: Any, *args: Any, seed: Any) -> Any:
+        tensors = tensors_of(layer, products)
+        return layers.layer(lambda x_BMD: (layer(x_BMD, *args, seed=seed), ()), x_BMD, tensors, layer)[0]
+
+    with kernels.prepared_products(products):
+        memory_BMD = model.encode(source_BM, call=call)
+        return tuple(
+            attentions(functools.partial(attention.keys_values, memory_BMD), tensors_of(attention, products))
+            for attention in (layer.memory_attention for layer in model.decoder_layers)
+        )
+
+
+def tensors_of(layer: Layer, products: Products) -> tuple[list[Any], list[Any]]:
+    """Returns the tensors that `layer` reads: its weights, and what its products of `products` are prepared from."""
+    own = {id(weight) for weight in layer.weights}
+    prepared = [kernels.tensors_read_by(product) for (weight, _), product in products.items() if weight in own]
+    return [weight.value.handle for weight in layer.weights], prepared
 
 
 def empty_past(model: Transformer, batch: Any) -> tuple[Past, ...]:
@@ -128,9 +169,12 @@ def empty_past(model: Transformer, batch: Any) -> tuple[Past, ...]:
 def with_complete_blocks(past: tuple[Past, ...], width: Any) -> tuple[Past, ...]:
     """Returns `past` with its latest positions among the complete blocks, if they are a block."""
 
+    _, (latest_keys, _) = past[0]
+    complete = ops.shape(latest_keys)[2] // (BLOCK * width) * (BLOCK * width)
+
     def moved(blocks: Any, latest: Any) -> tuple[Any, Any]:
-        number = ops.shape(latest)[2] // (BLOCK * width) * (BLOCK * width)
-        return ops.concatenate((blocks, latest[:, :, :number]), axis=2), latest[:, :, number:]
+        first, rest = kernels.split_at(latest, complete, axis=2)
+        return ops.concatenate((blocks, first), axis=2), rest
 
     def both(past: Past) -> Past:
         (keys, latest_keys), (values, latest_values) = map(moved, *past)

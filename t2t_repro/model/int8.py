@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from t2t_repro.model.kernels import prepared
+
 AttrValue = tf.compat.v1.AttrValue
 
 LARGEST_ROW = 127  # the range is symmetric, as in oneDNN: -128 is not used
@@ -58,7 +60,7 @@ def int8_linear(
         y_NO = _quantized_matmul(_rounded(x_NI, scales_N1), matrix) * scales_N1
         return tf.cast(y_NO if bias_O is None else y_NO + bias_O, result)
 
-    return apply
+    return prepared(apply, *matrix, bias_O)
 
 
 def must_have_int8() -> None:

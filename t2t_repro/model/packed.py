@@ -20,7 +20,7 @@ import tensorflow as tf
 from keras import ops
 
 from t2t_repro import processor
-from t2t_repro.model.kernels import Linear, fused
+from t2t_repro.model.kernels import Linear, prepared
 
 AttrValue = tf.compat.v1.AttrValue
 
@@ -35,7 +35,7 @@ def packed_linear(weight_IO: Any, bias_O: Any = None, result: Any = None, *, dty
     """Returns x -> x W + b as `narrow_linear` does, with W packed at the first call of a graph.
 
     The weights must not change during the life of the graph. Requires `can_pack(dtype)`. The kernel computes ReLU too,
-    before it writes the result (`kernels.fused`).
+    before it writes the result (`kernels.prepared`).
     """
     weight_IO = tf.cast(tf.convert_to_tensor(weight_IO), dtype)
     outputs = weight_IO.shape[1]
@@ -51,7 +51,7 @@ def packed_linear(weight_IO: Any, bias_O: Any = None, result: Any = None, *, dty
         y_TO = tf.cond(tf.shape(x_TI)[0] <= FEW_ROWS, packed, plain) if x_TI.dtype == tf.float32 else packed()
         return tf.cast(y_TO, result or dtype)
 
-    return fused(apply, {ops.relu: functools.partial(apply, relu=True)})
+    return prepared(apply, weight_IO, bias_O, activated={ops.relu: functools.partial(apply, relu=True)})
 
 
 def can_pack(dtype: str) -> bool:

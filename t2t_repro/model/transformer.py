@@ -8,7 +8,7 @@ Shapes: B batch, L target length, M source length, D d_model, H heads, V vocabul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -75,6 +75,9 @@ class DecoderLayer(Layer):
         return self.feed_forward_norm(x_BLD, sublayer=self.feed_forward, seed=seed)
 
 
+CallLayer = Callable[..., Any]  # of a layer and its arguments
+
+
 class AttentionWeights(NamedTuple):
     """The attention weights of each layer, float32."""
 
@@ -133,13 +136,13 @@ class Transformer(keras.Model):
         states_BLD = self.decode(inputs["targets"], memory_BMD, source_BM, seed if training else None)
         return self.logits(states_BLD)
 
-    def encode(self, source_BM: Any, seed: Any = None) -> Any:
-        """Returns the output of the encoder (section 3.1): [B, M, D]."""
+    def encode(self, source_BM: Any, seed: Any = None, call: CallLayer = Layer.__call__) -> Any:
+        """Returns the output of the encoder (section 3.1): [B, M, D]. `call` calls a layer, for `incremental`."""
         source_bias_B11M = self.source_bias(source_BM)
         x_BMD = self.embed(source_BM, ops.arange(ops.shape(source_BM)[1]), "source")
         x_BMD = self.source_dropout(x_BMD, seed=seed)
         for layer in self.encoder_layers:
-            x_BMD = layer(x_BMD, source_bias_B11M, seed=seed)
+            x_BMD = call(layer, x_BMD, source_bias_B11M, seed=seed)
         return x_BMD
 
     def decode(self, target_BL: Any, memory_BMD: Any, source_BM: Any, seed: Any = None) -> Any:
@@ -157,12 +160,11 @@ class Transformer(keras.Model):
         causal_bias: Any,
         source_bias: Any,
         seed: Any = None,
-        caches: Sequence[tuple[Cache, Cache]] | None = None,
+        call: CallLayer = Layer.__call__,
     ) -> Any:
-        """Applies the decoder's layers in sequence: [B, L, D]. `caches`, one per layer, is for `incremental`."""
-        for number, layer in enumerate(self.decoder_layers):
-            cached = {} if caches is None else {"caches": caches[number]}
-            x_BLD = layer(x_BLD, memory_BMD, causal_bias, source_bias, seed=seed, **cached)
+        """Applies the decoder's layers in sequence: [B, L, D]. `call` calls a layer, for `incremental`."""
+        for layer in self.decoder_layers:
+            x_BLD = call(layer, x_BLD, memory_BMD, causal_bias, source_bias, seed=seed)
         return x_BLD
 
     def embed(self, tokens_BL: Any, positions_L: Any, side: str) -> Any:

@@ -142,7 +142,7 @@ def test_unset_weights_compute_no_initial_values(monkeypatch, positions):
 
 def test_a_prepared_product_computes_only_the_activation_that_it_is_fused_with():
     weight = tf.ones([2, 2])
-    product = kernels.fused(lambda x: -x, {tf.abs: lambda x: 10 * x})
+    product = kernels.prepared(lambda x: -x, activated={tf.abs: lambda x: 10 * x})
     with kernels.prepared_products({kernels.product_key(weight): product}):
         found = [float(kernels.linear(tf.ones([1, 2]), weight, None, each)[0, 0]) for each in (None, tf.abs, tf.exp)]
     np.testing.assert_allclose(found, [-1, 10, np.exp(-1)], rtol=1e-6)
