@@ -2,7 +2,7 @@
 
     python -m benchmarks.pictures
 
-docs/benchmarks.md has the tables of `benchmarks.scaling`, and docs/ablation.md those of `t2t-report`. After a new
+docs/scaling.md has the tables of `benchmarks.scaling`, and docs/ablation.md those of `t2t-report`. After a new
 measurement, put its tables into the page and draw again: a picture and its table cannot differ.
 """
 
@@ -66,7 +66,7 @@ def number(cell: str) -> float:
 
 def scaling() -> str:
     """Returns tokens per second and memory of a step against each of its sizes."""
-    (table,) = table_with("benchmarks.md", "changed", "tokens/s", "memory")
+    (table,) = table_with("scaling.md", "changed", "tokens/s", "memory")
     panels = []
     for axis, (title, label) in TITLES.items():
         rows = [row for row in table if row["changed"].startswith(f"{axis} ")]
@@ -83,7 +83,7 @@ def table1() -> str:
     """Returns the time of each layer of Table 1 per position, against length and width."""
     panels = []
     for table, title, label in zip(
-        table_with("benchmarks.md", "layer", "slope"),
+        table_with("scaling.md", "layer", "slope"),
         ("Longer sentences", "Wider layers"),
         ("n, tokens, at d = 256", "d, at n = 64"),
         strict=True,
