@@ -101,7 +101,7 @@ def variables(run) -> dict[str, str]:  # type: ignore[no-untyped-def]
     """Returns the checkpoints and their scores, and the SHA-256 of each variable of the newest, without its time."""
     import tensorflow as tf
 
-    from t2t_repro.training.checkpoint_list import paths
+    from t2t_repro.training.checkpointing.checkpoint_list import paths
 
     reader = tf.train.load_checkpoint(paths(run)[-1])
     names = [name for name in reader.get_variable_to_shape_map() if not name.startswith(("spent", "_CHECK"))]

@@ -27,7 +27,7 @@ def score(run: Any, path: str, split: str) -> dict[str, Any]:
     import dataclasses
 
     from t2t_repro.evaluation.evaluator import evaluate
-    from t2t_repro.training.checkpoint_list import files_of, write_list
+    from t2t_repro.training.checkpointing.checkpoint_list import files_of, write_list
 
     with tempfile.TemporaryDirectory() as folder:
         alone = dataclasses.replace(run, directory=folder)
@@ -77,8 +77,8 @@ def main() -> None:
     if training:
         jobs.program("t2t_trainer", [*training, f"--output_dir={arguments.output_dir}", f"--keep_best={ALL}"])
     launcher.load_tensorflow()
-    from t2t_repro.training.checkpoint_list import paths
-    from t2t_repro.training.checkpoints import is_regular, step_of
+    from t2t_repro.training.checkpointing.checkpoint_list import paths
+    from t2t_repro.training.checkpointing.checkpoints import is_regular, step_of
 
     run = Run.open(arguments.output_dir)
     regular = {step_of(path): path for path in paths(run) if is_regular(run, step_of(path))}

@@ -26,7 +26,7 @@ def write() -> None:
     Run.open(FLAGS.output_dir)
     common_flags.must_be_directory("average_dir", FLAGS.average_dir)
     launcher.load_tensorflow()
-    from t2t_repro.training.averaging import average
+    from t2t_repro.training.checkpointing.averaging import average
 
     weights = FLAGS.average_checkpoints, FLAGS.average_best, FLAGS.moving_average
     averaged = average(FLAGS.output_dir, FLAGS.average_dir, *weights)

@@ -146,7 +146,7 @@ def _input() -> tuple[Iterator[tuple[str, ...]], int | None]:
 
 def _made_by(runs: Sequence[Run]) -> dict[str, Any]:
     """Returns everything that the output depends on, except the input lines."""
-    from t2t_repro.training.checkpoints import to_average
+    from t2t_repro.training.checkpointing.checkpoints import to_average
 
     values = {flag: FLAGS[flag].value for flag in FLAGS if flag not in ("output_dir", "decode_to_file")}
     values |= {flag: bool(values[flag]) for flag in INPUT}

@@ -63,8 +63,8 @@ flags.DEFINE_boolean(
 def chosen() -> tuple[Problem, HParams]:
     """Returns the problem and hyperparameters of the command line. Errors in it raise here, before TensorFlow loads."""
     from t2t_repro.data.dataset import Dataset
+    from t2t_repro.training.checkpointing.parent import find_origin
     from t2t_repro.training.distributed.rendezvous import Cluster
-    from t2t_repro.training.parent import find_origin
 
     common_flags.import_users_code(FLAGS)
     hparams = common_flags.chosen_hparams(FLAGS)

@@ -21,7 +21,7 @@ from benchmarks.workers.decode_weights import made_model  # noqa: E402
 from t2t_repro.data.vocabulary import model_proto  # noqa: E402
 from t2t_repro.io import sha256  # noqa: E402
 from t2t_repro.run import Run  # noqa: E402
-from t2t_repro.training.checkpoints import Checkpoints  # noqa: E402
+from t2t_repro.training.checkpointing.checkpoints import Checkpoints  # noqa: E402
 
 EXTRA_LENGTH = 10  # a translation takes a few steps, like one of a trained model: random weights rarely end one
 

@@ -166,7 +166,7 @@ def check_shortlist(values: flags.FlagValues) -> None:
 
 
 def average_flags(values: flags.FlagValues, checkpoints: int | None = 1) -> None:
-    """Defines the flags that select checkpoints: `training.checkpoints.to_average` takes their values."""
+    """Defines the flags that select checkpoints: `training.checkpointing.checkpoints.to_average` takes their values."""
     meaning = "average the last N checkpoints" + ("" if checkpoints else ", instead of the hyperparameter set's number")
     flags.DEFINE_integer("average_checkpoints", checkpoints, meaning, lower_bound=1, flag_values=values)
     meaning = "take the best checkpoints by validation score, instead of the last; one is the recommended one"

@@ -12,7 +12,7 @@ from t2t_repro.inference.parallel import parallel_map
 from t2t_repro.inference.translator import Translator
 from t2t_repro.run import Run
 from t2t_repro.task import TASKS, task_of
-from t2t_repro.training.checkpoints import to_average
+from t2t_repro.training.checkpointing.checkpoints import to_average
 from t2t_repro.training.loss import total
 from t2t_repro.training.metrics import safe_exp
 from t2t_repro.training.precision import resolve

@@ -24,8 +24,8 @@ from t2t_repro.inference.translator import Translator
 from t2t_repro.io import write_json
 from t2t_repro.log import short_reason
 from t2t_repro.run import Run, versions
-from t2t_repro.training.averaging import average_of
-from t2t_repro.training.checkpoints import to_average
+from t2t_repro.training.checkpointing.averaging import average_of
+from t2t_repro.training.checkpointing.checkpoints import to_average
 from t2t_repro.training.precision import resolve
 
 FORMATS = ("saved_model", "ctranslate2", "huggingface")

@@ -24,7 +24,7 @@ from t2t_repro.model.kernels import unset_weights
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.token_ids import PAD
-from t2t_repro.training.checkpoints import load_weights
+from t2t_repro.training.checkpointing.checkpoints import load_weights
 from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
 
 BATCH_TOKENS = 2_048  # source positions of a batch, padding included, for a beam of at most `BATCH_WIDTH`
@@ -80,7 +80,8 @@ class Translator:
     ) -> Translator:
         """Loads the run in `output_dir` with the mean of the weights of its last `average_checkpoints` checkpoints.
 
-        With `average_best`, they are those with the best validation scores (see `training.checkpoints.to_average`).
+        With `average_best`, they are those with the best validation scores: see
+        `training.checkpointing.checkpoints.to_average`.
         With `moving_average`, the weights of each are the moving average that it holds (`ema_decay`).
         The model computes in `precision`, of `t2t_repro.training.precision`; "auto" is that of the run. With `int8` the
         decoder multiplies 8-bit integers, which is faster for large models on a CPU; the rest is in `precision`.

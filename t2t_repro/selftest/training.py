@@ -21,7 +21,7 @@ from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.problem import Generated, Pair, Problem
 from t2t_repro.run import Run
 from t2t_repro.training import hardware
-from t2t_repro.training.checkpoint_list import paths
+from t2t_repro.training.checkpointing.checkpoint_list import paths
 from t2t_repro.training.optimizer import learning_rate
 from t2t_repro.training.precision import allow_tf32
 from t2t_repro.training.train_step import TrainStep, make_model

@@ -27,7 +27,7 @@ from t2t_repro.run import Parent, Run, TrainingData
 from t2t_repro.selection import must_end_at_last_step, must_have_metrics
 from t2t_repro.training import hardware, memory
 from t2t_repro.training import precision as precisions
-from t2t_repro.training.checkpoints import (
+from t2t_repro.training.checkpointing.checkpoints import (
     MOVING_AVERAGE,
     Checkpoints,
     exclusive_lock,
@@ -36,12 +36,12 @@ from t2t_repro.training.checkpoints import (
     must_be_intact,
     variables_of,
 )
+from t2t_repro.training.checkpointing.parent import checkpoint_of, find_origin
 from t2t_repro.training.distributed import coordination
 from t2t_repro.training.distributed.rendezvous import Cluster, Rendezvous
 from t2t_repro.training.divergence import LossMonitor
 from t2t_repro.training.metrics import UNKNOWN, Cost, MetricsLogger, Step
 from t2t_repro.training.optimizer import MovingAverage, learning_rate
-from t2t_repro.training.parent import checkpoint_of, find_origin
 from t2t_repro.training.train_step import TrainStep, first_microbatch_tokens, make_model, validate_settings
 from t2t_repro.training.validation import MakePreview, Stopping, Validation
 
@@ -94,7 +94,7 @@ def train(
     """Trains for `hparams.train_steps` steps in total, or continues the run in `output_dir`.
 
     With `init_from`, a new run starts at step 0 from the weights of another run, with a new optimizer and a new
-    schedule, and with the vocabulary of that run (`training.parent.find_origin`).
+    schedule, and with the vocabulary of that run (`training.checkpointing.parent.find_origin`).
 
     A checkpoint is written every `checkpoint_steps` steps, after `checkpoint_minutes` without one, and at the end.
     Training ends earlier by `patience`, `train_minutes` or `train_epochs` of `options`. The same call then only reports

@@ -31,7 +31,7 @@ from t2t_repro.model.transformer import Transformer
 from t2t_repro.parsing.constrained_decoding import ParseConstraint
 from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.run import Run
-from t2t_repro.training.checkpoints import Checkpoints
+from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 
 DEEP = replace(SMALL, num_encoder_layers=3)  # and two layers in the decoder
 TEXTS = ["3 red cats and 4 old dogs", "", "12 big cows", "and " * 700, "12 big cows and 1 red dog"]

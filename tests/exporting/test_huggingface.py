@@ -162,7 +162,7 @@ def test_options_that_it_lacks_are_refused(trained, tmp_path, options, message):
 def test_refused_run_leaves_nothing(trained, program, tmp_path):
     wide = replace(trained, directory=str(tmp_path / "RUN"), hparams=replace(trained.hparams, d_k=9))
     wide = wide.start(trained.vocabulary)
-    from t2t_repro.training.checkpoints import Checkpoints
+    from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 
     Checkpoints(wide, {"model": random_model(trained.problem.vocab_size, num_layers=1, d_k=9)}, keep=1).save(1)
     command = [f"--output_dir={wide.directory}", f"--export_dir={tmp_path / 'E'}", "--format=huggingface"]

@@ -46,7 +46,7 @@ def checkpoint() -> None:
     """One bit of what is restored is another."""
     import numpy as np
 
-    from t2t_repro.training.checkpoints import Checkpoints
+    from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 
     restore_newest = Checkpoints.restore_newest
 

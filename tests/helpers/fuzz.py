@@ -259,7 +259,7 @@ def checkpoints(drawn: tuple[list[Any], bool]) -> None:
     import numpy as np
     import tensorflow as tf
 
-    from t2t_repro.training.checkpoints import damage
+    from t2t_repro.training.checkpointing.checkpoints import damage
 
     path = os.path.join(folder(), CHECKPOINT)
     for end, here in ((".index", index), (".data-00000-of-00001", not index)):
@@ -273,7 +273,7 @@ def checkpoints(drawn: tuple[list[Any], bool]) -> None:
 
 def checkpoint_lists(changes: list[Any]) -> None:
     """A damaged list of checkpoints is refused, or names some of those that there are."""
-    from t2t_repro.training.checkpoints import paths
+    from t2t_repro.training.checkpointing.checkpoints import paths
 
     run = Run.open(shutil.copytree(FIXTURE, os.path.join(folder(), "LISTS"), dirs_exist_ok=True))
     listed = Path(run.checkpoints, "checkpoint")

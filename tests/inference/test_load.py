@@ -15,7 +15,7 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting.exporter import export
 from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.run import Run
-from t2t_repro.training.checkpoints import Checkpoints
+from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 
 TEXTS = ["3 red cats and 4 old dogs", "", "12 big cows", "and " * 700]
 PAIRS = [("3 red cats", "3 rote Katzen"), ("old dogs", "alte Hunde"), ("12", "")]

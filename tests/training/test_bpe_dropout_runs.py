@@ -18,7 +18,7 @@ from t2t_repro.data import batching
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.parsing.task import TASK as PARSING
 from t2t_repro.training import train_step
-from t2t_repro.training.checkpoints import paths
+from t2t_repro.training.checkpointing.checkpoints import paths
 from t2t_repro.training.divergence import LossMonitor
 from t2t_repro.training.dry_run.profiler import Profiler
 from t2t_repro.training.trainer import train

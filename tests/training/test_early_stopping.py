@@ -19,7 +19,7 @@ from t2t_repro.evaluation.validation_preview import ValidationPreview
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.run import Run
 from t2t_repro.training import trainer
-from t2t_repro.training.checkpoints import Checkpoints, paths, to_average
+from t2t_repro.training.checkpointing.checkpoints import Checkpoints, paths, to_average
 from t2t_repro.training.trainer import train
 from t2t_repro.training.validation import Stopping, Validation
 

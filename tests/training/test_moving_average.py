@@ -19,8 +19,8 @@ from t2t_repro.inference.translator import Translator
 from t2t_repro.io import read_json
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
-from t2t_repro.training.checkpoint_list import averaged, write_list
-from t2t_repro.training.checkpoints import load_weights, paths
+from t2t_repro.training.checkpointing.checkpoint_list import averaged, write_list
+from t2t_repro.training.checkpointing.checkpoints import load_weights, paths
 from t2t_repro.training.optimizer import MovingAverage
 from t2t_repro.training.trainer import train
 

@@ -17,7 +17,7 @@ from t2t_repro.config import TrainingOptions
 from t2t_repro.data import batching
 from t2t_repro.run import Run
 from t2t_repro.training import trainer
-from t2t_repro.training.checkpoints import paths
+from t2t_repro.training.checkpointing.checkpoints import paths
 from t2t_repro.training.trainer import train
 
 STEPS = 8

@@ -22,7 +22,7 @@ from t2t_repro.data.dataset import Dataset
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.problem import Generated, Pair, Problem, TsvFile
 from t2t_repro.run import Run
-from t2t_repro.training.checkpoints import paths
+from t2t_repro.training.checkpointing.checkpoints import paths
 from t2t_repro.training.distributed.coordination import run_config
 from t2t_repro.training.divergence import LossMonitor
 from t2t_repro.training.dry_run.profiler import Profiler

@@ -24,11 +24,11 @@ from t2t_repro.run import Run
 from t2t_repro.selection import must_end_at_last_step
 from t2t_repro.training import hardware, memory
 from t2t_repro.training import precision as precisions
-from t2t_repro.training.checkpoints import exclusive_lock
+from t2t_repro.training.checkpointing.checkpoints import exclusive_lock
+from t2t_repro.training.checkpointing.parent import find_origin
 from t2t_repro.training.dry_run.assumed_data import MEAN_LENGTH, assumed
 from t2t_repro.training.dry_run.profiler import Profiler
 from t2t_repro.training.metrics import clock
-from t2t_repro.training.parent import find_origin
 from t2t_repro.training.train_step import validate_settings
 from t2t_repro.training.trainer import checkpoints_kept
 from t2t_repro.training.validation import MakePreview

@@ -22,10 +22,10 @@ from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.problem import Generated
 from t2t_repro.run import Run, TrainingData
 from t2t_repro.training import trainer
-from t2t_repro.training.averaging import average
-from t2t_repro.training.checkpoints import paths
+from t2t_repro.training.checkpointing.averaging import average
+from t2t_repro.training.checkpointing.checkpoints import paths
+from t2t_repro.training.checkpointing.parent import find_origin
 from t2t_repro.training.dry_run.estimate import dry_run
-from t2t_repro.training.parent import find_origin
 from t2t_repro.training.trainer import train
 
 CHILD = replace(TINY, name="child", train_steps=4, dropout=0.0, batch_tokens=1_000, warmup_steps=2)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from t2t_repro.config import HParams
 from t2t_repro.problem import Problem
 from t2t_repro.run import Parent, Run
-from t2t_repro.training.checkpoint_list import LIST, averaged, paths
+from t2t_repro.training.checkpointing.checkpoint_list import LIST, averaged, paths
 
 _CHECKPOINT = re.compile(r"(.*?)/*checkpoints/ckpt-(\d+)(?:\.index)?")  # one checkpoint of a run
 

@@ -18,8 +18,8 @@ from t2t_repro.io import read_json
 from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.run import Run
 from t2t_repro.selection import Selection
-from t2t_repro.training.averaging import average
-from t2t_repro.training.checkpoints import Checkpoints, load_weights
+from t2t_repro.training.checkpointing.averaging import average
+from t2t_repro.training.checkpointing.checkpoints import Checkpoints, load_weights
 
 STEPS = (10, 20, 30)
 TEXTS = ["3 red cats and 4 old dogs", "12 big cows"]
@@ -187,7 +187,9 @@ def test_checkpoints_of_different_runs_are_rejected(run, tmp_path, other, messag
 
 
 def test_checkpoints_without_a_fingerprint_are_accepted(run, monkeypatch):
-    monkeypatch.setattr("t2t_repro.training.checkpoints._fingerprint", lambda path: 7 if "30" in path else None)
+    monkeypatch.setattr(
+        "t2t_repro.training.checkpointing.checkpoints._fingerprint", lambda path: 7 if "30" in path else None
+    )
     assert len(load_weights(run, random_model(PROBLEM.vocab_size), 3)) == 3
 
 

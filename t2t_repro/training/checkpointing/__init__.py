@@ -1,0 +1,1 @@
+"""Checkpoints: written, found again, averaged, and taken from another run."""
