@@ -133,9 +133,9 @@ def encoder_products(model: Transformer, make: MakeLinear) -> Products:
 def source_keys_values(model: Transformer, source_BM: Any, products: Products | None = None) -> tuple[KeysValues, ...]:
     """Returns keys and values of the encoder's output for every decoder layer, computed once per sentence.
 
-    With `products`, those of `encoder_products`, there is no gradient.
+    With `products`, those of `encoder_products`, there is no gradient, and layers are copied.
     """
-    if products is None:
+    if not products:
         memory_BMD = model.encode(source_BM)
         return tuple(layer.memory_attention.keys_values(memory_BMD) for layer in model.decoder_layers)
     layers, attentions = Copies(), Copies()
