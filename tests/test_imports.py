@@ -247,9 +247,10 @@ def _is_setup(node: ast.AST) -> bool:
 
 def test_no_folder_holds_more_than_a_dozen_modules():
     """Beside `__init__`."""
-    modules = {}
+    modules = {"t2t_repro": [file.name for file in (CHECKOUT / "t2t_repro").glob("*.py")]}
     for part in FOLDERS:
         for file in files(part):
             modules.setdefault(str(file.parent.relative_to(CHECKOUT)), []).append(file.name)
     crowded = {folder: len(names) - 1 for folder, names in modules.items() if len(names) - 1 > 12}
-    assert crowded == {"bin": 16, "t2t_repro/preparation": 13}  # one program each; about a dozen
+    # one program each; too many, to be grouped; about a dozen
+    assert crowded == {"bin": 16, "t2t_repro": 19, "t2t_repro/preparation": 13}
