@@ -112,10 +112,16 @@ def decode() -> None:
 
     set_threads(FLAGS.threads_per_batch)
     optimize_once(fuse={resolve(FLAGS.precision, run.precision) for run in runs} != {"bfloat16"})
-    average = FLAGS.average_checkpoints, FLAGS.average_best
-    launcher.report_average(runs, *average)
-    options = FLAGS.int8, FLAGS.precision, average[1], FLAGS.moving_average, FLAGS.shortlist
-    translator = Translator.from_runs(FLAGS.output_dir, average[0], *options)
+    launcher.report_average(runs, FLAGS.average_checkpoints, FLAGS.average_best)
+    translator = Translator.from_runs(
+        FLAGS.output_dir,
+        FLAGS.average_checkpoints,
+        int8=FLAGS.int8,
+        precision=FLAGS.precision,
+        average_best=FLAGS.average_best,
+        moving_average=FLAGS.moving_average,
+        shortlist=FLAGS.shortlist,
+    )
     decoder = task.decoder(translator, FLAGS.well_formed)
     if FLAGS.decode_interactive:
         answer = _answer(decoder)

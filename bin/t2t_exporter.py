@@ -65,8 +65,10 @@ def write() -> None:
         launcher.report(f"{library} has no constrained decoding, which this run uses: see {file} in the export")
     options: dict[str, Any] = {
         name: FLAGS[name].value
-        for name in ("average_checkpoints", "average_best", "moving_average", "format", "quantization", "precision")
-        + ("shortlist",)
+        for name in (
+            *("average_checkpoints", "average_best", "moving_average"),
+            *("format", "quantization", "precision", "shortlist"),
+        )
     }
     print(export(FLAGS.output_dir, FLAGS.export_dir, **options))
 

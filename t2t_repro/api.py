@@ -178,6 +178,13 @@ def load(
         model = ExportedModel(path)
         return model.task.decoder(model)
     paths = [path] if isinstance(path, str) else path
-    options = int8, precision, average_best, moving_average, shortlist
-    translator = Translator.from_runs(paths, average_checkpoints, *options)
+    translator = Translator.from_runs(
+        paths,
+        average_checkpoints,
+        int8=int8,
+        precision=precision,
+        average_best=average_best,
+        moving_average=moving_average,
+        shortlist=shortlist,
+    )
     return Run.open(paths[0]).problem.task.decoder(translator)

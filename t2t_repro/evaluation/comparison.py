@@ -231,8 +231,9 @@ def compared_runs(
     references: list[Any] = []
     outputs: list[list[Any]] = []
     for run in runs:
-        how = average_checkpoints, int8, precision, average_best, moving_average
-        translator = Translator.from_run(run.directory, *how)
+        translator = Translator.from_run(
+            run.directory, average_checkpoints, int8, precision, average_best, moving_average
+        )
         references = references or list(task.references(dataset, split, translator.vocabulary))
         outputs.append(task.decode(translator, references, beam_size, alpha))
     return task.compared(references, outputs[0], outputs[1])

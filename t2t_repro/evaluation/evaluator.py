@@ -52,8 +52,15 @@ def evaluate(
     computed_in = resolve(precision, run.precision)
     dataset = prepared_data(run, data_dir)
     shards = dataset.shards(split)
-    options = int8, precision, average_best, moving_average, shortlist
-    translator = Translator.from_run(output_dir, average_checkpoints, *options)
+    translator = Translator.from_run(
+        output_dir,
+        average_checkpoints,
+        int8=int8,
+        precision=precision,
+        average_best=average_best,
+        moving_average=moving_average,
+        shortlist=shortlist,
+    )
     task = run.problem.task
     references = task.references(dataset, split, translator.vocabulary)
     scores = task.scores(translator, references, run.problem.target_language, beam_size, alpha)

@@ -91,15 +91,22 @@ def export(
         precision = "float32"
     computed_in = resolve(precision, run.precision)
     int8 = format == "saved_model" and quantization == "int8"
-    weights = average_checkpoints, average_best, moving_average
-    translator = Translator.from_run(output_dir, average_checkpoints, int8, precision, *weights[1:], shortlist)
+    translator = Translator.from_run(
+        output_dir,
+        average_checkpoints,
+        int8=int8,
+        precision=precision,
+        average_best=average_best,
+        moving_average=moving_average,
+        shortlist=shortlist,
+    )
     if format == "huggingface":
         huggingface.must_fit(translator.model)
     task = run.problem.task
     card: dict[str, Any] = {"format": format, "precision": computed_in, "quantization": quantization}
     if translator.constraint is not None:
         card["constrained"] = format == "saved_model"
-    card |= _model_card(run, translator, *weights)
+    card |= _model_card(run, translator, average_checkpoints, average_best, moving_average)
     with _next_version(export_dir) as (temporary, path):
         if format == "ctranslate2":
             note = task.unconstrained_note.format(engine="CTranslate2")

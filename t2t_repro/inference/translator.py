@@ -91,8 +91,15 @@ class Translator:
         moving average, if `precision` is not supported here, or if 8-bit products are missing or wrong here
         (`t2t_repro.model.int8`).
         """
-        options = int8, precision, average_best, moving_average, shortlist
-        return cls.from_runs([output_dir], average_checkpoints, *options)
+        return cls.from_runs(
+            [output_dir],
+            average_checkpoints,
+            int8=int8,
+            precision=precision,
+            average_best=average_best,
+            moving_average=moving_average,
+            shortlist=shortlist,
+        )
 
     @classmethod
     def from_runs(
