@@ -36,7 +36,7 @@ from benchmarks.decode import MODES
 from benchmarks.decode_workload import CASES
 from benchmarks.shapes import SHAPES
 from benchmarks.train import ROOT, Worker, spread
-from t2t_repro import processor
+from t2t_repro.system import processor
 
 LACKS = re.compile(r"(ImportError|ModuleNotFoundError|AttributeError|TypeError)\b")  # of a name that is not there
 

@@ -24,7 +24,7 @@ KINDS = ("estimate", "training")
 
 def measure(arguments: argparse.Namespace, output_dir: str) -> dict[str, float]:
     """Runs one of KINDS in this process. Returns the seconds of the steps, and bytes."""
-    from t2t_repro.heap import one_heap
+    from t2t_repro.system.heap import one_heap
 
     one_heap()
 

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from t2t_repro.processor import usable_cores
+from t2t_repro.system.processor import usable_cores
 
 SIZES = "100000,200000,400000"
 TARGETS = {"WMT14 en-de": 4_520_620, "WMT14 en-fr": 40_842_333}

@@ -84,7 +84,7 @@ def main() -> None:
     from t2t_repro.evaluation.evaluator import prepared_data
     from t2t_repro.inference.parallel import set_threads
     from t2t_repro.inference.translator import Translator
-    from t2t_repro.preparation import shortlist_learning
+    from t2t_repro.preparation.learning import shortlist
     from t2t_repro.run import Run
 
     set_threads(1)  # a batch on each core, as t2t-decoder
@@ -93,7 +93,7 @@ def main() -> None:
     options = arguments.average_checkpoints, arguments.int8, arguments.precision
     plain = Translator.from_run(run.directory, *options)
     size = plain.vocabulary.size
-    sample = shortlist_learning.sample(input_pipeline.pairs(dataset.shards("train")), size, arguments.pairs)
+    sample = shortlist.sample(input_pipeline.pairs(dataset.shards("train")), size, arguments.pairs)
     pairs = list(input_pipeline.pairs(dataset.shards(arguments.split)))[: arguments.sentences]
     sources, targets = (plain.vocabulary.decode(side) for side in zip(*pairs, strict=True))
     print(f"{len(sources):,} sentences; learned from {len(sample.pairs):,} pairs", flush=True)
@@ -101,11 +101,11 @@ def main() -> None:
     translators, rows = {WITHOUT: plain}, {WITHOUT: {"covered": 1.0, "subwords": size}}
     lengths: dict[str, list[int]] = {}
     for name, (first, best) in arguments.lists.items():
-        learned = shortlist_learning.learn(sample, first, best)
+        learned = shortlist.learn(sample, first, best)
         lengths[name] = []
         noted = _noted(Shortlist, lengths[name])(size, learned.always.tolist(), learned.candidates)
         translators[name] = Translator(plain.ensemble, plain.vocabulary, plain.hparams, shortlist=noted)
-        rows[name] = {"covered": shortlist_learning.coverage(learned, pairs).covered}
+        rows[name] = {"covered": shortlist.coverage(learned, pairs).covered}
     for name, translator in translators.items():
         bleu = sacrebleu.corpus_bleu(translator.translate(sources), [targets]).score
         rows[name] |= {"bleu": bleu} | (

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.shapes import SHAPES
 from benchmarks.train import ROOT, spread
-from t2t_repro import processor
+from t2t_repro.system import processor
 
 LINE = "12 years and 3 months, 4 April 2017\n"
 ALONE = "import tensorflow"

@@ -21,9 +21,9 @@ from absl import flags
 from t2t_repro.cli import common_flags, jobs, launcher
 from t2t_repro.config import HParams
 from t2t_repro.flops import training_flops
-from t2t_repro.processor import usable_cores
 from t2t_repro.registry import RECORDS, get_hparams, nearest
 from t2t_repro.scale import SCALES
+from t2t_repro.system.processor import usable_cores
 
 FLAGS = flags.FlagValues()
 common_flags.problem_flags(FLAGS)

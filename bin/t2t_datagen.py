@@ -44,7 +44,7 @@ def generate() -> None:
     common_flags.must_be_directory("data_dir", FLAGS.data_dir)
     if FLAGS.vocabulary_from:
         problem = common_flags.with_vocabulary_of(Run.open(FLAGS.vocabulary_from, "vocabulary_from"), problem, FLAGS)
-    from t2t_repro.heap import one_heap
+    from t2t_repro.system.heap import one_heap
 
     one_heap()
     launcher.load_tensorflow()

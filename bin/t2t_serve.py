@@ -76,7 +76,7 @@ def serve() -> None:
     for package, distribution in (("aiohttp", "aiohttp"), ("prometheus_client", "prometheus-client")):
         if importlib.util.find_spec(package) is None:
             raise ValueError(f"{distribution} is not installed; install it with: pip install 't2t_repro[serve]'")
-    from t2t_repro.heap import one_heap
+    from t2t_repro.system.heap import one_heap
 
     one_heap()
     launcher.load_tensorflow()

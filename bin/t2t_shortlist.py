@@ -45,7 +45,7 @@ def learn() -> None:
         common_flags.must_be_directory("data_dir", FLAGS.data_dir)
     launcher.load_tensorflow()
     from t2t_repro.evaluation.evaluator import prepared_data
-    from t2t_repro.preparation.shortlist_learning import learn_for
+    from t2t_repro.preparation.learning.shortlist import learn_for
 
     dataset = prepared_data(run, FLAGS.data_dir)
     print(learn_for(run, dataset, path, FLAGS.first, FLAGS.best, FLAGS.pairs, launcher.report))

@@ -116,7 +116,7 @@ def check_validation(problem: Problem, hparams: HParams, options: TrainingOption
 
 
 def estimate(problem: Problem, hparams: HParams, options: TrainingOptions) -> None:
-    from t2t_repro.heap import one_heap
+    from t2t_repro.system.heap import one_heap
     from t2t_repro.training.memory import OutOfMemory
 
     # TensorFlow's communication between devices does not survive an out-of-memory error: one process per attempt
@@ -140,7 +140,7 @@ def estimate(problem: Problem, hparams: HParams, options: TrainingOptions) -> No
 
 
 def train_and_score() -> None:
-    from t2t_repro.heap import one_heap
+    from t2t_repro.system.heap import one_heap
     from t2t_repro.training.distributed.rendezvous import Cluster
     from t2t_repro.training.memory import OutOfMemory
 

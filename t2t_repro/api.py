@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from t2t_repro.config import HParams, TrainingOptions
-from t2t_repro.log import report as log
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
+from t2t_repro.system.log import report as log
 from t2t_repro.task import Decoder
 
 if TYPE_CHECKING:
@@ -134,11 +134,11 @@ def learn_shortlist(
     the words of its input.
     """
     from t2t_repro.evaluation.evaluator import prepared_data
-    from t2t_repro.preparation import shortlist_learning
+    from t2t_repro.preparation.learning import shortlist
 
     run = Run.open(output_dir)
     dataset = prepared_data(run, data_dir)
-    return shortlist_learning.learn_for(run, dataset, path or run.shortlist, first, best, pairs, report)
+    return shortlist.learn_for(run, dataset, path or run.shortlist, first, best, pairs, report)
 
 
 def load(

@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from t2t_repro import processor
 from t2t_repro.io import read_json
+from t2t_repro.system import processor
 from t2t_repro.task import DEFAULT_METRIC, task_of
 
 if TYPE_CHECKING:

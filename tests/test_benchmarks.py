@@ -465,7 +465,7 @@ def test_compare_measures_a_revision_with_itself(tmp_path: Path) -> None:
 def test_compare_reports_a_name_that_the_old_version_lacks(tmp_path: Path) -> None:
     """Only this side's own library lacks it."""
     old = checkout(tmp_path)
-    heap = old / "t2t_repro" / "heap.py"
+    heap = old / "t2t_repro" / "system" / "heap.py"
     heap.write_text(heap.read_text().replace("def one_heap", "def one_heap_only"))
     result = compared(CHECKOUT, str(old), ".", "--only=train smoke float32")
     (line,) = [line for line in result.stderr.splitlines() if "left out" in line]

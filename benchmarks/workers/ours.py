@@ -8,7 +8,7 @@ shape, path, mode = protocol.arguments()
 protocol.quiet_output()
 
 from t2t_repro.cli.launcher import load_tensorflow  # noqa: E402
-from t2t_repro.heap import one_heap  # noqa: E402
+from t2t_repro.system.heap import one_heap  # noqa: E402
 
 one_heap()
 load_tensorflow()

@@ -14,7 +14,7 @@ arguments = parser.parse_args()
 point = Point.read(arguments.mode)
 protocol.quiet_output()
 
-from t2t_repro.heap import one_heap  # noqa: E402
+from t2t_repro.system.heap import one_heap  # noqa: E402
 
 one_heap()
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from t2t_repro.config import HParams
-from t2t_repro.log import LOGGER
+from t2t_repro.system.log import LOGGER
 
 _FIELDS = {field.name for field in dataclasses.fields(HParams)}
 _CALLS = {"prepare(verify=True)": "t2t-datagen --verify"}  # functions of the library and the programs that call them

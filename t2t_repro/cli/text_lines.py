@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from t2t_repro.lines import decode_lines, open_lines, side_by_side
+from t2t_repro.text.lines import decode_lines, open_lines, side_by_side
 
 Items = Callable[[], Iterator[tuple[str, ...]]]  # starts at the first line at each call
 
@@ -16,7 +16,7 @@ Items = Callable[[], Iterator[tuple[str, ...]]]  # starts at the first line at e
 def read(path: str | None) -> Iterator[str]:
     """Returns the lines of a file, or of standard input if `path` is None, as training reads them.
 
-    Raises an OSError for a missing file or a directory, and ValueError for text that `t2t_repro.lines.decode_lines`
+    Raises an OSError for a missing file or a directory, and ValueError for text that `text.lines.decode_lines`
     rejects.
     """
     if path is not None:

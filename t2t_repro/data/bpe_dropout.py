@@ -32,8 +32,8 @@ from t2t_repro.config import HParams
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.problem import Problem
-from t2t_repro.processor import usable_cores
-from t2t_repro.token_ids import EOS, NUM_FIXED
+from t2t_repro.system.processor import usable_cores
+from t2t_repro.text.token_ids import EOS, NUM_FIXED
 
 SIDES = ("inputs", "targets")
 SENTENCES = 2_000  # segmented at a time by a thread, so that arrays fit in its cache

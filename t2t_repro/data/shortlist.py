@@ -17,7 +17,7 @@ import numpy as np
 
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import atomic_write
-from t2t_repro.token_ids import EOS, PAD
+from t2t_repro.text.token_ids import EOS, PAD
 
 OUTPUTS = 512  # the number of ids is a multiple of it: a product is compiled for its shapes
 _SEPARATORS = frozenset(" \t\r\n")

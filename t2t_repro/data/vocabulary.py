@@ -1,6 +1,6 @@
 """Vocabulary: converts any Unicode text to ids and back, in Python and in the graph, from one file.
 
-The file is a sentencepiece model, written by `preparation.vocabulary_learning`. It contains all rules that change text,
+The file is a sentencepiece model, written by `preparation.learning.vocabulary`. It contains all rules that change text,
 so sentencepiece (in preparation) and tensorflow-text (in the graph and in exports) agree.
 
 sentencepiece writes a space as U+2581, and would decode a U+2581 of the text as a space. So the file has an escape, two
@@ -22,8 +22,8 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from t2t_repro.processor import usable_cores
-from t2t_repro.token_ids import EOS, NUM_BYTES, NUM_FIXED, PAD, UNKNOWN
+from t2t_repro.system.processor import usable_cores
+from t2t_repro.text.token_ids import EOS, NUM_BYTES, NUM_FIXED, PAD, UNKNOWN
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -21,7 +21,7 @@ import numpy as np
 
 from t2t_repro.inference.translator import Translator
 from t2t_repro.io import atomic_write
-from t2t_repro.token_ids import EOS
+from t2t_repro.text.token_ids import EOS
 
 MOST_TOKENS = 128  # per side: a page of the base model then has 6 MB
 START_WORD, END_WORD = "<start>", "<end>"

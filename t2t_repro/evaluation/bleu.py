@@ -17,7 +17,7 @@ import sacrebleu
 
 from t2t_repro import __version__
 from t2t_repro.evaluation import moses
-from t2t_repro.lines import read_lines
+from t2t_repro.text.lines import read_lines
 
 WIDTH = 80
 

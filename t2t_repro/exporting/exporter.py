@@ -22,8 +22,8 @@ from t2t_repro.exporting import ctranslate2, huggingface
 from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference.translator import Translator
 from t2t_repro.io import write_json
-from t2t_repro.log import short_reason
 from t2t_repro.run import Run, versions
+from t2t_repro.system.log import short_reason
 from t2t_repro.training.checkpointing.averaging import average_of
 from t2t_repro.training.checkpointing.checkpoints import to_average
 from t2t_repro.training.precision import resolve

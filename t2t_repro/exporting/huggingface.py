@@ -26,7 +26,7 @@ import numpy as np
 
 from t2t_repro.exporting import huggingface_card, huggingface_tokenizer
 from t2t_repro.io import write_json
-from t2t_repro.token_ids import EOS, PAD
+from t2t_repro.text.token_ids import EOS, PAD
 
 if TYPE_CHECKING:
     from t2t_repro.config import HParams

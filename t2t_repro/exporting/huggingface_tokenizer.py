@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from t2t_repro.io import write_json
-from t2t_repro.token_ids import EOS, NUM_FIXED, PAD, UNKNOWN
+from t2t_repro.text.token_ids import EOS, NUM_FIXED, PAD, UNKNOWN
 
 if TYPE_CHECKING:
     from t2t_repro.data.vocabulary import Vocabulary

@@ -19,7 +19,7 @@ from t2t_repro.inference.memory import SEARCH_BYTES, search_bytes
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model.int8 import must_be_exact
 from t2t_repro.saved_model import DEFAULT_SIGNATURE
-from t2t_repro.token_ids import EOS, PAD
+from t2t_repro.text.token_ids import EOS, PAD
 
 TOKENS_PER_SEARCH = 4_096  # source positions of one search; larger requests are split into several searches
 SCORED_PER_BATCH = 1_024  # target positions scored in one batch: each has the logits of the full vocabulary

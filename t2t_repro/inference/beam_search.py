@@ -24,7 +24,7 @@ from t2t_repro.inference.decoding_loop import (
 )
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.model.transformer import Transformer
-from t2t_repro.token_ids import EOS
+from t2t_repro.text.token_ids import EOS
 
 
 def length_penalty(length: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:

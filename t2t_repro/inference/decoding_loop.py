@@ -19,7 +19,7 @@ from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.inference.top_k import top_k
 from t2t_repro.model.attention import mask_bias
 from t2t_repro.model.incremental import BLOCK, with_complete_blocks
-from t2t_repro.token_ids import EOS, PAD
+from t2t_repro.text.token_ids import EOS, PAD
 
 NEG_INF = -1e30  # log-probability of an impossible token; finite, so that a difference of two is never NaN
 ROWS = 4  # the rows of a batch become a multiple of it: oneDNN compiles each product for its shapes

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from t2t_repro.processor import usable_cores
+from t2t_repro.system.processor import usable_cores
 
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")

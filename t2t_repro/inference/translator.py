@@ -23,7 +23,7 @@ from t2t_repro.inference.shortlisted import search_among
 from t2t_repro.model.kernels import unset_weights
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
-from t2t_repro.token_ids import PAD
+from t2t_repro.text.token_ids import PAD
 from t2t_repro.training.checkpointing.checkpoints import load_weights
 from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
 

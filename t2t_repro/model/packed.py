@@ -19,8 +19,8 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from t2t_repro import processor
 from t2t_repro.model.kernels import Linear, prepared
+from t2t_repro.system import processor
 
 AttrValue = tf.compat.v1.AttrValue
 

@@ -18,7 +18,7 @@ from t2t_repro.config import HParams
 from t2t_repro.model import kernels, random_masks
 from t2t_repro.model.attention import Cache, MultiHeadAttention, mask_bias
 from t2t_repro.model.layers import AddNorm, Dropout, Embedding, FeedForward, Layer, sinusoids
-from t2t_repro.token_ids import PAD
+from t2t_repro.text.token_ids import PAD
 
 
 class EncoderLayer(Layer):

@@ -15,7 +15,7 @@ import tensorflow as tf
 from t2t_repro.inference.decoding_loop import NEG_INF, Beams, Sentences
 from t2t_repro.inference.top_k import top_k
 from t2t_repro.parsing.linearization import CLOSE, OPEN, UNKNOWN_TAG, split_words, symbol_of
-from t2t_repro.token_ids import EOS, PAD
+from t2t_repro.text.token_ids import EOS, PAD
 
 # The type of a token. _FIRST_OPENING opens a bracket as the first token, and continues a word elsewhere.
 _INSIDE, _WORD, _OPENING, _FIRST_OPENING, _CLOSING = range(5)

@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from t2t_repro.lines import side_by_side
 from t2t_repro.parsing.evalb_parameters import COLLINS, Parameters
 from t2t_repro.parsing.trees import Tree, lines_of_trees, parse_lines
+from t2t_repro.text.lines import side_by_side
 
 SCORED, ERROR, SKIPPED = 0, 1, 2  # a sentence's status
 

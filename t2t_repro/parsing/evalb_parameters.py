@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from t2t_repro.lines import read_lines
 from t2t_repro.registry import nearest
+from t2t_repro.text.lines import read_lines
 
 Pairs = frozenset[frozenset[str]]
 

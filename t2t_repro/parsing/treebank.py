@@ -21,8 +21,8 @@ from t2t_repro.parsing.linearization import pair
 from t2t_repro.parsing.linearized_trees import Block
 from t2t_repro.parsing.trees import Tree, clean, lines_of_trees, parse_lines, read_trees
 from t2t_repro.problem import Trees
-from t2t_repro.processes import map_in_processes
-from t2t_repro.processor import usable_cores
+from t2t_repro.system.processes import map_in_processes
+from t2t_repro.system.processor import usable_cores
 
 CHUNK_CHARACTERS = 1 << 20  # linearized by one process at a time: about 2,000 trees
 MOST_CHARACTERS = 1 << 25  # of a chunk without a complete tree: it is passed on, and fails to parse

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from t2t_repro.lines import read_lines
+from t2t_repro.text.lines import read_lines
 
 TRACE = "-NONE-"  # the tag of a trace, an empty element
 ROOT = "TOP"  # a root without meaning, which EVALB does not count

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 from t2t_repro.data.dataset_record import Source
 from t2t_repro.io import sha256
-from t2t_repro.lines import is_overlong, must_be_file, read_lines, side_by_side
 from t2t_repro.parsing.linearized_trees import Linearized
 from t2t_repro.preparation.filtering.decisions import KEPT, is_dropped_for_overlap, kept
 from t2t_repro.preparation.filtering.overlap import Overlap
 from t2t_repro.preparation.validation_split import source_hash
 from t2t_repro.problem import Corpus, Generated, Pair, TextFiles, TmxFile, Trees, TsvFile, Wmt
-from t2t_repro.tmx import read_units
+from t2t_repro.text.lines import is_overlong, must_be_file, read_lines, side_by_side
+from t2t_repro.text.tmx import read_units
 
 Readable = TextFiles | TsvFile | TmxFile | Generated | Linearized
 Item = TypeVar("Item")

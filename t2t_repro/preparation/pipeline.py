@@ -40,17 +40,17 @@ from t2t_repro.preparation import disk_space
 from t2t_repro.preparation.corpora import SplitText, TrainingSentences, corpus_of
 from t2t_repro.preparation.filtering import account, overlap
 from t2t_repro.preparation.filtering.decisions import KEPT, Judge, decide, filter_name, kept, overlap_to_drop
+from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.preparation.problem_text import REPORT_SECONDS, ProblemText
 from t2t_repro.preparation.progress import PROGRESS, Progress
 from t2t_repro.preparation.provenance import check_same_data, inputs_of, sources_of
 from t2t_repro.preparation.shuffle import Chunk, ShuffleFiles
 from t2t_repro.preparation.statistics import SplitStatistics, irregular, is_empty
 from t2t_repro.preparation.validation_split import choose_validation, source_hash
-from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.problem import SPLITS, Pair, Problem
-from t2t_repro.processor import usable_cores
 from t2t_repro.run import Run, versions
-from t2t_repro.token_ids import NUM_BYTES
+from t2t_repro.system.processor import usable_cores
+from t2t_repro.text.token_ids import NUM_BYTES
 
 PAIRS_PER_SHARD = 200_000  # one shard of training pairs is sorted in memory: about 100 MB
 CHUNK_PAIRS = 20_000  # encoded by one process; lost if it is interrupted

@@ -28,7 +28,7 @@ from t2t_repro.preparation.filtering.overlap import Overlap
 from t2t_repro.preparation.statistics import SplitStatistics, irregular
 from t2t_repro.preparation.validation_split import source_hash
 from t2t_repro.problem import Pair
-from t2t_repro.processes import map_in_processes
+from t2t_repro.system.processes import map_in_processes
 
 _FORMAT = 3  # of the records of chunks
 _HEADER = struct.Struct("<QI")  # key, bytes of the example that follows

@@ -9,9 +9,9 @@ from typing import Any
 
 from t2t_repro.data.dataset_record import CorpusShare, SplitRecord
 from t2t_repro.io import JsonRecord
-from t2t_repro.lines import is_overlong
 from t2t_repro.preparation.filtering.overlap import EXAMPLES, Example, Match, OverlapCounts, first_examples
 from t2t_repro.problem import Pair
+from t2t_repro.text.lines import is_overlong
 
 _PERCENTILES = (50, 90, 99)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2t_repro import processor
 from t2t_repro.model import int8
+from t2t_repro.system import processor
 from t2t_repro.training import hardware
 from t2t_repro.training import precision as precisions
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from t2t_repro import processor
 from t2t_repro.run import versions
 from t2t_repro.selftest import timing
 from t2t_repro.selftest.child import Child, Outcome
 from t2t_repro.selftest.recommend import recommendations
+from t2t_repro.system import processor
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 Report = Callable[[str], None]

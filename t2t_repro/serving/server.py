@@ -16,11 +16,11 @@ from typing import cast
 import numpy as np
 from aiohttp import web
 
-from t2t_repro.heap import return_freed_memory
 from t2t_repro.saved_model import DEFAULT_SIGNATURE, newest_version
 from t2t_repro.serving import page
 from t2t_repro.serving.app import Server, Settings
 from t2t_repro.serving.model import ServedModel
+from t2t_repro.system.heap import return_freed_memory
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"

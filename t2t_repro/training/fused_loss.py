@@ -23,7 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2t_repro.model.kernels import cast_again
-from t2t_repro.token_ids import PAD
+from t2t_repro.text.token_ids import PAD
 from t2t_repro.training.loss import Loss
 
 CHUNK = 512  # maximum number of tokens whose logits exist at one time

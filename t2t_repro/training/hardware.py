@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2t_repro import processor
 from t2t_repro.model import int8
 from t2t_repro.model.kernels import Linear, narrow_linear
+from t2t_repro.system import processor
 
 NVIDIA = "/dev/nvidia0"  # exists if the kernel's driver has found a GPU
 SECONDS = 0.05  # minimum duration of one timing, so that launching it does not count

@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.io import append_line
-from t2t_repro.log import DETAIL, short_reason
 from t2t_repro.run import Run
+from t2t_repro.system.log import DETAIL, short_reason
 from t2t_repro.training.train_step import StepMetrics
 
 UNKNOWN = -1.0  # FLOPs as the paper counts them, if the paper gives no rate for the device

@@ -25,7 +25,7 @@ from t2t_repro.flops import training_flops
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run, TrainingRecord
-from t2t_repro.token_ids import PAD
+from t2t_repro.text.token_ids import PAD
 from t2t_repro.training import hardware
 from t2t_repro.training.fused_loss import projected_loss, vocabulary_blocks
 from t2t_repro.training.loss import Loss, smoothed_cross_entropy

@@ -21,10 +21,10 @@ from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.validation_sets import must_share_vocabulary, open_validation_sets
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.flops import paper_flops
-from t2t_repro.log import report as log
 from t2t_repro.problem import Problem
 from t2t_repro.run import Parent, Run, TrainingData
 from t2t_repro.selection import must_end_at_last_step, must_have_metrics
+from t2t_repro.system.log import report as log
 from t2t_repro.training import hardware, memory
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.checkpointing.checkpoints import (

@@ -51,7 +51,7 @@ class Translation:
         """Returns the (source, target) text of each pair. The vocabulary is reversible, so the shards contain the exact
         text."""
         from t2t_repro.data import input_pipeline
-        from t2t_repro.token_ids import PAD
+        from t2t_repro.text.token_ids import PAD
 
         sides: dict[str, list[list[int]]] = {"inputs": [], "targets": []}
         for batch in input_pipeline.evaluation_batches(dataset.shards(split)):

@@ -19,9 +19,9 @@ from t2t_repro.data import batching, bpe_dropout, input_pipeline
 from t2t_repro.data.bpe_dropout import BpeDropout
 from t2t_repro.data.shards import example, shard_names, write_shard
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
+from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.problem import Problem
-from t2t_repro.token_ids import NUM_FIXED
+from t2t_repro.text.token_ids import NUM_FIXED
 
 NO_LIMIT = 10**6
 PAIRS = [(text, text.swapcase()) for text in SENTENCES[:240]]

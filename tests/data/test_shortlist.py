@@ -8,8 +8,8 @@ from helpers.tiny_model import PROBLEM, train_pairs
 from t2t_repro.data import shortlist
 from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
-from t2t_repro.token_ids import EOS, PAD
+from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
+from t2t_repro.text.token_ids import EOS, PAD
 
 
 @pytest.fixture(scope="module")

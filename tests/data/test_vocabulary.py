@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
-from t2t_repro.token_ids import EOS, PAD
+from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
+from t2t_repro.text.token_ids import EOS, PAD
 
 # Any text, with the characters that mean something to sentencepiece or to the escape more often than chance has them.
 ANY_TEXT = st.text(

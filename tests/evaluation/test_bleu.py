@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from t2t_repro.evaluation import bleu, moses
-from t2t_repro.lines import read_lines
+from t2t_repro.text.lines import read_lines
 
 SYSTEMS = 16
 FIRST = ("newstest2017.C-3MA.4959.en-de", "newstest2017.online-A.0.en-de")

@@ -24,9 +24,9 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting.ctranslate2 import write
 from t2t_repro.exporting.exporter import FORMATS, QUANTIZATIONS, export
 from t2t_repro.inference.translator import Translator
-from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
+from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.registry import HPARAMS, PROBLEMS
-from t2t_repro.token_ids import EOS, PAD, UNKNOWN
+from t2t_repro.text.token_ids import EOS, PAD, UNKNOWN
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
 SHAPES = {

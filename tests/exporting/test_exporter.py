@@ -29,7 +29,7 @@ from t2t_repro.inference.translator import Translator
 from t2t_repro.model import int8
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.parsing.constrained_decoding import ParseConstraint
-from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
+from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.run import Run
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 
@@ -365,7 +365,7 @@ import numpy as np
 import tensorflow as tf
 from t2t_repro.config import HParams
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
+from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.inference.translator import Translator
 from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.model.transformer import Transformer

@@ -23,7 +23,7 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting import huggingface
 from t2t_repro.exporting.exporter import export
 from t2t_repro.model.layers import AddNorm, FeedForward, LayerNorm
-from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
+from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 
 safetensors = pytest.importorskip("safetensors", reason="safetensors is not installed")
 

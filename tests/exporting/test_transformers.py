@@ -19,7 +19,7 @@ from t2t_repro.exporting import huggingface
 from t2t_repro.exporting.exporter import export
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model.layers import FeedForward
-from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
+from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.registry import PROBLEMS
 
 pytest.importorskip("torch")

@@ -34,12 +34,12 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.evaluation import report_formats, report_page, report_runs, report_tables
 from t2t_repro.inference.line_windows import decode_to_file
 from t2t_repro.io import sha256
-from t2t_repro.lines import read_lines
 from t2t_repro.parsing.trees import clean, parse, parse_lines, read_trees
 from t2t_repro.preparation.provenance import check_same_data
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
-from t2t_repro.token_ids import EOS
+from t2t_repro.text.lines import read_lines
+from t2t_repro.text.token_ids import EOS
 
 FIXTURE = Path(__file__).resolve().parents[1] / "fixtures/run"
 CHECKPOINT = "ckpt-3000"

@@ -9,7 +9,7 @@ from pathlib import Path
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.preparation.corpora import Pair
-from t2t_repro.token_ids import EOS
+from t2t_repro.text.token_ids import EOS
 
 
 def records(dataset: Dataset, split: str) -> list[Pair]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from t2t_repro.inference.beam_search import beam_search
 from t2t_repro.inference.decoding_loop import NEG_INF
 from t2t_repro.inference.sampling import sample
-from t2t_repro.token_ids import EOS, PAD
+from t2t_repro.text.token_ids import EOS, PAD
 
 IDS = tf.TensorSpec([None, None], tf.int32)
 INT, FLOAT = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.float32)

@@ -13,7 +13,7 @@ from helpers.tiny_model import random_ids, shared_model
 
 from t2t_repro.inference.beam_search import length_penalty
 from t2t_repro.inference.top_k import top_k
-from t2t_repro.token_ids import EOS, PAD
+from t2t_repro.text.token_ids import EOS, PAD
 
 pytestmark = pytest.mark.numeric
 

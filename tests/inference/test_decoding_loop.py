@@ -22,7 +22,7 @@ from helpers.tiny_model import shared_model
 from t2t_repro.inference import decoding_loop as search_module
 from t2t_repro.inference.beam_search import beam_search
 from t2t_repro.inference.sampling import draws
-from t2t_repro.token_ids import EOS
+from t2t_repro.text.token_ids import EOS
 
 pytestmark = pytest.mark.numeric
 

@@ -13,7 +13,7 @@ from helpers.tiny_model import PROBLEM, SMALL, random_model, train_pairs
 import t2t_repro
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting.exporter import export
-from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
+from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.run import Run
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 

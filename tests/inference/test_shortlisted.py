@@ -18,8 +18,8 @@ from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble, log_mean_proba
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model import packed
 from t2t_repro.parsing.constrained_decoding import ParseConstraint
-from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
-from t2t_repro.token_ids import EOS, PAD
+from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
+from t2t_repro.text.token_ids import EOS, PAD
 
 pytestmark = pytest.mark.numeric
 

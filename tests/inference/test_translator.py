@@ -15,7 +15,7 @@ from t2t_repro.inference import parallel
 from t2t_repro.inference.decoding_loop import Hypotheses
 from t2t_repro.inference.translator import Translator
 from t2t_repro.parsing.parser import Parser
-from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
+from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 
 pytestmark = pytest.mark.numeric
 

@@ -12,9 +12,9 @@ import tensorflow as tf
 from conftest import CHECKOUT
 from keras import ops
 
-from t2t_repro import processor
 from t2t_repro.model import packed
 from t2t_repro.model.kernels import narrow_linear
+from t2t_repro.system import processor
 
 pytestmark = pytest.mark.numeric
 

@@ -12,7 +12,7 @@ from helpers.tiny_model import shared_model
 
 from t2t_repro.inference.beam_search import beam_search
 from t2t_repro.parsing.constrained_decoding import ParseConstraint
-from t2t_repro.token_ids import EOS
+from t2t_repro.text.token_ids import EOS
 
 PIECES = ["<pad>", "</s>", "<unk>", "ǀS", "▁ǀS", "▁ǁS", "▁ǀN", "▁ǁN", "▁a", "b", "▁c"]
 FIRST, OPEN, CLOSE, OPEN_N, CLOSE_N, A, B, C = range(3, 11)

@@ -202,7 +202,7 @@ def test_tags_of_punctuation():
 def test_symbol_is_one_subword(tmp_path):
     """The marks are letters because sentencepiece never joins a bracket with a letter."""
     from t2t_repro.data.vocabulary import Vocabulary
-    from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
+    from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 
     rng = random.Random(1)
     tokens = {"ǀS", "ǁS", "ǀNP", "ǁNP", "ǀVP", "ǁVP", "We", "(PP", ")PP"}

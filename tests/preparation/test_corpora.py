@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t2t_repro import lines
-from t2t_repro.lines import decode_lines
 from t2t_repro.preparation import statistics
 from t2t_repro.preparation.corpora import describe, read_pairs
 from t2t_repro.problem import Generated, Pair, TextFiles
+from t2t_repro.text import lines
+from t2t_repro.text.lines import decode_lines
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from conftest import CHECKOUT
 from helpers.prepared_data import bytes_of, records
 from helpers.tiny_model import silent
 
-from t2t_repro import lines
 from t2t_repro.config import HParams
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.dataset_record import DatasetRecord
@@ -32,6 +31,7 @@ from t2t_repro.preparation.validation_split import choose_validation, source_has
 from t2t_repro.problem import Generated, Pair, Problem, TextFiles
 from t2t_repro.registry import PROBLEMS
 from t2t_repro.run import Run
+from t2t_repro.text import lines
 
 PAIRS = [
     (f"the {color} house number {n}", f"das {color}e Haus Nummer {n}") for n in range(200) for color in ("red", "old")

@@ -12,11 +12,11 @@ import pytest
 from helpers.tiny_model import PROBLEM, silent, train_pairs
 
 from t2t_repro.preparation import pipeline as prepare_module
+from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.preparation.shuffle import Chunk, ShuffleFiles
 from t2t_repro.preparation.statistics import SplitStatistics
 from t2t_repro.preparation.validation_split import source_hash
-from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
 from t2t_repro.problem import Pair
 
 PAIRS = [*train_pairs(), ("", "leer"), ("much " * 60, "viel")]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2t_repro import processor
 from t2t_repro.model import int8
+from t2t_repro.system import processor
 from t2t_repro.training import hardware, precision
 
 pytestmark = pytest.mark.numeric

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2t_repro.token_ids import PAD
+from t2t_repro.text.token_ids import PAD
 from t2t_repro.training import fused_loss
 from t2t_repro.training.fused_loss import projected_loss, vocabulary_blocks
 from t2t_repro.training.loss import smoothed_cross_entropy

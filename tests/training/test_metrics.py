@@ -15,9 +15,9 @@ import tensorflow as tf
 from helpers.tiny_model import TINY, silent
 from tensorflow.core.util import event_pb2
 
-from t2t_repro import log
 from t2t_repro.evaluation.validation_preview import ValidationPreview
 from t2t_repro.run import Run
+from t2t_repro.system import log
 from t2t_repro.training import metrics
 from t2t_repro.training.metrics import UNKNOWN, Cost, MetricsLogger, Step, clock, short, write_scores
 from t2t_repro.training.train_step import StepMetrics

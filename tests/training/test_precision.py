@@ -18,11 +18,11 @@ from helpers.tiny_model import PROBLEM, TINY
 from tensorflow.core.protobuf import saved_model_pb2
 
 import t2t_repro
-from t2t_repro import processor
 from t2t_repro.config import TrainingOptions
 from t2t_repro.evaluation.evaluator import evaluate
 from t2t_repro.exporting.exporter import export
 from t2t_repro.serving.model import ServedModel
+from t2t_repro.system import processor
 from t2t_repro.training import hardware, precision
 from t2t_repro.training.trainer import train
 

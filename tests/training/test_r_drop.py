@@ -14,7 +14,7 @@ from t2t_repro.flops import training_flops
 from t2t_repro.model import kernels
 from t2t_repro.model.random_masks import keep_mask
 from t2t_repro.model.transformer import Transformer
-from t2t_repro.token_ids import PAD
+from t2t_repro.text.token_ids import PAD
 from t2t_repro.training import fused_loss
 from t2t_repro.training.fused_loss import projected_loss, vocabulary_blocks
 from t2t_repro.training.loss import r_drop_loss, smoothed_cross_entropy

@@ -23,12 +23,12 @@ import numpy as np
 
 from t2t_repro.filters import FILTERS, name_and_value, predicates
 from t2t_repro.io import atomic_write
-from t2t_repro.lines import is_overlong
 from t2t_repro.preparation.filtering.alignment import SAMPLE_PAIRS, Model, learn
 from t2t_repro.preparation.filtering.overlap import Match, Overlap, pair_keys
 from t2t_repro.preparation.statistics import is_empty
 from t2t_repro.problem import Pair
-from t2t_repro.processes import map_in_processes
+from t2t_repro.system.processes import map_in_processes
+from t2t_repro.text.lines import is_overlong
 
 KEPT = 0  # the other bytes are numbers of filters, from 1
 _UNFILTERED = 255  # an empty or over-long pair, which is dropped and counted when it is encoded

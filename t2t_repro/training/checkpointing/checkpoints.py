@@ -23,9 +23,9 @@ import tensorflow as tf
 from filelock import FileLock, Timeout
 
 from t2t_repro.io import sync
-from t2t_repro.log import short_reason
 from t2t_repro.run import Run
 from t2t_repro.selection import Selection
+from t2t_repro.system.log import short_reason
 from t2t_repro.training.checkpointing.checkpoint_list import LIST, files_of, paths, write_list
 
 MODEL, MOVING_AVERAGE = "model", "moving_average"  # names of both models in a checkpoint

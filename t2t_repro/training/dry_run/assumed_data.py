@@ -13,7 +13,7 @@ from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.dataset_record import DatasetRecord, SplitRecord, VocabularyRecord
 from t2t_repro.data.shards import example, shard_names, write_shard
 from t2t_repro.problem import Problem
-from t2t_repro.token_ids import UNKNOWN
+from t2t_repro.text.token_ids import UNKNOWN
 
 PAIRS = 50_000
 MEAN_LENGTH = 27  # tokens per side, including EOS: about the mean of news text

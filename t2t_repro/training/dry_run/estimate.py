@@ -17,11 +17,11 @@ from t2t_repro.data import batching, padding_statistics
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import bytes_in, nearest_folder
-from t2t_repro.log import report as log
 from t2t_repro.problem import Problem
 from t2t_repro.registry import HPARAMS, RECORDS
 from t2t_repro.run import Run
 from t2t_repro.selection import must_end_at_last_step
+from t2t_repro.system.log import report as log
 from t2t_repro.training import hardware, memory
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.checkpointing.checkpoints import exclusive_lock

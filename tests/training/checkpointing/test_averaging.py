@@ -15,7 +15,7 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting.exporter import export
 from t2t_repro.inference.translator import Translator
 from t2t_repro.io import read_json
-from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
+from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.run import Run
 from t2t_repro.selection import Selection
 from t2t_repro.training.checkpointing.averaging import average

@@ -12,7 +12,7 @@ import pytest
 from helpers.sentences import SENTENCES
 
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
+from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 
 RARE = "".join(map(chr, range(0x4E00, 0x4E00 + 60)))
 
@@ -158,8 +158,8 @@ def test_12000_characters_seen_once_do_not_fill_the_vocabulary_of_news(
 
 MEMORY = """
 import random, sys
-from t2t_repro.preparation.vocabulary_learning import learn_vocabulary
-from t2t_repro.heap import one_heap
+from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
+from t2t_repro.system.heap import one_heap
 
 def resident(kind):
     (line,) = (line for line in open("/proc/self/status") if line.startswith(kind))

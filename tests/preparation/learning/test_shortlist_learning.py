@@ -11,9 +11,9 @@ from t2t_repro.data import input_pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.preparation import shortlist_learning
-from t2t_repro.preparation.shortlist_learning import Sample, coverage, learn, sample
-from t2t_repro.token_ids import EOS
+from t2t_repro.preparation.learning import shortlist
+from t2t_repro.preparation.learning.shortlist import Sample, coverage, learn, sample
+from t2t_repro.text.token_ids import EOS
 
 DICTIONARY = {10: 20, 11: 21, 12: 22, 13: 23, 14: 24, 15: 25}  # each source id and its translation
 FREQUENT = 30  # in every target
@@ -42,7 +42,7 @@ def test_best_candidate_is_the_translation():
 def test_result_does_not_depend_on_what_is_sorted_at_a_time(monkeypatch):
     pairs = sample(text(100), V, 1_000)
     whole = learn(pairs, 3, 2)
-    monkeypatch.setattr(shortlist_learning, "_MAX_LINKS", 150)
+    monkeypatch.setattr(shortlist, "_MAX_LINKS", 150)
     parts = learn(pairs, 3, 2)
     assert whole.always.tolist() == parts.always.tolist()
     assert {k: v.tolist() for k, v in whole.candidates.items()} == {k: v.tolist() for k, v in parts.candidates.items()}
@@ -58,7 +58,7 @@ def test_translation_of_a_neighbor_is_not_a_candidate():
 
 
 def test_half_of_the_sample_is_the_first_pairs_and_the_rest_has_rare_words(monkeypatch):
-    monkeypatch.setattr(shortlist_learning, "ENOUGH", 5)
+    monkeypatch.setattr(shortlist, "ENOUGH", 5)
     pairs = [*text(100), (ids(10, 39), ids(20, 38)), (ids(10), ids(20)), (ids(39), ids(38, 38))]
     found = sample(pairs, V, 60)
     assert [len(found.pairs), *(source.tolist() for source, _ in found.pairs[-2:])] == [32, [10, 39], [39]]

@@ -24,10 +24,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from t2t_repro.data.vocabulary import ESCAPE_RULES, SPLITTING, cpp_message, model_proto, must_be_unicode
-from t2t_repro.heap import return_freed_memory
 from t2t_repro.io import atomic_write
-from t2t_repro.processor import usable_cores
-from t2t_repro.token_ids import EOS, NUM_FIXED, PAD, UNKNOWN
+from t2t_repro.system.heap import return_freed_memory
+from t2t_repro.system.processor import usable_cores
+from t2t_repro.text.token_ids import EOS, NUM_FIXED, PAD, UNKNOWN
 
 SAMPLE_CHARACTERS = 2_000_000  # a character rarer than one in this many is spelled in bytes: see docs/data.md
 _ESCAPE = {"\u2581": "\U001000001", "\U00100000": "\U001000000"}

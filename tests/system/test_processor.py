@@ -1,4 +1,4 @@
-"""t2t_repro.processor: features by the kernel's names, and cores as affinity and control groups grant them."""
+"""t2t_repro.system.processor: features by the kernel's names, and cores as affinity and control groups grant them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import pytest
 from conftest import CHECKOUT
 
-from t2t_repro import processor
+from t2t_repro.system import processor
 
 
 def put(root, files):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from t2t_repro.tmx import read_units
+from t2t_repro.text.tmx import read_units
 
 MIB = 1 << 20
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from typing import NoReturn
 from xml.parsers import expat
 
-from t2t_repro.lines import MAX_LINE_BYTES, must_be_file, open_bytes
 from t2t_repro.problem import Pair
+from t2t_repro.text.lines import MAX_LINE_BYTES, must_be_file, open_bytes
 
 _BLOCK = 1 << 16  # bytes parsed at a time
 _MAX_DEPTH = 64  # nested elements; TMX needs about eight

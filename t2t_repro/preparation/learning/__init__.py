@@ -1,0 +1,1 @@
+"""Learning from text in preparation: the vocabulary and the shortlist."""

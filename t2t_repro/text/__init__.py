@@ -1,0 +1,1 @@
+"""Files of text: lines, translation memories, and the token ids that every vocabulary has."""
