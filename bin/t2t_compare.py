@@ -79,7 +79,7 @@ def _runs(a: str, b: str) -> Any:
         common_flags.must_be_directory("data_dir", FLAGS.data_dir)
     launcher.load_tensorflow()
     from t2t_repro.evaluation.comparison import compared_runs
-    from t2t_repro.inference.parallel import set_threads
+    from t2t_repro.training.parallel import set_threads
 
     set_threads(FLAGS.threads_per_batch)
     launcher.report_average(runs, FLAGS.average_checkpoints, FLAGS.average_best)

@@ -106,8 +106,8 @@ def decode() -> None:
     launcher.load_tensorflow()
     from t2t_repro.inference.graph_options import optimize_once
     from t2t_repro.inference.line_windows import decode_to_file, decode_to_stream
-    from t2t_repro.inference.parallel import set_threads
     from t2t_repro.inference.translator import Translator
+    from t2t_repro.training.parallel import set_threads
     from t2t_repro.training.precision import resolve
 
     set_threads(FLAGS.threads_per_batch)

@@ -41,7 +41,7 @@ def score() -> None:
         common_flags.must_be_directory("data_dir", FLAGS.data_dir)
     launcher.load_tensorflow()
     from t2t_repro.evaluation.evaluator import evaluate, table
-    from t2t_repro.inference.parallel import set_threads
+    from t2t_repro.training.parallel import set_threads
 
     set_threads(FLAGS.threads_per_batch)
     launcher.report_average([run], FLAGS.average_checkpoints, FLAGS.average_best)

@@ -80,9 +80,9 @@ def serve() -> None:
 
     one_heap()
     launcher.load_tensorflow()
-    from t2t_repro.inference.parallel import num_parallel_batches, set_batches, set_threads
     from t2t_repro.serving.app import Settings
     from t2t_repro.serving.server import serve as answer
+    from t2t_repro.training.parallel import num_parallel_batches, set_batches, set_threads
 
     set_threads(FLAGS.threads_per_batch)
     set_batches(num_parallel_batches() + 1)  # one more, only for short requests

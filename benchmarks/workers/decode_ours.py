@@ -25,8 +25,8 @@ from benchmarks.decode_workload import (  # noqa: E402
 from benchmarks.workers.decode_weights import made_model  # noqa: E402
 from t2t_repro.inference.batches import padded  # noqa: E402
 from t2t_repro.inference.ensemble import FixedEnsemble  # noqa: E402
-from t2t_repro.inference.parallel import num_parallel_batches, parallel_map, set_threads  # noqa: E402
 from t2t_repro.inference.translator import Translator  # noqa: E402
+from t2t_repro.training.parallel import num_parallel_batches, parallel_map, set_threads  # noqa: E402
 from t2t_repro.training.precision import resolve  # noqa: E402
 
 

@@ -183,7 +183,7 @@ def precision_flag(values: flags.FlagValues, auto: str = "the run's") -> None:
 
 
 def threads_flag(values: flags.FlagValues) -> None:
-    """Defines the flag whose value `t2t_repro.inference.parallel.set_threads` takes."""
+    """Defines the flag whose value `t2t_repro.training.parallel.set_threads` takes."""
     meaning = "CPU cores per batch; the other cores decode other batches in parallel; 0: all cores"
     flags.DEFINE_integer("threads_per_batch", 1, meaning, lower_bound=0, flag_values=values)
 

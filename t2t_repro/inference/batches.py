@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.data import batching
-from t2t_repro.inference import parallel
 from t2t_repro.inference.line_windows import Advance
 from t2t_repro.text.token_ids import PAD
+from t2t_repro.training import parallel
 
 SLACK = 1.1  # allowance for padding when the cores share few sentences
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from t2t_repro.config import HParams
 from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs
-from t2t_repro.inference import memory, parallel
+from t2t_repro.inference import memory
 from t2t_repro.inference.batches import batches_by_length, padded, run_batches
 from t2t_repro.inference.beam_search import beam_search, n_best_options
 from t2t_repro.inference.decoding_loop import NEG_INF, Constraint, Hypotheses
@@ -24,6 +24,7 @@ from t2t_repro.model.kernels import unset_weights
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.text.token_ids import PAD
+from t2t_repro.training import parallel
 from t2t_repro.training.checkpointing.checkpoints import load_weights
 from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
 

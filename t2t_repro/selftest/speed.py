@@ -18,6 +18,7 @@ import t2t_repro
 from t2t_repro.config import HParams
 from t2t_repro.flops import training_flops
 from t2t_repro.training import hardware
+from t2t_repro.training.parallel import set_training_threads
 from t2t_repro.training.train_step import ReplicaInputs, TrainStep, default_microbatch_tokens, make_model
 
 VOCAB_SIZES = {"base": 37_000, "big": 37_000, "tiny": 4_000}  # of the intended problems
@@ -40,6 +41,7 @@ def step(set_name: str, precision: str, xla: bool = False) -> dict[str, Any]:
     """
     _reset_peak()
     hparams = t2t_repro.get_hparams(set_name)
+    set_training_threads(hparams)
     gpus = hardware.gpu_names()
     devices = gpus or ["CPU:0"]
     with tf.distribute.MirroredStrategy(devices).scope():
@@ -57,12 +59,12 @@ def step(set_name: str, precision: str, xla: bool = False) -> dict[str, Any]:
         take_step(inputs, tf.constant(1), tf.constant(0.0)).numpy()
         return time.perf_counter() - start
 
-    computed = number if gpus else 1
+    computed = number if gpus else min(number, train_step.parallel)
     startup = seconds(computed)
     taken = _least(seconds, computed)
     if computed < number:
         rest = _least(seconds, 0)
-        taken = rest + number * (taken - rest)
+        taken = rest + number / computed * (taken - rest)
     tokens = _pairs(hparams) * LENGTH * number * len(devices)
     return {
         "seconds": taken,

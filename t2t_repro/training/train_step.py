@@ -30,6 +30,7 @@ from t2t_repro.training import hardware
 from t2t_repro.training.fused_loss import projected_loss, vocabulary_blocks
 from t2t_repro.training.loss import Loss, smoothed_cross_entropy
 from t2t_repro.training.optimizer import Adam, MovingAverage
+from t2t_repro.training.parallel import num_parallel_batches
 from t2t_repro.training.precision import POLICIES
 
 ReplicaInputs = dict[str, tf.Tensor]  # an element of `training_batches`: the micro-batches of one replica
@@ -106,6 +107,7 @@ class TrainStep:
         self.microbatches = batching.microbatches(hparams.batch_tokens, replicas, microbatch_tokens)  # of each replica
         numbers = self.strategy.experimental_distribute_values_from_function(lambda at: at.replica_id_in_sync_group)
         first, *others = self.strategy.experimental_local_results(numbers)
+        self.parallel = 1 if replicas > 1 else num_parallel_batches()  # micro-batches
         self.local = range(first, first + 1 + len(others))  # the replicas on this machine
 
     def data(
@@ -200,7 +202,7 @@ class TrainStep:
 
         filled = tf.reduce_sum(tf.minimum(element["sizes"][:, 0], 1))  # `count_nonzero` would run on a GPU
         _, gradients, sums = tf.while_loop(
-            lambda number, *_: number < filled, accumulate, (tf.constant(0), *zeros), parallel_iterations=1
+            lambda number, *_: number < filled, accumulate, (tf.constant(0), *zeros), parallel_iterations=self.parallel
         )
         return gradients, sums
 
@@ -296,11 +298,12 @@ def default_microbatch_tokens(hparams: HParams, replicas: int) -> int:
     """Returns the default tokens per side of a micro-batch.
 
     On a GPU, where launching each operation has a cost, it is the device's complete share of a step. On a CPU it is
-    what the caches hold.
+    what the caches hold, shared by the micro-batches that are computed in parallel.
     """
     if tf.config.list_physical_devices("GPU"):
         return math.ceil(hparams.batch_tokens / replicas)
-    return batching.part_tokens(hparams.batch_tokens)
+    parallel = num_parallel_batches() if replicas == 1 else 1
+    return math.ceil(batching.part_tokens(hparams.batch_tokens) / parallel)
 
 
 def first_microbatch_tokens(run: Run, options: TrainingOptions, replicas: int, machines: int = 1) -> int:

@@ -42,6 +42,7 @@ from t2t_repro.training.distributed.rendezvous import Cluster, Rendezvous
 from t2t_repro.training.divergence import LossMonitor
 from t2t_repro.training.metrics import UNKNOWN, Cost, MetricsLogger, Step
 from t2t_repro.training.optimizer import MovingAverage, learning_rate
+from t2t_repro.training.parallel import set_training_threads
 from t2t_repro.training.train_step import TrainStep, first_microbatch_tokens, make_model, validate_settings
 from t2t_repro.training.validation import MakePreview, Stopping, Validation
 
@@ -136,6 +137,8 @@ def train(
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
     cluster = Cluster.from_environment()
+    if cluster.size == 1 and not options.microbatch_tokens and not options.jit_compile:
+        set_training_threads(hparams)
     origin = None
     if init_from and cluster.is_chief:
         origin = find_origin(init_from, problem, hparams, output_dir)

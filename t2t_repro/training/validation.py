@@ -19,6 +19,7 @@ from t2t_repro.training.checkpointing.checkpoint_list import paths
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints, is_regular, step_of
 from t2t_repro.training.loss import Loss, total
 from t2t_repro.training.metrics import MetricsLogger, safe_exp
+from t2t_repro.training.parallel import num_parallel_batches, parallel_map
 from t2t_repro.training.train_step import make_evaluator
 
 
@@ -94,13 +95,14 @@ class Validation:
 
         Halves the batches when memory runs out, down to single pairs.
         """
-        batch_tokens = input_pipeline.EVALUATION_TOKENS
+        batch_tokens = input_pipeline.EVALUATION_TOKENS // num_parallel_batches()
         while True:
             try:
+                batches = list(input_pipeline.evaluation_batches(shards, batch_tokens, self._max_tokens))
                 losses: dict[str, list[Loss]] = {}
-                for batch in input_pipeline.evaluation_batches(shards, batch_tokens, self._max_tokens):
-                    name = corpora[int(batch["corpus"])] if corpora else ""
-                    losses.setdefault(name, []).append(self._evaluate(batch["inputs"], batch["targets"]))
+                found = parallel_map(lambda batch: self._evaluate(batch["inputs"], batch["targets"]), batches)
+                for batch, loss in zip(batches, found, strict=True):
+                    losses.setdefault(corpora[int(batch["corpus"])] if corpora else "", []).append(loss)
                 return {name: total(sums) for name, sums in losses.items()}
             except tf.errors.OpError as error:
                 if not memory.is_out_of_memory(error) or batch_tokens == 1:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from t2t_repro.inference import parallel
 from t2t_repro.inference.batches import batches_by_length, padded, run_batches
+from t2t_repro.training import parallel
 
 
 @pytest.mark.parametrize("cores", [1, 3])

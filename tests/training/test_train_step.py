@@ -16,7 +16,7 @@ from t2t_repro.data import batching, input_pipeline
 from t2t_repro.data.shards import example, write_shard
 from t2t_repro.flops import training_flops
 from t2t_repro.model.transformer import Transformer
-from t2t_repro.training import optimizer
+from t2t_repro.training import optimizer, train_step
 from t2t_repro.training.loss import smoothed_cross_entropy
 from t2t_repro.training.optimizer import FIRST_LOSS_SCALE, Adam, MovingAverage, learning_rate
 from t2t_repro.training.train_step import StepMetrics, TrainStep, make_evaluator, pad_to_bucket
@@ -174,6 +174,30 @@ def test_any_number_of_micro_batches_makes_the_same_step(trained, shards, replic
         assert ours.flops <= theirs.flops if count > 8 else ours.flops >= theirs.flops
     same = [ours._replace(flops=theirs.flops) for ours, theirs in zip(found.metrics, whole.metrics, strict=True)]
     must_be_equal(found._replace(metrics=same), whole)
+
+
+def test_micro_batches_in_parallel_make_the_same_step(trained, shards, monkeypatch):
+    """Bit for bit, with dropout: gradients are added in the order of the micro-batches."""
+    monkeypatch.setattr(train_step, "num_parallel_batches", lambda: 3)
+    other = Trainer(shards, 1, dropout=0.3, attention_dropout=0.3)
+    assert other.train_step.parallel == 3
+    _, one = trained(1, 0.3)
+    found = other.run()
+    assert found.metrics == one.metrics
+    for ours, theirs in zip(found.weights, one.weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    (loop,) = (
+        node.attr["parallel_iterations"].i
+        for node in other.take_step.get_concrete_function().graph.as_graph_def().node
+        if node.op in ("While", "StatelessWhile")
+    )
+    assert loop == 3
+
+
+def test_default_micro_batches_share_a_part(monkeypatch):
+    """On a CPU: parts of 16 tokens here, of which two devices compute one each."""
+    monkeypatch.setattr(train_step, "num_parallel_batches", lambda: 2)
+    assert [train_step.default_microbatch_tokens(HPARAMS, replicas) for replicas in (1, 2)] == [8, 16]
 
 
 @pytest.mark.numeric

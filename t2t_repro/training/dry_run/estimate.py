@@ -29,6 +29,7 @@ from t2t_repro.training.checkpointing.parent import find_origin
 from t2t_repro.training.dry_run.assumed_data import MEAN_LENGTH, assumed
 from t2t_repro.training.dry_run.profiler import Profiler
 from t2t_repro.training.metrics import clock
+from t2t_repro.training.parallel import set_training_threads
 from t2t_repro.training.train_step import validate_settings
 from t2t_repro.training.trainer import checkpoints_kept
 from t2t_repro.training.validation import MakePreview
@@ -86,6 +87,8 @@ def dry_run(
     origin = find_origin(init_from, problem, hparams, output_dir) if init_from else None
     problem, parent = (origin.problem, origin.parent) if origin else (problem, None)
     precision = precisions.resolve_for_run(options.precision, output_dir)
+    if not options.microbatch_tokens and not options.jit_compile:
+        set_training_threads(hparams)
     precisions.allow_tf32(precision == "tf32")
     directory = os.path.join(data_dir, problem.name)
     if not Dataset.exists(directory) and not Run.exists(output_dir):

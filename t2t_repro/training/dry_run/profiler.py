@@ -27,6 +27,7 @@ from t2t_repro.run import Run
 from t2t_repro.training import hardware
 from t2t_repro.training.loss import total
 from t2t_repro.training.optimizer import MovingAverage
+from t2t_repro.training.parallel import num_parallel_batches, parallel_map
 from t2t_repro.training.train_step import TrainStep, bucket_sizes, first_microbatch_tokens, make_evaluator, make_model
 from t2t_repro.training.validation import MakePreview
 
@@ -121,13 +122,14 @@ class Profiler:
         if self.sizes.shape[1] > 1:  # else a micro-batch is a complete step
             self.first = np.zeros_like(self.first)  # a step without micro-batches
         self.startup = self._seconds(self.first)  # builds the graph
-        rates = [hardware.matrix_rate(run.precision, self.replicas)]
+        parallel = self.replicas * self.train_step.parallel  # products that fill the machine
+        rates = [hardware.matrix_rate(run.precision, parallel)]
         elements = iter(training_data)
         next(elements)  # from now on it prefetches, and its buffers use as much memory as in training
         self._measure_worst()
         self.trained = True
         self._measure_steps(chosen)
-        rates.append(hardware.matrix_rate(run.precision, self.replicas))  # the machine may have been busy before
+        rates.append(hardware.matrix_rate(run.precision, parallel))  # the machine may have been busy before
         self.matrix_rate, self.slowed = max(rates), max(rates) / min(rates) - 1
         self._measure_evaluation()
         self.peak = hardware.peak_bytes()
@@ -143,16 +145,22 @@ class Profiler:
         return len(np.unique(bucket_sizes(tf.constant(remaining[remaining[:, 0] > 0], tf.int32)), axis=0))
 
     def _chosen(self) -> list[np.ndarray]:
-        """Returns the spans [R, A, 2] of steps with one micro-batch per device, for ranks of cost from the median."""
+        """Returns the spans [R, A, 2] of steps, for ranks of cost from the median.
+
+        A step has the micro-batches that each device computes in parallel, of similar cost.
+        """
+        parallel = min(self.train_step.parallel, self.sizes.shape[1])
+        count = self.replicas * parallel
         spans = self.window.spans.reshape(-1, 2)
         by_cost = np.argsort(self.costs.reshape(-1), kind="stable")
         by_cost = by_cost[self.costs.reshape(-1)[by_cost] > 0]
         chosen = []
         for rank in _ranks(MOST_TIMED):
-            first = min(int(rank * len(by_cost)), max(len(by_cost) - self.replicas, 0))
+            first = min(int(rank * len(by_cost)), max(len(by_cost) - count, 0))
+            microbatches, filled = by_cost[first : first + count], np.zeros((count, 2), np.int64)
+            filled[: len(microbatches)] = spans[microbatches]
             element = np.zeros((self.replicas, self.sizes.shape[1], 2), np.int64)
-            microbatches = by_cost[first : first + self.replicas]
-            element[: len(microbatches), 0] = spans[microbatches]
+            element[:, :parallel] = filled.reshape(parallel, self.replicas, 2).swapaxes(0, 1)
             chosen.append(element)
         return chosen
 
@@ -175,7 +183,7 @@ class Profiler:
         self.rate = flops / max(seconds, 1e-9)
 
     def _measure_worst(self) -> None:
-        """Computes the largest possible micro-batch.
+        """Computes the largest possible micro-batch, as often as a device computes micro-batches in parallel.
 
         With gradient accumulation a micro-batch of a single pair precedes it, because the loop reaches its peak memory
         in the second iteration.
@@ -189,7 +197,7 @@ class Profiler:
             for side, width in (("inputs", source), ("targets", target))
         }
         span = np.zeros((self.replicas, self.sizes.shape[1], 2), np.int64)
-        microbatches = [(batch, batch + 1), (0, batch)][-self.sizes.shape[1] :]
+        microbatches = [(batch, batch + 1), *[(0, batch)] * self.train_step.parallel][-self.sizes.shape[1] :]
         span[:, : len(microbatches)] = microbatches
         lengths = np.tile(np.array([[source, target]]), (batch + 1, 1))
         window = input_pipeline.Window(pairs, lengths, np.arange(batch + 1), span)
@@ -225,12 +233,15 @@ class Profiler:
         if not self.dataset.has("validation"):
             return
         self._start("in the evaluation", "evaluates the validation text")
-        batches = list(input_pipeline.evaluation_batches(self.dataset.shards("validation")))
+        parallel = num_parallel_batches()
+        tokens = input_pipeline.EVALUATION_TOKENS // parallel
+        batches = list(input_pipeline.evaluation_batches(self.dataset.shards("validation"), tokens))
         sizes = [int(tf.size(batch["targets"])) for batch in batches]
         largest = batches[int(np.argmax(sizes))]
         evaluate = make_evaluator(self.model, self.run.hparams.label_smoothing)
-        _, again = _twice(lambda: total([evaluate(largest["inputs"], largest["targets"])]))
-        self.evaluation = again * sum(sizes) / max(sizes)
+        at_once = [(largest["inputs"], largest["targets"])] * parallel
+        _, again = _twice(lambda: total(parallel_map(lambda batch: evaluate(*batch), at_once)))
+        self.evaluation = again / parallel * sum(sizes) / max(sizes)
         if self.preview and self.seconds_per_step() < LONG:
             self._start("in the decoding of samples", "decodes samples")
             first, again = _twice(self.preview(self.model, self.run, self.dataset))

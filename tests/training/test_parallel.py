@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import tensorflow as tf
+from helpers.tiny_model import SMALL
 
-from t2t_repro.inference import parallel
+from t2t_repro.training import parallel
 
 
 @pytest.mark.parametrize(
@@ -19,6 +21,19 @@ def test_batches_fill_the_cores(monkeypatch, machine, threads, gpus, expected):
     monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: threads)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU:0"] * gpus)
     assert parallel.num_parallel_batches() == expected
+
+
+@pytest.mark.parametrize(
+    ("d_model", "batch_tokens", "cores", "expected"),
+    [(256, 4_096, 2, [1]), (128, 4_096, 1, [1]), (256, 4_096, 16, [4]), (256, 25_000, 16, [5]), (256, 1_024, 2, [2])]
+    + [(512, 4_096, 2, [])],  # as TensorFlow has them
+)
+def test_micro_batches_of_small_models_share_the_cores(monkeypatch, d_model, batch_tokens, cores, expected):
+    threads: list[int] = []
+    monkeypatch.setattr(parallel, "set_threads", threads.append)
+    monkeypatch.setattr(parallel, "usable_cores", lambda: cores)
+    parallel.set_training_threads(replace(SMALL, d_model=d_model, batch_tokens=batch_tokens))
+    assert threads == expected
 
 
 def test_batches_run_in_parallel_and_return_in_order(monkeypatch):

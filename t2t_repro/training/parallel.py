@@ -1,9 +1,13 @@
-"""Use of the processor's cores for decoding: several batches in parallel, each on a few cores.
+"""Use of the processor's cores: several batches in parallel, each on a few cores.
 
-Most operations of a decoding step finish before a second thread starts. On two cores the base model translates 64
-sentences 1.56 times as fast (in 8-bit integers; 1.36 in bfloat16, 1.18 in float32) when each of two batches has one
-core than when both share two cores (`benchmarks.decode`). A single sentence is translated 1.29, 1.05 and 0.83 times as
-fast by one core as by two with base, and 0.9, 0.75 and 0.65 times with big.
+Training: the operations of a small model are too short for several threads. On two cores (Intel Xeon with AMX,
+bfloat16), a step is 1.23 times as fast with d_model 128 and 1.13 times with 256 when each of two micro-batches has one
+core, in 1.11 and 1.06 times the memory. base would take 1.02 times as long (`benchmarks.train`).
+
+Decoding: most operations of a decoding step finish before a second thread starts. On two cores the base model
+translates 64 sentences 1.56 times as fast (in 8-bit integers; 1.36 in bfloat16, 1.18 in float32) when each of two
+batches has one core than when both share two cores (`benchmarks.decode`). A single sentence is translated 1.29, 1.05
+and 0.83 times as fast by one core as by two with base, and 0.9, 0.75 and 0.65 times with big.
 """
 
 from __future__ import annotations
@@ -15,16 +19,28 @@ from typing import TypeVar
 
 import tensorflow as tf
 
+from t2t_repro.config import HParams
+from t2t_repro.data.batching import part_tokens
 from t2t_repro.system.processor import usable_cores
 
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
+
+SMALL = 256  # maximum d_model of a model whose micro-batches have one core each
+LEAST_TOKENS = 1_024  # per side in a micro-batch: smaller ones gain nothing
 
 
 def set_threads(threads: int) -> None:
     """Sets the threads of an operation; 0: all cores. Has no effect once TensorFlow has computed anything."""
     with contextlib.suppress(RuntimeError):
         tf.config.threading.set_intra_op_parallelism_threads(threads)
+
+
+def set_training_threads(hparams: HParams) -> None:
+    """Sets the threads of an operation so that `num_parallel_batches` micro-batches of a small model fill the cores."""
+    if hparams.d_model <= SMALL and not tf.config.list_physical_devices("GPU"):
+        cores = usable_cores()
+        set_threads(cores // max(1, min(cores, part_tokens(hparams.batch_tokens) // LEAST_TOKENS)))
 
 
 def set_batches(batches: int) -> None:
