@@ -38,9 +38,8 @@ def test_student_with_a_shallow_decoder_learns_from_a_teacher(program, one_repli
     code, _, err = program("t2t-datagen", *data, *files, f"--vocabulary_from={TEACHER}")
     assert code == 0 and f"vocabulary: 400 subwords (bpe) of the run {TEACHER}" in err
     train = ["--hparams=tiny", "--output_dir=student", *(f"--override={size}" for size in SIZES), "--precision=float32"]
-    assert program("t2t-trainer", *data, *train, "--train_steps=2").code == 0
-    code, out, err = program("t2t-trainer", *data, *train, "--train_steps=4")  # continues
-    assert code == 0 and "continuing student at step 2" in err and "BLEU" in out
+    code, out, _ = program("t2t-trainer", *data, *train, "--train_steps=2")
+    assert code == 0 and "BLEU" in out
     student = Run.open("student")
     assert (student.hparams.encoder_depth, student.hparams.decoder_depth) == (3, 1)
     # both share the vocabulary, so they can decode together

@@ -34,7 +34,7 @@ from t2t_repro.run import Run
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 
 DEEP = replace(SMALL, num_encoder_layers=3)  # and two layers in the decoder
-TEXTS = ["3 red cats and 4 old dogs", "", "12 big cows", "and " * 700, "12 big cows and 1 red dog"]
+TEXTS = ["3 red cats and 4 old dogs", "", "12 big cows", "and " * 250, "12 big cows and 1 red dog"]
 STRANGER = """
 import json, sys
 import tensorflow as tf, tensorflow_text

@@ -55,6 +55,7 @@ PART_TOKENS = 1_000  # so that each of those is two parts
 
 
 FLOAT32 = TrainingOptions(precision="float32")
+MIRRORED = tf.distribute.MirroredStrategy  # whatever stands in for it during a test
 
 
 def silent(line: str) -> None:
@@ -98,7 +99,7 @@ def values(run: Run, step: int) -> dict[str, np.ndarray]:
 @contextlib.contextmanager
 def on_cpus(number: int) -> Iterator[pytest.MonkeyPatch]:
     """Trains on so many logical CPUs, in micro-batches of `PART_TOKENS`. Yields the patch."""
-    strategy = functools.partial(tf.distribute.MirroredStrategy, [f"CPU:{each}" for each in range(number)])
+    strategy = functools.partial(MIRRORED, [f"CPU:{each}" for each in range(number)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tf.distribute, "MirroredStrategy", strategy)
         patch.setattr(batching, "PART_TOKENS", PART_TOKENS)
