@@ -113,7 +113,7 @@ def test_products_with_complete_blocks_have_few_sizes(monkeypatch):
 
 @pytest.mark.parametrize("name", ["activation", "pre-norm"])
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_changed_models_decode_in_8_bit_integers(monkeypatch, dtype, name):
+def test_changed_models_decode_in_int8(monkeypatch, dtype, name):
     for change in CHANGES[name]:
         monkeypatch.setattr(*change)
     model = random_model(VOCAB, d_model=64, d_ff=96, num_encoder_layers=2, num_decoder_layers=1, dtype=dtype)
