@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import io
 import os
@@ -37,7 +38,11 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Splits the CPU into two logical devices, which must happen before TensorFlow's first operation."""
+    """Splits the CPU into two logical devices, which must happen before TensorFlow's first operation.
+
+    From then on Python does not search modules and collected tests for garbage: they stay.
+    """
+    gc.freeze()
     if "tensorflow" in sys.modules:
         import tensorflow as tf
 
@@ -139,3 +144,11 @@ def trained(data: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
     options = TrainingOptions(precision="float32", checkpoint_steps=4)
     with on_cpus(1):
         return train(PROBLEM, TINY, data, str(tmp_path_factory.mktemp("trained") / "RUN"), options, report=silent)
+
+
+@pytest.fixture(scope="session")
+def exported(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of an export of `trained`. Do not change it."""
+    from t2t_repro.exporting.exporter import export
+
+    return export(trained.directory, str(tmp_path_factory.mktemp("exported") / "E"))

@@ -129,9 +129,8 @@ def test_programs_read_it_on_request(run, tmp_path, program):
     mean = loaded(new)
     for one, other in zip(loaded(run, average=2, moving_average=True), mean, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert read_json(f"{export(run.directory, str(tmp_path / 'E'), moving_average=True)}/model_card.json")[
-        "moving_average"
-    ]
+    path = export(run.directory, str(tmp_path / "E"), format="huggingface", moving_average=True)
+    assert read_json(f"{path}/model_card.json")["moving_average"]
     with pytest.raises(
         ValueError, match="holds no moving average of the weights; leave out `moving_average`, or train"
     ):
