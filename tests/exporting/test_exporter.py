@@ -444,11 +444,11 @@ def test_model_card_has_the_scores_of_these_weights(run, tmp_path):
     try:
         for each in scores:
             run.keep_scores(each)
-        path = export(run.directory, str(tmp_path / "exported"), format="huggingface")
+        path = export(run.directory, str(tmp_path / "exported"), format="ctranslate2")
         with open(run.scores, "a") as file:
             file.write("{\n")
         with pytest.raises(ValueError, match="scores.jsonl, line 3 is damaged: not a JSON object"):
-            export(run.directory, str(tmp_path / "exported"), format="huggingface")
+            export(run.directory, str(tmp_path / "exported"), format="ctranslate2")
     finally:
         os.remove(run.scores)
     with open(f"{path}/model_card.json") as file:

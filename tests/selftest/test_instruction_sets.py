@@ -46,7 +46,7 @@ def test_instruction_sets_follow_from_the_flags(flags, expected):
         (["AVX2"], False, ["AVX2 oneDNN"]),
         (["AVX2"], True, ["AVX2 Eigen"]),
         (["AVX2", "AVX2_VNNI"], True, ["AVX2 Eigen", "AVX2 oneDNN"]),
-        (["AVX2", "AVX2_VNNI"], False, ["AVX2 oneDNN", "AVX2_VNNI oneDNN only int8"]),
+        (["AVX2", "AVX2_VNNI"], False, ["AVX2 Eigen", "AVX2 oneDNN", "AVX2_VNNI oneDNN only int8"]),
         (["AVX2", "AVX512_CORE"], False, ["AVX2 Eigen", "AVX2 oneDNN no bfloat16", "AVX512_CORE oneDNN"]),
         (
             UP_TO_BF16,

@@ -129,7 +129,7 @@ def test_programs_read_it_on_request(run, tmp_path, program):
     mean = loaded(new)
     for one, other in zip(loaded(run, average=2, moving_average=True), mean, strict=True):
         np.testing.assert_array_equal(one, other)
-    path = export(run.directory, str(tmp_path / "E"), format="huggingface", moving_average=True)
+    path = export(run.directory, str(tmp_path / "E"), format="ctranslate2", moving_average=True)
     assert read_json(f"{path}/model_card.json")["moving_average"]
     with pytest.raises(
         ValueError, match="holds no moving average of the weights; leave out `moving_average`, or train"

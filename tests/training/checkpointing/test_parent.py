@@ -26,6 +26,7 @@ from t2t_repro.training import trainer
 from t2t_repro.training.checkpointing.averaging import average
 from t2t_repro.training.checkpointing.checkpoints import paths
 from t2t_repro.training.checkpointing.parent import find_origin
+from t2t_repro.training.dry_run import profiler
 from t2t_repro.training.dry_run.estimate import dry_run
 from t2t_repro.training.trainer import train
 
@@ -126,7 +127,7 @@ def test_run_json_and_the_model_card_record_the_parent(started, trained, data, t
     assert (recorded["step"], recorded["checkpoints"]) == (8, ["ckpt-8"])
     assert TrainingData.from_json(recorded["data"]) == trained.training.data
     assert recorded["directory"] == trained.directory
-    card = read_json(f"{export(started.run.directory, str(tmp_path / 'E'), format='huggingface')}/model_card.json")
+    card = read_json(f"{export(started.run.directory, str(tmp_path / 'E'), format='ctranslate2')}/model_card.json")
     assert card["parent"] == recorded
     grandchild = start(started.run, data, tmp_path / "GRANDCHILD", replace(CHILD, train_steps=1))
     assert grandchild.parent.parent == started.run.parent
@@ -318,8 +319,9 @@ def test_another_vocabulary_is_rejected(parent, tmp_path):
     assert not os.path.exists(tmp_path / "CHILD")
 
 
-def test_dry_run_of_a_run_from_a_parent(parent, tmp_path):
+def test_dry_run_of_a_run_from_a_parent(parent, tmp_path, monkeypatch):
     """The data is not prepared: random tokens of the parent's vocabulary take its place. Nothing is written."""
+    monkeypatch.setattr(profiler, "TIMED_SECONDS", 0.0)
     shown = []
     how = {"init_from": parent.directory, "show": shown.append, "report": silent}
     dry_run(FARM, CHILD, str(tmp_path / "data"), str(tmp_path / "CHILD"), FLOAT32, **how)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
 import shutil
 import time
 from collections import namedtuple
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +48,13 @@ def preview(model, run, dataset):
     return lambda: time.sleep(next(pauses))
 
 
+def quick(patch: pytest.MonkeyPatch, seconds: float = 0.0, rates: Iterable[float] = (1e12, 1e12)) -> None:
+    """Times few micro-batches, and no product of large matrices: `rates` are what two measurements would give."""
+    given = itertools.cycle(rates)
+    patch.setattr(profiler, "TIMED_SECONDS", seconds)
+    patch.setattr(profiler.hardware, "matrix_rate", lambda precision, devices: next(given))
+
+
 reports: list[str] = []  # of the dry run `estimated`
 
 
@@ -55,10 +64,8 @@ def estimated(data, tmp_path_factory):
     lines: list[str] = []
     reports.clear()
     before, folder = files(data), str(tmp_path_factory.mktemp("estimated") / "RUN")
-    rates = iter((1e12, 1.1e12))  # the machine is somewhat busier at first
     with on_cpus(1) as patch:
-        patch.setattr(profiler, "TIMED_SECONDS", 0.2)
-        patch.setattr(profiler.hardware, "matrix_rate", lambda precision, devices: next(rates))
+        quick(patch, 0.2, rates=(1e12, 1.1e12))  # the machine is somewhat busier at first
         options = TrainingOptions(precision="float32", checkpoint_steps=4)
         found = dry_run(PROBLEM, TINY, data, folder, options, show=lines.append, report=reports.append, preview=preview)
     return found, lines, folder, before
@@ -67,12 +74,11 @@ def estimated(data, tmp_path_factory):
 @pytest.fixture(scope="module")
 def disturbed(data, tmp_path_factory):
     """Returns the estimate and lines of a dry run of steps that count as long, on a machine with other work."""
-    lines, rates = [], iter((1e12, 1.5e12))
+    lines: list[str] = []
     folder = str(tmp_path_factory.mktemp("disturbed") / "RUN")
     with on_cpus(1) as patch:
-        patch.setattr(profiler, "TIMED_SECONDS", 0.0)
+        quick(patch, rates=(1e12, 1.5e12))
         patch.setattr(profiler, "LONG", 0.0)
-        patch.setattr(profiler.hardware, "matrix_rate", lambda precision, devices: next(rates))
         found = dry_run(PROBLEM, TINY, data, folder, FLOAT32, show=lines.append, preview=lambda *_: pytest.fail)
     return found, lines
 
@@ -225,7 +231,7 @@ def test_the_papers_figures_appear_only_with_its_own_hyperparameter_sets():
 
 def test_data_that_is_not_prepared_is_replaced_by_assumed_lengths(tmp_path, monkeypatch, estimated):
     """Estimates that depend only on the hyperparameter set are as with the data; nothing is written."""
-    monkeypatch.setattr(profiler, "TIMED_SECONDS", 0.2)
+    quick(monkeypatch)
     monkeypatch.setattr(assumed_data, "PAIRS", 2_000)
     lines: list[str] = []
     where = str(tmp_path / "data"), str(tmp_path / "RUN")
@@ -287,7 +293,7 @@ def test_out_of_memory(data, tmp_path, monkeypatch):
 def test_dry_run_continues_with_smaller_microbatches(data, tmp_path, monkeypatch, estimated):
     """A step has two micro-batches of about forty pairs, unless memory runs out."""
     refuse_parts(monkeypatch, more_than=40)
-    monkeypatch.setattr(profiler, "TIMED_SECONDS", 0.0)
+    quick(monkeypatch)
     lines: list[str] = []
     found = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), FLOAT32, show=lines.append)
     shown = " ".join(lines)
