@@ -17,7 +17,7 @@ from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.run import Run
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 
-TEXTS = ["3 red cats and 4 old dogs", "", "12 big cows", "and " * 250]
+TEXTS = ["3 red cats and 4 old dogs", "", "12 big cows", "and " * 60]
 PAIRS = [("3 red cats", "3 rote Katzen"), ("old dogs", "alte Hunde"), ("12", "")]
 
 
