@@ -14,6 +14,7 @@ from t2t_repro.run import Run
 
 TEACHER = f"{CHECKOUT}/tests/fixtures/run"
 SIZES = "num_encoder_layers=3 num_decoder_layers=1 d_model=16 d_ff=16 num_heads=1 d_k=8 d_v=8 batch_tokens=1024".split()
+SIZES += ["beam_size=2", "extra_length=5"]  # an untrained student would write as much as it may
 
 
 @pytest.fixture

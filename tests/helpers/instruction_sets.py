@@ -6,8 +6,8 @@ oneDNN obeys ONEDNN_MAX_CPU_ISA. TF_ENABLE_ONEDNN_OPTS=0 makes TensorFlow comput
 processors without AVX512-VNNI; the products of Eigen are oneDNN's too and obey the same limit. oneDNN reports which set
 it uses, and nothing is tested before the report of every run shows that its limit took hold.
 
-A set that only adds products in narrow dtypes to the one before it has the same kernels for everything else: under it,
-only the tests of these dtypes are repeated.
+A set that only adds products in narrow dtypes to the one before it has the same kernels for products in float32, as
+oneDNN's log shows. Under it, only the tests of these dtypes are repeated.
 """
 
 from __future__ import annotations
