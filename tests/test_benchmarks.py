@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import importlib
 import os
 import re
 import shutil
@@ -40,6 +42,7 @@ from benchmarks import (
     wmt14_size,
 )
 from benchmarks.shapes import SHAPES, update_flops
+from t2t_repro.cli import jobs
 from t2t_repro.registry import PROBLEMS
 from t2t_repro.run import Run
 
@@ -569,8 +572,16 @@ def test_stopping_compares_each_choice_with_the_best() -> None:
 
 
 def test_noise_and_stopping_continue_with_what_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], one_replica: None
 ) -> None:
+    """The programs run in this process; in others, each would import TensorFlow."""
+
+    def program(name: str, arguments: list[str]) -> None:
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        with contextlib.redirect_stdout(sys.stderr):
+            assert importlib.import_module(f"t2t_repro.bin.{name}").main() == 0
+
+    monkeypatch.setattr(jobs, "program", program)
     for name, pairs in (("train", CAPTIONS), ("val", CAPTIONS[:20]), ("test_2016_flickr", CAPTIONS[20:40])):
         for side, language in enumerate(("en", "de")):
             with gzip.open(tmp_path / f"{name}.{language}.gz", "wt", encoding="utf-8") as file:
