@@ -98,7 +98,7 @@ def values(run: Run, step: int) -> dict[str, np.ndarray]:
 
 @contextlib.contextmanager
 def on_cpus(number: int) -> Iterator[pytest.MonkeyPatch]:
-    """Trains on so many logical CPUs, in micro-batches of `PART_TOKENS`. Yields the patch."""
+    """Trains on the first `number` logical CPUs, in micro-batches of `PART_TOKENS`. Yields the patch."""
     strategy = functools.partial(MIRRORED, [f"CPU:{each}" for each in range(number)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tf.distribute, "MirroredStrategy", strategy)
