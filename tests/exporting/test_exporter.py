@@ -182,7 +182,7 @@ def save(path: str, run: Run) -> None:
     tf.saved_model.save(module, path, signatures=signatures)
 
 
-# by default under the lowest set, where products may saturate; helpers/instruction_sets.py runs the test above under all
+# by default under the lowest set, where products may saturate; helpers/instruction_sets.py repeats the test above
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name != "AVX2")) for name in instruction_sets(cpu_flags())],
