@@ -223,7 +223,7 @@ def test_xla_takes_the_same_step(trained, shards, replicas):
     assert compiled.train_step.gradients.experimental_get_tracing_count() == replicas
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)])
 def test_xla_computes_the_same_gradient(shards, dtype):
     """With dropout too: without additional padding all masks are the same.
 
