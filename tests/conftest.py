@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import importlib
 import io
 import os
@@ -36,7 +38,11 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Splits the CPU into two logical devices, which must happen before TensorFlow's first operation."""
+    """Splits the CPU into two logical devices, which must happen before TensorFlow's first operation.
+
+    From then on Python does not search modules and collected tests for garbage: they stay.
+    """
+    gc.freeze()
     if "tensorflow" in sys.modules:
         import tensorflow as tf
 
@@ -88,6 +94,15 @@ def one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", one_cpu)
 
 
+@pytest.fixture
+def on_replicas() -> Iterator[Callable[[int], Any]]:
+    """`on_replicas(2)`: trains on two CPUs, in micro-batches of `PART_TOKENS`, until the test ends."""
+    from helpers.tiny_model import on_cpus
+
+    with contextlib.ExitStack() as stack:
+        yield lambda replicas: stack.enter_context(on_cpus(replicas))
+
+
 @pytest.fixture(scope="session")
 def corpora() -> Path:
     """The folder of real text that T2T_REPRO_CORPORA names; the test is skipped if it is not set."""
@@ -121,18 +136,19 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="session")
 def trained(data: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run of eight updates on one CPU, with checkpoints at 4 and 8. Do not change it."""
-    import tensorflow as tf
-    from helpers.tiny_model import PART_TOKENS, PROBLEM, TINY, silent
+    from helpers.tiny_model import PROBLEM, TINY, on_cpus, silent
 
     from t2t_repro.config import TrainingOptions
-    from t2t_repro.data import batching
     from t2t_repro.training.trainer import train
 
-    one_cpu = functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tf.distribute, "MirroredStrategy", one_cpu)
-        patch.setattr(batching, "PART_TOKENS", PART_TOKENS)
-        output_dir = str(tmp_path_factory.mktemp("trained") / "RUN")
-        return train(
-            PROBLEM, TINY, data, output_dir, TrainingOptions(precision="float32", checkpoint_steps=4), report=silent
-        )
+    options = TrainingOptions(precision="float32", checkpoint_steps=4)
+    with on_cpus(1):
+        return train(PROBLEM, TINY, data, str(tmp_path_factory.mktemp("trained") / "RUN"), options, report=silent)
+
+
+@pytest.fixture(scope="session")
+def exported(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of an export of `trained`. Do not change it."""
+    from t2t_repro.exporting.exporter import export
+
+    return export(trained.directory, str(tmp_path_factory.mktemp("exported") / "E"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import importlib
 import os
 import re
 import shutil
@@ -11,7 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -40,6 +42,7 @@ from benchmarks import (
     wmt14_size,
 )
 from benchmarks.shapes import SHAPES, update_flops
+from t2t_repro.cli import jobs
 from t2t_repro.registry import PROBLEMS
 from t2t_repro.run import Run
 
@@ -297,15 +300,22 @@ def wmt14_size_command(tmp_path: Path, *arguments: str) -> subprocess.CompletedP
     return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
 
 
-def test_wmt14_size_is_killed_once_and_measured(tmp_path: Path) -> None:
-    result = wmt14_size_command(tmp_path, "--problem=translate_enfr_wmt14", "--pairs=70000", "--kill_at=0.2")
+@pytest.mark.parametrize(
+    ("pairs", "kill_at"), [(30_000, 0), pytest.param(70_000, 0.2, marks=pytest.mark.slow)], ids=["whole", "killed"]
+)
+def test_wmt14_size_is_measured_and_killed_once_if_asked(tmp_path: Path, pairs: int, kill_at: float) -> None:
+    result = wmt14_size_command(tmp_path, "--problem=translate_enfr_wmt14", f"--pairs={pairs}", f"--kill_at={kill_at}")
     assert result.returncode == 0, result.stderr
-    assert "70,000 pairs prepared in" in result.stdout and "; kills: 1" in result.stdout
+    assert f"{pairs:,} pairs prepared in" in result.stdout and f"; kills: {int(kill_at > 0)}" in result.stdout
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in result.stdout.splitlines() if line[:1] == "|"]
     phases = {(row[0], row[1]): row for row in rows if row[0] in ("1", "2")}
-    assert [name for attempt, name in phases if attempt == "1"] == [*PHASES[:4], "encoding until the kill"]
-    assert [name for attempt, name in phases if attempt == "2"] == [*PHASES[:3], *PHASES[4:]]
-    assert float(phases["1", "vocabulary"][3]) > 0 and 100 < float(phases["2", "encoding"][4].replace(",", "")) < 3_000
+    named = [[name for each, name in phases if each == attempt] for attempt in "12"]
+    if kill_at:
+        assert named == [[*PHASES[:4], "encoding until the kill"], [*PHASES[:3], *PHASES[4:]]]
+    else:
+        assert named == [PHASES, []]
+    encoding = phases["2" if kill_at else "1", "encoding"]
+    assert float(phases["1", "vocabulary"][3]) > 0 and 100 < float(encoding[4].replace(",", "")) < 3_000
     assert "first " in result.stdout and "of the budget" in result.stdout
     assert not (tmp_path / "here").exists()
 
@@ -443,17 +453,26 @@ def compared(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
-def test_compare_measures_a_revision_with_itself(tmp_path: Path) -> None:
+DECODED = ["decode smoke float32, greedy, 32 sentences", "decode smoke float32, beam 4, text of 256 sentences"]
+
+
+@pytest.mark.parametrize(
+    ("only", "expected"),
+    [
+        ("train smoke float32", ["train smoke float32"]),
+        pytest.param("decode smoke float32, (greedy|beam 4, text)", DECODED, marks=pytest.mark.slow),
+    ],
+    ids=["training", "decoding"],
+)
+def test_compare_measures_a_revision_with_itself(tmp_path: Path, only: str, expected: list[str]) -> None:
     """Each side runs from a folder of its own, and none of the folders is left."""
     folder = checkout(tmp_path)
     shutil.copytree(CHECKOUT / "benchmarks", folder / "benchmarks", ignore=shutil.ignore_patterns("__pycache__"))
     committed(folder)
-    only = "--only=train smoke float32|decode smoke float32, (greedy|beam 4, text)"
-    result = compared(folder, "HEAD", "HEAD", only)
+    result = compared(folder, "HEAD", "HEAD", f"--only={only}")
     assert result.returncode == 0, result.stderr
     rows = [line.split("|")[1:-1] for line in result.stdout.splitlines() if "smoke" in line]
-    decoded = ["decode smoke float32, greedy, 32 sentences", "decode smoke float32, beam 4, text of 256 sentences"]
-    assert [row[0].strip() for row in rows] == ["train smoke float32", *decoded]
+    assert [row[0].strip() for row in rows] == expected
     for _, speed, memory in rows:
         assert 0 < float(speed.split()[0]) and float(memory) == pytest.approx(1, abs=0.3)
     libraries = dict(re.findall(r"(OLD|NEW) \(HEAD\) is warm, with (\S+)", result.stderr))
@@ -491,6 +510,12 @@ def test_compare_rejects_unknown_names(
     assert message in capsys.readouterr().err
 
 
+def test_startup_measures_a_run_with_random_weights(tmp_path: Path) -> None:
+    commands = startup.processes({"smoke": startup.random_run("smoke", str(tmp_path))})
+    assert all(seconds > 0.1 for seconds in startup.timed(commands["t2t-decoder, smoke"]))
+
+
+@pytest.mark.slow
 def test_startup_relates_a_run_with_random_weights_to_the_import() -> None:
     command = [sys.executable, "-m", "benchmarks.startup", "--models=smoke", "--runs=", "--only=t2t-decoder"]
     result = subprocess.run([*command, "--rounds=1"], cwd=CHECKOUT, capture_output=True, text=True)
@@ -546,30 +571,42 @@ def test_stopping_compares_each_choice_with_the_best() -> None:
     assert lines[-2:] == ["| validation perplexity | 300 | 31.00 | 0.25 |", "| validation BLEU | 200 | 31.25 | 0.00 |"]
 
 
-def test_noise_and_stopping_continue_with_what_is_done(tmp_path: Path) -> None:
+def test_noise_and_stopping_continue_with_what_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], one_replica: None
+) -> None:
+    """The programs run in this process; in others, each would import TensorFlow."""
+
+    def program(name: str, arguments: list[str]) -> None:
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        with contextlib.redirect_stdout(sys.stderr):
+            assert importlib.import_module(f"t2t_repro.bin.{name}").main() == 0
+
+    monkeypatch.setattr(jobs, "program", program)
     for name, pairs in (("train", CAPTIONS), ("val", CAPTIONS[:20]), ("test_2016_flickr", CAPTIONS[20:40])):
         for side, language in enumerate(("en", "de")):
             with gzip.open(tmp_path / f"{name}.{language}.gz", "wt", encoding="utf-8") as file:
                 file.writelines(f"{pair[side]}\n" for pair in pairs)
 
-    def run(program: str, *arguments: str) -> str:
-        command = [sys.executable, "-m", f"benchmarks.{program}", *arguments]
-        return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout
+    def run(benchmark: ModuleType, *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", [benchmark.__name__, *arguments])
+        benchmark.main()
+        return capfd.readouterr().out
 
+    monkeypatch.chdir(CHECKOUT)
     small = [f"--override={name}={size}" for name, size in (("d_model", 16), ("d_ff", 32), ("num_layers", 1))]
     small += ["--override=extra_length=2", "--hparams=tiny", "--vocab_size=400", "--steps=4", "--checkpoint_steps=2"]
     folder = tmp_path / "noise"
     small += [f"--filter={name}" for name in ("identical", "duplicate")]
     given = [f"--text={tmp_path}", f"--folder={folder}", "--rows=clean,filtered", *small]
-    shown = run("noise", *given)
+    shown = run(noise, *given)
     assert "| duplicated | 100 | 100 (100.0%) |" in shown
     assert re.search(r"\n\| clean \| 600 \| .* \| \+0\.00 \|\n\| filtered \| \d+ \|", shown)
     metrics = folder / "runs" / "clean" / "metrics.jsonl"
     before = metrics.stat().st_mtime_ns
-    assert run("noise", *given) == shown and metrics.stat().st_mtime_ns == before
+    assert run(noise, *given) == shown and metrics.stat().st_mtime_ns == before
 
     stop = ["--output_dir", str(folder / "runs" / "clean")]
-    first, second = run("stopping", *stop), run("stopping", *stop)
+    first, second = run(stopping, *stop), run(stopping, *stop)
     assert first.startswith("ckpt-2: ") and first.count("ckpt-") == 1  # t2t-trainer scored the last one
     assert "ckpt-" not in second
     assert {"validation perplexity", "validation BLEU", "the last"} <= {

@@ -143,22 +143,20 @@ def test_installed_package_follows_the_page(tmp_path):
     assert "text/train.en.gz and text/train.is.gz" in done.stdout and "Changes of base: P_drop 0.3." in done.stdout
 
 
-def test_model_changes_follow_the_page(tmp_path):
+def test_model_changes_follow_the_page(tmp_path, capsys):
     """Each change fits one place of a copy of the package; the changed model decodes as it scores."""
     for folder in ("t2t_repro", "problems", "hparams", "bin"):
         shutil.copytree(CHECKOUT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     page = [block for block in blocks() if block.page == "docs/changing_the_model.md"]
     (check,) = (block.text for block in page if block.test == "check")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    source = f"import keras; keras.utils.set_random_seed(1)\n{check}"
 
-    def scores() -> tuple[float, float]:
-        command = [sys.executable, "-c", f"import keras; keras.utils.set_random_seed(1)\n{check}"]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        step_by_step, whole = re.fullmatch(r"step by step (\S+), whole (\S+)\n", done.stdout).groups()
+    def scores(shown: str) -> tuple[float, float]:
+        step_by_step, whole = re.fullmatch(r"step by step (\S+), whole (\S+)\n", shown).groups()
         return float(step_by_step), float(whole)
 
-    before = scores()
+    exec(source, {})
+    before = scores(capsys.readouterr().out)
     for block in page:
         kind, _, name = block.test.partition(" ")
         if kind == "change":
@@ -170,7 +168,12 @@ def test_model_changes_follow_the_page(tmp_path):
             text = file.read_text("utf-8")
             assert text.count(old) == 1, f"{name}: {old}"
             file.write_text(text.replace(old, new), "utf-8")
-    after = scores()
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", source], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    after = scores(done.stdout)
     assert before[0] == pytest.approx(before[1], abs=2e-3) and after[0] == pytest.approx(after[1], abs=2e-3)
     assert abs(after[0] - before[0]) > 0.1
 
@@ -217,11 +220,28 @@ def test_names_in_architecture_exist():
             value = getattr(value, part)
 
 
+def must_be_a_notebook(shown: str, folder: Path) -> None:
+    """Asserts that the block of docs/python.md has printed its results and drawn the loss."""
+    *_, translations, bleu, exported = shown.splitlines()
+    assert translations.startswith("['") and float(bleu) >= 0 and exported == "export/1"
+    assert (folder / "loss.png").stat().st_size > 1_000
+
+
+def test_notebook_runs_on_a_small_problem(tmp_path, monkeypatch, registered, one_replica, capsys):
+    from helpers.tiny_model import PROBLEM
+
+    registered(PROBLEM)
+    monkeypatch.chdir(tmp_path)
+    (block,) = (block for block in blocks() if block.test == "notebook")
+    assert block.text.count("translate_ende_cldr") == 1
+    exec(block.text.replace("translate_ende_cldr", PROBLEM.name), {})
+    must_be_a_notebook(capsys.readouterr().out, tmp_path)
+
+
+@pytest.mark.slow
 def test_notebook_runs_as_written(shell):
     (block,) = (block for block in blocks() if block.test == "notebook")
-    *_, translations, bleu, exported = shell(block).splitlines()
-    assert translations.startswith("['") and float(bleu) >= 0 and exported == "export/1"
-    assert (shell.folder / "loss.png").stat().st_size > 1_000
+    must_be_a_notebook(shell(block), shell.folder)
 
 
 @pytest.mark.slow

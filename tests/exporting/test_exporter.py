@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -34,7 +36,7 @@ from t2t_repro.run import Run
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 
 DEEP = replace(SMALL, num_encoder_layers=3)  # and two layers in the decoder
-TEXTS = ["3 red cats and 4 old dogs", "", "12 big cows", "and " * 700, "12 big cows and 1 red dog"]
+TEXTS = ["3 red cats and 4 old dogs", "", "12 big cows", "and " * 60, "12 big cows and 1 red dog"]
 STRANGER = """
 import json, sys
 import tensorflow as tf, tensorflow_text
@@ -86,10 +88,21 @@ def run(tmp_path_factory):
     return run
 
 
+@pytest.fixture(scope="module")
+def exported(run, tmp_path_factory):
+    """Returns `exported("int8")`, the path of an export of that run, made once. Do not change it."""
+
+    @functools.cache
+    def made(quantization):
+        return export(run.directory, str(tmp_path_factory.mktemp("exported")), quantization=quantization)
+
+    return made
+
+
 @pytest.mark.numeric
 @pytest.mark.parametrize("quantization", ["none", "int8"])
-def test_export_without_this_package_gives_the_runs_results(run, tmp_path, quantization):
-    path = export(run.directory, str(tmp_path / "exported"), quantization=quantization)
+def test_export_without_this_package_gives_the_runs_results(run, exported, tmp_path, quantization):
+    path = exported(quantization)
     argv = [sys.executable, "-c", STRANGER, path, json.dumps(TEXTS)]
     done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
@@ -132,7 +145,8 @@ import tensorflow as tf, tensorflow_text
 found = []
 for path in sys.argv[2:]:
     model, outputs = tf.saved_model.load(path), {}
-    for name, function in model.signatures.items():
+    for name in ("serving_default", "translate"):
+        function = model.signatures[name]
         search = {"beam_size": 2, "alpha": 0.6, "extra_length": 4, "n_best": 1} if name == "translate" else {}
         search = {key: tf.constant(value) for key, value in search.items()}
         try:
@@ -149,27 +163,30 @@ WRONG += "export the run without int8"
 
 
 @pytest.fixture(scope="module")
-def int8_exports(run, tmp_path_factory):
+def int8_exports(run, exported, tmp_path_factory):
     """Returns an 8-bit export, its translations on this machine, and an export with weights up to 127."""
-    right, wrong = (str(tmp_path_factory.mktemp("int8") / name) for name in ("right", "wrong"))
-    module = ExportedTranslator(Translator.from_run(run.directory, int8=True))
-    lines = module.signatures()["serving_default"](np.array(SHORT))["outputs"].numpy()
-    save(right, module)
+    wrong = str(tmp_path_factory.mktemp("int8") / "wrong")
+    right, lines = exported("int8"), t2t_repro.load(exported("int8")).translate(SHORT)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(int8, "LARGEST_WEIGHT", 127)
         patch.setattr(ensemble, "must_have_int8", lambda: None)  # as if this machine had VNNI
-        save(wrong, ExportedTranslator(Translator.from_run(run.directory, int8=True)))
-    return right, [line.decode() for line in lines], wrong
+        save(wrong, run)
+    return right, lines, wrong
 
 
-def save(path: str, module: ExportedTranslator) -> None:
-    """Exports only the signatures that decode."""
+def save(path: str, run: Run) -> None:
+    """Exports only the signatures that decode, with 8-bit integers."""
+    module = ExportedTranslator(Translator.from_run(run.directory, int8=True))
     signatures = module.signatures()
     del signatures["score"], signatures["attention"]
     tf.saved_model.save(module, path, signatures=signatures)
 
 
-@pytest.mark.parametrize("name", instruction_sets(cpu_flags()))
+# by default under the lowest set, where products may saturate; helpers/instruction_sets.py repeats the test above
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name != "AVX2")) for name in instruction_sets(cpu_flags())],
+)
 def test_int8_export_is_correct_or_refused_on_every_instruction_set(int8_exports, name):
     """Runs the SavedModel without this package. Without VNNI, products of weights up to 127 saturate."""
     right, expected, wrong = int8_exports
@@ -197,17 +214,19 @@ def constrained(run, **options) -> Translator:
     return Translator(free.ensemble, free.vocabulary, free.hparams, ParseConstraint(free.vocabulary.subwords))
 
 
-@pytest.mark.parametrize("name", ["serving_default", "translate", "parse"])
-def test_every_signature_that_decodes_checks_its_products(run, wrong_products, name):
-    function = ExportedTranslator(constrained(run, int8=True), "parse").signatures()[name]
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match=r"wrong on this processor: expected 812800, received 8136\d\d"
-    ):
-        function(np.array(["12 big cows"]))
+def test_every_signature_that_decodes_checks_its_products(run, wrong_products):
+    signatures = ExportedTranslator(constrained(run, int8=True), "parse").signatures()
+    for name in ("serving_default", "translate", "parse"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=r"wrong on this processor: expected 812800, received 8136\d\d"
+        ):
+            signatures[name](np.array(["12 big cows"]))
 
 
-def test_wrong_products_are_reported_in_one_line(run, tmp_path, wrong_products, program):
-    path = export(run.directory, str(tmp_path / "exported"), quantization="int8")
+def test_wrong_products_are_reported_in_one_line(run, exported, tmp_path, wrong_products, program):
+    path = str(tmp_path / "exported" / "1")
+    save(path, run)
+    shutil.copy(f"{exported('int8')}/model_card.json", path)
     reason = WRONG.replace("1612900", "812800").replace("12750", r"8136\d\d")
     with pytest.raises(ValueError, match=rf"^{path} refuses this: {reason}$"):
         t2t_repro.load(path).translate(["12 big cows"])
@@ -218,9 +237,9 @@ def test_wrong_products_are_reported_in_one_line(run, tmp_path, wrong_products, 
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # from TensorFlow's partially loaded model
-def test_missing_operation_is_reported_in_one_line(run, tmp_path, program):
+def test_missing_operation_is_reported_in_one_line(exported, tmp_path, program):
     """Simulates TensorFlow without oneDNN: the file refers to an operation of another name."""
-    path = export(run.directory, str(tmp_path / "exported"), quantization="int8")
+    path = shutil.copytree(exported("int8"), str(tmp_path / "exported" / "1"))
     graph = Path(path, "saved_model.pb")
     assert b"_QuantizedMatMul" in graph.read_bytes()
     graph.write_bytes(graph.read_bytes().replace(b"_QuantizedMatMul", b"_QuantizedMatMux"))
@@ -318,18 +337,22 @@ def test_rows_are_counted_in_64_bits():
     assert set(seen) == {2} and found.numpy()[:, 0].tolist() == list(range(4_096))
 
 
-@pytest.mark.parametrize(
-    ("signature", "arguments", "message"),
-    [
-        ("score", [["12"], ["12 " * 2_000]], "a text has too many tokens"),
-        ("score", [["12 " * 2_000], ["12"]], "a text has too many tokens"),
-        ("score", [["12", "13"], ["12"]], "there must be as many targets as inputs"),
-        ("attention", [["12 cows " * 60] * 4, ["12"] * 4], "attention takes one pair of at most 128 tokens"),
-        ("translate", [["12"], 65, 0.6, 4, 1], "beam_size must be from 1 to 64"),
-        ("translate", [["12"], 4, 0.6, 2_000, 1], "extra_length must be from 0 to"),
+REFUSED = {
+    "score": [
+        ([["12"], ["12 " * 2_000]], "a text has too many tokens"),
+        ([["12 " * 2_000], ["12"]], "a text has too many tokens"),
+        ([["12", "13"], ["12"]], "there must be as many targets as inputs"),
     ],
-)
-def test_refused_inputs_are_not_computed(run, monkeypatch, signature, arguments, message):
+    "attention": [([["12 cows " * 60] * 4, ["12"] * 4], "attention takes one pair of at most 128 tokens")],
+    "translate": [
+        ([["12"], 65, 0.6, 4, 1], "beam_size must be from 1 to 64"),
+        ([["12"], 4, 0.6, 2_000, 1], "extra_length must be from 0 to"),
+    ],
+}
+
+
+@pytest.mark.parametrize("signature", REFUSED)
+def test_refused_inputs_are_not_computed(run, monkeypatch, signature):
     """TensorFlow computes everything that does not depend on a check: attention over 30,000 tokens takes gigabytes."""
     computed, encode = [], Transformer.encode
 
@@ -340,11 +363,12 @@ def test_refused_inputs_are_not_computed(run, monkeypatch, signature, arguments,
 
     monkeypatch.setattr(Transformer, "encode", recorded)
     function = ExportedTranslator(Translator.from_run(run.directory)).signatures()[signature]
-    given = [np.array(each, np.float32 if isinstance(each, float) else None) for each in arguments]
-    given = [each.astype(np.int32) if each.dtype == np.int64 else each for each in given]
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        function(*given)
-    assert not computed
+    for arguments, message in REFUSED[signature]:
+        given = [np.array(each, np.float32 if isinstance(each, float) else None) for each in arguments]
+        given = [each.astype(np.int32) if each.dtype == np.int64 else each for each in given]
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            function(*given)
+        assert not computed
 
 
 def test_attention_weights_are_counted_in_64_bits(run):
@@ -405,12 +429,12 @@ def test_constrained_search_contains_the_words(run):
     assert "parse" not in ExportedTranslator(translator).signatures()
 
 
-def test_exports_are_numbered_and_complete(run, tmp_path):
+def test_exports_are_numbered_and_complete(run, exported, tmp_path):
     folder = tmp_path / "exported"
-    assert export(run.directory, str(folder)) == str(folder / "1")
-    assert export(run.directory, str(folder)) == str(folder / "2")
+    for number in ("1", "2"):
+        assert export(run.directory, str(folder), format="ctranslate2") == str(folder / number)
     assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
-    card = json.loads((folder / "2" / "model_card.json").read_text())
+    card = json.loads(Path(exported("none"), "model_card.json").read_text())
     assert (card["format"], card["quantization"], card["problem"]["name"]) == ("saved_model", "none", "animals")
     assert card["checkpoints"] == ["ckpt-1"] and card["parameters"] == DEEP.num_parameters(PROBLEM.vocab_size)
     assert card["licence"]["code"] == "Apache-2.0" and card["scores"] == []
@@ -424,11 +448,11 @@ def test_model_card_has_the_scores_of_these_weights(run, tmp_path):
     try:
         for each in scores:
             run.keep_scores(each)
-        path = export(run.directory, str(tmp_path / "exported"))
+        path = export(run.directory, str(tmp_path / "exported"), format="ctranslate2")
         with open(run.scores, "a") as file:
             file.write("{\n")
         with pytest.raises(ValueError, match="scores.jsonl, line 3 is damaged: not a JSON object"):
-            export(run.directory, str(tmp_path / "exported"))
+            export(run.directory, str(tmp_path / "exported"), format="ctranslate2")
     finally:
         os.remove(run.scores)
     with open(f"{path}/model_card.json") as file:

@@ -5,6 +5,9 @@
 oneDNN obeys ONEDNN_MAX_CPU_ISA. TF_ENABLE_ONEDNN_OPTS=0 makes TensorFlow compute with Eigen, as it does by default on
 processors without AVX512-VNNI; the products of Eigen are oneDNN's too and obey the same limit. oneDNN reports which set
 it uses, and nothing is tested before the report of every run shows that its limit took hold.
+
+A set that only adds products in narrow dtypes to the one before it has the same kernels for products in float32, as
+oneDNN's log shows. Under it, only the tests of these dtypes are repeated.
 """
 
 from __future__ import annotations
@@ -33,6 +36,18 @@ FLAGS = {  # of /proc/cpuinfo: what each set, as oneDNN names it, adds to those 
     "AVX512_CORE_FP16": {"avx512_fp16"},
     "AVX512_CORE_AMX": {"amx_tile", "amx_int8", "amx_bf16"},
 }
+ADDS = {  # the dtypes of those products
+    "AVX2_VNNI": ("int8",),
+    "AVX512_CORE_VNNI": ("int8",),
+    "AVX512_CORE_BF16": ("bfloat16",),
+    "AVX512_CORE_FP16": ("float16",),
+    "AVX512_CORE_AMX": ("int8", "bfloat16"),
+}
+KEYWORDS = {  # of the tests of a dtype, which have it in their name or as a marker; bfloat16 contains "float16"
+    "int8": "int8",
+    "bfloat16": "bfloat16",
+    "float16": "(float16 and not bfloat16)",
+}
 PROBE = """
 import tensorflow as tf
 tf.function(tf.nn.softmax)(tf.matmul(tf.ones([64, 64]), tf.ones([64, 64])))
@@ -45,10 +60,18 @@ class Configuration(NamedTuple):
     instruction_set: str  # the highest that oneDNN may use
     onednn: bool  # whether TensorFlow's operations are oneDNN's; else they are Eigen's
     without: tuple[str, ...] = ()  # the narrow dtypes whose tests are not run
+    only: tuple[str, ...] = ()  # the narrow dtypes whose tests alone are run; none: all tests
 
     def __str__(self) -> str:
         lacks = "".join(f" no {dtype}" for dtype in self.without)
-        return f"{self.instruction_set} {'oneDNN' if self.onednn else 'Eigen'}{lacks}"
+        alone = f" only {' '.join(self.only)}" if self.only else ""
+        return f"{self.instruction_set} {'oneDNN' if self.onednn else 'Eigen'}{alone}{lacks}"
+
+    @property
+    def selection(self) -> str:
+        """The argument of pytest's -k."""
+        wanted = " or ".join(KEYWORDS[dtype] for dtype in self.only)
+        return " and ".join([f"({wanted})"] * bool(wanted) + [f"not {KEYWORDS[dtype]}" for dtype in self.without])
 
     @property
     def environment(self) -> dict[str, str]:
@@ -102,9 +125,9 @@ def configurations(sets: list[str], native_onednn: bool) -> list[Configuration]:
         first = {"bfloat16": "AVX512_CORE", "float16": "AVX512_CORE_FP16"}
         return tuple(dtype for dtype, needed in first.items() if needed in higher)
 
-    everything = [Configuration(name, True, without(name)) for name in sets]
-    everything.insert(0, Configuration(sets[0], False))
-    return [each for each in everything if each != Configuration(sets[-1], native_onednn)]
+    everything = [Configuration(sets[0], False), Configuration(sets[0], True, without(sets[0]))]
+    everything += [Configuration(name, True, without(name), ADDS.get(name, ())) for name in sets[1:]]
+    return [each for each in everything if (each.instruction_set, each.onednn) != (sets[-1], native_onednn)]
 
 
 def read_report(log: str) -> Report:
@@ -149,14 +172,13 @@ def probe(changes: Mapping[str, str]) -> Report:
     return read_report(done.stdout)
 
 
+def numeric_files() -> list[str]:
+    """Returns the test modules that name the marker; collecting the others would take time for nothing."""
+    return [str(path) for path in sorted(CHECKOUT.glob("tests/**/test_*.py")) if "numeric" in path.read_text("utf-8")]
+
+
 def run_tests(configuration: Configuration, arguments: Iterable[str]) -> Result:
-    chosen = {  # by name or marker; "float16" is also found in bfloat16
-        (): [],
-        ("bfloat16",): ["-k", "not bfloat16"],
-        ("float16",): ["-k", "not float16 or bfloat16"],
-        ("bfloat16", "float16"): ["-k", "not float16"],
-    }
-    selection = (*NUMERIC, *chosen[configuration.without])
+    selection = [*NUMERIC, *(["-k", configuration.selection] if configuration.selection else []), *numeric_files()]
     argv = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *selection, *arguments]
     start = time.monotonic()
     done = subprocess.run(

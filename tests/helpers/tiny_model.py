@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Iterator
@@ -10,9 +11,11 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from t2t_repro.config import HParams, TrainingOptions
+from t2t_repro.data import batching
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Generated, Pair, Problem
 from t2t_repro.run import Run
@@ -52,6 +55,7 @@ PART_TOKENS = 1_000  # so that each of those is two parts
 
 
 FLOAT32 = TrainingOptions(precision="float32")
+MIRRORED = tf.distribute.MirroredStrategy  # whatever stands in for it during a test
 
 
 def silent(line: str) -> None:
@@ -90,6 +94,16 @@ def values(run: Run, step: int) -> dict[str, np.ndarray]:
     reader = tf.train.load_checkpoint(path)
     names = [name for name in reader.get_variable_to_shape_map() if name.endswith("VARIABLE_VALUE")]
     return {name: reader.get_tensor(name) for name in names if "save_counter" not in name}
+
+
+@contextlib.contextmanager
+def on_cpus(number: int) -> Iterator[pytest.MonkeyPatch]:
+    """Trains on the first `number` logical CPUs, in micro-batches of `PART_TOKENS`. Yields the patch."""
+    strategy = functools.partial(MIRRORED, [f"CPU:{each}" for each in range(number)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tf.distribute, "MirroredStrategy", strategy)
+        patch.setattr(batching, "PART_TOKENS", PART_TOKENS)
+        yield patch
 
 
 def refuse_parts(monkeypatch: Any, more_than: int) -> None:

@@ -290,22 +290,24 @@ def kill_in_window(child: subprocess.Popen, record: Path, number: int, delay: fl
 
 
 @pytest.mark.parametrize(
-    "further",
+    ("further", "number", "kills"),
     [
-        pytest.param((), marks=pytest.mark.slow),
-        pytest.param(("--n_best=2", "--beam_size=2"), marks=pytest.mark.slow),
-        ("--sampling_temperature=1", "--n_best=2"),
+        pytest.param((), 6_000, (1, 3), marks=pytest.mark.slow),
+        pytest.param(("--n_best=2", "--beam_size=2"), 6_000, (1, 3), marks=pytest.mark.slow),
+        pytest.param(("--sampling_temperature=1", "--n_best=2"), 6_000, (1, 3), marks=pytest.mark.slow),
+        (("--sampling_temperature=1", "--n_best=2"), 2_000, (1,)),
     ],
+    ids=["beam", "n best", "sampled", "sampled, killed once"],
 )
-def test_decoder_killed_twice_writes_the_same_bytes(trained, program, tmp_path, further):
+def test_killed_decoder_writes_the_same_bytes(trained, program, tmp_path, further, number, kills):
     rng = random.Random(1)
     sources = [source for source, _ in train_pairs()]
-    lines = [" ".join(rng.choices(sources, k=1 + number % 2)) if number % 50 else "" for number in range(6_000)]
+    lines = [" ".join(rng.choices(sources, k=1 + each % 2)) if each % 50 else "" for each in range(number)]
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
     command = [f"--decode_from_file={tmp_path / 'in'}", *further]
     whole, out = tmp_path / "whole", tmp_path / "out"
     assert program("t2t-decoder", f"--output_dir={trained.directory}", *command, f"--decode_to_file={whole}").code == 0
-    for windows_done in (1, 3):
+    for windows_done in kills:
         child = decoder(trained, *command, f"--decode_to_file={out}")
         kill_in_window(child, Path(f"{out}.partial.json"), windows_done, rng.random() / 5)
         assert not out.exists()

@@ -165,10 +165,11 @@ def test_numbers_have_the_separators_of_the_language():
 
 
 def test_another_process_makes_the_same_pairs():
-    here = repr([tuple(example) for example in cldr.examples("de")["train"]])
+    sizes = 3_000, 40, 40
+    here = repr([tuple(example) for example in cldr.examples("de", sizes)["train"]])
     script = (
         "import hashlib; from t2t_repro.problems import cldr\n"
-        "there = repr([tuple(example) for example in cldr.examples('de')['train']])\n"
+        f"there = repr([tuple(example) for example in cldr.examples('de', {sizes})['train']])\n"
         "print(hashlib.sha256(there.encode()).hexdigest())"
     )
     assert run(script).strip() == hashlib.sha256(here.encode()).hexdigest()

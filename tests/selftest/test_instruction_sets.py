@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from helpers.instruction_sets import Configuration, Report, configurations, instruction_sets, must_hold, read_report
+from helpers.instruction_sets import (
+    KEYWORDS,
+    Configuration,
+    Report,
+    configurations,
+    instruction_sets,
+    must_hold,
+    numeric_files,
+    read_report,
+)
 
 ZEN_3 = {"sse4_2", "avx", "fma", "avx2"}
 ALDER_LAKE = ZEN_3 | {"avx_vnni"}
@@ -37,11 +46,12 @@ def test_instruction_sets_follow_from_the_flags(flags, expected):
         (["AVX2"], False, ["AVX2 oneDNN"]),
         (["AVX2"], True, ["AVX2 Eigen"]),
         (["AVX2", "AVX2_VNNI"], True, ["AVX2 Eigen", "AVX2 oneDNN"]),
+        (["AVX2", "AVX2_VNNI"], False, ["AVX2 Eigen", "AVX2 oneDNN", "AVX2_VNNI oneDNN only int8"]),
         (["AVX2", "AVX512_CORE"], False, ["AVX2 Eigen", "AVX2 oneDNN no bfloat16", "AVX512_CORE oneDNN"]),
         (
             UP_TO_BF16,
             True,
-            ["AVX2 Eigen", "AVX2 oneDNN no bfloat16", "AVX512_CORE oneDNN", "AVX512_CORE_VNNI oneDNN"],
+            ["AVX2 Eigen", "AVX2 oneDNN no bfloat16", "AVX512_CORE oneDNN", "AVX512_CORE_VNNI oneDNN only int8"],
         ),
         (
             ["AVX2", "AVX512_CORE", "AVX512_CORE_FP16"],
@@ -52,6 +62,30 @@ def test_instruction_sets_follow_from_the_flags(flags, expected):
 )
 def test_configurations_exclude_the_native_one(sets, native_onednn, expected):
     assert [str(each) for each in configurations(sets, native_onednn)] == expected
+
+
+@pytest.mark.parametrize(
+    ("configuration", "expected"),
+    [
+        (Configuration("AVX2", False), ["plain", "int8", "bfloat16", "float16"]),
+        (Configuration("AVX2", True, without=("bfloat16", "float16")), ["plain", "int8"]),
+        (Configuration("AVX512_CORE", True, without=("float16",)), ["plain", "int8", "bfloat16"]),
+        (Configuration("AVX512_CORE_VNNI", True, without=("float16",), only=("int8",)), ["int8"]),
+        (Configuration("AVX512_CORE_FP16", True, only=("float16",)), ["float16"]),
+        (Configuration("AVX512_CORE_AMX", True, only=("int8", "bfloat16")), ["int8", "bfloat16"]),
+    ],
+    ids=str,
+)
+def test_a_set_that_adds_products_repeats_the_tests_of_their_dtypes(configuration, expected):
+    """pytest evaluates such a selection for each test: a name in it is true if the name of the test contains it."""
+    names = ("plain", "int8", "bfloat16", "float16")
+    chosen = [name for name in names if eval(configuration.selection or "True", {key: key in name for key in KEYWORDS})]
+    assert chosen == expected
+
+
+def test_numeric_files_are_those_with_the_marker():
+    names = {path.rpartition("/")[2] for path in numeric_files()}
+    assert {"test_loss.py", "test_int8.py", "test_exporter.py"} < names and "test_skips.py" not in names
 
 
 LOG = """onednn_verbose,v1,info,oneDNN v3.7.3 (commit N/A)

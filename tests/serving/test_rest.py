@@ -7,6 +7,7 @@ tensor name.
 from __future__ import annotations
 
 import json
+import os
 import re
 
 import numpy as np
@@ -14,8 +15,6 @@ import pytest
 import tensorflow as tf
 from conftest import CHECKOUT
 from helpers import tf_serving
-
-from t2t_repro.exporting.exporter import export
 
 pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
@@ -94,10 +93,8 @@ FORMS = [
 
 
 @pytest.fixture(scope="module")
-def model(trained, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("rest") / "E"
-    export(trained.directory, str(folder))
-    return ServedModel(str(folder), attention=True)
+def model(exported):
+    return ServedModel(os.path.dirname(exported), attention=True)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,6 @@ import pytest
 from conftest import CHECKOUT
 from helpers.tiny_model import test_pairs as held_out_pairs
 
-from t2t_repro.exporting.exporter import export
 from t2t_repro.inference.translator import Translator, distinct
 
 pytest.importorskip("aiohttp", reason="aiohttp is not installed")
@@ -77,10 +76,9 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def exported(trained, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("served") / "E"
-    export(trained.directory, str(folder))
-    return folder
+def exported(exported, tmp_path_factory):
+    """A folder with version 1, to which the tests add versions."""
+    return shutil.copytree(os.path.dirname(exported), tmp_path_factory.mktemp("served") / "E")
 
 
 @pytest.fixture(scope="module")

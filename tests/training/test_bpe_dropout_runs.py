@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import shutil
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.tiny_model import FLOAT32, PART_TOKENS, PROBLEM, TINY, silent, values
+from helpers.continued_runs import must_continue_bitwise
+from helpers.tiny_model import FLOAT32, PROBLEM, TINY, silent
 
 from t2t_repro.config import TrainingOptions
-from t2t_repro.data import batching
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.parsing.task import TASK as PARSING
 from t2t_repro.training import train_step
-from t2t_repro.training.checkpointing.checkpoints import paths
 from t2t_repro.training.divergence import LossMonitor
 from t2t_repro.training.dry_run.profiler import Profiler
 from t2t_repro.training.trainer import train
@@ -26,17 +21,6 @@ from t2t_repro.translation.task import TASK as TRANSLATION
 
 DROPOUT = replace(TINY, bpe_dropout=0.3)
 STEPS = 6
-
-
-@pytest.fixture
-def on_replicas(monkeypatch) -> Callable[[int], None]:
-    def use(replicas: int) -> None:
-        devices = [f"CPU:{number}" for number in range(replicas)]
-        strategy = functools.partial(tf.distribute.MirroredStrategy, devices)
-        monkeypatch.setattr(tf.distribute, "MirroredStrategy", strategy)
-        monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)
-
-    return use
 
 
 @pytest.mark.parametrize(
@@ -49,19 +33,12 @@ def test_continued_run_equals_uninterrupted(data, tmp_path, on_replicas, replica
     on_replicas(replicas)
     hparams = replace(DROPOUT, train_steps=STEPS, average_checkpoints=STEPS)
     options = TrainingOptions(precision="float32", checkpoint_steps=1)
-    whole = train(PROBLEM, hparams, data, str(tmp_path / "whole"), options, report=silent)
-    expected = values(whole, STEPS)
-    assert len(paths(whole)) == STEPS
-    (epochs,) = {int(value[0]) for name, value in expected.items() if name.startswith("position")}
-    assert epochs >= 1
-    for stop in stops:
-        folder = shutil.copytree(whole.directory, tmp_path / f"stopped{stop}")
-        lines = [f'model_checkpoint_path: "ckpt-{stop}"']
-        lines += [f'all_model_checkpoint_paths: "ckpt-{step}"' for step in range(1, stop + 1)]
-        (folder / "checkpoints/checkpoint").write_text("\n".join(lines) + "\n")
-        found = values(train(PROBLEM, hparams, data, str(folder), options, report=silent), STEPS)
-        for name in (name for name in found if not name.startswith("spent")):
-            np.testing.assert_array_equal(found[name], expected[name], err_msg=f"{name} after a stop at {stop}")
+    whole = must_continue_bitwise(
+        lambda directory, report: train(PROBLEM, hparams, data, directory, options, report=report),
+        tmp_path / "whole",
+        STEPS,
+        stops,
+    )
     with pytest.raises(ValueError, match=r"holds another run: its bpe_dropout is 0\.3, not 0\.0"):
         train(PROBLEM, replace(hparams, bpe_dropout=0), data, whole.directory, options, report=silent)
 

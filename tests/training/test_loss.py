@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.loss_gradients import compare, value_and_gradients
 
 from t2t_repro.text.token_ids import PAD
 from t2t_repro.training import fused_loss
@@ -60,18 +61,6 @@ def test_perplexity_uses_the_loss_without_smoothing():
 # The fused form.
 
 
-def value_and_gradients(function, states, embedding, wanted, label_smoothing, dtype=tf.float32, factor=1.5):
-    """Returns the loss, and the gradients of 2 * `factor` * loss with respect to states and embedding, in float64."""
-    states, embedding = tf.constant(states, dtype), tf.constant(embedding, max(dtype, tf.float32, key=lambda d: d.size))
-    with tf.GradientTape() as tape:
-        tape.watch((states, embedding))
-        scaled, loss = function(states, embedding, tf.constant(wanted), label_smoothing, factor)
-        scaled = 2 * scaled
-    np.testing.assert_allclose(scaled, 2 * factor * loss.smoothed, rtol=1e-6)
-    found = (*loss, *tape.gradient(scaled, (states, embedding)))
-    return [tf.cast(each, tf.float64).numpy() for each in found]
-
-
 def plainly(states, embedding, wanted, label_smoothing, factor=1.0):
     states, wanted = tf.boolean_mask(states, wanted != PAD), tf.boolean_mask(wanted, wanted != PAD)
     loss = smoothed_cross_entropy(states @ tf.transpose(embedding), wanted, label_smoothing)
@@ -81,12 +70,6 @@ def plainly(states, embedding, wanted, label_smoothing, factor=1.0):
 def fused(states, embedding, wanted, label_smoothing, factor=1.0):
     blocks, rows = vocabulary_blocks(embedding), tf.gather(embedding, wanted)
     return projected_loss(states, blocks, rows, wanted, label_smoothing, factor)
-
-
-def compare(ours, exact, tolerance):
-    """Compares numbers, and gradients relative to their largest element."""
-    for found, truth in zip(ours, exact, strict=True):
-        assert np.abs(found - truth).max() <= tolerance * max(np.abs(truth).max(), 1)
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.2])

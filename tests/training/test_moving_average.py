@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import functools
-import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.tiny_model import FLOAT32, PART_TOKENS, PROBLEM, TINY, values
+from helpers.continued_runs import must_be_bitwise_equal, stopped_at
+from helpers.tiny_model import FLOAT32, PROBLEM, TINY, on_cpus, values
 
 from t2t_repro.config import TrainingOptions
-from t2t_repro.data import batching
 from t2t_repro.evaluation.evaluator import evaluate, table
 from t2t_repro.exporting.exporter import export
 from t2t_repro.inference.translator import Translator
 from t2t_repro.io import read_json
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
-from t2t_repro.training.checkpointing.checkpoint_list import averaged, write_list
-from t2t_repro.training.checkpointing.checkpoints import load_weights, paths
+from t2t_repro.training.checkpointing.checkpoint_list import averaged
+from t2t_repro.training.checkpointing.checkpoints import load_weights
 from t2t_repro.training.optimizer import MovingAverage
 from t2t_repro.training.trainer import train
 
@@ -30,23 +28,11 @@ EVERY_STEP = TrainingOptions(precision="float32", checkpoint_steps=1, keep_best=
 PREFIX = "moving_average/"
 
 
-def on_one_device(monkeypatch):
-    monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"]))
-    monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)
-
-
-@pytest.fixture
-def one_device(monkeypatch):
-    """One device and micro-batches as of the fixture `trained`."""
-    on_one_device(monkeypatch)
-
-
 @pytest.fixture(scope="module")
 def made(data, tmp_path_factory):
     """A run with a checkpoint of each step, and what it reported."""
     said: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        on_one_device(patch)
+    with on_cpus(1):
         directory = str(tmp_path_factory.mktemp("ema") / "RUN")
         return train(PROBLEM, HPARAMS, data, directory, EVERY_STEP, report=said.append), said
 
@@ -94,16 +80,13 @@ def test_the_first_share_is_exactly_one():
 
 
 @pytest.mark.slow
-def test_a_stopped_run_is_bitwise_equal(run, data, tmp_path, one_device):
-    stopped = replace(run, directory=shutil.copytree(run.directory, str(tmp_path / "RUN")))
-    write_list(stopped, paths(stopped)[:3])
+def test_a_stopped_run_is_bitwise_equal(run, data, tmp_path, on_replicas):
+    on_replicas(1)
+    stopped = stopped_at(run, 3, tmp_path / "RUN")
     said: list[str] = []
     train(PROBLEM, HPARAMS, data, stopped.directory, EVERY_STEP, report=said.append)
     assert f"continuing {stopped.directory} at step 3" in said
-    expected, found = values(run, STEPS), values(stopped, STEPS)
-    assert found.keys() == expected.keys()
-    for name in (name for name in expected if not name.startswith("spent")):
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+    must_be_bitwise_equal(stopped, run, STEPS)
 
 
 def test_training_does_not_depend_on_it(run, trained):
@@ -146,9 +129,8 @@ def test_programs_read_it_on_request(run, tmp_path, program):
     mean = loaded(new)
     for one, other in zip(loaded(run, average=2, moving_average=True), mean, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert read_json(f"{export(run.directory, str(tmp_path / 'E'), moving_average=True)}/model_card.json")[
-        "moving_average"
-    ]
+    path = export(run.directory, str(tmp_path / "E"), format="ctranslate2", moving_average=True)
+    assert read_json(f"{path}/model_card.json")["moving_average"]
     with pytest.raises(
         ValueError, match="holds no moving average of the weights; leave out `moving_average`, or train"
     ):
@@ -156,8 +138,9 @@ def test_programs_read_it_on_request(run, tmp_path, program):
 
 
 @pytest.mark.slow
-def test_a_run_from_other_weights_starts_its_average_there(run, data, tmp_path, one_device):
+def test_a_run_from_other_weights_starts_its_average_there(run, data, tmp_path, on_replicas):
     """The weights of the parent, not its average: at step 0 both models are equal."""
+    on_replicas(1)
     child, starts = str(tmp_path / "CHILD"), []
 
     def report(line):

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import signal
 from dataclasses import replace
 
-import numpy as np
 import pytest
-import tensorflow as tf
-from helpers.tiny_model import PART_TOKENS, PROBLEM, TINY, silent, values
+from helpers.continued_runs import must_be_bitwise_equal, must_continue_bitwise
+from helpers.tiny_model import PART_TOKENS, PROBLEM, TINY
 
 from t2t_repro.config import TrainingOptions
 from t2t_repro.data import batching
 from t2t_repro.run import Run
 from t2t_repro.training import trainer
-from t2t_repro.training.checkpointing.checkpoints import paths
 from t2t_repro.training.trainer import train
 
 STEPS = 8
@@ -35,28 +32,18 @@ STEPS = 8
     ],
     ids=["accumulated", "accumulated on two", "one micro-batch", "one on each of two", "techniques for small data"],
 )
-def test_continued_from_every_step(data, tmp_path, monkeypatch, replicas, part_tokens, changes):
+def test_continued_from_every_step(data, tmp_path, monkeypatch, on_replicas, replicas, part_tokens, changes):
     """A killed run continues from its newest checkpoint: here one of each step is continued to the end."""
-    devices = [f"CPU:{number}" for number in range(replicas)]
-    monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, devices))
+    on_replicas(replicas)
     monkeypatch.setattr(batching, "PART_TOKENS", part_tokens)
     hparams = replace(TINY, train_steps=STEPS, average_checkpoints=STEPS, **changes)
     options = TrainingOptions(precision="float32", checkpoint_steps=1)
-    whole = train(PROBLEM, hparams, data, str(tmp_path / "whole"), options, report=silent)
-    expected = values(whole, STEPS)
-    assert len(paths(whole)) == STEPS
-    for stop in range(1, STEPS):
-        folder = shutil.copytree(whole.directory, tmp_path / f"stopped{stop}")
-        lines = [f'model_checkpoint_path: "ckpt-{stop}"']
-        lines += [f'all_model_checkpoint_paths: "ckpt-{step}"' for step in range(1, stop + 1)]
-        (folder / "checkpoints/checkpoint").write_text("\n".join(lines) + "\n")
-        said: list[str] = []
-        run = train(PROBLEM, hparams, data, str(folder), options, report=said.append)
-        assert f"continuing {folder} at step {stop}" in said
-        found = values(run, STEPS)
-        assert found.keys() == expected.keys()
-        for name in (name for name in found if not name.startswith("spent")):
-            np.testing.assert_array_equal(found[name], expected[name], err_msg=f"{name} after a stop at {stop}")
+    must_continue_bitwise(
+        lambda directory, report: train(PROBLEM, hparams, data, directory, options, report=report),
+        tmp_path / "whole",
+        STEPS,
+        range(1, STEPS),
+    )
 
 
 def test_the_second_signal_stops_immediately():
@@ -74,15 +61,12 @@ def test_the_second_signal_stops_immediately():
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_loses_the_steps_since_the_previous_one(trained, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)
-    monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"]))
+def test_a_damaged_checkpoint_loses_the_steps_since_the_previous_one(trained, data, tmp_path, on_replicas):
+    on_replicas(1)
     run = Run.open(shutil.copytree(trained.directory, str(tmp_path / "RUN")))
     os.truncate(os.path.join(run.checkpoints, "ckpt-8.data-00000-of-00001"), 5_000)
     said: list[str] = []
     options = TrainingOptions(precision="float32", checkpoint_steps=4)
     again = train(PROBLEM, TINY, data, run.directory, options, report=said.append)
     assert "ckpt-8 is damaged (it is cut off): renamed to damaged-ckpt-8, ckpt-4 is used" in said[0]
-    expected, found = values(trained, 8), values(again, 8)
-    for name in (name for name in found if not name.startswith("spent")):
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+    must_be_bitwise_equal(again, trained, 8)

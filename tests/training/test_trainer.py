@@ -18,6 +18,7 @@ from helpers.tiny_model import (
     PART_TOKENS,
     PROBLEM,
     TINY,
+    on_cpus,
     refuse_evaluation,
     refuse_parts,
     silent,
@@ -157,12 +158,31 @@ def test_stopped_and_continued_equals_uninterrupted(trained, data, tmp_path, mon
     assert continued["position/.ATTRIBUTES/VARIABLE_VALUE"].tolist()[0] >= 1
 
 
-def test_train_halves_micro_batches_if_memory_runs_out(data, tmp_path, monkeypatch, one_replica):
+WITHOUT_DROPOUT = replace(TINY, dropout=0.0, train_steps=6)
+
+
+@pytest.fixture(scope="module")
+def plain(data, tmp_path_factory) -> Run:
+    """A run without dropout in micro-batches of 1,000 tokens, with checkpoints at 3 and 6. Do not change it."""
+    with on_cpus(1):
+        directory = str(tmp_path_factory.mktemp("plain") / "RUN")
+        return train(PROBLEM, WITHOUT_DROPOUT, data, directory, replace(FLOAT32, checkpoint_steps=3), report=silent)
+
+
+def must_be_close(found: Run, expected: Run, step: int) -> None:
+    """Asserts that both runs have taken the same steps of the same tokens, except for rounding."""
+    ours, theirs = values(found, step), values(expected, step)
+    assert ours.keys() == theirs.keys() and ours.pop(SPENT)[0] == theirs.pop(SPENT)[0]
+    for name in theirs:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-3, err_msg=name)
+
+
+def test_train_halves_micro_batches_if_memory_runs_out(plain, data, tmp_path, monkeypatch, one_replica):
     """A step has two micro-batches of about forty pairs; training continues at the failed step with four."""
     said: list[str] = []
-    hparams = replace(TINY, dropout=0.0, train_steps=5)
     with monkeypatch.context() as patch:
         refuse_parts(patch, more_than=40)
+        hparams = replace(WITHOUT_DROPOUT, train_steps=5)
         run = train(PROBLEM, hparams, data, str(tmp_path / "CUT"), FLOAT32, report=said.append)
     assert "2,000 tokens per side and step = 1 replica x 2 micro-batches" in " ".join(said)
     (line,) = [line for line in said if line.startswith("out of memory")]
@@ -171,28 +191,19 @@ def test_train_halves_micro_batches_if_memory_runs_out(data, tmp_path, monkeypat
     assert run.training.held_tokens == 500
 
     said.clear()  # a continued run knows the size that fits
-    train(PROBLEM, replace(hparams, train_steps=6), data, str(tmp_path / "CUT"), FLOAT32, report=said.append)
+    train(PROBLEM, WITHOUT_DROPOUT, data, str(tmp_path / "CUT"), FLOAT32, report=said.append)
     assert "1 replica x 4 micro-batches" in " ".join(said)
-
-    whole = train(PROBLEM, replace(hparams, train_steps=6), data, str(tmp_path / "WHOLE"), FLOAT32, report=said.append)
-    cut, uncut = values(run, 6), values(whole, 6)
-    assert cut.pop(SPENT)[0] == uncut.pop(SPENT)[0]
-    for name in cut:
-        np.testing.assert_allclose(cut[name], uncut[name], rtol=1e-3, atol=1e-3, err_msg=name)
+    must_be_close(run, plain, 6)
 
 
 @pytest.mark.slow
-def test_training_compiled_by_xla(data, tmp_path, one_replica):
+def test_training_compiled_by_xla(plain, data, tmp_path, one_replica):
     """It learns the same, and a run without XLA can continue it."""
-    hparams = replace(TINY, dropout=0.0, train_steps=2)
-    compiled = train(PROBLEM, hparams, data, str(tmp_path / "XLA"), replace(FLOAT32, jit_compile=True), report=silent)
-    graph = train(PROBLEM, hparams, data, str(tmp_path / "GRAPH"), FLOAT32, report=silent)
-    ours, theirs = values(compiled, 2), values(graph, 2)
-    assert ours.pop(SPENT)[0] == theirs.pop(SPENT)[0]
-    for name in theirs:
-        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-3, err_msg=name)
-    continued = train(PROBLEM, replace(hparams, train_steps=3), data, str(tmp_path / "XLA"), FLOAT32, report=silent)
-    assert continued.training.step == 3
+    hparams, options = replace(WITHOUT_DROPOUT, train_steps=3), replace(FLOAT32, jit_compile=True)
+    compiled = train(PROBLEM, hparams, data, str(tmp_path / "XLA"), options, report=silent)
+    must_be_close(compiled, plain, 3)
+    continued = train(PROBLEM, WITHOUT_DROPOUT, data, str(tmp_path / "XLA"), FLOAT32, report=silent)
+    must_be_close(continued, plain, 6)
 
 
 def test_train_reports_that_no_micro_batch_fits(data, tmp_path, monkeypatch, one_replica):
@@ -206,18 +217,14 @@ def test_train_reports_that_no_micro_batch_fits(data, tmp_path, monkeypatch, one
     assert not os.listdir(tmp_path / "RUN" / "checkpoints")
 
 
-@pytest.mark.parametrize("microbatch_tokens", [1_000, 2_000, 500, 667])
-def test_micro_batches_of_any_size_make_the_same_step(data, tmp_path, one_replica, microbatch_tokens):
-    """Two micro-batches joined, separate, and cut into halves and thirds: the sums differ by rounding."""
-    hparams, options = replace(TINY, dropout=0.0, train_steps=3), replace(FLOAT32, microbatch_tokens=microbatch_tokens)
-    lines: list[str] = []
+@pytest.mark.parametrize(("microbatch_tokens", "number"), [(2_000, 1), (667, 3)])
+def test_micro_batches_of_any_size_make_the_same_step(plain, data, tmp_path, one_replica, microbatch_tokens, number):
+    """Two micro-batches joined, and cut into thirds: the sums differ by rounding."""
+    options, lines = replace(FLOAT32, microbatch_tokens=microbatch_tokens), []
+    hparams = replace(WITHOUT_DROPOUT, train_steps=3)
     run = train(PROBLEM, hparams, data, str(tmp_path / "RUN"), options, report=lines.append)
-    assert f"1 replica x {math.ceil(2_000 / microbatch_tokens)} micro-batch" in " ".join(lines)
-    plain = train(PROBLEM, hparams, data, str(tmp_path / "PLAIN"), FLOAT32, report=silent)
-    ours, theirs = values(run, 3), values(plain, 3)
-    assert ours.pop(SPENT)[0] == theirs.pop(SPENT)[0]
-    for name in theirs:
-        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-3, err_msg=name)
+    assert f"1 replica x {number} micro-batch" in " ".join(lines)
+    must_be_close(run, plain, 3)
 
 
 def test_validation_continues_in_smaller_batches_if_memory_runs_out(trained, data, tmp_path, monkeypatch, one_replica):

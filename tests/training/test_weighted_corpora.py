@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
-import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from helpers.tiny_model import FLOAT32, PART_TOKENS, PROBLEM, TINY, silent, train_pairs, validation_pairs, values
+from helpers.continued_runs import must_continue_bitwise
+from helpers.tiny_model import FLOAT32, PROBLEM, TINY, on_cpus, silent, train_pairs, validation_pairs, values
 
 from t2t_repro.config import TrainingOptions
-from t2t_repro.data import batching
 from t2t_repro.data.corpus_weights import corpus_weights, pairs_per_epoch
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.problem import Generated, Pair, Problem, TsvFile
 from t2t_repro.run import Run
-from t2t_repro.training.checkpointing.checkpoints import paths
 from t2t_repro.training.distributed.coordination import run_config
 from t2t_repro.training.divergence import LossMonitor
 from t2t_repro.training.dry_run.profiler import Profiler
@@ -30,6 +25,7 @@ from t2t_repro.training.trainer import train
 
 STEPS = 6
 WEIGHTS = (1.0, 2.5)
+SHORT = replace(TINY, train_steps=2)
 
 
 def write(path: Path, pairs: list[Pair]) -> str:
@@ -59,55 +55,48 @@ def prepared(problem, tmp_path_factory) -> str:
     return folder
 
 
-@pytest.fixture
-def on_replicas(monkeypatch) -> Callable[[int], None]:
-    def use(replicas: int) -> None:
-        devices = [f"CPU:{number}" for number in range(replicas)]
-        strategy = functools.partial(tf.distribute.MirroredStrategy, devices)
-        monkeypatch.setattr(tf.distribute, "MirroredStrategy", strategy)
-        monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)
-
-    return use
+@pytest.fixture(scope="module")
+def short(problem, prepared, tmp_path_factory) -> tuple[Run, list[str]]:
+    """A run of two steps with `WEIGHTS`, and its lines. Do not change it."""
+    said: list[str] = []
+    with on_cpus(1):
+        directory = str(tmp_path_factory.mktemp("short") / "RUN")
+        return train(problem, SHORT, prepared, directory, FLOAT32, report=said.append), said
 
 
 def metrics(run: Run) -> list[dict[str, float]]:
     return [json.loads(line) for line in Path(run.metrics).read_text("utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_continued_run_equals_uninterrupted(problem, prepared, tmp_path, on_replicas, replicas: int):
+@pytest.mark.parametrize(
+    ("replicas", "stops"),
+    [pytest.param(1, (2, 5), marks=pytest.mark.slow), (2, (5,))],
+    ids=["one device", "two devices"],
+)
+def test_continued_run_equals_uninterrupted(problem, prepared, tmp_path, on_replicas, replicas, stops):
     """Steps 2 and 5 lie in the first and the second epoch, which has a new draw."""
     on_replicas(replicas)
     hparams = replace(TINY, train_steps=STEPS, average_checkpoints=STEPS)
     options = TrainingOptions(precision="float32", checkpoint_steps=1)
-    whole = train(problem, hparams, prepared, str(tmp_path / "whole"), options, report=silent)
-    expected = values(whole, STEPS)
-    assert len(paths(whole)) == STEPS
-    (epochs,) = {int(value[0]) for name, value in expected.items() if name.startswith("position")}
-    assert epochs >= 1
-    for stop in (2, 5):
-        folder = shutil.copytree(whole.directory, tmp_path / f"stopped{stop}")
-        lines = [f'model_checkpoint_path: "ckpt-{stop}"']
-        lines += [f'all_model_checkpoint_paths: "ckpt-{step}"' for step in range(1, stop + 1)]
-        (folder / "checkpoints/checkpoint").write_text("\n".join(lines) + "\n")
-        found = values(train(problem, hparams, prepared, str(folder), options, report=silent), STEPS)
-        for name in (name for name in found if not name.startswith("spent")):
-            np.testing.assert_array_equal(found[name], expected[name], err_msg=f"{name} after a stop at {stop}")
+    must_continue_bitwise(
+        lambda directory, report: train(problem, hparams, prepared, directory, options, report=report),
+        tmp_path / "whole",
+        STEPS,
+        stops,
+    )
 
 
-def test_weights_change_what_is_trained_and_need_another_run(problem, prepared, tmp_path, on_replicas):
+def test_weights_change_what_is_trained_and_need_another_run(problem, prepared, short, tmp_path, on_replicas):
     on_replicas(1)
-    hparams = replace(TINY, train_steps=2)
-    runs = {}
-    for weights in (WEIGHTS, (1.0, 1.0)):
-        weighted = replace(problem, train_weight=weights)
-        run = train(weighted, hparams, prepared, str(tmp_path / str(weights)), FLOAT32, report=silent)
-        assert Run.open(run.directory).problem.train_weight == weights
-        runs[weights] = values(run, 2)
-    assert any(not np.array_equal(runs[WEIGHTS][name], other) for name, other in runs[1.0, 1.0].items())
+    equal = replace(problem, train_weight=(1.0, 1.0))
+    run = train(equal, SHORT, prepared, str(tmp_path / "EQUAL"), FLOAT32, report=silent)
+    runs = short[0], run
+    assert [Run.open(each.directory).problem.train_weight for each in runs] == [WEIGHTS, (1.0, 1.0)]
+    ours, theirs = ({name: v for name, v in values(each, 2).items() if name.startswith("model/")} for each in runs)
+    assert any(not np.array_equal(ours[name], other) for name, other in theirs.items())
     other = replace(problem, train_weight=(3, 1))
     with pytest.raises(ValueError, match=r"holds another run: its problem train_weight is \[1.0, 2.5\], not \[3.0, 1"):
-        train(other, hparams, prepared, str(tmp_path / str(WEIGHTS)), FLOAT32, report=silent)
+        train(other, SHORT, prepared, short[0].directory, FLOAT32, report=silent)
 
 
 def test_weights_that_do_not_fit_the_data_leave_no_run(problem, prepared, tmp_path, on_replicas):
@@ -118,10 +107,8 @@ def test_weights_that_do_not_fit_the_data_leave_no_run(problem, prepared, tmp_pa
     assert not (tmp_path / "RUN").exists()
 
 
-def test_validation_perplexity_of_each_corpus(problem, prepared, tmp_path, on_replicas):
-    on_replicas(1)
-    said: list[str] = []
-    run = train(problem, replace(TINY, train_steps=2), prepared, str(tmp_path / "RUN"), FLOAT32, report=said.append)
+def test_validation_perplexity_of_each_corpus(prepared, short):
+    run, said = short
     (line,) = [line for line in metrics(run) if "validation_loss" in line]
     shares = Dataset.open(f"{prepared}/several").record.splits["validation"].corpora
     assert shares and [share.name for share in shares] == ["copied.tsv", "helpers.tiny_model.validation_pairs"]

@@ -61,7 +61,7 @@ def test_the_card_of_an_export_names_the_averaged_checkpoints(run, tmp_path):
     """The same card for a run that is already averaged, and for averaging during the export."""
     average("RUN", "MEAN", 2)
     for directory, number, checkpoints in (("MEAN", 1, ["ckpt-30"]), ("RUN", 2, ["ckpt-20", "ckpt-30"])):
-        card = read_json(f"{export(directory, str(tmp_path / 'E'), number)}/model_card.json")
+        card = read_json(f"{export(directory, str(tmp_path / 'E'), number, format='ctranslate2')}/model_card.json")
         assert (card["checkpoints"], card["average_of"]) == (checkpoints, ["ckpt-20", "ckpt-30"])
 
 
@@ -69,7 +69,7 @@ def test_programs_report_an_average_over_fewer(run, program):
     line = "RUN has 3 of the 9 checkpoints that --average_checkpoints asks for: ckpt-10, ckpt-20, ckpt-30\n"
     asked = ["--output_dir=RUN", "--average_checkpoints=9"]
     assert program("t2t-decoder", *asked, stdin=b"12\n").err == line
-    assert program("t2t-exporter", *asked, "--export_dir=E").err == line
+    assert program("t2t-exporter", *asked, "--export_dir=E", "--format=ctranslate2").err == line
     assert program("t2t-attention", *asked, "12 cows", "--target=12").err.startswith(line)
     assert program("t2t-eval", *asked).err.startswith(line)  # and then finds no data
     assert program("t2t-decoder", "--output_dir=RUN", "--average_checkpoints=3", stdin=b"12\n").err == ""
@@ -103,7 +103,7 @@ def test_an_average_of_the_best(run, program):
     assert program("t2t-decoder", "--output_dir=RUN", "--average_best", stdin=b"12\n").err == (
         "RUN: best by validation: ckpt-10\n"
     )
-    card = read_json(f"{export('RUN', 'E', average_best=True)}/model_card.json")
+    card = read_json(f"{export('RUN', 'E', average_best=True, format='ctranslate2')}/model_card.json")
     assert card["checkpoints"] == card["average_of"] == ["ckpt-10"]
 
 

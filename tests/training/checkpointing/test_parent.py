@@ -6,15 +6,16 @@ import json
 import os
 import shutil
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import CHECKOUT
-from helpers.tiny_model import FLOAT32, PART_TOKENS, PROBLEM, TINY, silent, values
+from helpers.continued_runs import must_be_bitwise_equal, stopped_at
+from helpers.tiny_model import FLOAT32, PROBLEM, TINY, on_cpus, silent, values
 
 from t2t_repro.charts.training_curves import read_metrics
-from t2t_repro.data import batching
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.exporting.exporter import export
 from t2t_repro.io import read_json
@@ -25,6 +26,7 @@ from t2t_repro.training import trainer
 from t2t_repro.training.checkpointing.averaging import average
 from t2t_repro.training.checkpointing.checkpoints import paths
 from t2t_repro.training.checkpointing.parent import find_origin
+from t2t_repro.training.dry_run import profiler
 from t2t_repro.training.dry_run.estimate import dry_run
 from t2t_repro.training.trainer import train
 
@@ -40,8 +42,8 @@ FARM = replace(PROBLEM, name="farm", train=(Generated(farm_pairs),), vocab_size=
 
 
 @pytest.fixture(autouse=True)
-def two_parts(monkeypatch, one_replica):
-    monkeypatch.setattr(batching, "PART_TOKENS", PART_TOKENS)  # as in `trained`
+def as_trained(on_replicas):
+    on_replicas(1)
 
 
 @pytest.fixture
@@ -64,79 +66,86 @@ def lines(run):
         return [json.loads(line) for line in file]
 
 
-def same(left, right, without=("spent",)):
-    """Asserts that two checkpoints are equal to the last bit, except for the elapsed time."""
-    assert left.keys() == right.keys()
-    for name in left:
-        if not name.startswith(without):
-            np.testing.assert_array_equal(left[name], right[name], name)
-
-
 # The start.
 
 
-def test_first_validation_is_the_parents_last(parent, data, tmp_path):
-    """The same weights on the same text: to the last digit. It is in the log, in metrics.jsonl and in the curves."""
-    said = []
-    child = start(parent, data, tmp_path / "CHILD", report=said.append)
-    (last,) = [line for line in lines(parent) if line["step"] == 8 and "validation_loss" in line]
-    (first,) = [line for line in lines(child) if line["step"] == 0]
-    assert first == last | {"step": 0}
-    assert any(line.startswith("checkpoint at step 0: validation ppl ") for line in said)
-    assert read_metrics(child.metrics)["validation_perplexity"][0] == (0, last["validation_perplexity"])
-    assert [line["step"] for line in lines(child) if "learning_rate" in line][-1] == 4
+class Started(NamedTuple):
+    """A run that started from `trained`."""
+
+    run: Run
+    said: list[str]
+    first: dict[str, np.ndarray]  # the variables of its checkpoint of step 0, which training removes
 
 
-def test_weights_are_the_parents_and_the_optimizer_is_new(parent, data, tmp_path):
-    kept = {}
-    save = trainer.Checkpoints.save
+@pytest.fixture(scope="module")
+def started(trained, data, tmp_path_factory) -> Started:
+    """A child of `trained` with checkpoints at 2 and 4. Do not change it."""
+    folder, said, first = tmp_path_factory.mktemp("started"), [], {}
+    save, options = trainer.Checkpoints.save, replace(FLOAT32, checkpoint_steps=2)
 
-    def first(self, step, keep=()):
+    def recorded(self, step, keep=()):
         path = save(self, step, keep)
         if step == 0:
-            kept.update(values(child, 0))
+            first.update(values(Run.open(str(folder / "CHILD")), 0))
         return path
 
-    child = Run(str(tmp_path / "CHILD"), *parent_identity(parent))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer.Checkpoints, "save", first)
-        start(parent, data, child.directory)
-    for name, value in weights(parent, 8).items():
-        np.testing.assert_array_equal(kept[name], value, name)
-    moments = [value for name, value in kept.items() if name.startswith(("optimizer/first", "optimizer/second"))]
+    with on_cpus(1) as patch:
+        patch.setattr(trainer.Checkpoints, "save", recorded)
+        how = {"init_from": trained.directory, "prepare": prepare, "report": said.append}
+        return Started(train(PROBLEM, CHILD, data, str(folder / "CHILD"), options, **how), said, first)
+
+
+@pytest.fixture
+def child(started, tmp_path) -> Run:
+    """A copy of that child."""
+    return replace(started.run, directory=str(shutil.copytree(started.run.directory, tmp_path / "CHILD")))
+
+
+def test_first_validation_is_the_parents_last(started, trained):
+    """The same weights on the same text: to the last digit. It is in the log, in metrics.jsonl and in the curves."""
+    (last,) = [line for line in lines(trained) if line["step"] == 8 and "validation_loss" in line]
+    (first,) = [line for line in lines(started.run) if line["step"] == 0]
+    assert first == last | {"step": 0}
+    assert any(line.startswith("checkpoint at step 0: validation ppl ") for line in started.said)
+    assert read_metrics(started.run.metrics)["validation_perplexity"][0] == (0, last["validation_perplexity"])
+    assert [line["step"] for line in lines(started.run) if "learning_rate" in line][-1] == 4
+
+
+def test_weights_are_the_parents_and_the_optimizer_is_new(started, trained):
+    for name, value in weights(trained, 8).items():
+        np.testing.assert_array_equal(started.first[name], value, name)
+    moments = [
+        value for name, value in started.first.items() if name.startswith(("optimizer/first", "optimizer/second"))
+    ]
     assert moments and not any(np.any(value) for value in moments)
-    assert kept["position/.ATTRIBUTES/VARIABLE_VALUE"].tolist() == [0, 0, 0]
+    assert started.first["position/.ATTRIBUTES/VARIABLE_VALUE"].tolist() == [0, 0, 0]
 
 
-def parent_identity(parent):
-    return parent.problem, parent.hparams, parent.data_dir, parent.seed, parent.precision, parent.vocabulary_sha256
-
-
-def test_run_json_and_the_model_card_record_the_parent(parent, data, tmp_path):
-    child = start(parent, data, tmp_path / "CHILD")
-    recorded = read_json(os.path.join(child.directory, "run.json"))["parent"]
-    assert recorded["problem"] == "animals" and recorded["fingerprint"] == f"{parent.fingerprint:016x}"
+def test_run_json_and_the_model_card_record_the_parent(started, trained, data, tmp_path):
+    recorded = read_json(os.path.join(started.run.directory, "run.json"))["parent"]
+    assert recorded["problem"] == "animals" and recorded["fingerprint"] == f"{trained.fingerprint:016x}"
     assert (recorded["step"], recorded["checkpoints"]) == (8, ["ckpt-8"])
-    assert TrainingData.from_json(recorded["data"]) == parent.training.data
-    assert recorded["directory"] == parent.directory
-    card = read_json(f"{export(child.directory, str(tmp_path / 'E'))}/model_card.json")
+    assert TrainingData.from_json(recorded["data"]) == trained.training.data
+    assert recorded["directory"] == trained.directory
+    card = read_json(f"{export(started.run.directory, str(tmp_path / 'E'), format='ctranslate2')}/model_card.json")
     assert card["parent"] == recorded
-    grandchild = start(child, data, tmp_path / "GRANDCHILD")
-    assert grandchild.parent.parent == child.parent
+    grandchild = start(started.run, data, tmp_path / "GRANDCHILD", replace(CHILD, train_steps=1))
+    assert grandchild.parent.parent == started.run.parent
 
 
-def test_first_checkpoint_is_never_averaged(parent, data, tmp_path):
+def test_first_checkpoint_is_never_averaged(started):
     """The paper averages checkpoints of training; step 0 is another run's."""
-    child = start(parent, data, tmp_path / "CHILD", replace(CHILD, checkpoint_steps=2))
-    assert [os.path.basename(path) for path in paths(child)] == ["ckpt-2", "ckpt-4"]
+    assert [os.path.basename(path) for path in paths(started.run)] == ["ckpt-2", "ckpt-4"]
 
 
-@pytest.mark.parametrize("name", ["ckpt-4", "ckpt-4.index"])
-def test_one_checkpoint_of_a_run(parent, data, tmp_path, name):
-    child = start(f"{parent.directory}/checkpoints/{name}", data, tmp_path / "CHILD")
+def test_one_checkpoint_of_a_run(trained, data, tmp_path):
+    checkpoint = f"{trained.directory}/checkpoints/ckpt-4"
+    child = start(checkpoint, data, tmp_path / "CHILD", replace(CHILD, train_steps=1))
     assert child.parent.checkpoints == ("ckpt-4",)
-    (earlier,) = [line for line in lines(parent) if line["step"] == 4 and "validation_loss" in line]
+    (earlier,) = [line for line in lines(trained) if line["step"] == 4 and "validation_loss" in line]
     assert lines(child)[0] == earlier | {"step": 0}
+    by_file = find_origin(f"{checkpoint}.index", PROBLEM, CHILD, str(tmp_path / "OTHER"))
+    assert by_file.parent == child.parent
 
 
 def test_an_averaged_run_is_a_parent(parent, data, tmp_path):
@@ -165,40 +174,37 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("moment", ["before weights are loaded", "before they are saved", "after they are saved"])
-def test_killed_at_the_start_equals_uninterrupted(parent, data, tmp_path, monkeypatch, moment):
-    """Meanwhile the parent trains on: the run keeps the checkpoint that it started from."""
-    expected = start(parent, data, tmp_path / "EXPECTED")
+def test_killed_at_the_start_equals_uninterrupted(started, parent, data, tmp_path, monkeypatch):
+    """Before weights are loaded, before they are saved, and after. Meanwhile the parent trains on: the run keeps the
+    checkpoint that it started from."""
 
     def kill(*_):
         raise Killed
 
-    where = {
-        "before weights are loaded": (trainer, "load_checkpoint"),
-        "before they are saved": (trainer.Checkpoints, "save"),
-        "after they are saved": (trainer.Trainer, "record_progress"),
-    }
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(*where[moment], kill)
-        start(parent, data, tmp_path / "CHILD")
-    longer = replace(parent.hparams, train_steps=9)
-    train(PROBLEM, longer, data, parent.directory, FLOAT32, prepare=prepare, report=silent)
-    assert os.path.basename(paths(parent)[-1]) == "ckpt-9"
+    moments = [(trainer, "load_checkpoint"), (trainer.Checkpoints, "save"), (trainer.Trainer, "record_progress")]
+    for owner, name in moments:
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(owner, name, kill)
+            start(parent, data, tmp_path / "CHILD")
+        if owner is trainer:
+            longer = replace(parent.hparams, train_steps=9)
+            train(PROBLEM, longer, data, parent.directory, FLOAT32, prepare=prepare, report=silent)
+            assert os.path.basename(paths(parent)[-1]) == "ckpt-9"
     child = start(parent, data, tmp_path / "CHILD")
     assert child.parent.checkpoints == ("ckpt-8",)
-    same(values(child, 4), values(expected, 4))
+    must_be_bitwise_equal(child, started.run, 4)
 
 
-def test_a_run_with_a_checkpoint_does_not_need_its_parent(parent, data, tmp_path):
-    expected = start(parent, data, tmp_path / "EXPECTED")
-    child = start(parent, data, tmp_path / "CHILD", replace(CHILD, train_steps=2))
+def test_a_run_with_a_checkpoint_does_not_need_its_parent(started, child, parent, data, tmp_path):
+    from_copy = replace(child, parent=replace(child.parent, directory=parent.directory)).start(child.vocabulary)
+    stopped = stopped_at(from_copy, 2, tmp_path / "STOPPED")
     os.rename(parent.directory, tmp_path / "MOVED")
-    assert start(parent.directory, data, child.directory).parent == child.parent
-    same(values(child, 4), values(expected, 4))
-    moved = start(tmp_path / "MOVED", data, child.directory)  # finished, and the same parent wherever it is
+    assert start(parent.directory, data, stopped.directory).parent == from_copy.parent
+    must_be_bitwise_equal(stopped, started.run, 4)
+    moved = start(tmp_path / "MOVED", data, stopped.directory)  # finished, and the same parent wherever it is
     assert moved.parent.directory == str(tmp_path / "MOVED")
     with pytest.raises(FileNotFoundError, match="init_from: no directory '.*other'"):
-        start(tmp_path / "other", data, child.directory)
+        start(tmp_path / "other", data, stopped.directory)
 
 
 def test_a_parent_that_is_gone_too_early(parent, data, tmp_path, monkeypatch):
@@ -213,8 +219,7 @@ def test_a_parent_that_is_gone_too_early(parent, data, tmp_path, monkeypatch):
 # What must fit.
 
 
-def test_another_parent_is_another_run(parent, trained, data, tmp_path):
-    child = start(parent, data, tmp_path / "CHILD", replace(CHILD, train_steps=1))
+def test_another_parent_is_another_run(child, parent, trained, data):
     with pytest.raises(
         ValueError, match="holds another run: its parent is 'animals, ckpt-8 .*, not 'none'; give anoth"
     ):
@@ -314,8 +319,9 @@ def test_another_vocabulary_is_rejected(parent, tmp_path):
     assert not os.path.exists(tmp_path / "CHILD")
 
 
-def test_dry_run_of_a_run_from_a_parent(parent, tmp_path):
+def test_dry_run_of_a_run_from_a_parent(parent, tmp_path, monkeypatch):
     """The data is not prepared: random tokens of the parent's vocabulary take its place. Nothing is written."""
+    monkeypatch.setattr(profiler, "TIMED_SECONDS", 0.0)
     shown = []
     how = {"init_from": parent.directory, "show": shown.append, "report": silent}
     dry_run(FARM, CHILD, str(tmp_path / "data"), str(tmp_path / "CHILD"), FLOAT32, **how)
