@@ -22,7 +22,8 @@ found = t2t_repro.load(sys.argv[1], precision=sys.argv[3]).n_best(["in 3 days", 
 seen = []
 def options():
     config = tf.compat.v1.ConfigProto.FromString(context.context().function_call_options.config_proto_serialized)
-    seen.append(config.graph_options.rewrite_options.meta_optimizer_iterations)
+    rewrites = config.graph_options.rewrite_options
+    seen.append([rewrites.meta_optimizer_iterations, rewrites.disable_tfg_optimizer])
 thread = threading.Thread(target=options)
 thread.start()
 thread.join()
@@ -38,5 +39,5 @@ def test_graphs_optimized_once_give_the_same_bits(precision):
         done = in_a_process("-c", SOURCE, str(CHECKOUT / "tests/fixtures/run"), mode, precision)
         assert done.returncode == 0, done.stderr
         rounds[mode], found[mode] = json.loads(done.stdout)
-    assert rounds == {"once": 1, "default": 0}
+    assert rounds == {"once": [1, True], "default": [0, False]}
     assert found["once"] == found["default"] and len(found["once"]) == 9
