@@ -84,7 +84,8 @@ class _Operations:
         needed = _needed(self._definition.node, [each.op.name for each in self._outputs])
         nodes = [node for node in needed if node.name not in reading]  # a small tensor is read by a constant
         constants = [node for node in nodes if node.op == "Const"]
-        self._read |= {name: (tensor, None) for name, tensor in _added_once(constants).items()}
+        added = _added_once(constants, self._definition.versions)
+        self._read |= {name: (tensor, None) for name, tensor in added.items()}
         kept = [node for node in nodes if node.op != "Const"]
         del self._definition.node[:]
         self._definition.node.extend(kept)
@@ -117,11 +118,14 @@ def _needed(nodes: Iterable[Any], results: list[str]) -> list[Any]:
     return [node for node in nodes if node.name in needed]
 
 
-def _added_once(constants: list[Any]) -> dict[str, Any]:
-    """Adds constants to the graph, equal ones once. Returns their tensors by name."""
+def _added_once(constants: list[Any], versions: Any) -> dict[str, Any]:
+    """Adds constants to the graph, equal ones once. Returns their tensors by name.
+
+    Without `versions`, the graph counts as old, and the shapes of further scalars are unknown.
+    """
     first: dict[bytes, Any] = {}
     same = {f"{node.name}:0": first.setdefault(node.attr["value"].SerializeToString(), node) for node in constants}
-    definition = tf.compat.v1.GraphDef(node=first.values())
+    definition = tf.compat.v1.GraphDef(node=first.values(), versions=versions)
     names = [f"{node.name}:0" for node in first.values()]
     tensors = dict(zip(names, tf.graph_util.import_graph_def(definition, {}, names, name="constants"), strict=True))
     return {name: tensors[f"{node.name}:0"] for name, node in same.items()}
