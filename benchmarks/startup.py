@@ -5,8 +5,9 @@
 
 Measures complete processes, from start to exit, alternately: one that imports TensorFlow, and for each run one of
 `t2t-decoder` and one that calls `t2t_repro.load`. The runs are those of `--runs`, by default that of the tests, and one
-with random weights for each of `--models`. Ratios are medians over rounds, with the extremes after them, of the time
-and of the processor's time (user and system), which varies less on a shared machine.
+with random weights for each of `--models`. A first round, which does not count, compiles the modules even if
+PYTHONDONTWRITEBYTECODE is set: those of an installed package are compiled. Ratios are medians over rounds, with the
+extremes after them, of the time and of the processor's time (user and system), which varies less on a shared machine.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from t2t_repro.system import processor
 LINE = "12 years and 3 months, 4 April 2017\n"
 ALONE = "import tensorflow"
 LOADED = "import sys, t2t_repro; print(t2t_repro.load(sys.argv[1])([sys.stdin.readline()]))"
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 FIXTURE = ROOT / "tests" / "fixtures" / "run"
 
 Times = dict[str, dict[str, list[float]]]  # by process: "seconds" and "cpu_seconds" of each round
@@ -50,7 +52,9 @@ def timed(command: Sequence[str]) -> tuple[float, float]:
         line.write(LINE)
         line.seek(0)
         start = time.perf_counter()
-        process = subprocess.Popen(command, stdin=line, stdout=subprocess.DEVNULL, stderr=log, cwd=ROOT)
+        process = subprocess.Popen(
+            command, stdin=line, stdout=subprocess.DEVNULL, stderr=log, cwd=ROOT, env=ENVIRONMENT
+        )
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)

@@ -5,7 +5,7 @@ Adding an operation from Python takes 0.3 ms of processor time, and copying one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -81,7 +81,12 @@ class _Operations:
         }
         self._definition = graph.as_graph_def()
         reading = {inner.op.name for inner in graph.internal_captures}
-        kept = [node for node in self._definition.node if node.name not in reading]
+        needed = _needed(self._definition.node, [each.op.name for each in self._outputs])
+        nodes = [node for node in needed if node.name not in reading]  # a small tensor is read by a constant
+        constants = [node for node in nodes if node.op == "Const"]
+        added = _added_once(constants, self._definition.versions)
+        self._read |= {name: (tensor, None) for name, tensor in added.items()}
+        kept = [node for node in nodes if node.op != "Const"]
         del self._definition.node[:]
         self._definition.node.extend(kept)
         used = {f"{each}:0" for node in kept for each in node.input}
@@ -98,3 +103,29 @@ class _Operations:
         for each, ours in zip(found, self._outputs, strict=True):
             each.set_shape(ours.shape)
         return tf.nest.pack_sequence_as(self._result, found)
+
+
+def _needed(nodes: Iterable[Any], results: list[str]) -> list[Any]:
+    """Returns the nodes of a graph that those named `results` depend on: nobody reads some reshaped activations."""
+    named = {node.name: node for node in nodes}
+    needed: set[str] = set()
+    waiting = list(results)
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting += [each.removeprefix("^").partition(":")[0] for each in named[name].input]
+    return [node for node in nodes if node.name in needed]
+
+
+def _added_once(constants: list[Any], versions: Any) -> dict[str, Any]:
+    """Adds constants to the graph, equal ones once. Returns their tensors by name.
+
+    Without `versions`, the graph counts as old, and the shapes of further scalars are unknown.
+    """
+    first: dict[bytes, Any] = {}
+    same = {f"{node.name}:0": first.setdefault(node.attr["value"].SerializeToString(), node) for node in constants}
+    definition = tf.compat.v1.GraphDef(node=first.values(), versions=versions)
+    names = [f"{node.name}:0" for node in first.values()]
+    tensors = dict(zip(names, tf.graph_util.import_graph_def(definition, {}, names, name="constants"), strict=True))
+    return {name: tensors[f"{node.name}:0"] for name, node in same.items()}

@@ -44,12 +44,14 @@ class DecodingStep:
         make = make or functools.partial(kernels.narrow_linear, dtype=model.compute_dtype)
         self.dtype = "float32" if make is int8_linear else model.compute_dtype  # of the activations between products
         key = kernels.product_key
-        self.products = {key(model.embedding): make(ops.transpose(model.embedding), result="float32")}
+        narrow = functools.partial(ops.cast, dtype=self.dtype)  # first, so that half of the bytes move
+        self.products = {key(model.embedding): make(ops.transpose(narrow(model.embedding)), result="float32")}
         self.joined: list[tuple[tuple[Any, ...], kernels.Linear]] = []  # weights, and the product with all of them
         for layer in model.decoder_layers:
             own, memory, feed_forward = layer.self_attention, layer.memory_attention, layer.feed_forward
             weights = own.w_q, own.w_k, own.w_v
-            self.joined.append((weights, make(ops.concatenate(weights, axis=1), result=model.compute_dtype)))
+            joined = ops.concatenate(tuple(map(narrow, weights)), axis=1)
+            self.joined.append((weights, make(joined, result=model.compute_dtype)))
             self.products[key(memory.w_q)] = make(memory.w_q, result=model.compute_dtype)
             for each in (
                 (own.w_o,),

@@ -38,13 +38,12 @@ def packed_linear(weight_IO: Any, bias_O: Any = None, result: Any = None, *, dty
     before it writes the result (`kernels.prepared`).
     """
     weight_IO = tf.cast(tf.convert_to_tensor(weight_IO), dtype)
-    outputs = weight_IO.shape[1]
-    # without a bias the kernel ends the process
-    bias_O = tf.zeros(outputs, dtype) if bias_O is None else tf.cast(tf.convert_to_tensor(bias_O), dtype)
+    bias_O = None if bias_O is None else tf.cast(tf.convert_to_tensor(bias_O), dtype)
 
     def apply(x_TI: tf.Tensor, relu: bool = False) -> tf.Tensor:
         def plain() -> tf.Tensor:
-            y_TO = tf.matmul(x_TI, weight_IO) + bias_O
+            y_TO = tf.matmul(x_TI, weight_IO)
+            y_TO = y_TO if bias_O is None else y_TO + bias_O
             return tf.nn.relu(y_TO) if relu else y_TO
 
         packed = functools.partial(_packed_matmul, x_TI, weight_IO, bias_O, relu)
@@ -81,8 +80,10 @@ def _is_exact(dtype: str) -> bool:
     return bool(np.all(error_TO <= ROUNDING[dtype] * np.abs(exact_TO)))
 
 
-def _packed_matmul(x_TI: tf.Tensor, weight_IO: tf.Tensor, bias_O: tf.Tensor, relu: bool) -> tf.Tensor:
+def _packed_matmul(x_TI: tf.Tensor, weight_IO: tf.Tensor, bias_O: tf.Tensor | None, relu: bool) -> tf.Tensor:
     """Returns x W + b, or max(0, x W + b): TensorFlow's `_MklNativeFusedMatMul`, which has no Python function."""
+    if bias_O is None:  # without one the kernel ends the process
+        bias_O = tf.constant(0, x_TI.dtype, weight_IO.shape[1:])
     attributes = {
         "T": AttrValue(type=x_TI.dtype.as_datatype_enum),
         "num_args": AttrValue(i=1),

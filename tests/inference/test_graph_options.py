@@ -22,7 +22,8 @@ for precision in ("float32", "bfloat16"):
     found += t2t_repro.load(sys.argv[1], precision=precision).n_best(["in 3 days", "12.5%", "March 2026"], 3)
 def options():
     config = tf.compat.v1.ConfigProto.FromString(context.context().function_call_options.config_proto_serialized)
-    seen.append(config.graph_options.rewrite_options.meta_optimizer_iterations)
+    rewrites = config.graph_options.rewrite_options
+    seen.append([rewrites.meta_optimizer_iterations, rewrites.disable_tfg_optimizer])
 thread = threading.Thread(target=options)
 thread.start()
 thread.join()
@@ -37,5 +38,5 @@ def test_graphs_optimized_once_give_the_same_bits():
         done = in_a_process("-c", SOURCE, str(CHECKOUT / "tests/fixtures/run"), mode)
         assert done.returncode == 0, done.stderr
         rounds[mode], found[mode] = json.loads(done.stdout)
-    assert rounds == {"once": 1, "default": 0}
+    assert rounds == {"once": [1, True], "default": [0, False]}
     assert found["once"] == found["default"] and len(found["once"]) == 2 * 9

@@ -40,6 +40,30 @@ def test_copies_read_the_tensors_of_their_own_call():
     assert len(calls) == 1
 
 
+def test_copies_share_constants_and_leave_out_what_nobody_reads():
+    @tf.function(autograph=False)
+    def stack(x):
+        copies = Copies()
+
+        def layer(x):
+            tf.sin(x)  # nobody reads it
+            return tf.concat([x, tf.reverse(x, [0])], axis=0) + tf.concat([x, x], axis=0)  # 0 is its own axis
+
+        for _ in range(3):
+            x = copies(lambda x=x: layer(x), [x])
+        assert tf.compat.v1.placeholder(tf.int32, []).shape.rank == 0  # unknown in an old graph
+        return x
+
+    operations = [each.type for each in stack.get_concrete_function(tf.TensorSpec([None])).graph.get_operations()]
+    assert [operations.count(kind) for kind in ("Sin", "ReverseV2", "ConcatV2", "AddV2")] == [0, 3, 6, 3]
+    assert operations.count("Const") == 2  # [0] and 0
+    assert stack(tf.constant([1.0, 2.0])).numpy().tolist() == expected([1.0, 2.0], 3)
+
+
+def expected(x, times):
+    return expected([a + b for a, b in zip(x + x[::-1], x + x, strict=True)], times - 1) if times else x
+
+
 def test_copies_outside_of_a_graph_are_calls():
     copies = Copies()
     assert [copies(lambda x=x: x + 1, [tf.constant(x)]) for x in (1, 2)] == [2, 3]
