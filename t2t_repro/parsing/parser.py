@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from t2t_repro.data.vocabulary import must_be_list, must_be_pairs
-from t2t_repro.parsing.linearization import pair, rebuild, split_words
+from t2t_repro.parsing.linearization import TOP_DOWN, pair, rebuild, split_words
 from t2t_repro.parsing.trees import Tree, parse
 
 
@@ -17,11 +17,12 @@ class Parser:
     Every output becomes a tree over exactly the words of its sentence.
 
     Repairs are counted: `sentences` parsed, the number of best trees that were `repaired`, and the total of `repairs`.
-    With `well_formed`, hypotheses that need no repair rank before those that do, whatever their scores.
+    With `well_formed`, hypotheses that need no repair rank before those that do, whatever their scores. `linearization`
+    is that of the outputs.
     """
 
-    def __init__(self, translator: Any, well_formed: bool = False):
-        self.translator, self.well_formed = translator, well_formed
+    def __init__(self, translator: Any, well_formed: bool = False, linearization: str = TOP_DOWN):
+        self.translator, self.well_formed, self.linearization = translator, well_formed, linearization
         self.sentences = self.repaired = self.repairs = 0
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
@@ -36,7 +37,7 @@ class Parser:
         must_be_pairs(pairs)
         symbols = []
         for number, (words, text) in enumerate(pairs, start=1):
-            source, target = pair(parse(text))
+            source, target = pair(parse(text), self.linearization)
             if source.split() != words.split():
                 raise ValueError(f"pair {number}: expected a tree over {words!r:.80}. Received: {text!r:.80}")
             symbols.append((source, target))
@@ -100,7 +101,7 @@ class Parser:
     ) -> list[tuple[Tree, float]]:
         """Returns the n best trees of a sentence with their scores: all words under TOP if the search found nothing."""
         hypotheses = hypotheses or [("", -math.inf)]
-        rebuilt = [(*rebuild(text, words, tags), score) for text, score in hypotheses]
+        rebuilt = [(*rebuild(text, words, tags, self.linearization), score) for text, score in hypotheses]
         if self.well_formed:
             rebuilt.sort(key=lambda each: each[1] > 0)  # a stable sort keeps the order otherwise
         _, repairs, _ = rebuilt[0]

@@ -33,6 +33,9 @@ class Translation:
     page_action = "Translate"
     page_result = "Translation"
 
+    def linearized(self, linearization: str) -> Task:
+        return self
+
     def constraint(self, vocabulary: Vocabulary) -> None:
         return None
 
