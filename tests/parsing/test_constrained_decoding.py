@@ -25,7 +25,7 @@ OPENINGS, INSIDE = {FIRST: CLOSE, OPEN: CLOSE, OPEN_N: CLOSE_N}, {2, B}
 GIVEN = [A, B, C]  # "ab c"
 SOURCE = [A, B, C, EOS]
 CASES = [(GIVEN, 9), ([A], 7), ([C, C], 8), ([A, FIRST], 8), ([C, FIRST, B, A], 9)]
-LABELS = "S", "N"
+LABELS, W0 = ("S", "N"), 2
 either = pytest.mark.parametrize("linearization", LINEARIZATIONS)
 
 
@@ -180,40 +180,48 @@ def test_words_are_the_same_in_a_graph(linearization):
 
 
 def symbols_of(words: int) -> list[str]:
-    """Returns a vocabulary of both labels and `words` words, each at the start of a text and after a space."""
+    """Returns a vocabulary of both labels and `words` words, those that may start a text with and without a space."""
     names = [mark + label for mark in "ǀǁ" for label in LABELS] + [f"w{place}" for place in range(words)]
-    return ["<pad>", "</s>", *names, *(f"▁{name}" for name in names)]
+    return ["<pad>", "</s>", "w0", *(f"ǀ{label}" for label in LABELS), *(f"▁{name}" for name in names)]
 
 
 def ids_of(symbols: list[str], vocabulary: list[str]) -> list[int]:
     return [vocabulary.index(f"▁{symbol}" if place else symbol) for place, symbol in enumerate(symbols)]
 
 
-def walk(words: list[int], vocabulary: list[str], longest: list[int], linearization: str, choose) -> list[list[int]]:
-    """Decodes sentences of that many words each in one batch. `choose` takes a sentence, the previous ids and the set
-    of ids that may follow, and returns one of these. Returns the ids of each sentence before EOS."""
-    constraint = ParseConstraint(vocabulary, linearization)
-    space = "▁" * (linearization == "top_down")
-    required = [[vocabulary.index(f"{'▁' if place else space}w{place}") for place in range(number)] for number in words]
-    number = len(words)
-    nothing = tf.zeros([number, 1, 0], tf.int32)
-    sentences = Sentences(None, None, tf.constant(longest), None, tf.constant(batch(required, 1)), None, None)
-    beams = Beams(None, None, nothing, None, tf.zeros([number, 1], tf.int32), tf.zeros([number, 1], bool), *[None] * 3)
-    logits = tf.zeros([number, 1, len(vocabulary)])
-    done: dict[int, list[int]] = {}
-    for step in range(max(longest)):
-        log_p, ids = constraint.candidates(tf.constant(step), beams, logits, sentences, tf.constant(len(vocabulary)))
-        tokens = []
-        for row in range(number):
-            free = {int(id) for id, value in zip(ids[row, 0], log_p[row, 0], strict=True) if value > NEG_INF / 2}
-            before = beams.ids[row, 0].numpy().tolist()
-            tokens.append(EOS if row in done else choose(row, before, free))
-            if tokens[-1] == EOS:
-                done.setdefault(row, before)
-        newest = tf.constant(tokens)[:, None]
-        beams = beams._replace(tokens=newest, ids=tf.concat([beams.ids, newest[:, :, None]], axis=2))
-        beams = constraint.advanced(beams, tf.zeros([number, 1], tf.int32))
-    return [done[row] for row in range(number)]
+class Automaton:
+    """Outputs of equal length over the same number of words, and the ids that may follow each of them."""
+
+    def __init__(self, words: int, vocabulary: list[str], longest: int, linearization: str, outputs: int = 1):
+        self._constraint = ParseConstraint(vocabulary, linearization)
+        first = "▁" * (linearization == "top_down")
+        required = [vocabulary.index(f"{'▁' if place else first}w{place}") for place in range(words)]
+        self._longest, self._required, self._size = longest, batch([required], 1), len(vocabulary)
+        ids, state = np.zeros([outputs, 1, 0], np.int32), np.zeros([outputs, 1], np.int32)
+        self._beams = Beams(None, None, ids, None, state, state.astype(bool), None, None, ())
+
+    @property
+    def outputs(self) -> list[tuple[int, ...]]:
+        return [tuple(ids) for ids in np.array(self._beams.ids)[:, 0].tolist()]
+
+    def following(self) -> list[set[int]]:
+        """Returns the ids that may follow each output, without the one that makes a longer label, "Sw0"."""
+        outputs, _, step = self._beams.ids.shape
+        longest_B, required_BG = np.full([outputs], self._longest), np.repeat(self._required, outputs, axis=0)
+        sentences = Sentences(None, None, longest_B, None, tf.constant(required_BG), None, ())
+        logits_BWV = tf.zeros([outputs, 1, self._size])
+        arguments = tf.constant(step), self._beams, logits_BWV, sentences, tf.constant(self._size)
+        log_p_BC, ids_BC = (np.array(each)[:, 0] for each in self._constraint.candidates(*arguments))
+        longer = {W0} if step else set()
+        return [set(ids[log_p > NEG_INF / 2].tolist()) - longer for ids, log_p in zip(ids_BC, log_p_BC, strict=True)]
+
+    def extend(self, rows: list[int], tokens: list[int]) -> None:
+        """Replaces the outputs by those of `rows`, each with one token more."""
+        ids, written, in_opening = (tf.gather(each, rows) for each in self._beams[2:6] if each is not None)
+        newest = tf.constant(tokens, tf.int32)[:, None]
+        ids = tf.concat([ids, newest[:, :, None]], axis=2)
+        beams = self._beams._replace(tokens=newest, ids=ids, written=written, in_opening=in_opening)
+        self._beams = self._constraint.advanced(beams, tf.zeros([len(rows), 1], tf.int32))
 
 
 def trees(first: int, words: int, constituents: int) -> list[tuple[Tree, int]]:
@@ -246,40 +254,33 @@ def test_automaton_accepts_every_linearization_and_nothing_else(words, constitue
     }
     assert len(expected) > 10
     accepted: set[tuple[int, ...]] = set()
-    prefixes: list[tuple[int, ...]] = [()]
-    while prefixes:
-        follows: list[set[int]] = [set()] * len(prefixes)
-
-        def along(row, before, free, rows=tuple(prefixes), follows=follows):
-            if len(before) < len(rows[row]):
-                assert rows[row][len(before)] in free
-                return rows[row][len(before)]
-            follows[row] = free
-            return EOS
-
-        walk([words] * len(prefixes), vocabulary, [longest] * len(prefixes), linearization, along)
-        accepted |= {ids for ids, free in zip(prefixes, follows, strict=True) if EOS in free}
-        prefixes = [(*ids, id) for ids, free in zip(prefixes, follows, strict=True) for id in sorted(free - {EOS})]
-    assert accepted == expected
+    automaton = Automaton(words, vocabulary, longest, linearization)
+    for _ in range(longest):
+        follow = list(zip(automaton.outputs, automaton.following(), strict=True))
+        accepted |= {ids for ids, free in follow if EOS in free}
+        grown = [(row, id) for row, (_, free) in enumerate(follow) for id in sorted(free - {EOS})]
+        if not grown:
+            break
+        automaton.extend([row for row, _ in grown], [id for _, id in grown])
+    assert not grown and accepted == expected
 
 
 @either
-@pytest.mark.parametrize("extra", [3, 20])
-def test_random_choices_always_yield_a_tree(extra, linearization):
-    rng, vocabulary = np.random.default_rng(1), symbols_of(9)
-    words = [*range(1, 10)] * 10
-    chosen = walk(
-        words,
-        vocabulary,
-        [number + extra for number in words],
-        linearization,
-        lambda row, before, free: int(rng.choice(sorted(free))),
-    )
-    brackets = []
-    for number, ids in zip(words, chosen, strict=True):
+@pytest.mark.parametrize(("words", "extra"), [(1, 20), (2, 3), (5, 9), (9, 30)])
+def test_random_choices_always_yield_a_tree(words, extra, linearization):
+    """Also without room for more than one constituent."""
+    rng, vocabulary, texts = np.random.default_rng(words), symbols_of(words), set()
+    automaton = Automaton(words, vocabulary, words + extra, linearization, outputs=100)
+    for _ in range(words + extra):
+        chosen = [int(rng.choice(sorted(free))) for free in automaton.following()]
+        texts |= {ids for ids, id in zip(automaton.outputs, chosen, strict=True) if id == EOS}
+        rows = [row for row, id in enumerate(chosen) if id != EOS]
+        if not rows:
+            break
+        automaton.extend(rows, [chosen[row] for row in rows])
+    assert not rows and len(texts) > 1
+    names = [f"w{place}" for place in range(words)]
+    for ids in texts:
         symbols = [vocabulary[id].removeprefix("▁") for id in ids]
-        names = [f"w{place}" for place in range(number)]
         tree, repairs = rebuild(symbols, names, None, linearization)
-        assert tree.words() == names and not repairs
-        brackets.append((len(symbols) - number) // 2)
-    assert len(set(brackets)) > (1 if extra > 3 else 0) and max(brackets) <= (extra - 1) // 2
+        assert tree.words() == names and not repairs and len(symbols) < words + extra
