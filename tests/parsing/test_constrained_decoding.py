@@ -225,7 +225,7 @@ class Automaton:
 
 
 def trees(first: int, words: int, constituents: int) -> list[tuple[Tree, int]]:
-    """Returns every tree over `words` words from `first` on, with at most so many constituents, and their number."""
+    """Returns every tree over `words` words from `first` on with at most `constituents` brackets, and that number."""
     found = [(Tree("XX", (), f"w{first}"), 0)] if words == 1 else []
     if constituents:
         for children, number in forests(first, words, constituents - 1):
