@@ -74,11 +74,11 @@ def share(trees: Sequence[Tree], fraction: Fraction) -> list[Tree]:
 
 def as_supar_reads(tree: Tree) -> str:
     """Returns a tree on one line, with TOP around it and without any kind of space in its words."""
-    parts = {"(": "({label}", ")": ")", "word": "({label} {word})"}
+    parts = {"(": " ({label}", ")": ")", "word": " ({label} {word})"}
     written = (
         parts[step].format(label=part.label, word=_SPACE.sub("_", part.word or "")) for step, part in tree.walk()
     )
-    return f"(TOP {' '.join(written)})"
+    return f"(TOP{''.join(written)})"
 
 
 def as_gold_spells(parsed: Tree, gold: Tree) -> Tree:

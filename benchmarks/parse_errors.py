@@ -19,7 +19,9 @@ parsed ones. Only sentences that every file has a valid tree for are counted.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -84,14 +86,14 @@ def properties(seen: Counter[str] | None, rare: int, short: int) -> dict[str, Pr
         if seen is None or end - start > short:
             return ""
         least = min(seen[word] for word in sentence.words[start:end])
-        return "unknown" if not least else f"rare (1-{rare - 1})" if least < rare else f"frequent ({rare}+)"
+        return "0 times (unknown)" if not least else f"1-{rare - 1} times (rare)" if least < rare else f"{rare}+ times"
 
     return {
         "all": lambda sentence, bracket: "labeled",
         "label": lambda sentence, bracket: bracket[2],
         "words in the span": lambda sentence, bracket: binned(bracket[1] - bracket[0], SPANS),
         "words in the sentence": lambda sentence, bracket: binned(len(sentence.words), SENTENCES),
-        f"least frequent word of at most {short}": frequency,
+        f"least frequent of at most {short} words, in training": frequency,
     }
 
 
@@ -127,8 +129,6 @@ def analyze(
 
     Raises FileNotFoundError or ValueError for files that cannot be read, and for unequal numbers of sentences.
     """
-    import dataclasses
-
     from t2t_repro.parsing.evalb import brackets
     from t2t_repro.parsing.evalb_parameters import COLLINS
     from t2t_repro.parsing.trees import lines_of_trees, parse_lines
@@ -181,7 +181,7 @@ def rows_of(title: str, table: Sequence[dict[str, Counts]]) -> dict[str, list[Co
             rows = {name: counts for name, counts in rows.items() if name not in few}
             rows[f"{len(few)} others"] = sums
     elif all(name[:1].isdigit() for name in rows):
-        rows = dict(sorted(rows.items(), key=lambda row: int(row[0].rstrip("+").partition("-")[0])))
+        rows = dict(sorted(rows.items(), key=lambda row: int(re.split("[-+ ]", row[0])[0])))
     return rows
 
 
