@@ -141,10 +141,10 @@ def analyze(
             )
     found, counted, by = [Errors() for _ in parsed], 0, properties(seen, rare, short)
     without_labels = dataclasses.replace(COLLINS, labeled=False)
-    for number, lines in enumerate(zip(*files, strict=True), start=1):
-        golds = [*parse_lines([lines[0]], gold, number)]
+    for number, (gold_line, *parsed_lines) in enumerate(zip(*files, strict=True), start=1):
+        golds = [*parse_lines([gold_line], gold, number)]
         forests = []
-        for path, line in zip(parsed, lines[1:], strict=True):
+        for path, line in zip(parsed, parsed_lines, strict=True):
             try:
                 forests.append([*parse_lines([line], path, number)])
             except ValueError:

@@ -60,10 +60,11 @@ class Task(Protocol):
     def constraint(self, vocabulary: Vocabulary) -> Constraint | None:
         """Returns the constraint of beam search, or None."""
 
-    def decoder(self, translator: Any, well_formed: bool = False) -> Decoder:
+    def decoder(self, translator: Any, well_formed: bool = False, min_confidence: float = 0.0) -> Decoder:
         """Returns the decoder of a `Translator` or an `ExportedModel`.
 
-        With `well_formed`, outputs that need no repair rank before those that do.
+        With `well_formed`, outputs that need no repair rank before those that do. Those with a confidence below
+        `min_confidence`, from 0 to 1, are left out. Tasks without repairs take neither.
         """
 
     def summary(self, decoder: Any) -> str:

@@ -61,8 +61,8 @@ class Parsing:
 
         return ParseConstraint(vocabulary.subwords, self.linearization)
 
-    def decoder(self, translator: Any, well_formed: bool = False) -> Decoder:
-        return self._parser(translator, well_formed)
+    def decoder(self, translator: Any, well_formed: bool = False, min_confidence: float = 0.0) -> Decoder:
+        return self._parser(translator, well_formed, min_confidence)
 
     def summary(self, decoder: Any) -> str:
         return str(decoder.summary())
@@ -153,10 +153,10 @@ class Parsing:
         shown = [(" ".join(gold.words()), str(gold), str(tree)) for gold, tree in zip(references, trees, strict=True)]
         return Sample({"sample_F1": evalb(references, trees).all.f1} if trees else {}, shown)
 
-    def _parser(self, translator: Any, well_formed: bool = False) -> Parser:
+    def _parser(self, translator: Any, well_formed: bool = False, min_confidence: float = 0.0) -> Parser:
         from t2t_repro.parsing.parser import Parser
 
-        return Parser(translator, well_formed, self.linearization)
+        return Parser(translator, well_formed, self.linearization, min_confidence)
 
 
 def _parse_references(

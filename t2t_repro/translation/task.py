@@ -39,7 +39,7 @@ class Translation:
     def constraint(self, vocabulary: Vocabulary) -> None:
         return None
 
-    def decoder(self, translator: Any, well_formed: bool = False) -> Decoder:
+    def decoder(self, translator: Any, well_formed: bool = False, min_confidence: float = 0.0) -> Decoder:
         return cast(Decoder, translator)
 
     def summary(self, decoder: Any) -> str:

@@ -274,6 +274,17 @@ def test_impossible_linearization(fields, message):
         dataclasses.replace(FILES, **fields)
 
 
+def test_self_training_on_a_decoders_trees(own_trees, tmp_path):
+    """Empty lines, which the decoder writes for unsure trees, are left out; a file that is given twice counts twice."""
+    own = [str(tree) for tree in read(own_trees[0].train[0])]
+    (tmp_path / "parsed.mrg").write_text("\n".join(["", "(S (XX We) (. .))", "", "", "(S (XX You) (. .))", ""]) + "\n")
+    files = {"train_trees": [own_trees[1]] * 3 + [str(tmp_path / "parsed.mrg")], "validation_trees": [own_trees[1]]}
+    dataset = prepare(dataclasses.replace(FILES.with_files(**files), vocab_size=300), str(tmp_path / "data"), silent)
+    assert [corpus.lines for corpus in dataset.record.corpora["train"]] == [len(own)] * 3 + [2]
+    found = sorted(source for source, _ in records(dataset, "train"))
+    assert found == sorted([gold_words(line) for line in own] * 3 + ["We .", "You ."])
+
+
 def test_damaged_gold_is_named(prepared, tmp_path):
     copy = shutil.copytree(prepared.directory, tmp_path / "copy")
     path = copy / "test.trees"
@@ -447,6 +458,30 @@ def test_best_well_formed_hypothesis_of_the_beam(n):
     assert parser_that_writes(SHORT, well_formed=True).n_best([WORDS], 1)[0][0][1] == 0.0
 
 
+@pytest.mark.parametrize(("log_p", "alpha"), [(-0.6, 0.3), (-0.6, 0.0), (-3.0, 1.0)])
+def test_trees_below_a_confidence_are_left_out(log_p, alpha):
+    """The confidence is the geometric mean of the probabilities of all tokens, whatever alpha is."""
+    tokens = len(RIGHT.split()) + 1  # each is one token, and EOS
+    vocabulary = SimpleNamespace(encode=lambda texts: [[0] * (len(text.split()) + 1) for text in texts])
+    score = log_p / ((5 + tokens) / 6) ** alpha
+    confidence = math.exp(log_p / tokens)
+    for least, kept in ((confidence - 1e-4, True), (confidence + 1e-4, False)):
+        parser = parser_that_writes(RIGHT, SHORT, min_confidence=least)
+        parser.translator.n_best = lambda texts, n, *_, found=((RIGHT, score), (SHORT, -99.0)): [list(found)[:n]]
+        parser.translator.hparams.alpha, parser.translator.vocabulary = alpha, vocabulary
+        (found,) = parser.n_best([WORDS], 2)
+        assert [score for _, score in found] == [score if kept else -math.inf]
+        assert (found[0][0] == "") == (not kept) and parser.unsure == (not kept)
+        assert parser.summary().endswith(f"; left out {int(not kept)} below confidence {least:g}")
+        assert parser.parse([split_words(WORDS)])[0].words() == split_words(WORDS)  # of every sentence
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, math.nan])
+def test_impossible_confidence(value):
+    with pytest.raises(ValueError, match="min_confidence must be from 0 to 1. Received: "):
+        parser_that_writes(RIGHT, min_confidence=value)
+
+
 @pytest.fixture(scope="module")
 def untrained(prepared):
     """Returns a parser with random weights and a real vocabulary, in which both marks are subwords."""
@@ -537,6 +572,10 @@ def test_from_bracketed_files_to_f1(program, one_cpu, treebank, tmp_path, monkey
     code, out, _ = program("t2t-decoder", *decode, "--n_best=2", "--well_formed")
     assert code == 0 and out.count("\n") == 18 and all("\t" in line for line in out.rstrip("\n").split("\n"))
 
+    code, out, err = program("t2t-decoder", *decode, "--min_confidence=1")
+    assert (code, out) == (0, "\n" * 9) and err.endswith("; left out 8 below confidence 1\n")
+    code, out, err = program("t2t-decoder", *decode, "--min_confidence=0.0001")
+    assert (code, out.split("\n")) == (0, [*lines, "", ""]) and "; left out 0 below" in err
     texts, parser = [" ".join(tree.words()) for tree in gold], t2t_repro.load("RUN", average_checkpoints=2)
     assert isinstance(parser, Parser) and parser(texts) == lines
     (log_p,) = parser.score([(texts[0], lines[0])])
