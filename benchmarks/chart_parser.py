@@ -12,6 +12,7 @@ the dev set. After a stop, the same command continues after the last complete ep
 printed, takes the same trees, so that the learning curves of both parsers have the same points.
 
     FOLDER/gold.mrg, parsed.mrg   the dev set, for t2t-evalb and benchmarks.parse_errors; gold parts of speech in both
+    FOLDER/gold.tok               its words, for t2t-decoder
     FOLDER/epochs.jsonl           loss and F1 of each epoch, processor seconds
 """
 
@@ -73,16 +74,17 @@ def share(trees: Sequence[Tree], fraction: Fraction) -> list[Tree]:
 
 
 def as_supar_reads(tree: Tree) -> str:
-    """Returns a tree on one line, with TOP around it and without any kind of space in its words."""
+    """Returns a tree on one line, with TOP around it and without any kind of space in its words and labels."""
     parts = {"(": " ({label}", ")": ")", "word": " ({label} {word})"}
     written = (
-        parts[step].format(label=part.label, word=_SPACE.sub("_", part.word or "")) for step, part in tree.walk()
+        parts[step].format(label=_SPACE.sub("_", part.label), word=_SPACE.sub("_", part.word or ""))
+        for step, part in tree.walk()
     )
     return f"(TOP{''.join(written)})"
 
 
-def as_gold_spells(parsed: Tree, gold: Tree) -> Tree:
-    """Returns a parsed tree without TOP, over the words and parts of speech of `gold`.
+def with_leaves_of(gold: Tree, parsed: Tree) -> Tree:
+    """Returns a parsed tree over the words and parts of speech of `gold`.
 
     Raises ValueError if the numbers of words differ.
     """
@@ -100,8 +102,13 @@ def as_gold_spells(parsed: Tree, gold: Tree) -> Tree:
         else:
             children = tuple(around.pop())
             around[-1].append(Tree(part.label, children))
-    (top,) = around[0]
-    return top.children[0] if len(top.children) == 1 else top
+    (root,) = around[0]
+    return root
+
+
+def without_top(tree: Tree) -> Tree:
+    """Returns a tree without the TOP that `as_supar_reads` adds."""
+    return tree.children[0] if len(tree.children) == 1 else tree
 
 
 def write_lines(path: str, lines: Iterable[object]) -> None:
@@ -135,6 +142,7 @@ def start(job: Job, train: Sequence[Tree], dev: Sequence[Tree]) -> str:
     for name in ("train", "dev"):
         os.replace(os.path.join(job.folder, f"{name}.trees.new"), os.path.join(job.folder, f"{name}.trees"))
     write_lines(os.path.join(job.folder, "gold.mrg"), dev)
+    write_lines(os.path.join(job.folder, "gold.tok"), (" ".join(tree.words()) for tree in dev))
     write_json(path, record)
     return path
 
@@ -144,8 +152,8 @@ def score(folder: str, golds: Sequence[Tree]) -> str:
     from t2t_repro.parsing.evalb import evalb_files
     from t2t_repro.parsing.trees import read_trees
 
-    parsed = zip(read_trees(os.path.join(folder, "parsed.trees")), golds, strict=True)
-    write_lines(os.path.join(folder, "parsed.mrg"), (as_gold_spells(tree, gold) for tree, gold in parsed))
+    parsed = zip(golds, read_trees(os.path.join(folder, "parsed.trees")), strict=True)
+    write_lines(os.path.join(folder, "parsed.mrg"), (without_top(with_leaves_of(*both)) for both in parsed))
     found = evalb_files(os.path.join(folder, "gold.mrg"), os.path.join(folder, "parsed.mrg")).all
     each = f"recall {found.recall:.2f}, precision {found.precision:.2f}, complete {found.complete_match:.2f}%"
     return f"F1 {found.f1:.2f} ({each}, {found.valid:,} sentences, {found.skipped:,} skipped, {found.errors:,} errors)"

@@ -1,4 +1,4 @@
-"""What the F1 of a parser is made of, and where two parsers differ.
+"""Prints what the F1 of a parser is made of, and where two parsers differ.
 
     python -m benchmarks.parse_errors gold.mrg ours.mrg theirs.mrg --train=train.mrg.gz
 
@@ -13,7 +13,8 @@ brackets:
 - gold labels and what they were taken for, the most frequent ones.
 
 A bracket is counted by its own properties. So recall is a share of gold brackets with a property, precision a share of
-parsed ones. Only sentences that every file has a valid tree for are counted.
+parsed ones. Only sentences that every file has a valid tree for are counted. EVALB deletes punctuation by its tag:
+t2t-decoder's trees, which have no other tags, need `--gold_tags`.
 """
 
 from __future__ import annotations
@@ -123,12 +124,19 @@ def count(errors: Errors, sentence: Brackets, unlabeled: int, by: dict[str, Prop
 
 
 def analyze(
-    gold: str, parsed: Sequence[str], seen: Counter[str] | None = None, rare: int = 5, short: int = 4
+    gold: str,
+    parsed: Sequence[str],
+    seen: Counter[str] | None = None,
+    rare: int = 5,
+    short: int = 4,
+    gold_tags: bool = False,
 ) -> tuple[list[Errors], int, int]:
     """Returns the errors of each file of trees, the number of sentences that are counted, and that of all.
 
-    Raises FileNotFoundError or ValueError for files that cannot be read, and for unequal numbers of sentences.
+    `gold_tags`: the trees get gold's parts of speech. Raises FileNotFoundError or ValueError for files that cannot be
+    read, and for unequal numbers of sentences.
     """
+    from benchmarks.chart_parser import with_leaves_of
     from t2t_repro.parsing.evalb import brackets
     from t2t_repro.parsing.evalb_parameters import COLLINS
     from t2t_repro.parsing.trees import lines_of_trees, parse_lines
@@ -146,7 +154,10 @@ def analyze(
         forests = []
         for path, line in zip(parsed, parsed_lines, strict=True):
             try:
-                forests.append([*parse_lines([line], path, number)])
+                forest = [*parse_lines([line], path, number)]
+                if gold_tags and forest and golds:
+                    forest = [with_leaves_of(golds[0], forest[0])]
+                forests.append(forest)
             except ValueError:
                 forests.append([])
         sentences = [(brackets(golds, forest), brackets(golds, forest, without_labels)) for forest in forests]
@@ -230,13 +241,15 @@ def main() -> None:
     parser.add_argument("--train", action="append", default=[], help="training trees, for known words; may be repeated")
     parser.add_argument("--rare", type=int, default=5, help="a word seen less often is rare (default: %(default)s)")
     parser.add_argument("--short", type=int, default=4, help="words of a short span (default: %(default)s)")
+    parser.add_argument("--gold_tags", action="store_true", help="give all trees gold's parts of speech")
     parser.add_argument("--json", action="store_true", help="print all numbers as JSON")
     arguments = parser.parse_args()
     if len(arguments.parsed) > 2:
         parser.error(f"expected one or two files of parsed trees, got {len(arguments.parsed)}")
     try:
         seen = training_words(arguments.train) if arguments.train else None
-        found, counted, sentences = analyze(arguments.gold, arguments.parsed, seen, arguments.rare, arguments.short)
+        how = arguments.rare, arguments.short, arguments.gold_tags
+        found, counted, sentences = analyze(arguments.gold, arguments.parsed, seen, *how)
     except (ValueError, OSError) as error:
         sys.exit(str(error))
     names = ["A", "B"][: len(found)]
