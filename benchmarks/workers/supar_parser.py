@@ -69,6 +69,7 @@ class Training:
         record, job = self.record, self.job
         while record["epoch"] < job["epochs"] and record["epoch"] - record["best_epoch"] < job["patience"]:
             start = time.process_time()
+            self.parser.optimizer.zero_grad()  # of micro-batches after the last step, which a stop would lose
             self.parser._train(self.train.loader)
             loss, metric = self.parser._evaluate(self.dev.loader)
             record["epoch"] += 1
