@@ -123,8 +123,8 @@ def rebuild(
       that is still open there, or else to the root.
     - A missing closing bracket is added, before an outer one closes and at the end.
     - A closing bracket of a label that is not open closes the innermost constituent, but not the root.
-    - A closing bracket of the root before the end is moved to the end, and in order, if no opening bracket follows it.
-      A word before the root is moved into the root.
+    - A closing bracket of the root before the end is moved to the end. In order, it stays if the next symbol opens a
+      constituent around it. A word before the root is moved into the root.
     - A constituent without words is dropped.
     - Words without any constituent are placed under TOP, which EVALB does not count.
     - In order, an opening bracket that follows no word and no closing bracket opens an empty constituent, or one around
