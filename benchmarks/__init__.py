@@ -5,6 +5,8 @@
     python -m benchmarks.matmul_rate             # only that rate
     python -m benchmarks.pipeline         # waiting for data, padding
     python -m benchmarks.startup          # one line through a program, over `import tensorflow`
+    python -m benchmarks.chart_parser     # F1 of a chart parser on the same trees
+    python -m benchmarks.parse_errors     # no comparison of speed: where the brackets of two parsers differ
     python -m benchmarks.compare OLD NEW  # two versions of this package: what a change costs
     python -m benchmarks.wmt14_size FOLDER  # no comparison: prepares as many pairs as WMT14 has
     python -m benchmarks.kills            # no comparison: kills training 50 times and checks the result

@@ -42,6 +42,11 @@ ENVIRONMENTS = {
         "joeynmt.model, joeynmt.search",
     ),
     "marian": Environment((("pymarian==1.12.42", "numpy"),), "pymarian"),
+    "supar": Environment(
+        # its own requirements also hold transformers and stanza, which its parser without pretraining never imports
+        ((TORCH, "numpy", "dill", "nltk", "tqdm"), ("--no-deps", "supar==1.1.4")),
+        "supar",
+    ),
     "tensor2tensor": Environment(
         (
             (*TENSORFLOW, "cloudpickle", "gin-config", "pillow", "scipy", "six", "sympy", "typeguard<3"),

@@ -35,6 +35,8 @@ A parsing run takes tokens separated by spaces and writes a bracketed tree over
 exactly these tokens. At the end it prints how many trees needed a repair.
 Punctuation is tagged by its character and every other word as XX. t2t-evalb
 deletes punctuation by the gold tags, so use t2t-eval to score a parsing run.
+--min_confidence=P keeps trees whose tokens have a probability of at least P in
+the geometric mean, for self-training. The others are empty lines.
 """
 
 from __future__ import annotations
@@ -63,6 +65,14 @@ flags.DEFINE_integer("n_best", 1, "translations per line; with scores if above 1
 flags.DEFINE_boolean(
     "well_formed", False, "parsing: write the best tree of the beam that needs no repair, if any", flag_values=FLAGS
 )
+flags.DEFINE_float(
+    "min_confidence",
+    0.0,
+    "parsing: write an empty line instead of a tree whose tokens have a mean probability below P",
+    lower_bound=0,
+    upper_bound=1,
+    flag_values=FLAGS,
+)
 common_flags.decoding_flags(FLAGS)
 common_flags.shortlist_flag(FLAGS)
 flags.DEFINE_string("prefix_file", None, "file of prefixes: line n starts the translation of line n", flag_values=FLAGS)
@@ -79,7 +89,7 @@ flags.DEFINE_string("score_file", None, "file of pairs to score instead of trans
 NOT_WITH = {  # flags without effect beside another one, and why
     "score_file": (
         ("decode_from_file", "decode_interactive", "n_best", "beam_size", "alpha", "prefix_file", "min_length")
-        + ("sampling_temperature", "sampling_top_k", "seed", "well_formed", "int8", "shortlist"),
+        + ("sampling_temperature", "sampling_top_k", "seed", "well_formed", "min_confidence", "int8", "shortlist"),
         "scores given translations",
     ),
     "sampling_temperature": (("beam_size", "alpha"), "replaces beam search"),
@@ -87,7 +97,7 @@ NOT_WITH = {  # flags without effect beside another one, and why
 }
 ONLY_FOR = {  # flags that other tasks do not have
     "translation": ("prefix_file", "min_length", "sampling_temperature", "score_file", "shortlist"),
-    "parsing": ("well_formed",),
+    "parsing": ("well_formed", "min_confidence"),
 }
 
 INPUT = ("decode_from_file", "prefix_file", "score_file")
@@ -122,7 +132,7 @@ def decode() -> None:
         moving_average=FLAGS.moving_average,
         shortlist=FLAGS.shortlist,
     )
-    decoder = task.decoder(translator, FLAGS.well_formed)
+    decoder = task.decoder(translator, FLAGS.well_formed, FLAGS.min_confidence)
     if FLAGS.decode_interactive:
         answer = _answer(decoder)
         text_lines.converse(lambda line: text_lines.scored(answer([line], report=_report), FLAGS.n_best))

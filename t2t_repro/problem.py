@@ -118,6 +118,7 @@ class Wmt:
 Corpus = TextFiles | TsvFile | TmxFile | Trees | Generated | Wmt
 MAX_WEIGHT = 1_000.0  # times that a pair is trained on per epoch
 VOCABULARIES = ("bpe", "word_piece")
+LINEARIZATIONS = ("top_down", "in_order")  # see `parsing.linearization`
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ class Problem:
     vocab_size: int = 37_000  # exact, with the padding and end-of-sentence tokens
     max_length: int = 256  # maximum tokens of a training sentence, EOS included; longer pairs are dropped and counted
     metric: str = "bleu"  # selects the task: "bleu" for translation, bracket "f1" for parsing
+    linearization: str = "top_down"  # of trees: a constituent is opened before its first child, or "in_order", after it
     min_character_count: int = 0  # rarer characters in the vocabulary's sample become bytes; 0: one in 2,000,000
     sample: int = 0  # if above 0, train on this many pairs, evenly spaced over the text
     train_weight: tuple[float, ...] = ()  # mean times per epoch of a pair of each training corpus; (): once
@@ -163,6 +165,10 @@ class Problem:
             raise ValueError(f"max_length must be at least 2 (one token and EOS), got {self.max_length}")
         if self.metric not in TASKS:
             raise ValueError(f"metric must be {' or '.join(map(repr, TASKS))}, got {self.metric!r}")
+        if self.linearization not in LINEARIZATIONS:
+            raise ValueError(f"linearization must be one of {', '.join(LINEARIZATIONS)}, got {self.linearization!r}")
+        if self.linearization != LINEARIZATIONS[0] and not self.task.takes_trees:
+            raise ValueError(f"linearization {self.linearization!r} is for trees, metric 'f1'; got {self.metric!r}")
         if self.min_character_count < 0:
             raise ValueError(f"min_character_count must be at least 0. Received: {self.min_character_count}")
         if self.sample < 0:
@@ -212,7 +218,7 @@ class Problem:
     @property
     def task(self) -> Task:
         """Returns the task, shared by all problems of its kind. Does not import TensorFlow."""
-        return task_of(self.metric)
+        return task_of(self.metric, self.linearization)
 
     @property
     def takes_files(self) -> bool:
@@ -315,9 +321,11 @@ class Problem:
         return getattr(self, split)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns every field except the corpora, ready for JSON. Weights and filters are left out if there are none:
-        the fingerprint of a run without them does not depend on these fields."""
-        omitted = {*SPLITS, *(name for name in (*WEIGHTS, "filters") if not getattr(self, name))}
+        """Returns every field except the corpora, ready for JSON. Weights, filters and the linearization are left out
+        if they are the default: the fingerprint of a run without them does not depend on these fields."""
+        defaults = {each.name: each.default for each in dataclasses.fields(self)}
+        later = (*WEIGHTS, "filters", "linearization")
+        omitted = {*SPLITS, *(name for name in later if getattr(self, name) == defaults[name])}
         found = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name not in omitted}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 

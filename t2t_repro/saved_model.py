@@ -66,7 +66,8 @@ class SavedModel:
         card = os.path.join(path, CARD)
         try:
             self.card: dict[str, Any] = read_json(card) if os.path.exists(card) else {}
-            self.task = task_of(self.card.get("problem", {}).get("metric", DEFAULT_METRIC))
+            problem = self.card.get("problem", {})
+            self.task = task_of(problem.get("metric", DEFAULT_METRIC), problem.get("linearization", ""))
             self._loaded = tf.saved_model.load(path)  # kept, because signatures do not keep their variables alive
         except (AttributeError, KeyError, TypeError, ValueError, OSError, tf.errors.OpError) as error:
             raise ValueError(f"{path} is damaged: {str(error).splitlines()[0]}; export the run again") from None

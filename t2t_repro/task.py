@@ -54,13 +54,17 @@ class Task(Protocol):
     page_action: str
     page_result: str
 
+    def linearized(self, linearization: str) -> Task:
+        """Returns this task for trees of a linearization, one of `problem.LINEARIZATIONS`; itself without trees."""
+
     def constraint(self, vocabulary: Vocabulary) -> Constraint | None:
         """Returns the constraint of beam search, or None."""
 
-    def decoder(self, translator: Any, well_formed: bool = False) -> Decoder:
+    def decoder(self, translator: Any, well_formed: bool = False, min_confidence: float = 0.0) -> Decoder:
         """Returns the decoder of a `Translator` or an `ExportedModel`.
 
-        With `well_formed`, outputs that need no repair rank before those that do.
+        With `well_formed`, outputs that need no repair rank before those that do. Those with a confidence below
+        `min_confidence`, from 0 to 1, are left out. Tasks without repairs take neither.
         """
 
     def summary(self, decoder: Any) -> str:
@@ -113,6 +117,8 @@ class Task(Protocol):
         """Decodes the sources greedily. Returns a score, and each source, reference and output as text."""
 
 
-def task_of(metric: str = DEFAULT_METRIC) -> Task:
-    """Returns the task of `metric`. Raises KeyError for an unknown one."""
-    return cast(Task, importlib.import_module(f"t2t_repro.{TASKS[metric]}.task").TASK)
+def task_of(metric: str = DEFAULT_METRIC, linearization: str = "") -> Task:
+    """Returns the task of `metric`, with the default linearization if none is given. Raises KeyError for an unknown
+    metric."""
+    task = cast(Task, importlib.import_module(f"t2t_repro.{TASKS[metric]}.task").TASK)
+    return task.linearized(linearization) if linearization else task

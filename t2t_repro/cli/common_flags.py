@@ -14,7 +14,7 @@ from t2t_repro.cli import launcher
 from t2t_repro.config import PRECISIONS, HParams, TrainingOptions
 from t2t_repro.filters import FILTERS
 from t2t_repro.io import read_json
-from t2t_repro.problem import SPLITS, WEIGHTS, Problem, TextFiles, TmxFile, Trees, TsvFile
+from t2t_repro.problem import LINEARIZATIONS, SPLITS, WEIGHTS, Problem, TextFiles, TmxFile, Trees, TsvFile
 from t2t_repro.registry import PROBLEMS, get_hparams, import_user_directory
 from t2t_repro.run import Run
 
@@ -36,6 +36,7 @@ DATA_FLAGS = (
     "data_dir",
     "raw_dir",
     "filter",
+    "linearization",
     *SIZES,
     *_LANGUAGES,
     *_FILES,
@@ -59,6 +60,8 @@ def problem_flags(values: flags.FlagValues, files: bool = True) -> None:
             f"NAME[=VALUE]: drop training pairs by this filter (may be repeated), one of {names}; see docs/data.md"
         )
         flags.DEFINE_multi_string("filter", [], meaning, flag_values=values)
+        meaning = "parsing: a constituent is opened before its first child (top_down) or after it (in_order)"
+        flags.DEFINE_enum("linearization", None, LINEARIZATIONS, meaning, flag_values=values)
         meaning = "directory with the problem's downloaded archives or its treebank"
         flags.DEFINE_string("raw_dir", None, meaning, flag_values=values)
         for name in _FILES:
@@ -228,7 +231,7 @@ def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem
     if given or problem.takes_files and not prepared and needs_text:
         problem = problem.with_files(**files)
     weights: dict[str, Any] = {name: values[name].value for name in WEIGHTS if values[name].value}
-    problem = dataclasses.replace(problem, **weights)
+    problem = dataclasses.replace(problem, linearization=_linearization(problem, values, directory), **weights)
     for name, path in _files_of(problem):
         if files[name]:
             _must_open(f"{name} {path!r}", path, "give a UTF-8 text file")
@@ -294,6 +297,22 @@ def _sizes(problem: Problem, values: flags.FlagValues, directory: str) -> dict[s
         if sizes[name] != getattr(problem, name):
             launcher.report(f"--{name}={sizes[name]}, as the data in {directory!r} was prepared")
     return sizes | given
+
+
+def _linearization(problem: Problem, values: flags.FlagValues, directory: str) -> str:
+    """Returns the linearization from the flag, else from the data prepared in `directory`, else the problem's own."""
+    given, recorded = values["linearization"].value, _recorded(directory, "problem")
+    prepared = recorded.get("linearization", LINEARIZATIONS[0]) if recorded else given or problem.linearization
+    if given and not problem.task.takes_trees:
+        raise ValueError(f"problem {problem.name!r} has no trees and takes no --linearization; leave it out")
+    if given and given != prepared:
+        raise ValueError(
+            f"{directory!r} holds other data: its linearization is {prepared!r}, not {given!r}; leave out "
+            "--linearization, or give another --data_dir"
+        )
+    if not given and prepared != problem.linearization:
+        launcher.report(f"--linearization={prepared}, as the data in {directory!r} was prepared")
+    return str(prepared)
 
 
 def _filters(problem: Problem, values: flags.FlagValues, directory: str) -> tuple[str, ...]:

@@ -235,7 +235,7 @@ def compared_runs(
             run.directory, average_checkpoints, int8, precision, average_best, moving_average
         )
         references = references or list(task.references(dataset, split, translator.vocabulary))
-        outputs.append(task.decode(translator, references, beam_size, alpha))
+        outputs.append(run.problem.task.decode(translator, references, beam_size, alpha))  # its linearization
     return task.compared(references, outputs[0], outputs[1])
 
 

@@ -116,7 +116,7 @@ class Translator:
         """Loads an ensemble of runs, which decodes by the mean of their probabilities.
 
         The first run's hyperparameters apply. Each run computes in `precision`; "auto" is its own. Raises ValueError if
-        the runs have different vocabularies, and all that `from_run` raises.
+        the runs have different vocabularies or linearizations, and all that `from_run` raises.
         """
         if average_checkpoints < 1:
             raise ValueError(f"average_checkpoints must be at least 1, got {average_checkpoints}")
@@ -126,6 +126,11 @@ class Translator:
                 raise ValueError(
                     f"{run.directory!r} has another vocabulary than {runs[0].directory!r} (SHA-256 differs); "
                     "runs form an ensemble only if they were trained on the same prepared data"
+                )
+            if run.problem.linearization != runs[0].problem.linearization:
+                raise ValueError(
+                    f"runs of an ensemble must have one linearization. Received: {runs[0].problem.linearization!r} of "
+                    f"{runs[0].directory!r} and {run.problem.linearization!r} of {run.directory!r}"
                 )
         vocabulary = Vocabulary(runs[0].vocabulary)
         limited_to = None if shortlist is None else Shortlist.load(shortlist, vocabulary)

@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from t2t_repro.parsing.evalb_parameters import COLLINS, Parameters
 from t2t_repro.parsing.trees import Tree, lines_of_trees, parse_lines
@@ -28,7 +28,18 @@ from t2t_repro.text.lines import side_by_side
 
 SCORED, ERROR, SKIPPED = 0, 1, 2  # a sentence's status
 
+Constituent = tuple[int, int, str]  # number of words before its start, and before its end; label
+
 Forest = Sequence[Tree]  # the trees of one line: usually one, but EVALB accepts any number
+
+
+class Brackets(NamedTuple):
+    """The constituents of one sentence that count, and its words that are not deleted."""
+
+    words: list[str]  # as gold spells them
+    gold: list[Constituent]
+    test: list[Constituent]
+    matched: list[tuple[int, int]]  # pairs of places in `gold` and `test`; each place occurs at most once
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +168,6 @@ def score(number: int, gold: Forest, test: Forest | str, parameters: Parameters 
         return Row(number, one.length, len(one.leaves), ERROR, message=test)
     if not two.leaves:
         return Row(number, one.length, len(one.leaves), SKIPPED)
-    if len(one.leaves) != len(two.leaves):
-        _restore_quotes(one, two, parameters)
     message = _difference(one, two, parameters)
     if message:
         return Row(number, one.length, len(one.leaves), ERROR, message=message)
@@ -168,12 +177,21 @@ def score(number: int, gold: Forest, test: Forest | str, parameters: Parameters 
         one.length,
         len(one.leaves),
         SCORED,
-        _matched(golds, tests, parameters),
+        len(_matched(golds, tests, parameters)),
         len(golds),
         len(tests),
         _crossing(golds, tests),
         sum(parameters.same_label(a.label, b.label) for a, b in zip(one.leaves, two.leaves, strict=True)),
     )
+
+
+def brackets(gold: Forest, test: Forest, parameters: Parameters = COLLINS) -> Brackets | None:
+    """Returns the constituents that `score` counts; None for a sentence that it does not score."""
+    one, two = _Sentence(gold, parameters), _Sentence(test, parameters)
+    if not two.leaves or _difference(one, two, parameters):
+        return None
+    golds, tests = one.constituents(parameters), two.constituents(parameters)
+    return Brackets([str(leaf.word) for leaf in one.leaves], golds, tests, _matched(golds, tests, parameters))
 
 
 @dataclass(slots=True)
@@ -216,7 +234,7 @@ class _Sentence:
                 if part.label not in parameters.delete:
                     self.leaves.append(part)
 
-    def constituents(self, parameters: Parameters) -> list[tuple[int, int, str]]:
+    def constituents(self, parameters: Parameters) -> list[Constituent]:
         """Returns (start, end, label) of the constituents that count: not empty, not deleted, labels without function
         tags."""
         cut = [(each.start, each.end, _ANNOTATION.split(each.label, maxsplit=1)[0]) for each in self._brackets]
@@ -254,7 +272,9 @@ def _restore_quotes(gold: _Sentence, test: _Sentence, parameters: Parameters) ->
 
 
 def _difference(gold: _Sentence, test: _Sentence, parameters: Parameters) -> str:
-    """Returns why two sentences cannot be compared, or "" if they can."""
+    """Returns why two sentences cannot be compared, or "" if they can. Restores quotation marks, if that helps."""
+    if len(gold.leaves) != len(test.leaves):
+        _restore_quotes(gold, test, parameters)
     if len(gold.leaves) != len(test.leaves):
         return f"{len(gold.leaves)} words in gold, {len(test.leaves)} in test"
     for number, (one, two) in enumerate(zip(gold.leaves, test.leaves, strict=True), start=1):
@@ -263,29 +283,31 @@ def _difference(gold: _Sentence, test: _Sentence, parameters: Parameters) -> str
     return ""
 
 
-def _matched(golds: list[tuple[int, int, str]], tests: list[tuple[int, int, str]], parameters: Parameters) -> int:
-    """Returns the number of gold's constituents that match one of test's; each match uses up one of test's."""
+def _matched(golds: list[Constituent], tests: list[Constituent], parameters: Parameters) -> list[tuple[int, int]]:
+    """Returns the places of gold's constituents that match one of test's, and of these; each is used up by a match."""
     left = defaultdict(list)
-    for start, end, label in tests:
-        left[start, end].append(label)
-    matched = 0
-    for start, end, label in golds:
+    for place, (start, end, label) in enumerate(tests):
+        left[start, end].append((place, label))
+    matched = []
+    for gold_place, (start, end, label) in enumerate(golds):
         there = left.get((start, end), [])
-        for place, other in enumerate(there):
+        for number, (place, other) in enumerate(there):
             if not parameters.labeled or parameters.same_label(label, other):
-                del there[place]
-                matched += 1
+                del there[number]
+                matched.append((gold_place, place))
                 break
     return matched
 
 
-def _crossing(golds: list[tuple[int, int, str]], tests: list[tuple[int, int, str]]) -> int:
-    """Returns the number of test's constituents that overlap one of gold's without nesting. Labels do not matter."""
-    spans = {each[:2] for each in golds}
-    return sum(
-        any(start < begin < end < stop or begin < start < stop < end for start, end in spans)
-        for begin, stop, _ in tests
-    )
+def _crossing(golds: list[Constituent], tests: list[Constituent]) -> int:
+    """Returns the number of test's constituents that cross one of gold's."""
+    return sum(crosses(test, golds) for test in tests)
+
+
+def crosses(one: Constituent, others: Iterable[Constituent]) -> bool:
+    """Returns true if a constituent overlaps one of the others without nesting. Labels do not matter."""
+    begin, stop, _ = one
+    return any(start < begin < end < stop or begin < start < stop < end for start, end, _ in others)
 
 
 def _summary(rows: Sequence[Row]) -> Summary:

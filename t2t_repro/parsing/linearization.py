@@ -3,7 +3,12 @@
 After Vinyals et al. 2015, "Grammar as a Foreign Language": depth first, an opening and a closing symbol per
 constituent, both with its label. The words are between them.
 
-    (S (NP (PRP We)) (VP (VBP agree)) (. .))        ǀS ǀNP We ǁNP ǀVP agree ǁVP . ǁS
+    (S (NP (PRP We)) (VP (VBP agree)) (. .))        ǀS ǀNP We ǁNP ǀVP agree ǁVP . ǁS        "top_down"
+                                                    We ǀNP ǁNP ǀS agree ǀVP ǁVP . ǁS        "in_order"
+
+In order, a constituent is opened after its first child, which is known by then (Liu and Zhang 2017, "In-Order
+Transition-based Constituent Parsing"; as a sequence with labels on closing symbols: Fernández-González and
+Gómez-Rodríguez 2020, "Enriched In-Order Linearization for Faster Sequence-to-Sequence Constituent Parsing").
 
 Vinyals et al. replaced every word by XX and trained on eleven million trees; tensor2tensor uses parts of speech. With a
 few thousand trees such a decoder does not learn its position in the sentence. With XX the encoder's outputs for the
@@ -21,11 +26,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from t2t_repro.parsing.trees import ROOT, Tree
-from t2t_repro.problem import Pair
+from t2t_repro.problem import LINEARIZATIONS, Pair
 
+TOP_DOWN, IN_ORDER = LINEARIZATIONS
 OPEN, CLOSE = "ǀ", "ǁ"  # U+01C0 and U+01C1
 UNKNOWN_TAG = "XX"  # the part of speech of words that are not punctuation; also replaces words that start with a mark
 
@@ -43,22 +49,39 @@ _BRACKET = re.compile(rf"([{OPEN}{CLOSE}])([^\s()]+)", re.ASCII)
 _SPACE = re.compile(r"\s+", re.ASCII)
 
 
-def pair(tree: Tree) -> Pair:
+def pair(tree: Tree, linearization: str = TOP_DOWN) -> Pair:
     """Returns the training pair of a tree: its words, and the linearized tree."""
-    return " ".join(tree.words()), linearize_tree(tree)
+    return " ".join(tree.words()), linearize_tree(tree, linearization)
 
 
-def linearize_tree(tree: Tree) -> str:
-    """Returns the symbols of a tree, separated by spaces.
+def linearize_tree(tree: Tree, linearization: str = TOP_DOWN) -> str:
+    """Returns the symbols of a tree, separated by spaces. `linearization` is one of `problem.LINEARIZATIONS`.
 
     Raises ValueError for an unlabeled root, which `clean` removes.
     """
     if not tree.label:
         raise ValueError(f"a tree with an unlabeled root cannot be linearized; clean it first: {str(tree):.60}")
+    return " ".join(_in_order(tree) if linearization == IN_ORDER else _top_down(tree))
+
+
+def _top_down(tree: Tree) -> Iterator[str]:
     marks = {"(": OPEN, ")": CLOSE}
-    return " ".join(
-        symbol_of(part.word or "") if step == "word" else marks[step] + part.label for step, part in tree.walk()
-    )
+    for step, part in tree.walk():
+        yield symbol_of(part.word or "") if step == "word" else marks[step] + part.label
+
+
+def _in_order(tree: Tree) -> Iterator[str]:
+    waiting = [""]  # the label of each constituent around this place whose first child is not complete, or ""
+    for step, part in tree.walk():
+        if step == "(":
+            waiting.append(part.label)
+            continue
+        if step == ")":
+            waiting.pop()
+        yield symbol_of(part.word or "") if step == "word" else CLOSE + part.label
+        if waiting[-1]:
+            yield OPEN + waiting[-1]
+            waiting[-1] = ""
 
 
 def symbol_of(word: str) -> str:
@@ -83,7 +106,12 @@ def tag_of(word: str) -> str:
     return PUNCTUATION.get(word, UNKNOWN_TAG)
 
 
-def rebuild(symbols: str | Sequence[str], words: Sequence[str], tags: Sequence[str] | None = None) -> tuple[Tree, int]:
+def rebuild(
+    symbols: str | Sequence[str],
+    words: Sequence[str],
+    tags: Sequence[str] | None = None,
+    linearization: str = TOP_DOWN,
+) -> tuple[Tree, int]:
     """Returns a well-formed tree over exactly `words`, for any symbols, and the number of repairs.
 
     There are no repairs if and only if the tree's symbols equal the given ones. Each of these is one repair:
@@ -95,12 +123,16 @@ def rebuild(symbols: str | Sequence[str], words: Sequence[str], tags: Sequence[s
       that is still open there, or else to the root.
     - A missing closing bracket is added, before an outer one closes and at the end.
     - A closing bracket of a label that is not open closes the innermost constituent, but not the root.
-    - A closing bracket of the root before the end is moved to the end. A word before the root is moved into the root.
+    - A closing bracket of the root before the end is moved to the end. In order, it stays if the next symbol opens a
+      constituent around it. A word before the root is moved into the root.
     - A constituent without words is dropped.
     - Words without any constituent are placed under TOP, which EVALB does not count.
+    - In order, an opening bracket that follows no word and no closing bracket opens an empty constituent, or one around
+      the first child of that before it.
 
-    `tags` are the parts of speech, one per word; the default is `tag_of` each. Raises ValueError for no words, for
-    words that a tree cannot contain (see `split_words`), and for another number of tags.
+    `tags` are the parts of speech, one per word; the default is `tag_of` each. `linearization` is that of the symbols.
+    Raises ValueError for no words, for words that a tree cannot contain (see `split_words`), and for another number of
+    tags.
     """
     if not words:
         raise ValueError("a tree needs words, got none")
@@ -111,10 +143,14 @@ def rebuild(symbols: str | Sequence[str], words: Sequence[str], tags: Sequence[s
     symbols = _SPACE.split(symbols) if isinstance(symbols, str) else symbols
     builder = _Builder(leaves)
     understood = builder.understand([symbol for symbol in symbols if symbol])
-    last = max((place for place, (mark, _) in enumerate(understood) if mark != CLOSE), default=-1)
+    marks, in_order = [mark for mark, _ in understood], linearization == IN_ORDER
+    last = max((place for place, mark in enumerate(marks) if mark != CLOSE), default=-1)
     for place, (mark, label) in enumerate(understood):
         if mark == CLOSE:
-            builder.close(label, ends=place > last)
+            has_parent = in_order and marks[place + 1 : place + 2] == [OPEN]
+            builder.close(label, place > last, has_parent)
+        elif mark == OPEN and in_order:
+            builder.open_around(label, follows_opening=place > 0 and marks[place - 1] == OPEN)
         else:
             builder.open(label) if mark == OPEN else builder.word()
     return builder.finish(), builder.repairs
@@ -150,26 +186,32 @@ class _Builder:
         self.repairs += len(symbols) - len(understood)
         return understood
 
-    def open(self, label: str) -> None:
-        self._open.append((label, []))
+    def open(self, label: str, *children: Tree) -> None:
+        self._open.append((label, [*children]))
         self._labels[label] += 1
+
+    def open_around(self, label: str, follows_opening: bool) -> None:
+        """Opens a constituent whose first child is the newest one. `follows_opening`: that is already a first child."""
+        siblings = self._innermost()
+        self.repairs += follows_opening or not siblings
+        self.open(label, *([siblings.pop()] if siblings else []))
 
     def word(self) -> None:
         self._innermost().append(self._leaves[self._used])
         self._used += 1
 
-    def close(self, label: str, ends: bool) -> None:
+    def close(self, label: str, ends: bool, has_parent: bool) -> None:
         """Closes the innermost constituent with that label and all inside it. `ends`: no word or opening bracket
-        follows."""
+        follows. `has_parent`: the next symbol opens a constituent around this one, so that it is not the root."""
         if not self._labels[label]:
             self.repairs += 1
-            if len(self._open) <= 1:
+            if len(self._open) <= (not has_parent):
                 return
             label = self._open[-1][0]
         while self._open[-1][0] != label:
             self._close_innermost()
             self.repairs += 1
-        if len(self._open) == 1 and self._open[0][1] and not ends:
+        if len(self._open) == 1 and self._open[0][1] and not (ends or has_parent):
             self.repairs += 1
         else:
             self._close_innermost()

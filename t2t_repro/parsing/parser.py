@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from t2t_repro.data.vocabulary import must_be_list, must_be_pairs
-from t2t_repro.parsing.linearization import pair, rebuild, split_words
+from t2t_repro.parsing.linearization import TOP_DOWN, pair, rebuild, split_words
 from t2t_repro.parsing.trees import Tree, parse
+
+_NOTHING = [("", -math.inf)]  # instead of the trees of a sentence
 
 
 class Parser:
@@ -17,12 +19,24 @@ class Parser:
     Every output becomes a tree over exactly the words of its sentence.
 
     Repairs are counted: `sentences` parsed, the number of best trees that were `repaired`, and the total of `repairs`.
-    With `well_formed`, hypotheses that need no repair rank before those that do, whatever their scores.
+    With `well_formed`, hypotheses that need no repair rank before those that do, whatever their scores. `linearization`
+    is that of the outputs. `n_best` leaves out trees with a confidence below `min_confidence`, and counts sentences
+    without any other as `unsure`. The confidence is the geometric mean of the probabilities of a tree's tokens, from 0
+    to 1. It needs a `Translator`.
     """
 
-    def __init__(self, translator: Any, well_formed: bool = False):
-        self.translator, self.well_formed = translator, well_formed
-        self.sentences = self.repaired = self.repairs = 0
+    def __init__(
+        self,
+        translator: Any,
+        well_formed: bool = False,
+        linearization: str = TOP_DOWN,
+        min_confidence: float = 0.0,
+    ):
+        if not 0 <= min_confidence <= 1:
+            raise ValueError(f"min_confidence must be from 0 to 1. Received: {min_confidence}")
+        self.translator, self.well_formed, self.linearization = translator, well_formed, linearization
+        self.min_confidence = min_confidence
+        self.sentences = self.repaired = self.repairs = self.unsure = 0
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
         """Returns the best tree of each tokenized sentence, in brackets: `n_best` with n = 1."""
@@ -36,7 +50,7 @@ class Parser:
         must_be_pairs(pairs)
         symbols = []
         for number, (words, text) in enumerate(pairs, start=1):
-            source, target = pair(parse(text))
+            source, target = pair(parse(text), self.linearization)
             if source.split() != words.split():
                 raise ValueError(f"pair {number}: expected a tree over {words!r:.80}. Received: {text!r:.80}")
             symbols.append((source, target))
@@ -74,19 +88,40 @@ class Parser:
     ) -> list[list[tuple[str, float]]]:
         """Returns the n best trees of each tokenized sentence, in brackets, with their scores.
 
-        A text without words gives an empty tree. `options` are `report` and `advance` of `Translator.n_best`.
+        A text without words gives an empty tree, and one without a confident tree an empty one with score -inf.
+        `options` are `report` and `advance` of `Translator.n_best`.
         """
         must_be_list(texts)
         sentences = [split_words(text) for text in texts]
         found = self._hypotheses([" ".join(words) for words in sentences], n, beam_size, alpha, **options)
+        if self.min_confidence:
+            found = [self._confident(hypotheses, alpha) for hypotheses in found]
         return [
-            [(str(tree), score) for tree, score in self._trees(hypotheses, words, n)] if words else hypotheses
+            [(str(tree), score) for tree, score in self._trees(hypotheses, words, n)]
+            if words and hypotheses != _NOTHING
+            else hypotheses
             for hypotheses, words in zip(found, sentences, strict=True)
         ]
 
     def summary(self) -> str:
         """Returns the counts: `repaired 12 of 1,700 trees (31 repairs)`."""
-        return f"repaired {self.repaired:,} of {self.sentences:,} trees ({self.repairs:,} repairs)"
+        unsure = f"; left out {self.unsure:,} below confidence {self.min_confidence:g}" if self.min_confidence else ""
+        return f"repaired {self.repaired:,} of {self.sentences:,} trees ({self.repairs:,} repairs){unsure}"
+
+    def _confident(self, hypotheses: list[tuple[str, float]], alpha: float | None) -> list[tuple[str, float]]:
+        """Returns the hypotheses that are confident enough, `_NOTHING` without any."""
+        from t2t_repro.inference.beam_search import length_penalty
+
+        exponent = self.translator.hparams.alpha if alpha is None else alpha
+        lengths = [len(ids) for ids in self.translator.vocabulary.encode([text for text, _ in hypotheses])]
+        log_p = [
+            score * float(length_penalty(length, exponent)) / length
+            for (_, score), length in zip(hypotheses, lengths, strict=True)
+        ]
+        least = math.log(self.min_confidence)
+        kept = [each for each, mean in zip(hypotheses, log_p, strict=True) if mean >= least]
+        self.unsure += not kept
+        return kept or _NOTHING
 
     def _hypotheses(
         self, texts: Sequence[str], n: int, beam_size: int | None, alpha: float | None, **options: Any
@@ -100,7 +135,7 @@ class Parser:
     ) -> list[tuple[Tree, float]]:
         """Returns the n best trees of a sentence with their scores: all words under TOP if the search found nothing."""
         hypotheses = hypotheses or [("", -math.inf)]
-        rebuilt = [(*rebuild(text, words, tags), score) for text, score in hypotheses]
+        rebuilt = [(*rebuild(text, words, tags, self.linearization), score) for text, score in hypotheses]
         if self.well_formed:
             rebuilt.sort(key=lambda each: each[1] > 0)  # a stable sort keeps the order otherwise
         _, repairs, _ = rebuilt[0]

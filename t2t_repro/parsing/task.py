@@ -9,8 +9,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from t2t_repro.parsing.linearization import rebuild, split_words
+from t2t_repro.parsing.linearization import TOP_DOWN, rebuild, split_words
 from t2t_repro.parsing.trees import Tree, lines_of_trees, parse_lines, read_trees
+from t2t_repro.problem import LINEARIZATIONS
 from t2t_repro.task import Decoder, Task
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 _UNCONSTRAINED_NOTE = """
 This model is a parser: it reads tokens separated by spaces, and writes the same tokens with brackets between them. The
 run's own decoding is constrained to these tokens, in order, and to balanced brackets. {engine} does not have this
-constraint, so some outputs are not a tree over their tokens. t2t_repro.parsing.linearization.rebuild(output, tokens)
-repairs them. The signature "parse" of a SavedModel has the constraint.
+constraint, so some outputs are not a tree over their tokens.
+t2t_repro.parsing.linearization.rebuild(output, tokens{argument}) repairs them. The signature "parse" of a SavedModel
+has the constraint.
 """
 
 
@@ -40,20 +42,27 @@ class Parsing:
     own_files = "parse_files"
     preview_extra_length = 200  # a linearized tree has about four times as many tokens as words
     signature = "parse"
-    unconstrained_note = _UNCONSTRAINED_NOTE
     page_hint = "One sentence per line, tokens separated by spaces"
     page_action = "Parse"
     page_result = "Tree"
 
+    def __init__(self, linearization: str = TOP_DOWN):
+        if linearization not in LINEARIZATIONS:
+            raise ValueError(f"linearization must be one of {', '.join(LINEARIZATIONS)}, got {linearization!r}")
+        self.linearization = linearization
+        argument = "" if linearization == TOP_DOWN else f", linearization={linearization!r}"
+        self.unconstrained_note = _UNCONSTRAINED_NOTE.replace("{argument}", argument)
+
+    def linearized(self, linearization: str) -> Parsing:
+        return self if linearization == self.linearization else Parsing(linearization)
+
     def constraint(self, vocabulary: Vocabulary) -> ParseConstraint:
         from t2t_repro.parsing.constrained_decoding import ParseConstraint
 
-        return ParseConstraint(vocabulary.subwords)
+        return ParseConstraint(vocabulary.subwords, self.linearization)
 
-    def decoder(self, translator: Any, well_formed: bool = False) -> Decoder:
-        from t2t_repro.parsing.parser import Parser
-
-        return Parser(translator, well_formed)
+    def decoder(self, translator: Any, well_formed: bool = False, min_confidence: float = 0.0) -> Decoder:
+        return self._parser(translator, well_formed, min_confidence)
 
     def summary(self, decoder: Any) -> str:
         return str(decoder.summary())
@@ -67,7 +76,8 @@ class Parsing:
         trees, repairs = [], []
         for text, symbols in zip(inputs["inputs"].tolist(), outputs["outputs"].tolist(), strict=True):
             words = split_words(text.decode("utf-8", "replace"))
-            tree, number = rebuild(symbols.decode("utf-8", "replace"), words) if words else ("", 0)
+            written = symbols.decode("utf-8", "replace")
+            tree, number = rebuild(written, words, linearization=self.linearization) if words else ("", 0)
             trees.append(str(tree).encode("utf-8"))
             repairs.append(number)
         made = {"outputs": np.array(trees, object), "repairs": np.array(repairs, np.int32)}
@@ -91,9 +101,8 @@ class Parsing:
         """Returns scores in percent. `repaired` is the share of sentences whose output was not a tree over their
         words."""
         from t2t_repro.parsing.evalb import evalb
-        from t2t_repro.parsing.parser import Parser
 
-        parser = Parser(translator)
+        parser = self._parser(translator)
         trees = _parse_references(parser, references, beam_size, alpha)
         found = evalb(references, trees).all
         names = ("f1", "recall", "precision", "complete_match", "skipped")
@@ -103,9 +112,7 @@ class Parsing:
     def decode(
         self, translator: Translator, references: Sequence[Tree], beam_size: int | None, alpha: float | None
     ) -> list[Tree]:
-        from t2t_repro.parsing.parser import Parser
-
-        return _parse_references(Parser(translator), references, beam_size, alpha)
+        return _parse_references(self._parser(translator), references, beam_size, alpha)
 
     def compared(self, references: Sequence[Tree], a: Sequence[Tree], b: Sequence[Tree]) -> Compared:
         from t2t_repro.parsing.evalb import evalb
@@ -140,12 +147,16 @@ class Parsing:
 
     def preview(self, translator: Translator, references: Sequence[Tree]) -> Sample:
         from t2t_repro.parsing.evalb import evalb
-        from t2t_repro.parsing.parser import Parser
         from t2t_repro.training.validation import Sample
 
-        trees = _parse_references(Parser(translator), references, beam_size=1)
+        trees = _parse_references(self._parser(translator), references, beam_size=1)
         shown = [(" ".join(gold.words()), str(gold), str(tree)) for gold, tree in zip(references, trees, strict=True)]
         return Sample({"sample_F1": evalb(references, trees).all.f1} if trees else {}, shown)
+
+    def _parser(self, translator: Any, well_formed: bool = False, min_confidence: float = 0.0) -> Parser:
+        from t2t_repro.parsing.parser import Parser
+
+        return Parser(translator, well_formed, self.linearization, min_confidence)
 
 
 def _parse_references(

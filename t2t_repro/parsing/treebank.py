@@ -7,6 +7,7 @@ section. The files may be in folders 00 to 24, all in one folder, or on the comp
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import os
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 from t2t_repro.data.shards import FileRecord
 from t2t_repro.io import atomic_write, sha256
-from t2t_repro.parsing.linearization import pair
+from t2t_repro.parsing.linearization import TOP_DOWN, pair
 from t2t_repro.parsing.linearized_trees import Block
 from t2t_repro.parsing.trees import Tree, clean, lines_of_trees, parse_lines, read_trees
 from t2t_repro.problem import Trees
@@ -50,7 +51,7 @@ def read(corpus: Trees) -> Iterator[Tree]:
     return filter(None, map(clean, itertools.chain.from_iterable(map(read_trees, paths(corpus)))))
 
 
-def linearize(corpus: Trees, processes: int | None = None) -> Iterator[Block]:
+def linearize(corpus: Trees, processes: int | None = None, linearization: str = TOP_DOWN) -> Iterator[Block]:
     """Yields the linearized trees of `corpus`, in the same order for any number of processes.
 
     `processes`: None for one per usable core if the text is long. Each tree is passed to `clean`; trees whose only
@@ -68,7 +69,8 @@ def linearize(corpus: Trees, processes: int | None = None) -> Iterator[Block]:
                 break
         processes = usable_cores() if characters >= PROCESSES_FROM else 1
         chunks = itertools.chain(waiting, chunks)
-    blocks = map(_linearized, chunks) if processes == 1 else map_in_processes(_linearized, chunks, processes)
+    work = functools.partial(_linearized, linearization=linearization)
+    blocks = map(work, chunks) if processes == 1 else map_in_processes(work, chunks, processes)
     return _checked(blocks, corpus)
 
 
@@ -95,7 +97,7 @@ def _starts_tree(line: str) -> bool:
     return line[:1] not in (" ", "\t", ")")
 
 
-def _linearized(chunk: Chunk) -> Block:
+def _linearized(chunk: Chunk, linearization: str) -> Block:
     """Linearizes one chunk, in a worker process. Raises ValueError if an entry of a treebank is not a tree."""
     text, read, dropped, fault = list[str](), 0, 0, ""
     for first, lines in _entries(chunk) if chunk.by_parser else [(chunk.first, chunk.lines)]:
@@ -109,7 +111,7 @@ def _linearized(chunk: Chunk) -> Block:
         for tree in trees:  # one at a time: a list of all costs a quarter of the time, in garbage collection
             read += 1
             if cleaned := clean(tree):
-                words, symbols = pair(cleaned)
+                words, symbols = pair(cleaned, linearization)
                 text.append(f"{words}\t{symbols}\t{' '.join(cleaned.tags())}\n")
     return Block(chunk.path, "".join(text).encode(), len(text), read, dropped, fault)
 

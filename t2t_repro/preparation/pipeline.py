@@ -414,7 +414,7 @@ class Preparation:
                 inputs, targets = vocabulary.encode([words, symbols]) if source_hash(words) in hashes else ([], [])
                 if not inputs or irregular(words, symbols, inputs, targets, self.problem.max_length):
                     continue
-            yield rebuild(symbols, words.split(" "), tags.split(" "))[0]
+            yield rebuild(symbols, words.split(" "), tags.split(" "), self.problem.linearization)[0]
 
     def _save(self, written: dict[str, SplitRecord]) -> None:
         self.progress.splits, self.progress.shuffled = self.progress.splits | written, []

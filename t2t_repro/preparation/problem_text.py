@@ -85,8 +85,10 @@ class ProblemText:
         return found
 
     def _linearized(self, corpus: Trees, path: str, source: Source) -> Linearized:
-        return Linearized.open(path, source) or Linearized.write(
-            path, source, self._reported(linearize(corpus, self._processes))
+        linearization = self._problem.linearization
+        made_of = source | {"linearization": linearization}
+        return Linearized.open(path, made_of) or Linearized.write(
+            path, made_of, self._reported(linearize(corpus, self._processes, linearization))
         )
 
     def _reported(self, blocks: Iterable[Block]) -> Iterator[Block]:

@@ -27,8 +27,9 @@ def check_same_data(dataset: Dataset, problem: Problem, verify: bool = False) ->
     Paths and sizes are compared, with `verify` hashes too. A problem that takes the user's files, and was given none,
     matches any files.
     """
-    record, fields = dataset.record, inputs_of(problem)
-    made_of = inputs_of(record.problem)
+    record = dataset.record
+    both = problem, record.problem
+    fields, made_of = ({"linearization": each.linearization} | inputs_of(each) for each in both)
     differences = [
         f"its {name} {'are' if name == 'filters' else 'is'} {made_of.get(name)!r}, not {fields.get(name)!r}"
         for name in made_of | fields

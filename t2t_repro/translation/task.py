@@ -33,10 +33,13 @@ class Translation:
     page_action = "Translate"
     page_result = "Translation"
 
+    def linearized(self, linearization: str) -> Task:
+        return self
+
     def constraint(self, vocabulary: Vocabulary) -> None:
         return None
 
-    def decoder(self, translator: Any, well_formed: bool = False) -> Decoder:
+    def decoder(self, translator: Any, well_formed: bool = False, min_confidence: float = 0.0) -> Decoder:
         return cast(Decoder, translator)
 
     def summary(self, decoder: Any) -> str:

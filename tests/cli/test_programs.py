@@ -539,6 +539,30 @@ def test_filters_of_prepared_data_need_not_be_given_again(program, stand_in):
     )
 
 
+def test_linearization_of_prepared_data_need_not_be_given_again(program, stand_in):
+    calls = []
+    stand_in("preparation.pipeline", prepare=lambda *positional, **named: calls.append(positional))
+    os.makedirs("D/parse_files")
+    for prepared, other in (("in_order", "top_down"), ("top_down", "in_order")):
+        recorded = {"linearization": prepared} if prepared == "in_order" else {"vocab_size": 8_000}
+        Path("D/parse_files/dataset.json").write_text(json.dumps({"problem": recorded}))
+        data = ("t2t-datagen", "--problem=parse_files", "--data_dir=D")
+        noted = "--linearization=in_order, as the data in 'D/parse_files' was prepared\n" if recorded != {} else ""
+        assert program(*data) == (0, "", noted if prepared == "in_order" else "")
+        assert program(*data, f"--linearization={prepared}") == (0, "", "")
+        message = f"its linearization is '{prepared}', not '{other}'; leave out --linearization, or give another --data"
+        assert program(*data, f"--linearization={other}").err.startswith(
+            f"t2t-datagen: 'D/parse_files' holds other data: {message}"
+        )
+    assert [problem.linearization for problem, _ in calls] == ["in_order"] * 2 + ["top_down"] * 2
+
+
+def test_linearization_is_for_trees(program):
+    code, _, err = program("t2t-datagen", "--problem=translate_ende_cldr", "--data_dir=D", "--linearization=in_order")
+    message = "problem 'translate_ende_cldr' has no trees and takes no --linearization; leave it out"
+    assert (code, err) == (1, f"t2t-datagen: {message}\n")
+
+
 def test_help_names_every_filter(program):
     _, out, _ = program("t2t-datagen", "--help")
     assert all(name in out for name in FILTERS)

@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from helpers import small_treebank
 from helpers.prepared_data import bytes_of, records
@@ -21,6 +22,7 @@ import t2t_repro
 from t2t_repro.cli import launcher
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.evaluation.comparison import compared_runs
 from t2t_repro.inference.translator import Translator
 from t2t_repro.parsing.constrained_decoding import ParseConstraint
 from t2t_repro.parsing.evalb import evalb, evalb_files
@@ -29,9 +31,10 @@ from t2t_repro.parsing.parser import Parser
 from t2t_repro.parsing.treebank import paths, read
 from t2t_repro.parsing.trees import clean, parse, read_trees
 from t2t_repro.preparation.pipeline import prepare
-from t2t_repro.problem import Problem, TextFiles, Trees
+from t2t_repro.problem import LINEARIZATIONS, Problem, TextFiles, Trees
 from t2t_repro.registry import HPARAMS, PROBLEMS
 from t2t_repro.run import Run
+from t2t_repro.saved_model import SavedModel
 
 WSJ, WSJ_AND_MORE, FILES = (PROBLEMS[f"parse_{name}"] for name in ("wsj", "wsj_semisupervised", "files"))
 VOCAB_SIZE = 330
@@ -209,6 +212,79 @@ def test_treebank_that_changed_since_preparation(treebank, prepared, tmp_path):
         prepare(problem, str(tmp_path / "data"), silent)
 
 
+@pytest.fixture(scope="module")
+def prepared_in_order(treebank, tmp_path_factory) -> Dataset:
+    problem = dataclasses.replace(WSJ.with_raw_dir(treebank), vocab_size=VOCAB_SIZE, linearization="in_order")
+    return prepare(problem, str(tmp_path_factory.mktemp("data")), silent)
+
+
+def test_prepared_data_in_order(treebank, prepared, prepared_in_order):
+    """The gold trees are the same, and so are the numbers of trees and words."""
+    for split in ("validation", "test"):
+        trees = list(read(Trees(treebank, WSJ.corpora(split)[0].sections)))
+        assert gold(split, prepared_in_order) == gold(split, prepared) == [str(tree) for tree in trees]
+        assert records(prepared_in_order, split) == [pair(tree, "in_order") for tree in trees]
+    trained = {source: target for source, target in records(prepared_in_order, "train")}
+    assert trained == dict(pair(tree, "in_order") for tree in read(Trees(treebank, WSJ.train[0].sections)))
+
+
+def test_validation_split_in_order_has_its_gold_trees(own_trees, tmp_path):
+    problem = dataclasses.replace(own_trees[0], linearization="in_order")
+    dataset = prepare(problem, str(tmp_path / "data"), silent)
+    golds = gold("validation", dataset)
+    assert golds and records(dataset, "validation") == [pair(parse(line), "in_order") for line in golds]
+
+
+def test_default_linearization_is_not_recorded(prepared, prepared_in_order):
+    """Data, runs and exports of earlier versions have no such field; their fingerprints stay the same."""
+    recorded = [json.loads(Path(each.directory, "dataset.json").read_text()) for each in (prepared, prepared_in_order)]
+    assert [each["problem"].get("linearization") for each in recorded] == [None, "in_order"]
+    assert [each.record.problem.linearization for each in (prepared, prepared_in_order)] == ["top_down", "in_order"]
+
+
+def test_other_linearization_is_refused(treebank, prepared, prepared_in_order):
+    for dataset, other in ((prepared, "in_order"), (prepared_in_order, "top_down")):
+        problem = dataclasses.replace(WSJ.with_raw_dir(treebank), vocab_size=VOCAB_SIZE, linearization=other)
+        message = f"its linearization is '{dataset.record.problem.linearization}', not '{other}'; give another"
+        with pytest.raises(ValueError, match=f"holds other data: {message}"):
+            prepare(problem, os.path.dirname(dataset.directory), silent)
+
+
+def test_linearized_text_of_a_stopped_preparation_is_not_read_for_another_linearization(own_trees, tmp_path):
+    def stop(line):
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        prepare(own_trees[0], str(tmp_path / "data"), stop)
+    assert (tmp_path / "data" / "parse_files" / "trees" / "train-0.tsv").exists()
+    problem = dataclasses.replace(own_trees[0], linearization="in_order")
+    resumed, fresh = (prepare(problem, str(tmp_path / name), silent) for name in ("data", "fresh"))
+    assert bytes_of(resumed.directory) == bytes_of(fresh.directory)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"linearization": "bottom_up"}, "linearization must be one of top_down, in_order, got 'bottom_up'"),
+        ({"linearization": "in_order", "metric": "bleu"}, "linearization 'in_order' is for trees, metric 'f1'; got"),
+    ],
+)
+def test_impossible_linearization(fields, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(FILES, **fields)
+
+
+def test_self_training_on_a_decoders_trees(own_trees, tmp_path):
+    """Empty lines, which the decoder writes for unsure trees, are left out; a file that is given twice counts twice."""
+    own = [str(tree) for tree in read(own_trees[0].train[0])]
+    (tmp_path / "parsed.mrg").write_text("\n".join(["", "(S (XX We) (. .))", "", "", "(S (XX You) (. .))", ""]) + "\n")
+    files = {"train_trees": [own_trees[1]] * 3 + [str(tmp_path / "parsed.mrg")], "validation_trees": [own_trees[1]]}
+    dataset = prepare(dataclasses.replace(FILES.with_files(**files), vocab_size=300), str(tmp_path / "data"), silent)
+    assert [corpus.lines for corpus in dataset.record.corpora["train"]] == [len(own)] * 3 + [2]
+    found = sorted(source for source, _ in records(dataset, "train"))
+    assert found == sorted([gold_words(line) for line in own] * 3 + ["We .", "You ."])
+
+
 def test_damaged_gold_is_named(prepared, tmp_path):
     copy = shutil.copytree(prepared.directory, tmp_path / "copy")
     path = copy / "test.trees"
@@ -382,6 +458,30 @@ def test_best_well_formed_hypothesis_of_the_beam(n):
     assert parser_that_writes(SHORT, well_formed=True).n_best([WORDS], 1)[0][0][1] == 0.0
 
 
+@pytest.mark.parametrize(("log_p", "alpha"), [(-0.6, 0.3), (-0.6, 0.0), (-3.0, 1.0)])
+def test_trees_below_a_confidence_are_left_out(log_p, alpha):
+    """The confidence is the geometric mean of the probabilities of all tokens, whatever alpha is."""
+    tokens = len(RIGHT.split()) + 1  # each is one token, and EOS
+    vocabulary = SimpleNamespace(encode=lambda texts: [[0] * (len(text.split()) + 1) for text in texts])
+    score = log_p / ((5 + tokens) / 6) ** alpha
+    confidence = math.exp(log_p / tokens)
+    for least, kept in ((confidence - 1e-4, True), (confidence + 1e-4, False)):
+        parser = parser_that_writes(RIGHT, SHORT, min_confidence=least)
+        parser.translator.n_best = lambda texts, n, *_, found=((RIGHT, score), (SHORT, -99.0)): [list(found)[:n]]
+        parser.translator.hparams.alpha, parser.translator.vocabulary = alpha, vocabulary
+        (found,) = parser.n_best([WORDS], 2)
+        assert [score for _, score in found] == [score if kept else -math.inf]
+        assert (found[0][0] == "") == (not kept) and parser.unsure == (not kept)
+        assert parser.summary().endswith(f"; left out {int(not kept)} below confidence {least:g}")
+        assert parser.parse([split_words(WORDS)])[0].words() == split_words(WORDS)  # of every sentence
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, math.nan])
+def test_impossible_confidence(value):
+    with pytest.raises(ValueError, match="min_confidence must be from 0 to 1. Received: "):
+        parser_that_writes(RIGHT, min_confidence=value)
+
+
 @pytest.fixture(scope="module")
 def untrained(prepared):
     """Returns a parser with random weights and a real vocabulary, in which both marks are subwords."""
@@ -404,6 +504,22 @@ def test_constrained_decoding_has_no_prefix_or_minimum_length(untrained):
     for options in ({"prefixes": ["We"]}, {"min_length": 2}):
         with pytest.raises(ValueError, match="constrained to the words of the text: leave out prefixes and min_length"):
             untrained.translator.n_best(["We see"], 1, **options)
+
+
+def test_parser_of_a_run_in_order(prepared_in_order):
+    """Whatever the weights are, every output is a tree over the words of its sentence."""
+    vocabulary = Vocabulary(prepared_in_order.vocabulary)
+    model = random_model(vocabulary.size, extra_length=30)
+    task = prepared_in_order.record.problem.task
+    parser = task.decoder(Translator(model, vocabulary, model.hparams, task.constraint(vocabulary)))
+    sentences = [parse(line).words() for line in gold("test", prepared_in_order)] + [["Yes"], ["Nǀuu", "ǀ", "is"]]
+    trees = parser.parse(sentences)
+    assert [tree.words() for tree in trees] == sentences
+    found = parser.n_best([" ".join(words) for words in sentences], 2)
+    assert [best[0][0] for best in found] == [str(tree) for tree in trees]
+    assert all(score > -1e6 for best in found for _, score in best)
+    (log_p,) = parser.score([("We agree", "(S (NP (XX We)) (VP (XX agree)))")])
+    assert log_p == parser.translator.score([("We agree", "We ǀNP ǁNP ǀS agree ǀVP ǁVP ǁS")])[0]
 
 
 def test_failed_sentence_does_not_affect_others():
@@ -456,6 +572,10 @@ def test_from_bracketed_files_to_f1(program, one_cpu, treebank, tmp_path, monkey
     code, out, _ = program("t2t-decoder", *decode, "--n_best=2", "--well_formed")
     assert code == 0 and out.count("\n") == 18 and all("\t" in line for line in out.rstrip("\n").split("\n"))
 
+    code, out, err = program("t2t-decoder", *decode, "--min_confidence=1")
+    assert (code, out) == (0, "\n" * 9) and err.endswith("; left out 8 below confidence 1\n")
+    code, out, err = program("t2t-decoder", *decode, "--min_confidence=0.0001")
+    assert (code, out.split("\n")) == (0, [*lines, "", ""]) and "; left out 0 below" in err
     texts, parser = [" ".join(tree.words()) for tree in gold], t2t_repro.load("RUN", average_checkpoints=2)
     assert isinstance(parser, Parser) and parser(texts) == lines
     (log_p,) = parser.score([(texts[0], lines[0])])
@@ -470,8 +590,10 @@ def test_from_bracketed_files_to_f1(program, one_cpu, treebank, tmp_path, monkey
 
     files = ["--train_trees=DATA/parse_wsj/validation.trees", "--validation_trees=DATA/parse_wsj/test.trees"]
     files += ["--problem=parse_files", "--data_dir=DATA", "--output_dir=SECOND", "--init_from=RUN"]
+    files += ["--linearization=in_order"]
     code, _, said = program("t2t-trainer", "--hparams=parsing", *overrides, *steps, *files)
     assert code == 0 and "of the run RUN" in said, said
+    check_in_order("SECOND", program, texts)
     second = Run.open("SECOND")
     assert second.parent.problem == "parse_wsj" and second.vocabulary_sha256 == Run.open("RUN").vocabulary_sha256
     first = json.loads(Path("SECOND/metrics.jsonl").read_text().splitlines()[0])
@@ -488,6 +610,36 @@ def test_from_bracketed_files_to_f1(program, one_cpu, treebank, tmp_path, monkey
         (expected.f1, expected.recall, expected.complete_match)
     )
     assert scores["repaired"] == pytest.approx(100 * int(err.split()[1]) / 8) and scores["loss"] > 0
+
+
+def check_in_order(directory: str, program, texts: list[str]) -> None:
+    """Checks that every way to decode a run uses its linearization. Some texts are parsed to different trees by it."""
+    run = Run.open(directory)
+    assert run.problem.linearization == run.to_json()["problem"]["linearization"] == "in_order"
+    parser = t2t_repro.load(directory)
+    assert isinstance(parser, Parser)
+    trees = parser(texts)
+    assert [parse(tree).words() for tree in trees] == [text.split() for text in texts]
+    symbols = [best[0][0] for best in parser.translator.n_best(texts, 1)]
+    for linearization in LINEARIZATIONS:
+        pairs = zip(symbols, texts, strict=True)
+        rebuilt = [str(rebuild(each, text.split(), None, linearization)[0]) for each, text in pairs]
+        assert (trees == rebuilt) == (linearization == "in_order")
+    code, out, _ = program("t2t-decoder", f"--output_dir={directory}", "--decode_from_file=words")
+    assert code == 0 and out.removesuffix("\n").split("\n")[: len(texts)] == trees
+    path = t2t_repro.export(directory, f"{directory}-EXPORT")
+    assert t2t_repro.load(path)(texts) == trees
+    served = SavedModel(path)
+    given = {"inputs": [text.encode() for text in texts]}
+    found = served.task.served("parse", {"inputs": np.array(given["inputs"], object)}, served.call("parse", given))
+    assert [tree.decode() for tree in found["outputs"]] == trees
+    both = compared_runs(("RUN", directory), beam_size=1)
+    assert [parse(tree).words() for tree in both.outputs[1]] == [parse(tree).words() for tree in both.references]
+    gold = [parse(tree) for tree in both.references]
+    its_own = parser.parse([tree.words() for tree in gold], 1, None, [tree.tags() for tree in gold])
+    assert list(both.outputs[1]) == [str(tree) for tree in its_own]
+    code, _, err = program("t2t-decoder", "--output_dir=RUN", f"--output_dir={directory}", "--decode_from_file=words")
+    assert code == 1 and "runs of an ensemble must have one linearization. Received: 'top_down' of 'RUN' and" in err
 
 
 # Real treebanks.
