@@ -20,6 +20,7 @@ FOLDERS |= {
         "system",
         "text",
         "cli",
+        "alignment",
         "charts",
         "model",
         "data",
@@ -72,20 +73,21 @@ MAY_IMPORT = {
     "model": CORE,
     "charts": {"io", "run"},
     "training": MODEL | {"flops", "charts"},
-    "inference": MODEL | {"training"},
+    "alignment": CORE | {"data"},
+    "inference": MODEL | {"training", "alignment"},
     "parsing": MODEL | {"training", "inference", "evaluation"},
     "saved_model": {"io", "system", "task"},
-    "exporting": MODEL | {"training", "inference", "saved_model"},
+    "exporting": MODEL | {"training", "inference", "alignment", "saved_model"},
     "evaluation": MODEL | {"training", "inference", "charts"},
-    "translation": MODEL | {"training", "inference", "evaluation"},
+    "translation": MODEL | {"preparation", "training", "inference", "alignment", "evaluation"},
     "selftest": MODEL | {"flops", "preparation", "training", "inference", "exporting"},
     "serving": {"saved_model", "system"},  # an export stands on its own
     "cli": CORE | {"scale", "training"},
     "bin": MODEL
     | {"cli", "flops", "scale"}
     | {"preparation", "parsing", "training", "inference", "saved_model", "exporting", "evaluation", "selftest"}
-    | {"serving", "charts"},
-    "api": MODEL | {"preparation", "training", "inference", "exporting", "evaluation"},
+    | {"serving", "charts", "translation"},
+    "api": MODEL | {"preparation", "training", "inference", "exporting", "evaluation", "translation"},
     "__init__": {"api", "config", "problem", "registry", "task"},
 }
 # Parts whose import brings nothing but the standard library (and absl, for the programs).

@@ -1,0 +1,159 @@
+"""Alignments during the search: those of one pass over the final translation, and none if they are not asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.tiny_model import PROBLEM, random_model, train_pairs
+
+from t2t_repro.alignment.head import READING, WRITING, AlignmentHead
+from t2t_repro.alignment.words import Words
+from t2t_repro.data.shortlist import Shortlist
+from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.inference.ensemble import FixedEnsemble, attended_most
+from t2t_repro.inference.translator import Translator
+from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
+
+TEXTS = ["3 red cats and 4 old dogs", "12", "", "a word it never saw: Straßenbahn", "old dogs", "3  red cats " * 8]
+HEADS = [AlignmentHead(1, 2, WRITING), AlignmentHead(2, 1, READING), AlignmentHead(2, 0, WRITING)]
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory) -> Vocabulary:
+    path = str(tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
+    learn_vocabulary([side for pair in train_pairs() for side in pair], path, "bpe", PROBLEM.vocab_size)
+    return Vocabulary(path)
+
+
+def made(vocabulary, dtype="float32", **changes) -> Translator:
+    model = random_model(vocabulary.size, beam_size=3, dtype=dtype, **changes)
+    return Translator(model, vocabulary, model.hparams)
+
+
+@pytest.fixture(scope="module")
+def translator(vocabulary) -> Translator:
+    return made(vocabulary)
+
+
+def expected_links(translator, head, source, ids) -> list[tuple[int, int]]:
+    """Returns the links by one pass over `ids`, which end in EOS."""
+    source_BM = tf.constant(translator.vocabulary.encode([source]))
+    weights = translator.memory_attention(source_BM, tf.constant([ids]))
+    found = Words(translator.vocabulary).links(
+        source_BM, tf.constant([[ids]]), attended_most(weights, head)[:, None], head
+    )
+    kept = found.kept.numpy()[0, 0]
+    return list(zip(*(side.numpy()[0, 0][kept].tolist() for side in found[:2]), strict=True))
+
+
+def searched(translator, monkeypatch, texts, decode):
+    """Returns the results of `decode`, and the ids of all hypotheses by text and translation."""
+    ids = {}
+    decoded = translator.vocabulary.decode
+
+    def noted(sequences):
+        found = decoded(sequences)
+        ids.update({text: [id for id in row if id] for text, row in zip(found, sequences, strict=True)})
+        return found
+
+    monkeypatch.setattr(translator.vocabulary, "decode", noted)
+    return decode(translator, texts), ids
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("head", HEADS, ids=str)
+@pytest.mark.parametrize(
+    "decode",
+    [
+        lambda model, texts: model.n_best(texts, 3),
+        lambda model, texts: model.n_best(texts, 1, beam_size=1),
+        lambda model, texts: model.n_best(texts, 1, prefixes=["old"] * len(texts), min_length=3),
+        lambda model, texts: model.sample(texts, 2, seed=3),
+    ],
+    ids=["beam", "greedy", "prefix", "sample"],
+)
+def test_alignments_are_those_of_a_pass_over_the_translation(translator, monkeypatch, head, decode):
+    plain = decode(translator, TEXTS)
+    found, ids = searched(translator.with_alignments(head), monkeypatch, TEXTS, decode)
+    assert [[tuple(each) for each in some] for some in found] == plain
+    different = set()
+    for source, some in zip(TEXTS, found, strict=True):
+        for each in some:
+            assert each.links == (expected_links(translator, head, source, ids[each.text]) if source else [])
+            assert len(each.probabilities) == len(each.words) and all(0 <= p <= 1 for p in each.probabilities)
+            different.add(tuple(each.links))
+    assert len(different) > 3
+
+
+@pytest.mark.numeric
+def test_probabilities_of_words_are_those_of_scoring(translator):
+    for source, ((found),) in zip(TEXTS, translator.with_alignments(HEADS[0]).n_best(TEXTS, 1), strict=True):
+        if not found.words:
+            continue
+        (tokens,) = translator.score_tokens([(source, found.text)])
+        if "".join(piece for piece, _ in tokens[:-1]).replace("\u2581", " ") == found.text:
+            mean = np.mean([log_p for _, log_p in tokens[:-1]])
+            spaces_only = [log_p for piece, log_p in tokens[:-1] if not piece.strip("\u2581")]
+            assert np.log(found.probabilities).sum() + sum(spaces_only) == pytest.approx(mean * (len(tokens) - 1), 1e-3)
+
+
+@pytest.mark.numeric
+def test_batches_and_shortlists_do_not_change_them(translator, vocabulary):
+    head = HEADS[0]
+    alone = [translator.with_alignments(head).n_best([text], 2)[0] for text in TEXTS]
+    together = translator.with_alignments(head).n_best(TEXTS, 2)
+    assert [[each.links for each in some] for some in together] == [[each.links for each in some] for some in alone]
+    everything = Shortlist(vocabulary.size, list(range(vocabulary.size)), {})
+    limited = Translator(translator.ensemble, vocabulary, translator.hparams, shortlist=everything)
+    found = limited.with_alignments(head).n_best(TEXTS, 2)
+    assert [[each.links for each in some] for some in found] == [[each.links for each in some] for some in together]
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_fixed_models_and_ensembles_align_by_the_first_model(vocabulary, dtype):
+    models = [random_model(vocabulary.size, seed=number, dtype=dtype) for number in (1, 2)]
+    first = Translator(FixedEnsemble(models[:1]), vocabulary, models[0].hparams).with_alignments(HEADS[1])
+    both = Translator(FixedEnsemble(models), vocabulary, models[0].hparams).with_alignments(HEADS[1])
+    assert all(each.words == [] or each.links for some in first.n_best(TEXTS, 1) for each in some)
+    for source, (each,) in zip(TEXTS, both.n_best(TEXTS, 1), strict=True):
+        assert {link[1] for link in each.links} <= set(range(len(each.words)))
+        assert {link[0] for link in each.links} <= set(range(len(source.split())))
+
+
+def operations(translator: Translator) -> int:
+    function = translator._search.get_concrete_function()
+    return sum(len(each.node_def) for each in function.graph.as_graph_def().library.function) + len(
+        function.graph.get_operations()
+    )
+
+
+def test_graph_without_alignments_has_no_operation_for_them(vocabulary, monkeypatch):
+    """The step of the search records nothing, and its state has no trace."""
+    kept = []
+    from t2t_repro.model import kernels
+
+    recorded = kernels.recorded_attention
+    monkeypatch.setattr(kernels, "recorded_attention", lambda: (kept.append(1), recorded())[1])
+    translator = made(vocabulary)
+    plain = operations(translator)
+    assert not kept
+    aligned = operations(translator.with_alignments(HEADS[0]))
+    assert kept and plain < aligned <= plain + 120
+    assert operations(Translator(translator.model, vocabulary, translator.hparams)) == plain
+
+
+def test_heads_that_the_model_lacks(translator):
+    for head in (AlignmentHead(3, 1, WRITING), AlignmentHead(1, 3, WRITING)):
+        with pytest.raises(ValueError, match="^expected one of 2 layers of 2 heads. Received: layer "):
+            translator.with_alignments(head)
+
+
+def test_constrained_output_is_not_aligned(translator):
+    model = translator.model
+    constrained = Translator(model, translator.vocabulary, dataclasses.replace(model.hparams), constraint=object())
+    with pytest.raises(ValueError, match="^constrained output repeats the words of its text"):
+        constrained.with_alignments(HEADS[0])
