@@ -77,7 +77,7 @@ MAY_IMPORT = {
     "inference": MODEL | {"training", "alignment"},
     "parsing": MODEL | {"training", "inference", "evaluation"},
     "saved_model": {"io", "system", "task"},
-    "exporting": MODEL | {"training", "inference", "alignment", "saved_model"},
+    "exporting": MODEL | {"training", "inference", "alignment", "saved_model", "translation"},
     "evaluation": MODEL | {"training", "inference", "charts"},
     "translation": MODEL | {"preparation", "training", "inference", "alignment", "evaluation"},
     "selftest": MODEL | {"flops", "preparation", "training", "inference", "exporting"},

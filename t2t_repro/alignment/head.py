@@ -62,9 +62,10 @@ class ChosenHead(JsonRecord):
         """
         if not os.path.exists(path):
             raise FileNotFoundError(f"no {path!r}; choose a head with t2t_repro.choose_alignment_head")
+        saved = read_json(path)
         try:
-            found = cls.from_json(read_json(path), "the choice")
-        except (AttributeError, KeyError, TypeError) as error:
+            found = cls.from_json(saved, "the choice")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is damaged: {'no ' if isinstance(error, KeyError) else ''}{error}") from None
         for each in (found.head, found.writing_head):
             if each.layer > layers or each.head > heads:

@@ -377,8 +377,7 @@ class Translator:
 
     @tf.function(autograph=False, input_signature=[_IDS, _IDS])
     def memory_attention(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Returns the attention of the first model to the source while it predicts the target: per layer, [B, H, L, M].
-        """
+        """Returns the first model's attention to the source while it predicts the target: per layer, [B, H, L, M]."""
         return self.model.attention(source_BM, target_BL).memory
 
     def _decode(

@@ -17,6 +17,7 @@ CHOSEN = ChosenHead(
     checkpoints=("ckpt-8",),
     f1={"layer 2, head 3, reading": 0.7},
 )
+HEAD = CHOSEN.head.to_json()
 
 
 def test_saved_choice_is_loaded(tmp_path):
@@ -37,8 +38,8 @@ def test_missing_file(tmp_path):
         ("[]", "is damaged: expected a JSON object, got list"),
         ("{}", "is damaged: no 'head'"),
         (json.dumps(CHOSEN.to_json() | {"head": 1}), "is damaged: head must be an object, got 1"),
-        (json.dumps(CHOSEN.to_json() | {"head": {"layer": "x", "head": 1, "position": READING}}), "layer must be an int"),
-        (json.dumps(CHOSEN.to_json() | {"head": {"layer": 0, "head": 1, "position": READING}}), "expected a layer from 1"),
+        (json.dumps(CHOSEN.to_json() | {"head": HEAD | {"layer": "x"}}), "layer must be an integer, got 'x'"),
+        (json.dumps(CHOSEN.to_json() | {"head": HEAD | {"layer": 0}}), "is damaged: expected a layer from 1"),
         (json.dumps(CHOSEN.to_json()), "names layer 2, head 3, reading, and the model has 1 layers of 4 heads; remove"),
     ],
 )  # fmt: skip

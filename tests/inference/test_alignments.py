@@ -50,13 +50,14 @@ def expected_links(translator, head, source, ids) -> list[tuple[int, int]]:
 
 
 def searched(translator, monkeypatch, texts, decode):
-    """Returns the results of `decode`, and the ids of all hypotheses by text and translation."""
+    """Returns the results of `decode`, and the ids of all hypotheses by their text."""
     ids = {}
     decoded = translator.vocabulary.decode
 
     def noted(sequences):
         found = decoded(sequences)
-        ids.update({text: [id for id in row if id] for text, row in zip(found, sequences, strict=True)})
+        for text, row in zip(found, sequences, strict=True):
+            ids.setdefault(text, []).append([id for id in row if id])
         return found
 
     monkeypatch.setattr(translator.vocabulary, "decode", noted)
@@ -64,14 +65,13 @@ def searched(translator, monkeypatch, texts, decode):
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("head", HEADS, ids=str)
 @pytest.mark.parametrize(
-    "decode",
+    ("head", "decode"),
     [
-        lambda model, texts: model.n_best(texts, 3),
-        lambda model, texts: model.n_best(texts, 1, beam_size=1),
-        lambda model, texts: model.n_best(texts, 1, prefixes=["old"] * len(texts), min_length=3),
-        lambda model, texts: model.sample(texts, 2, seed=3),
+        (HEADS[0], lambda model, texts: model.n_best(texts, 3)),
+        (HEADS[1], lambda model, texts: model.n_best(texts, 1, beam_size=1)),
+        (HEADS[1], lambda model, texts: model.n_best(texts, 2, prefixes=["old"] * len(texts), min_length=3)),
+        (HEADS[2], lambda model, texts: model.sample(texts, 2, seed=3)),
     ],
     ids=["beam", "greedy", "prefix", "sample"],
 )
@@ -82,7 +82,9 @@ def test_alignments_are_those_of_a_pass_over_the_translation(translator, monkeyp
     different = set()
     for source, some in zip(TEXTS, found, strict=True):
         for each in some:
-            assert each.links == (expected_links(translator, head, source, ids[each.text]) if source else [])
+            spellings = ids[each.text] if source else []
+            possible = [expected_links(translator, head, source, spelling) for spelling in spellings]
+            assert each.links in (possible or [[]])
             assert len(each.probabilities) == len(each.words) and all(0 <= p <= 1 for p in each.probabilities)
             different.add(tuple(each.links))
     assert len(different) > 3
@@ -114,14 +116,22 @@ def test_batches_and_shortlists_do_not_change_them(translator, vocabulary):
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_fixed_models_and_ensembles_align_by_the_first_model(vocabulary, dtype):
+def test_fixed_models_and_ensembles_align_by_the_first_model(vocabulary, dtype, monkeypatch):
     models = [random_model(vocabulary.size, seed=number, dtype=dtype) for number in (1, 2)]
-    first = Translator(FixedEnsemble(models[:1]), vocabulary, models[0].hparams).with_alignments(HEADS[1])
-    both = Translator(FixedEnsemble(models), vocabulary, models[0].hparams).with_alignments(HEADS[1])
-    assert all(each.words == [] or each.links for some in first.n_best(TEXTS, 1) for each in some)
-    for source, (each,) in zip(TEXTS, both.n_best(TEXTS, 1), strict=True):
-        assert {link[1] for link in each.links} <= set(range(len(each.words)))
-        assert {link[0] for link in each.links} <= set(range(len(source.split())))
+    one, fixed, both = (
+        Translator(ensemble, vocabulary, models[0].hparams).with_alignments(HEADS[0])
+        for ensemble in (models[0], FixedEnsemble(models[:1]), FixedEnsemble(models))
+    )
+    expected = [each.links for (each,) in one.n_best(TEXTS, 1)]
+    assert any(expected)
+    assert dtype != "float32" or [each.links for (each,) in fixed.n_best(TEXTS, 1)] == expected
+    found, ids = searched(both, monkeypatch, TEXTS, lambda model, texts: model.n_best(texts, 1))
+    if dtype == "float32":
+        for source, (each,) in zip(TEXTS, found, strict=True):
+            possible = [
+                expected_links(one, HEADS[0], source, spelling) for spelling in ids.get(each.text, []) if source
+            ]
+            assert each.links in (possible or [[]])
 
 
 def operations(translator: Translator) -> int:
