@@ -136,9 +136,8 @@ def decode() -> None:
         shortlist=FLAGS.shortlist,
     )
     if FLAGS.alignments:
-        from t2t_repro.translation.alignments import with_alignments
-
-        translator = with_alignments(translator, runs[0], FLAGS.data_dir, launcher.report, _checkpoints(runs[0]))
+        where = FLAGS.data_dir, launcher.report, _checkpoints(runs[0])
+        translator = translator.with_alignments(task.alignment_head(translator, runs[0], *where).head)
     decoder = task.decoder(translator, FLAGS.well_formed)
     if FLAGS.decode_interactive:
         answer = _answer(decoder)

@@ -164,11 +164,10 @@ def choose_alignment_head(
     """
     from t2t_repro.inference.translator import Translator
     from t2t_repro.training.checkpointing.checkpoints import to_average
-    from t2t_repro.translation import alignments
 
     run, translator = Run.open(output_dir), Translator.from_run(output_dir, **weights)
     used = to_average(run, weights.get("average_checkpoints", 1), weights.get("average_best", False))
-    alignments.choose_for(translator, run, data_dir, report, used)
+    run.problem.task.alignment_head(translator, run, data_dir, report, used, again=True)
     return run.alignment
 
 
@@ -226,8 +225,7 @@ def load(
     run = Run.open(paths[0])
     if alignments:
         from t2t_repro.training.checkpointing.checkpoints import to_average
-        from t2t_repro.translation.alignments import with_alignments
 
         used = to_average(run, average_checkpoints, average_best)
-        translator = with_alignments(translator, run, None, log, used)
+        translator = translator.with_alignments(run.problem.task.alignment_head(translator, run, None, log, used).head)
     return run.problem.task.decoder(translator)

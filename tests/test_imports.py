@@ -60,7 +60,7 @@ MAY_IMPORT = {
     "text": {"problem"},
     "filters": set(),
     "problem": {"filters", "task"},
-    "task": {"data", "evaluation", "inference", "training"},  # for types alone, see below
+    "task": {"alignment", "data", "evaluation", "inference", "run", "training"},  # for types alone, see below
     "registry": {"config", "problem", "scale"},
     "run": {"config", "io", "problem", "registry", "selection"},
     "selection": {"config", "io"},
@@ -77,7 +77,7 @@ MAY_IMPORT = {
     "inference": MODEL | {"training", "alignment"},
     "parsing": MODEL | {"training", "inference", "evaluation"},
     "saved_model": {"io", "system", "task"},
-    "exporting": MODEL | {"training", "inference", "alignment", "saved_model", "translation"},
+    "exporting": MODEL | {"training", "inference", "alignment", "saved_model"},
     "evaluation": MODEL | {"training", "inference", "charts"},
     "translation": MODEL | {"preparation", "training", "inference", "alignment", "evaluation"},
     "selftest": MODEL | {"flops", "preparation", "training", "inference", "exporting"},
@@ -86,8 +86,8 @@ MAY_IMPORT = {
     "bin": MODEL
     | {"cli", "flops", "scale"}
     | {"preparation", "parsing", "training", "inference", "saved_model", "exporting", "evaluation", "selftest"}
-    | {"serving", "charts", "translation"},
-    "api": MODEL | {"preparation", "training", "inference", "exporting", "evaluation", "translation"},
+    | {"serving", "charts"},
+    "api": MODEL | {"preparation", "training", "inference", "exporting", "evaluation"},
     "__init__": {"api", "config", "problem", "registry", "task"},
 }
 # Parts whose import brings nothing but the standard library (and absl, for the programs).

@@ -28,7 +28,6 @@ from t2t_repro.system.log import short_reason
 from t2t_repro.training.checkpointing.averaging import average_of
 from t2t_repro.training.checkpointing.checkpoints import to_average
 from t2t_repro.training.precision import resolve
-from t2t_repro.translation.alignments import chosen_head
 
 FORMATS = ("saved_model", "ctranslate2", "huggingface")
 QUANTIZATIONS = ("none", "int8")
@@ -118,7 +117,7 @@ def export(
     head = None
     if alignments:
         checkpoints = to_average(run, average_checkpoints, average_best)
-        chosen = chosen_head(translator, run, data_dir, log, checkpoints)
+        chosen = task.alignment_head(translator, run, data_dir, log, checkpoints)
         head = chosen.writing_head if format == "ctranslate2" else chosen.head
     card: dict[str, Any] = {"format": format, "precision": computed_in, "quantization": quantization}
     if translator.constraint is not None:

@@ -42,20 +42,15 @@ class _Pair(NamedTuple):
     links: np.ndarray  # the expected source place of each target token but EOS, -1 for none
 
 
-def with_alignments(
-    translator: Translator, run: Run, data_dir: str | None, report: Report, checkpoints: Sequence[str] = ()
-) -> Translator:
-    """Returns `translator`, whose first model is of `run`, with alignments by the head that is chosen for the run.
-
-    See `chosen_head`.
-    """
-    return translator.with_alignments(chosen_head(translator, run, data_dir, report, checkpoints).head)
-
-
 def chosen_head(
-    translator: Translator, run: Run, data_dir: str | None, report: Report, checkpoints: Sequence[str] = ()
+    translator: Translator,
+    run: Run,
+    data_dir: str | None,
+    report: Report,
+    checkpoints: Sequence[str] = (),
+    again: bool = False,
 ) -> ChosenHead:
-    """Returns the head in the run directory. If there is none, chooses it, and writes it there.
+    """Returns the head in the run directory. If there is none, or `again`, chooses it, and writes it there.
 
     Args:
       translator: of the run.
@@ -64,24 +59,12 @@ def chosen_head(
       report: called with each line of progress.
       checkpoints: paths of the checkpoints of the translator's weights, for the record.
 
-    Raises FileNotFoundError if the data is missing. Raises ValueError for a parsing run, if the data has no validation
-    text, and if the file in the run directory is damaged.
+    Raises FileNotFoundError if the data is missing. Raises ValueError if the data has no validation text, and if the
+    file in the run directory is damaged.
     """
     h = translator.model.hparams
-    if os.path.exists(run.alignment):
+    if os.path.exists(run.alignment) and not again:
         return ChosenHead.load(run.alignment, h.decoder_depth, h.num_heads)
-    return choose_for(translator, run, data_dir, report, checkpoints)
-
-
-def choose_for(
-    translator: Translator, run: Run, data_dir: str | None, report: Report, checkpoints: Sequence[str]
-) -> ChosenHead:
-    """Chooses the head and writes it to the run directory. The arguments and errors are those of `chosen_head`."""
-    if translator.constraint is not None:
-        raise ValueError(
-            f"{run.directory!r} is a {run.problem.task.name} run, whose output repeats the words of its input; decode "
-            "it without alignments"
-        )
     try:
         dataset = prepared_data(run, data_dir)
     except FileNotFoundError as error:
