@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.alignment.head import AlignmentHead
-from t2t_repro.alignment.words import AlignedText, Words
+from t2t_repro.alignment.words import AlignedText, Links, Words
 from t2t_repro.config import HParams
 from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs
@@ -68,7 +69,7 @@ class Translator:
         self.ensemble = Ensemble.of(model)
         self.model = self.ensemble.models[0]
         self.vocabulary, self.hparams, self.constraint = vocabulary, hparams, constraint
-        self._words: Words | None = None
+        self._links: Callable[..., Links] | None = None
 
     @classmethod
     def from_run(
@@ -158,7 +159,10 @@ class Translator:
                 "this model"
             )
         found = Translator(self.ensemble.aligned(head), self.vocabulary, self.hparams, shortlist=self.shortlist)
-        found._words = Words(self.vocabulary)
+        words, traces = Words(self.vocabulary), tf.TensorSpec([None, None, None], tf.int32)
+        found._links = tf.function(
+            functools.partial(words.links, head=head), autograph=False, input_signature=[_IDS, traces, traces]
+        )
         return found
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
@@ -405,7 +409,7 @@ class Translator:
             batch = [sources[place] for place in places]
             source_BM = padded(batch)
             found = decode(batch, source_BM, padded([prefix_ids[place] for place in places]))
-            if self._words is None:
+            if self._links is None:
                 return list(self._texts(found, n))
             return list(self._aligned_texts(found, n, source_BM, [texts[place] for place in places]))
 
@@ -455,26 +459,26 @@ class Translator:
         self, found: Hypotheses, n: int, source_BM: tf.Tensor, sources: Sequence[str]
     ) -> Iterator[Found]:
         """Yields the same as `_texts`, as `AlignedText`, of the texts `sources`."""
-        assert self._words and self.ensemble.head
-        ids_BNL, scores_BN, places_BNL, log_p_BNL = (each[:, :n] for each in (found.ids, found.scores, *found.traces))
-        links = self._words.links(source_BM, ids_BNL, places_BNL, self.ensemble.head)
-        lengths_BN = tf.math.count_nonzero(ids_BNL != PAD, axis=2).numpy() - 1  # without EOS
-        arrays = (each.numpy() for each in (*links, log_p_BNL, scores_BN))
-        lines = iter(self.vocabulary.decode(ids_BNL.numpy().reshape(-1, ids_BNL.shape[2]).tolist()))
-        for source, *rows in zip(sources, lengths_BN, *arrays, strict=True):
-            aligned = []
-            for length, from_L, to_L, kept_L, log_p_L, score in zip(*rows, strict=True):
-                text, pairs = next(lines), zip(from_L[kept_L].tolist(), to_L[kept_L].tolist(), strict=True)
+        assert self._links is not None
+        ids_BNL, scores_BN, places_BNL, log_p_BNL = (
+            each.numpy()[:, :n] for each in (found.ids, found.scores, *found.traces)
+        )
+        links = self._links(source_BM, ids_BNL, places_BNL)
+        lengths_BN = np.count_nonzero(ids_BNL, axis=2) - 1  # without EOS; PAD is 0
+        arrays = (*(each.numpy() for each in links), np.diff(log_p_BNL, axis=2), lengths_BN, scores_BN)
+        lines = iter(self.vocabulary.decode(ids_BNL.reshape(-1, ids_BNL.shape[2]).tolist()))
+        for source, *rows in zip(sources, *(each.tolist() for each in arrays), strict=True):
+            aligned: Found = []
+            for sources_L, words_L, kept_L, gained_L, length, score in zip(*rows, strict=True):
+                text = next(lines)
                 if score > NEG_INF / 1e6:
-                    gained_L = np.diff(log_p_L[: length + 1]).tolist()
-                    aligned.append(
-                        AlignedText.of(text, float(score), source, list(pairs), to_L[:length].tolist(), gained_L)
-                    )
-            yield [*aligned]
+                    pairs = [(one, other) for one, other, kept in zip(sources_L, words_L, kept_L, strict=True) if kept]
+                    aligned.append(AlignedText.of(text, score, source, pairs, words_L[:length], gained_L[:length]))
+            yield aligned
 
     def _nothing(self) -> tuple[str, float]:
         """Returns the translation of an empty text."""
-        return ("", 0.0) if self._words is None else AlignedText.of("", 0.0, "", [], [], [])
+        return ("", 0.0) if self._links is None else AlignedText.of("", 0.0, "", [], [], [])
 
 
 def distinct(hypotheses: Found, n: int) -> Found:
