@@ -2,7 +2,7 @@
 
 A word is what ASCII white space separates, as in Moses and fast_align. A target subword is linked to the source subword
 that the head attends to most, and two words are linked if any of their subwords are (Zenkel et al., 2019). A subword
-whose attention is highest at the end of the sentence has no link.
+whose attention is highest at the end-of-sentence token has no link.
 
 Shapes: B sentences, N translations of each, M source length, L target length, V vocabulary.
 """
