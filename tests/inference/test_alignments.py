@@ -77,7 +77,11 @@ def searched(translator, monkeypatch, texts, decode):
     [
         (HEADS[0], lambda model, texts: model.n_best(texts, 3)),
         (HEADS[0], lambda model, texts: model.n_best(texts, 1, beam_size=1)),
-        (HEADS[1], lambda model, texts: model.n_best(texts, 2, prefixes=["old"] * len(texts), min_length=3)),
+        pytest.param(
+            HEADS[1],
+            lambda model, texts: model.n_best(texts, 2, prefixes=["old"] * len(texts), min_length=3),
+            marks=pytest.mark.slow,
+        ),
         (HEADS[2], lambda model, texts: model.sample(texts, 2, seed=3)),
     ],
     ids=["beam", "greedy", "prefix", "sample"],
@@ -109,6 +113,7 @@ def test_probabilities_of_words_are_those_of_scoring(translator, aligning):
             assert np.log(found.probabilities).sum() + sum(spaces_only) == pytest.approx(mean * (len(tokens) - 1), 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.numeric
 def test_batches_and_shortlists_do_not_change_them(translator, aligning, vocabulary):
     together = aligning(HEADS[0]).n_best(TEXTS, 2)

@@ -129,6 +129,7 @@ def test_decoder_writes_pharaoh_and_json(program, aligned):
     assert objects[2]["source_words"] == ["12", "big", "cows"] and objects[2]["words"] == plain[2].split()
 
 
+@pytest.mark.slow
 def test_n_best_lists_sampling_and_conversations(program, aligned):
     command = "t2t-decoder", f"--output_dir={aligned.directory}", "--alignments=pharaoh", "--n_best=3"
     for more in ((), ("--sampling_temperature=1",), ("--decode_interactive",)):
@@ -140,6 +141,7 @@ def test_n_best_lists_sampling_and_conversations(program, aligned):
     assert [json.loads(line)["score"] for line in out.splitlines()][4] is None
 
 
+@pytest.mark.slow
 def test_a_resumed_file_has_the_head_in_its_record(program, aligned, tmp_path, monkeypatch):
     source, output = tmp_path / "source.txt", tmp_path / "output.txt"
     source.write_text("".join(f"{text}\n" for text, _ in train_pairs()))
