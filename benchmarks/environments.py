@@ -41,6 +41,7 @@ ENVIRONMENTS = {
         ),
         "joeynmt.model, joeynmt.search",
     ),
+    "eflomal": Environment((("eflomal==2.0.0", "numpy"),), "eflomal"),
     "marian": Environment((("pymarian==1.12.42", "numpy"),), "pymarian"),
     "supar": Environment(
         # its own requirements also hold transformers and stanza, which its parser without pretraining never imports

@@ -19,6 +19,12 @@ least N. --decode_interactive writes this format too.
 --shortlist=FILE of t2t-shortlist translates with likely subwords alone, which
 is faster on a CPU. Scores are then probabilities among these.
 
+--alignments=pharaoh appends a tab and the word alignment of each translation:
+0-0 1-2 links the first words, and word 1 of the source to word 2. Words are
+separated by spaces and count from 0. --alignments=json writes an object per
+translation instead, with its words and their probabilities. The first time, the
+attention head that aligns is chosen by the validation text of the run.
+
 Repeat --output_dir to decode with an ensemble, which averages probabilities.
 All its runs must share one vocabulary.
 
@@ -75,6 +81,13 @@ flags.DEFINE_float(
 )
 common_flags.decoding_flags(FLAGS)
 common_flags.shortlist_flag(FLAGS)
+flags.DEFINE_enum(
+    "alignments", None, ["pharaoh", "json"], "write the word alignment of each translation", flag_values=FLAGS
+)
+flags.DEFINE_string(
+    "data_dir", None, "directory of the prepared data, to choose the head that aligns, if it has moved since training",
+    flag_values=FLAGS,
+)  # fmt: skip
 flags.DEFINE_string("prefix_file", None, "file of prefixes: line n starts the translation of line n", flag_values=FLAGS)
 flags.DEFINE_integer(
     "min_length", 0, "minimum number of tokens before the end-of-sentence token", lower_bound=0, flag_values=FLAGS
@@ -89,14 +102,15 @@ flags.DEFINE_string("score_file", None, "file of pairs to score instead of trans
 NOT_WITH = {  # flags without effect beside another one, and why
     "score_file": (
         ("decode_from_file", "decode_interactive", "n_best", "beam_size", "alpha", "prefix_file", "min_length")
-        + ("sampling_temperature", "sampling_top_k", "seed", "well_formed", "min_confidence", "int8", "shortlist"),
+        + ("sampling_temperature", "sampling_top_k", "seed", "well_formed", "min_confidence", "int8", "shortlist")
+        + ("alignments",),
         "scores given translations",
     ),
     "sampling_temperature": (("beam_size", "alpha"), "replaces beam search"),
     "decode_interactive": (("decode_from_file", "decode_to_file", "prefix_file"), "reads from the keyboard"),
 }
 ONLY_FOR = {  # flags that other tasks do not have
-    "translation": ("prefix_file", "min_length", "sampling_temperature", "score_file", "shortlist"),
+    "translation": ("prefix_file", "min_length", "sampling_temperature", "score_file", "shortlist", "alignments"),
     "parsing": ("well_formed", "min_confidence"),
 }
 
@@ -132,10 +146,13 @@ def decode() -> None:
         moving_average=FLAGS.moving_average,
         shortlist=FLAGS.shortlist,
     )
+    if FLAGS.alignments:
+        where = FLAGS.data_dir, launcher.report, _checkpoints(runs[0])
+        translator = translator.with_alignments(task.alignment_head(translator, runs[0], *where).head)
     decoder = task.decoder(translator, FLAGS.well_formed, FLAGS.min_confidence)
     if FLAGS.decode_interactive:
         answer = _answer(decoder)
-        text_lines.converse(lambda line: text_lines.scored(answer([line], report=_report), FLAGS.n_best))
+        text_lines.converse(lambda line: _written(answer([line], report=_report), with_scores=True))
     elif FLAGS.decode_to_file:
         how = _window(decoder), FLAGS.decode_to_file, _made_by(runs)
         decode_to_file(items, *how, launcher.report, total)
@@ -162,14 +179,19 @@ def _input() -> tuple[Iterator[tuple[str, ...]], int | None]:
 
 def _made_by(runs: Sequence[Run]) -> dict[str, Any]:
     """Returns everything that the output depends on, except the input lines."""
-    from t2t_repro.training.checkpointing.checkpoints import to_average
-
     values = {flag: FLAGS[flag].value for flag in FLAGS if flag not in ("output_dir", "decode_to_file")}
     values |= {flag: bool(values[flag]) for flag in INPUT}
     values |= {"shortlist": FLAGS.shortlist and sha256(FLAGS.shortlist)}
-    average = FLAGS.average_checkpoints, FLAGS.average_best
-    weights = [sha256(f"{path}.index") for run in runs for path in to_average(run, *average)]
+    values |= {"data_dir": None, "alignment": sha256(runs[0].alignment) if FLAGS.alignments else None}
+    weights = [sha256(f"{path}.index") for run in runs for path in _checkpoints(run)]
     return values | {"weights": weights, "version": __version__}
+
+
+def _checkpoints(run: Run) -> list[str]:
+    """Returns the checkpoints whose mean decodes."""
+    from t2t_repro.training.checkpointing.checkpoints import to_average
+
+    return to_average(run, FLAGS.average_checkpoints, FLAGS.average_best)
 
 
 def _window(translator: Any) -> Callable[..., list[str]]:
@@ -182,9 +204,17 @@ def _window(translator: Any) -> Callable[..., list[str]]:
         texts, *prefixes = (list(side) for side in zip(*items, strict=True))
         options = {"prefixes": prefixes[0]} if prefixes else {}
         found = answer(texts, report=report, advance=advance, **options)
-        return text_lines.best(found) if FLAGS.n_best == 1 else text_lines.scored(found, FLAGS.n_best)
+        return _written(found, with_scores=FLAGS.n_best > 1)
 
     return lines
+
+
+def _written(found: list[list[tuple[str, float]]], with_scores: bool) -> list[str]:
+    """Returns the output lines for the translations of each text."""
+    if FLAGS.alignments == "json":
+        return text_lines.objects(found, FLAGS.n_best)
+    columns = text_lines.scored(found, FLAGS.n_best) if with_scores else text_lines.best(found)
+    return text_lines.with_links(columns, found, FLAGS.n_best) if FLAGS.alignments else columns
 
 
 def _answer(translator: Any) -> Answer:
@@ -204,6 +234,10 @@ def _report(number: int, what: str) -> None:
 
 def _check(run: Run) -> None:
     """Raises UsageError for flags that exclude each other, and ValueError for an impossible beam width."""
+    if FLAGS.data_dir and not FLAGS.alignments:
+        raise launcher.UsageError("--data_dir is only to choose the head that aligns; give --alignments too")
+    if FLAGS.data_dir:
+        common_flags.must_be_directory("data_dir", FLAGS.data_dir)
     for flag, (others, why) in NOT_WITH.items():
         given = [other for other in others if FLAGS[other].present]
         if FLAGS[flag].value not in (None, False) and given:

@@ -15,6 +15,10 @@ MarianMTModel of transformers, with a model card, README.md.
 four times smaller. The rest of a SavedModel computes in --precision on every
 machine that serves it. --shortlist=FILE of t2t-shortlist becomes the vocabulary
 map of a CTranslate2 export; a SavedModel has none.
+
+--alignments adds the signature translate_with_alignments to a SavedModel, and
+the head that aligns words to a CTranslate2 export. The first time, the head is
+chosen by the validation text of the run.
 """
 
 from __future__ import annotations
@@ -41,12 +45,23 @@ flags.DEFINE_enum(
 )
 common_flags.precision_flag(FLAGS)
 common_flags.shortlist_flag(FLAGS)
+flags.DEFINE_boolean("alignments", False, "export word alignments", flag_values=FLAGS)
+flags.DEFINE_string(
+    "data_dir",
+    None,
+    "directory of the prepared data, to choose the head that aligns, if it has moved since training",
+    flag_values=FLAGS,
+)
 
 
 def write() -> None:
     run = Run.open(FLAGS.output_dir)
     common_flags.must_be_directory("export_dir", FLAGS.export_dir)
     common_flags.check_shortlist(FLAGS)
+    if FLAGS.data_dir:
+        if not FLAGS.alignments:
+            raise launcher.UsageError("--data_dir is only to choose the head that aligns; give --alignments too")
+        common_flags.must_be_directory("data_dir", FLAGS.data_dir)
     if FLAGS.format == "ctranslate2":
         from t2t_repro.exporting import ctranslate2
 
@@ -67,7 +82,7 @@ def write() -> None:
         name: FLAGS[name].value
         for name in (
             *("average_checkpoints", "average_best", "moving_average"),
-            *("format", "quantization", "precision", "shortlist"),
+            *("format", "quantization", "precision", "shortlist", "alignments", "data_dir"),
         )
     }
     print(export(FLAGS.output_dir, FLAGS.export_dir, **options))

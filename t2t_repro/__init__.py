@@ -25,7 +25,7 @@ if os.path.isfile(os.path.join(_checkout, "setup.py")):
     __path__.append(_checkout)
 
 if TYPE_CHECKING:
-    from t2t_repro.api import evaluate, export, learn_shortlist, load, prepare, train
+    from t2t_repro.api import choose_alignment_head, evaluate, export, learn_shortlist, load, prepare, train
     from t2t_repro.config import HParams, TrainingOptions
     from t2t_repro.problem import Generated, Problem, TextFiles, TmxFile, Trees, TsvFile, Wmt
     from t2t_repro.registry import (
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from t2t_repro.task import Decoder
 
 _MODULES = {
-    "api": "evaluate export learn_shortlist load prepare train",
+    "api": "choose_alignment_head evaluate export learn_shortlist load prepare train",
     "config": "HParams TrainingOptions",
     "problem": "Generated Problem TextFiles TmxFile Trees TsvFile Wmt",
     "registry": "get_hparams get_problem list_hparams list_problems register_hparams register_problem",
@@ -59,6 +59,7 @@ __all__ = [
     "TsvFile",
     "Wmt",
     "__version__",
+    "choose_alignment_head",
     "evaluate",
     "export",
     "get_hparams",

@@ -98,7 +98,7 @@ def export(output_dir: str, export_dir: str, **options: Any) -> str:
       output_dir: the run directory.
       export_dir: a folder for one or more exports.
       options: see `t2t_repro.exporting.exporter.export`: average_checkpoints, average_best, moving_average,
-        format, quantization, precision and shortlist.
+        format, quantization, precision, shortlist, alignments and data_dir.
 
     Raises FileNotFoundError or ValueError if the run cannot be read, or for an unknown option.
     """
@@ -141,6 +141,36 @@ def learn_shortlist(
     return shortlist.learn_for(run, dataset, path or run.shortlist, first, best, pairs, report)
 
 
+def choose_alignment_head(
+    output_dir: str,
+    *,
+    data_dir: str | None = None,
+    report: Report = log,
+    **weights: Any,
+) -> str:
+    """Chooses the attention head that aligns words, by the validation text of a run. Returns the file.
+
+    It is `alignment.json` in the run directory; one that exists is replaced. `load` chooses a head too, if the run has
+    none.
+
+    Args:
+      output_dir: the run directory.
+      data_dir: the folder of the prepared data, if it has moved since training.
+      report: called with each line of progress.
+      weights: average_checkpoints, average_best, moving_average and precision of `load`.
+
+    Raises FileNotFoundError if the run or its data is missing, and ValueError for a parsing run and for data without
+    validation text.
+    """
+    from t2t_repro.inference.translator import Translator
+    from t2t_repro.training.checkpointing.checkpoints import to_average
+
+    run, translator = Run.open(output_dir), Translator.from_run(output_dir, **weights)
+    used = to_average(run, weights.get("average_checkpoints", 1), weights.get("average_best", False))
+    run.problem.task.alignment_head(translator, run, data_dir, report, used, again=True)
+    return run.alignment
+
+
 def load(
     path: str | Sequence[str],
     average_checkpoints: int = 1,
@@ -149,6 +179,7 @@ def load(
     average_best: bool = False,
     moving_average: bool = False,
     shortlist: str | None = None,
+    alignments: bool = False,
 ) -> Decoder:
     """Loads a trained model: a `Translator` or a `Parser` from a run, an `ExportedModel` from an export.
 
@@ -161,6 +192,8 @@ def load(
         is the one that training recommends.
       moving_average: whether the moving averages in the checkpoints are taken, instead of the weights (`ema_decay`).
       shortlist: a file of `learn_shortlist`. Translations use its subwords alone, which is faster on a CPU.
+      alignments: whether the translations of `n_best` and `sample` are `AlignedText`, with the links of their words to
+        those of the source. The head that aligns is that of the first run; if it has none, one is chosen from its data.
 
     Raises FileNotFoundError if there is neither a run nor a SavedModel. Raises ValueError if it is damaged, if several
     runs do not share a vocabulary, or if this machine does not support `precision`.
@@ -175,6 +208,8 @@ def load(
             raise ValueError(f"{path!r} is an export, whose precision is fixed; load the run instead")
         if shortlist is not None:
             raise ValueError(f"{path!r} is an export, which decodes with all subwords; load the run instead")
+        if alignments:
+            raise ValueError(f"{path!r} is an export: call its signature `align` instead, or load the run")
         model = ExportedModel(path)
         return model.task.decoder(model)
     paths = [path] if isinstance(path, str) else path
@@ -187,4 +222,10 @@ def load(
         moving_average=moving_average,
         shortlist=shortlist,
     )
-    return Run.open(paths[0]).problem.task.decoder(translator)
+    run = Run.open(paths[0])
+    if alignments:
+        from t2t_repro.training.checkpointing.checkpoints import to_average
+
+        used = to_average(run, average_checkpoints, average_best)
+        translator = translator.with_alignments(run.problem.task.alignment_head(translator, run, None, log, used).head)
+    return run.problem.task.decoder(translator)

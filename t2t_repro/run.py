@@ -6,6 +6,7 @@
     RUN/metrics.jsonl     one line per report; RUN/events.out.* is the same for TensorBoard
     RUN/scores.jsonl      one line per scoring
     RUN/shortlist.txt     from t2t-shortlist: likely target subwords
+    RUN/alignment.json    the attention head that aligns words, chosen when alignments are first asked for
     RUN/stopped-STEP.json if training diverged: the step and its pairs
 
 Decoding and scoring need only this directory: neither the code of the problem nor its text.
@@ -129,6 +130,10 @@ class Run:
     @property
     def shortlist(self) -> str:
         return os.path.join(self.directory, "shortlist.txt")
+
+    @property
+    def alignment(self) -> str:
+        return os.path.join(self.directory, "alignment.json")
 
     @classmethod
     def open(cls, directory: str, argument: str = "output_dir") -> Run:

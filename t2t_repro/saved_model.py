@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 GRAPH, CARD = "saved_model.pb", "model_card.json"
 DEFAULT_SIGNATURE = "serving_default"
+ALIGNED_SIGNATURE = "translate_with_alignments"
 _ASSERTION = re.compile(r"assertion failed: (.*)")  # one line: TensorFlow names the node on the next one
 
 

@@ -8,15 +8,17 @@ TensorFlow only inside functions, so that problems can be declared and listed wi
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
+    from t2t_repro.alignment.head import ChosenHead
     from t2t_repro.data.dataset import Dataset
     from t2t_repro.data.vocabulary import Vocabulary
     from t2t_repro.evaluation.comparison import Compared
     from t2t_repro.inference.decoding_loop import Constraint
     from t2t_repro.inference.translator import Translator
+    from t2t_repro.run import Run
     from t2t_repro.training.validation import Sample
 
 TASKS = {"bleu": "translation", "f1": "parsing"}  # the package of each task, by `Problem.metric`
@@ -59,6 +61,20 @@ class Task(Protocol):
 
     def constraint(self, vocabulary: Vocabulary) -> Constraint | None:
         """Returns the constraint of beam search, or None."""
+
+    def alignment_head(
+        self,
+        translator: Translator,
+        run: Run,
+        data_dir: str | None,
+        report: Callable[[str], None],
+        checkpoints: Sequence[str] = (),
+        again: bool = False,
+    ) -> ChosenHead:
+        """Returns the head of a run that aligns the words of its outputs: see `translation.alignments.chosen_head`.
+
+        Raises ValueError if outputs of this task have no alignment.
+        """
 
     def decoder(self, translator: Any, well_formed: bool = False, min_confidence: float = 0.0) -> Decoder:
         """Returns the decoder of a `Translator` or an `ExportedModel`.

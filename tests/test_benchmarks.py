@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from benchmarks import (
+    alignments,
     batches,
     bpe_dropout,
     compare,
@@ -222,6 +223,25 @@ def test_shortlist_rejects_other_lists(
     with pytest.raises(SystemExit, match="2"):
         shortlist.main()
     assert "expected lists such as 1000x20, separated by commas; got" in capsys.readouterr().err
+
+
+def test_alignments_agree_by_sure_and_possible_links() -> None:
+    """Two of three links are possible, and one of two sure links is found: AER is 1 - (1 + 2) / (3 + 2)."""
+    reference = alignments.Reference(alignments.links("0-0 1-1 2-1"), alignments.links("0-0 1-1 3-2"))
+    assert reference.sure == {(0, 0), (1, 1)} and len(reference.possible) == 4
+    row = alignments.agreement(
+        [alignments.links("0-0 3-2 5-5"), set()], [reference, alignments.Reference(set(), set())]
+    )
+    assert row == pytest.approx((2 / 3, 1 / 2, 1 - 3 / 5))
+    assert alignments.table({"run": row}).splitlines()[2:] == ["| run | 66.7% | 50.0% | 0.400 |"]
+    assert alignments.diagonal(2, 4) == {(0, 0), (0, 1), (1, 2), (1, 3)} and alignments.diagonal(0, 1) == set()
+    assert alignments.agreement([], []) == (0, 0, 1)
+
+
+def test_alignments_name_the_missing_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["alignments", "--output_dir=run", f"--cache={tmp_path}"])
+    with pytest.raises(SystemExit, match="^eflomal is not installed; python -m benchmarks.environments eflomal$"):
+        alignments.main()
 
 
 def test_projection_divides_the_encoding_alone_and_never_below_the_reading() -> None:

@@ -20,6 +20,7 @@ FOLDERS |= {
         "system",
         "text",
         "cli",
+        "alignment",
         "charts",
         "model",
         "data",
@@ -59,7 +60,7 @@ MAY_IMPORT = {
     "text": {"problem"},
     "filters": set(),
     "problem": {"filters", "task"},
-    "task": {"data", "evaluation", "inference", "training"},  # for types alone, see below
+    "task": {"alignment", "data", "evaluation", "inference", "run", "training"},  # for types alone, see below
     "registry": {"config", "problem", "scale"},
     "run": {"config", "io", "problem", "registry", "selection"},
     "selection": {"config", "io"},
@@ -72,12 +73,13 @@ MAY_IMPORT = {
     "model": CORE,
     "charts": {"io", "run"},
     "training": MODEL | {"flops", "charts"},
-    "inference": MODEL | {"training"},
+    "alignment": CORE | {"data"},
+    "inference": MODEL | {"training", "alignment"},
     "parsing": MODEL | {"training", "inference", "evaluation"},
     "saved_model": {"io", "system", "task"},
-    "exporting": MODEL | {"training", "inference", "saved_model"},
+    "exporting": MODEL | {"training", "inference", "alignment", "saved_model"},
     "evaluation": MODEL | {"training", "inference", "charts"},
-    "translation": MODEL | {"training", "inference", "evaluation"},
+    "translation": MODEL | {"preparation", "training", "inference", "alignment", "evaluation"},
     "selftest": MODEL | {"flops", "preparation", "training", "inference", "exporting"},
     "serving": {"saved_model", "system"},  # an export stands on its own
     "cli": CORE | {"scale", "training"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import sys
@@ -90,9 +91,29 @@ def scored(sentences: Iterable[Sequence[tuple[str, float]]], n: int) -> list[str
     """Returns n lines `score <tab> text` per sentence; missing translations have score -inf and no text."""
     written = []
     for translations in sentences:
-        filled = [*translations, *[("", float("-inf"))] * n][:n]
+        filled = _filled(translations, n, ("", float("-inf")))
         written += [f"{score:.4f}\t{_one_line(text)}" for text, score in filled]
     return written
+
+
+def with_links(lines: Iterable[str], sentences: Iterable[Sequence[Any]], n: int) -> list[str]:
+    """Returns the lines of n translations per sentence, each with a tab and its links in Pharaoh format."""
+    links = [each.pharaoh if each else "" for translations in sentences for each in _filled(translations, n, None)]
+    return [f"{line}\t{its_links}" for line, its_links in zip(lines, links, strict=True)]
+
+
+def objects(sentences: Iterable[Sequence[Any]], n: int) -> list[str]:
+    """Returns n JSON objects per sentence, those of `AlignedText`; missing translations have the score null."""
+    missing = {"text": "", "score": None}
+    return [
+        json.dumps(each.to_json() if each else missing, ensure_ascii=False)
+        for translations in sentences
+        for each in _filled(translations, n, None)
+    ]
+
+
+def _filled(translations: Sequence[Any], n: int, missing: Any) -> list[Any]:
+    return [*translations, *[missing] * n][:n]
 
 
 def token_scores(sentences: Iterable[Sequence[tuple[str, float]]]) -> list[str]:

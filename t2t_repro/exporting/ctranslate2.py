@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from t2t_repro.alignment.head import AlignmentHead
     from t2t_repro.data.shortlist import Shortlist
     from t2t_repro.data.vocabulary import Vocabulary
     from t2t_repro.model.attention import MultiHeadAttention
@@ -46,6 +47,11 @@ divides scores by length^length_penalty instead of ((5 + length) / 6)^alpha; wit
 close. It stops after max_decoding_length tokens, with or without an end-of-sentence token. It translates an empty text.
 Source and translation may have at most {positions:,} tokens each.
 """
+_ALIGNMENT_NOTE = """
+With return_attention=True and return_end_token=True, translate_batch returns the attention of the head that aligns
+words: result.attention[0][i] has a weight for each source token, and then the end-of-sentence token, at target token i.
+Link the target token to the source token with the highest weight.
+"""
 _VOCABULARY_MAP_NOTE = f"""
 {VOCABULARY_MAP} is a shortlist: the likely target subwords of each source subword. With the option use_vmap=True,
 translate_batch computes the probabilities of these subwords alone.
@@ -65,15 +71,16 @@ def write(
     quantization: str = "none",
     note: str = "",
     shortlist: Shortlist | None = None,
+    head: AlignmentHead | None = None,
 ) -> None:
     """Writes `model` to the new folder `directory`: weights, vocabulary, tokenizer, and a README on their use.
 
     `quantization` is "none" (float32) or "int8" (matrices and embeddings in 8 bits with a scale per row, the rest in
-    float32). `note` is appended to the README. `shortlist` becomes the vocabulary map, for `use_vmap`. Raises
-    ValueError if CTranslate2 is not installed.
+    float32). `note` is appended to the README. `shortlist` becomes the vocabulary map, for `use_vmap`.
+    `return_attention` returns the attention of `head`. Raises ValueError if CTranslate2 is not installed.
     """
     must_be_installed()
-    spec = _specification(model)
+    spec = _specification(model, head)
     spec.register_source_vocabulary(vocabulary.subwords)
     spec.register_target_vocabulary(vocabulary.subwords)
     spec.validate()
@@ -84,6 +91,8 @@ def write(
     if shortlist is not None:
         shortlist.save(os.path.join(directory, VOCABULARY_MAP), vocabulary)
         note = _VOCABULARY_MAP_NOTE + note
+    if head is not None:
+        note = _ALIGNMENT_NOTE + note
     positions = _num_positions(model)
     h = model.hparams
     values = {"beam_size": h.beam_size, "alpha": h.alpha, "positions": positions, "longest": min(positions, 256)}
@@ -91,8 +100,12 @@ def write(
         file.write(_README.format(vocabulary=VOCABULARY, **values) + note)
 
 
-def _specification(model: Transformer) -> Any:
-    """Returns CTranslate2's description of the model, with all weights set."""
+def _specification(model: Transformer, head: AlignmentHead | None = None) -> Any:
+    """Returns CTranslate2's description of the model, with all weights set.
+
+    CTranslate2 returns the mean attention of the first heads of one layer, so the heads of that layer are exported in
+    an order that starts with `head`.
+    """
     from ctranslate2.specs import TransformerSpec
     from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
 
@@ -100,8 +113,11 @@ def _specification(model: Transformer) -> Any:
 
     h = model.hparams
     sizes = {"num_heads": h.num_heads, "pre_norm": False, "head_dim": max(h.d_k, h.d_v)}
+    aligning = {}
+    if head is not None:
+        aligning = {"alignment_layer": head.layer - 1, "alignment_heads": 1 if head.head else h.num_heads}
     spec = TransformerSpec(
-        TransformerEncoderSpec(h.encoder_depth, **sizes), TransformerDecoderSpec(h.decoder_depth, **sizes)
+        TransformerEncoderSpec(h.encoder_depth, **sizes), TransformerDecoderSpec(h.decoder_depth, **sizes, **aligning)
     )
     embedding_VD = _numpy(model.embedding)
     spec.encoder.embeddings[0].weight = embedding_VD
@@ -112,9 +128,10 @@ def _specification(model: Transformer) -> Any:
     for theirs, ours in zip(spec.encoder.layer, model.encoder_layers, strict=True):
         _self_attention(theirs.self_attention, ours.self_attention, ours.self_attention_norm)
         _feed_forward(theirs.ffn, ours.feed_forward, ours.feed_forward_norm)
-    for theirs, ours in zip(spec.decoder.layer, model.decoder_layers, strict=True):
+    for number, (theirs, ours) in enumerate(zip(spec.decoder.layer, model.decoder_layers, strict=True), start=1):
+        first = head.head - 1 if head is not None and head.head and head.layer == number else 0
         _self_attention(theirs.self_attention, ours.self_attention, ours.self_attention_norm)
-        _memory_attention(theirs.attention, ours.memory_attention, ours.memory_attention_norm)
+        _memory_attention(theirs.attention, ours.memory_attention, ours.memory_attention_norm, first)
         _feed_forward(theirs.ffn, ours.feed_forward, ours.feed_forward_norm)
     config = spec.config
     config.bos_token = config.decoder_start_token = "<pad>"  # the decoder's input starts with padding (section 3.1)
@@ -130,14 +147,15 @@ def _self_attention(theirs: Any, ours: MultiHeadAttention, norm: AddNorm) -> Non
     _output_and_norm(theirs, ours, norm)
 
 
-def _memory_attention(theirs: Any, ours: MultiHeadAttention, norm: AddNorm) -> None:
-    theirs.linear[0].weight = _heads(ours, ours.w_q)
-    theirs.linear[1].weight = _heads(ours, ours.w_k, ours.w_v)
-    _output_and_norm(theirs, ours, norm)
+def _memory_attention(theirs: Any, ours: MultiHeadAttention, norm: AddNorm, first: int) -> None:
+    """Sets the projections with head number `first`, from 0, before the others."""
+    theirs.linear[0].weight = _heads(ours, ours.w_q, first=first)
+    theirs.linear[1].weight = _heads(ours, ours.w_k, ours.w_v, first=first)
+    _output_and_norm(theirs, ours, norm, first)
 
 
-def _output_and_norm(theirs: Any, ours: MultiHeadAttention, norm: AddNorm) -> None:
-    theirs.linear[-1].weight = _padded_heads(ours, _numpy(ours.w_o).T).T.copy()
+def _output_and_norm(theirs: Any, ours: MultiHeadAttention, norm: AddNorm, first: int = 0) -> None:
+    theirs.linear[-1].weight = _padded_heads(ours, _numpy(ours.w_o).T, first).T.copy()
     theirs.queries_scale = np.float32(1 / math.sqrt(ours.d_k))
     _layer_norm(theirs.layer_norm, norm)
 
@@ -154,13 +172,14 @@ def _layer_norm(theirs: Any, ours: AddNorm) -> None:
     theirs.beta = _numpy(ours.norm.bias)
 
 
-def _heads(attention: MultiHeadAttention, *weights: Any) -> np.ndarray:
-    return np.concatenate([_padded_heads(attention, _numpy(weight)) for weight in weights])
+def _heads(attention: MultiHeadAttention, *weights: Any, first: int = 0) -> np.ndarray:
+    return np.concatenate([_padded_heads(attention, _numpy(weight), first) for weight in weights])
 
 
-def _padded_heads(attention: MultiHeadAttention, weight: np.ndarray) -> np.ndarray:
-    """Returns a matrix [D, H K] or [D, H E] as [H P, D], each head's rows padded with zeros."""
-    weight_DHK = weight.reshape(weight.shape[0], attention.num_heads, -1)
+def _padded_heads(attention: MultiHeadAttention, weight: np.ndarray, first: int) -> np.ndarray:
+    """Returns a matrix [D, H K] or [D, H E] as [H P, D], each head's rows padded with zeros, head `first` first."""
+    order_H = [first, *(number for number in range(attention.num_heads) if number != first)]
+    weight_DHK = weight.reshape(weight.shape[0], attention.num_heads, -1)[:, order_H]
     missing = max(attention.d_k, attention.d_v) - weight_DHK.shape[2]
     padded_DHP = np.pad(weight_DHK, ((0, 0), (0, 0), (0, missing)))
     return padded_DHP.reshape(weight.shape[0], -1).T.copy()

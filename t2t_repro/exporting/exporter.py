@@ -23,6 +23,7 @@ from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference.translator import Translator
 from t2t_repro.io import write_json
 from t2t_repro.run import Run, versions
+from t2t_repro.system.log import report as log
 from t2t_repro.system.log import short_reason
 from t2t_repro.training.checkpointing.averaging import average_of
 from t2t_repro.training.checkpointing.checkpoints import to_average
@@ -47,6 +48,8 @@ def export(
     average_best: bool = False,
     moving_average: bool = False,
     shortlist: str | None = None,
+    alignments: bool = False,
+    data_dir: str | None = None,
 ) -> str:
     """Writes the run in `output_dir` atomically to the next numbered folder of `export_dir`, and returns its path.
 
@@ -59,6 +62,9 @@ def export(
       average_best: whether these are the checkpoints with the best validation scores instead of the last ones.
       moving_average: whether the moving averages in these checkpoints are taken, instead of the weights.
       shortlist: a file of `t2t_repro.data.shortlist`, CTranslate2's vocabulary map. A SavedModel has none.
+      alignments: whether the export aligns words: a SavedModel has the signature `translate_with_alignments`, and
+        CTranslate2 returns the attention of the head that aligns. It is chosen first if the run has none.
+      data_dir: the folder of the prepared data, to choose that head, if it has moved since training.
 
     Raises FileNotFoundError or ValueError if the run cannot be read. Raises ValueError for an unknown format or
     quantization, for a precision or quantization that the format or this machine does not support, and for a model that
@@ -72,6 +78,11 @@ def export(
         raise ValueError(
             f"a {format} decodes with all subwords. Received: shortlist={shortlist!r}; leave it out, or choose the "
             "format ctranslate2"
+        )
+    if alignments and format == "huggingface":
+        raise ValueError(
+            "transformers returns the attention of all heads and has no word alignments. Received: alignments=True; "
+            "leave it out, or choose another format"
         )
     run = Run.open(output_dir)
     if format == "huggingface":
@@ -103,20 +114,27 @@ def export(
     if format == "huggingface":
         huggingface.must_fit(translator.model)
     task = run.problem.task
+    head = None
+    if alignments:
+        checkpoints = to_average(run, average_checkpoints, average_best)
+        chosen = task.alignment_head(translator, run, data_dir, log, checkpoints)
+        head = chosen.writing_head if format == "ctranslate2" else chosen.head
     card: dict[str, Any] = {"format": format, "precision": computed_in, "quantization": quantization}
     if translator.constraint is not None:
         card["constrained"] = format == "saved_model"
+    if head is not None:
+        card["alignment"] = head.to_json()
     card |= _model_card(run, translator, average_checkpoints, average_best, moving_average)
     with _next_version(export_dir) as (temporary, path):
         if format == "ctranslate2":
             note = task.unconstrained_note.format(engine="CTranslate2")
             arguments = translator.model, translator.vocabulary, temporary, quantization, note
-            ctranslate2.write(*arguments, shortlist=translator.shortlist)
+            ctranslate2.write(*arguments, shortlist=translator.shortlist, head=head)
         elif format == "huggingface":
             note = task.unconstrained_note.format(engine="transformers")
             huggingface.write(translator.model, translator.vocabulary, temporary, card, note)
         else:
-            module = ExportedTranslator(translator, task.signature)
+            module = ExportedTranslator(translator, task.signature, head)
             tf.saved_model.save(module, temporary, signatures=module.signatures())
         write_json(os.path.join(temporary, "model_card.json"), card)
     return path

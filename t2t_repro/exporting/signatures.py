@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from t2t_repro.alignment.head import AlignmentHead
+from t2t_repro.alignment.words import Words, pharaoh
 from t2t_repro.inference.decoding_loop import NEG_INF
 from t2t_repro.inference.memory import SEARCH_BYTES, search_bytes
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model.int8 import must_be_exact
-from t2t_repro.saved_model import DEFAULT_SIGNATURE
+from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE
 from t2t_repro.text.token_ids import EOS, PAD
 
 TOKENS_PER_SEARCH = 4_096  # source positions of one search; larger requests are split into several searches
@@ -37,13 +39,17 @@ class Options(NamedTuple):
 
 
 class ExportedTranslator(tf.Module):
-    """The signatures of the SavedModel. The best output is `serving_default` and `signature`, the task's name."""
+    """The signatures of the SavedModel. The best output is `serving_default` and `signature`, the task's name.
 
-    def __init__(self, translator: Translator, signature: str = DEFAULT_SIGNATURE):
+    With `head`, `translate_with_alignments` is one of them.
+    """
+
+    def __init__(self, translator: Translator, signature: str = DEFAULT_SIGNATURE, head: AlignmentHead | None = None):
         super().__init__()
         self._signature = signature
         vocabulary, hparams, constraint = translator.vocabulary, translator.hparams, translator.constraint
         self._translator = translator = Translator(translator.ensemble.portable(), vocabulary, hparams, constraint)
+        self._aligned = None if head is None else translator.with_alignments(head)
         self._vocabulary = translator.vocabulary
         # a SavedModel needs these as attributes: the weights, and the tokenizer's resource
         self.weights = tuple(weight.value for weight in translator.model.weights)
@@ -54,6 +60,7 @@ class ExportedTranslator(tf.Module):
 
         - `serving_default`: the best translation with the run's beam size.
         - `translate`: the n best translations, with options.
+        - `translate_with_alignments`: the same, with word alignments, if there is a head that aligns.
         - `score`: log-probabilities of given translations.
         - `attention`: the attention weights of a pair.
 
@@ -63,15 +70,6 @@ class ExportedTranslator(tf.Module):
         """
         h = self._translator.hparams
 
-        def translate(
-            inputs: tf.Tensor,
-            beam_size: tf.Tensor = tf.constant(h.beam_size),  # noqa: B008 (an export reads its defaults here)
-            alpha: tf.Tensor = tf.constant(h.alpha),  # noqa: B008
-            extra_length: tf.Tensor = tf.constant(h.extra_length),  # noqa: B008
-            n_best: tf.Tensor = tf.constant(1),  # noqa: B008
-        ) -> dict[str, tf.Tensor]:
-            return self._n_best(inputs, _one_each(tf.size(inputs), beam_size, alpha, extra_length, n_best))
-
         strings, targets = (tf.TensorSpec([None], tf.string, name=name) for name in ("inputs", "targets"))
         search = [  # of any shape: one value for all strings, or one per string
             tf.TensorSpec(None, tf.int32, name="beam_size"),
@@ -79,11 +77,26 @@ class ExportedTranslator(tf.Module):
             tf.TensorSpec(None, tf.int32, name="extra_length"),
             tf.TensorSpec(None, tf.int32, name="n_best"),
         ]
+
+        def translating(aligned: Translator | None) -> Any:
+            def translate(
+                inputs: tf.Tensor,
+                beam_size: tf.Tensor = tf.constant(h.beam_size),  # noqa: B008 (an export reads its defaults here)
+                alpha: tf.Tensor = tf.constant(h.alpha),  # noqa: B008
+                extra_length: tf.Tensor = tf.constant(h.extra_length),  # noqa: B008
+                n_best: tf.Tensor = tf.constant(1),  # noqa: B008
+            ) -> dict[str, tf.Tensor]:
+                options = _one_each(tf.size(inputs), beam_size, alpha, extra_length, n_best)
+                return self._n_best(inputs, options, aligned)
+
+            return tf.function(translate, autograph=False, input_signature=[strings, *search])
+
         best = tf.function(self._best, autograph=False, input_signature=[strings])
-        return {
+        aligning = {} if self._aligned is None else {ALIGNED_SIGNATURE: translating(self._aligned)}
+        return aligning | {
             self._signature: best,
             DEFAULT_SIGNATURE: best,
-            "translate": tf.function(translate, autograph=False, input_signature=[strings, *search]),
+            "translate": translating(None),
             "score": tf.function(self._score, autograph=False, input_signature=[strings, targets]),
             "attention": tf.function(self._attention, autograph=False, input_signature=[strings, targets]),
         }
@@ -94,11 +107,14 @@ class ExportedTranslator(tf.Module):
         options = _one_each(rows, *map(tf.constant, (h.beam_size, h.alpha, h.extra_length, 1)))
         return {name: value[:, 0] for name, value in self._n_best(inputs, options).items()}
 
-    def _n_best(self, inputs: tf.Tensor, options: Options) -> dict[str, tf.Tensor]:
+    def _n_best(self, inputs: tf.Tensor, options: Options, aligned: Translator | None = None) -> dict[str, tf.Tensor]:
         """Returns "outputs" [B, N] and "scores" [B, N] of strings [B], best first; an empty string gives empty ones.
 
         N is the maximum of `n_best`. If the beam ends with fewer than N translations, or fewer were requested, the
         other outputs are empty with score -inf.
+
+        `aligned` is the translator with alignments. With it, there are also "alignments" [B, N], strings in Pharaoh
+        format, and "confidences" [B, N], the geometric mean of the probabilities of the tokens.
         """
         if self._translator.ensemble.int8:
             inputs = _after([must_be_exact(tf.size(inputs))], inputs)
@@ -114,27 +130,54 @@ class ExportedTranslator(tf.Module):
         checks = self._checks(options, bytes_B)
         columns = tf.reduce_max(tf.concat([[1], options.n_best], axis=0))
 
-        def search(start: tf.Tensor, stop: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def search(start: tf.Tensor, stop: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, ...]:
             rows = order[start:stop]
             *arguments, count = (option[rows[0]] for option in options)  # the same for every row here
             source_BM = tf.gather(sources, rows).to_tensor(default_value=PAD)
             if required is None:
-                found = self._translator.search(source_BM, *arguments)
+                found = (aligned or self._translator).search(source_BM, *arguments)
             else:
                 required_BG = tf.gather(required, rows).to_tensor(default_value=PAD)
                 found = self._translator.constrained_search(source_BM, *arguments, required_BG)
             more = [[0, 0], [0, columns - count]]
             ids = tf.pad(found.ids[:, :count], [*more, [0, 0]], constant_values=PAD)
             texts = self._vocabulary.decode_tensor(tf.reshape(ids, [-1, tf.shape(ids)[2]]))
-            return tf.reshape(texts, [-1, columns]), tf.pad(found.scores[:, :count], more, constant_values=NEG_INF)
+            scores = tf.pad(found.scores[:, :count], more, constant_values=NEG_INF)
+            both = tf.reshape(texts, [-1, columns]), scores
+            if aligned is None:
+                return both
+            traces = (tf.pad(trace[:, :count], [*more, [0, 0]]) for trace in found.traces)
+            return both + self._alignments(source_BM, ids, scores, *traces)
 
         nothing = tf.zeros([0, columns], tf.float32)
         most_rows = tf.minimum(TOKENS_PER_SEARCH // lengths, SEARCH_BYTES // bytes_B)
         lengths = _after(checks, lengths)
-        texts, scores = _in_batches(search, (tf.as_string(nothing), nothing), lengths, most_rows, _kinds(*options))
+        none = (tf.as_string(nothing), nothing) * (1 if aligned is None else 2)
+        texts, scores, *others = _in_batches(search, none, lengths, most_rows, _kinds(*options))
         empty, missing = (inputs == "")[:, None], scores <= NEG_INF / 1e6
         texts = tf.where(empty | missing, "", texts)
-        return {"outputs": texts, "scores": tf.where(empty, 0.0, tf.where(missing, -float("inf"), scores))}
+        result = {"outputs": texts, "scores": tf.where(empty, 0.0, tf.where(missing, -float("inf"), scores))}
+        if aligned is not None:
+            alignments, confidences = others
+            result["alignments"] = tf.where(empty | missing, "", alignments)
+            result["confidences"] = tf.where(empty, 1.0, tf.where(missing, 0.0, confidences))
+        return result
+
+    def _alignments(
+        self,
+        source_BM: tf.Tensor,
+        ids_BNL: tf.Tensor,
+        scores_BN: tf.Tensor,
+        places_BNL: tf.Tensor,
+        log_p_BNL: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the links in Pharaoh format and the confidence of each hypothesis, [B, N]; see `Beams.traces`."""
+        assert self._aligned and self._aligned.ensemble.head
+        links = Words(self._vocabulary).links(source_BM, ids_BNL, places_BNL, self._aligned.ensemble.head)
+        tokens_BN = tf.maximum(tf.math.count_nonzero(ids_BNL != PAD, axis=2, dtype=tf.int32) - 1, 0)  # without EOS
+        sums_BN = tf.gather(log_p_BNL, tokens_BN, batch_dims=2)
+        means_BN = sums_BN / tf.cast(tf.maximum(tokens_BN, 1), tf.float32)
+        return pharaoh(links), tf.exp(tf.where(tokens_BN > 0, means_BN, scores_BN))
 
     def _sources(self, inputs: tf.Tensor) -> tf.RaggedTensor:
         """Returns the ids of each text, truncated as by `Translator`: the first tokens and EOS."""

@@ -117,6 +117,10 @@ class BeamSearch(NamedTuple):
 
         log_p, opened = tf.math.top_k(tf.where(ends, NEG_INF, values), beam_size)
         open_parents = tf.gather(parents, opened, batch_dims=1)
+        finished_traces = [
+            tf.concat([tf.pad(before, [[0, 0], [0, 0], [0, 1]]), tf.gather(trace, parents, batch_dims=1)], axis=1)
+            for before, trace in zip(beams.finished_traces, beams.traces, strict=True)
+        ]
         beams = beams._replace(
             tokens=tf.gather(tokens, opened, batch_dims=1),
             log_p=log_p,
@@ -124,6 +128,8 @@ class BeamSearch(NamedTuple):
             history=tf.gather(beams.history, open_parents, batch_dims=1),
             finished_ids=tf.gather(finished_ids, kept, batch_dims=1),
             finished_scores=finished_scores,
+            traces=tuple(tf.gather(trace, open_parents, batch_dims=1) for trace in beams.traces),
+            finished_traces=tuple(tf.gather(each, kept, batch_dims=1) for each in finished_traces),
         )
         return beams if self.constraint is None else self.constraint.advanced(beams, open_parents)
 

@@ -32,6 +32,7 @@ class Hypotheses(NamedTuple):
 
     ids: tf.Tensor  # [B, W, L] int32, each ending in EOS, padded with PAD
     scores: tf.Tensor  # [B, W] float32; below -1e20 for rows beyond the translations found
+    traces: tuple[tf.Tensor, ...] = ()  # with an alignment head, those of `Beams`, padded with 0
 
 
 class Sentences(NamedTuple):
@@ -58,6 +59,10 @@ class Beams(NamedTuple):
     finished_ids: tf.Tensor  # [B, W, T] int32
     finished_scores: tf.Tensor  # [B, W] float32
     caches: tuple[Any, ...]  # per model and layer: [B, H, T W, K] and [B, H, T W, E]
+    # with an alignment head, two [B, W, T]: the place in the source that it attends to most at each step, int32, and
+    # the log-probability of the tokens before the step, float32
+    traces: tuple[tf.Tensor, ...] = ()
+    finished_traces: tuple[tf.Tensor, ...] = ()
 
 
 class DecodingStrategy(Protocol):
@@ -67,7 +72,7 @@ class DecodingStrategy(Protocol):
         """Returns [B] boolean: true while the finished hypotheses of a sentence may still change."""
 
     def choose(self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences) -> Beams:
-        """Returns `beams`, each extended by one token. Its history and caches already contain this step."""
+        """Returns `beams`, each extended by one token. Its history, traces and caches already contain this step."""
 
 
 class Constraint(Protocol):
@@ -94,6 +99,7 @@ class _Done(NamedTuple):
     numbers: tf.Tensor  # [B] their positions in the original batch
     ids: tf.Tensor
     scores: tf.Tensor
+    traces: tuple[tf.Tensor, ...]
 
 
 def sentences_of(
@@ -158,27 +164,35 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: Dec
         def advance(step: tf.Tensor, beams: Beams) -> tuple[tf.Tensor, Beams]:
             own_slots_BW = tf.zeros_like(beams.tokens) + tf.range(width)
             history = tf.concat([beams.history, own_slots_BW[:, :, None]], axis=2)
-            logits_BWV, caches = model_step(beams.tokens, step, beams.caches, _history_bias(history, width))
-            beams = beams._replace(history=history, caches=caches)
+            found = model_step(beams.tokens, step, beams.caches, _history_bias(history, width))
+            logits_BWV, caches = found[:2]
+            news = (*found[2:], beams.log_p)[: len(beams.traces)]
+            traces = tuple(
+                tf.concat([trace, new[:, :, None]], axis=2) for trace, new in zip(beams.traces, news, strict=True)
+            )
+            beams = beams._replace(history=history, caches=caches, traces=traces)
             return step + 1, strategy.choose(step, beams, logits_BWV, sentences)
 
         step, beams = _while(goes_on, advance, (step, beams))
         open_B = is_open(step, beams)
         staying, leaving = _split(tf.argsort(tf.cast(~open_B, tf.int32), stable=True), _rows_for(open_B))
-        done = _joined(done, _rows(_Done(numbers, beams.finished_ids, beams.finished_scores), leaving), step)
+        finished = _Done(numbers, beams.finished_ids, beams.finished_scores, beams.finished_traces)
+        done = _joined(done, _rows(finished, leaving), step)
         return step, *_rows((numbers, sentences, beams), staying), done
 
-    nobody = _Done(tf.zeros([0], tf.int32), beams.finished_ids[:0], beams.finished_scores[:0])
+    no_traces = tuple(trace[:0] for trace in beams.traces)
+    nobody = _Done(tf.zeros([0], tf.int32), beams.finished_ids[:0], beams.finished_scores[:0], no_traces)
     start = (tf.constant(0), tf.range(batch), sentences, beams, nobody)
     *_, done = _while(lambda _, numbers, *__: tf.size(numbers) > 0, until_some_are_done, start)
     back = tf.argsort(done.numbers)[: tf.math.count_nonzero(sentences.longest)]
-    return Hypotheses(tf.gather(done.ids, back), tf.gather(done.scores, back))
+    return Hypotheses(*_rows((done.ids, done.scores, done.traces), back))
 
 
 def first_beams(ensemble: Ensemble, log_p_BW: tf.Tensor) -> Beams:
     """Returns the beams before their first token, with these log-probabilities."""
     shape = tf.shape(log_p_BW)
     nothing = tf.zeros([shape[0], shape[1], 0], tf.int32)
+    traces = (nothing, tf.zeros([shape[0], shape[1], 0])) if ensemble.head else ()
     return Beams(
         tokens=tf.fill(shape, PAD),  # the decoder's input starts with padding (section 3.1)
         log_p=log_p_BW,
@@ -189,6 +203,8 @@ def first_beams(ensemble: Ensemble, log_p_BW: tf.Tensor) -> Beams:
         finished_ids=nothing,
         finished_scores=tf.fill(shape, NEG_INF),
         caches=ensemble.empty_caches(shape[0]),
+        traces=traces,
+        finished_traces=traces,
     )
 
 
@@ -245,11 +261,15 @@ def _forced(step: tf.Tensor, sentences: Sentences) -> tf.Tensor:
 
 
 def _joined(done: _Done, leaving: _Done, step: tf.Tensor) -> _Done:
-    longer = tf.pad(done.ids, [[0, 0], [0, 0], [0, step - tf.shape(done.ids)[2]]], constant_values=PAD)
+    def rows(before: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+        longer = tf.pad(before, [[0, 0], [0, 0], [0, step - tf.shape(before)[2]]], constant_values=PAD)
+        return tf.concat([longer, new], axis=0)
+
     return _Done(
         tf.concat([done.numbers, leaving.numbers], axis=0),
-        tf.concat([longer, leaving.ids], axis=0),
+        rows(done.ids, leaving.ids),
         tf.concat([done.scores, leaving.scores], axis=0),
+        tuple(map(rows, done.traces, leaving.traces)),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from t2t_repro.alignment.head import AlignmentHead
 from t2t_repro.model.incremental import (
     DecodingStep,
     KeysValues,
@@ -33,6 +34,7 @@ class Ensemble:
     """Models that share a vocabulary. Their sizes and dtypes may differ."""
 
     int8 = False  # true if a decoding step multiplies 8-bit integers
+    head: AlignmentHead | None = None  # of the first model, whose attention a decoding step returns
 
     def __init__(self, models: Sequence[Transformer]):
         self.models = tuple(models)
@@ -58,22 +60,33 @@ class Ensemble:
     def stepper(
         self, steps: tuple[DecodingStep, ...], memories: tuple[Any, ...], source_BM: tf.Tensor
     ) -> Callable[..., tuple[tf.Tensor, tuple[Any, ...]]]:
-        """Returns one step of all models for use in a loop: to logits [B, W, V], float32, and the extended caches."""
+        """Returns one step of all models for use in a loop: to logits [B, W, V], float32, and the extended caches.
+
+        With `head`, the third result of the step is the place [B, W] of the source token that the head attends to most.
+        """
 
         def step(
             tokens_BW: tf.Tensor, position: tf.Tensor, caches: tuple[Any, ...], beam_bias: tf.Tensor
-        ) -> tuple[tf.Tensor, tuple[Any, ...]]:
+        ) -> tuple[Any, ...]:
             # computed in each step: TensorFlow 2.21 wrongly fuses a mask that comes from outside the loop (it takes the
             # value at the end of the loop), and with one layer the result was empty
             source_bias = self.models[0].source_bias(source_BM)
             all_logits, grown = [], []
+            attended: list[Any] | None = [] if self.head else None
             for model_step, past, memory in zip(steps, caches, memories, strict=True):
-                logits_BWV, cache = model_step(tokens_BW, position, past, memory, beam_bias, source_bias)
+                logits_BWV, cache = model_step(tokens_BW, position, past, memory, beam_bias, source_bias, attended)
                 all_logits.append(logits_BWV)
                 grown.append(cache)
-            return log_mean_probabilities(all_logits), tuple(grown)
+            found = log_mean_probabilities(all_logits), tuple(grown)
+            return (*found, attended_most(attended, self.head)) if attended and self.head else found
 
         return step
+
+    def aligned(self, head: AlignmentHead) -> Ensemble:
+        """Returns the same models with decoding steps that also return the attention of `head` of the first model."""
+        found = copy.copy(self)
+        found.head = head
+        return found
 
     def portable(self) -> Ensemble:
         """Returns the same models without products that are prepared for this machine: 8-bit integers remain."""
@@ -114,7 +127,7 @@ class FixedEnsemble(Ensemble):
 
     def portable(self) -> Ensemble:
         if not self.int8:
-            return Ensemble(self.models)
+            return Ensemble(self.models).aligned(self.head) if self.head else Ensemble(self.models)
         found = copy.copy(self)
         found._encoders = ({},) * len(self.models)
         return found
@@ -123,6 +136,16 @@ class FixedEnsemble(Ensemble):
 def _fastest_linear(dtype: str) -> MakeLinear:
     """Returns `packed_linear` if it computes `dtype` here, or else `narrow_linear`."""
     return functools.partial(packed_linear if can_pack(dtype) else narrow_linear, dtype=dtype)
+
+
+def attended_most(weights: Sequence[tf.Tensor], head: AlignmentHead) -> tf.Tensor:
+    """Returns the place in the source with the highest weight of `head`: [B, L] int32.
+
+    `weights` are those of each decoder layer, [B, H, L, M].
+    """
+    weights_BHLM = weights[head.layer - 1]
+    weights_BLM = weights_BHLM[:, head.head - 1] if head.head else tf.reduce_mean(weights_BHLM, axis=1)
+    return tf.argmax(weights_BLM, axis=-1, output_type=tf.int32)
 
 
 def log_mean_probabilities(logits: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -94,13 +94,17 @@ class Sampling(NamedTuple):
         ids = tf.concat([beams.ids, tokens[:, :, None]], axis=2)
         log_p = beams.log_p + gained
         ends_now = (tokens == EOS) & (beams.finished_scores <= NEG_INF)
-        longer = tf.pad(beams.finished_ids, [[0, 0], [0, 0], [0, 1]])
+
+        def finished(before: tf.Tensor, now: tf.Tensor) -> tf.Tensor:
+            return tf.where(ends_now[:, :, None], now, tf.pad(before, [[0, 0], [0, 0], [0, 1]]))
+
         return beams._replace(
             tokens=tokens,
             log_p=log_p,
             ids=ids,
-            finished_ids=tf.where(ends_now[:, :, None], ids, longer),
+            finished_ids=finished(beams.finished_ids, ids),
             finished_scores=tf.where(ends_now, log_p, beams.finished_scores),
+            finished_traces=tuple(map(finished, beams.finished_traces, beams.traces)),
         )
 
     def _likeliest(self, step: tf.Tensor, logits_BWV: tf.Tensor, sentences: Sentences) -> tuple[tf.Tensor, tf.Tensor]:

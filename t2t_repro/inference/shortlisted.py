@@ -33,7 +33,7 @@ class _Shortlisted(Ensemble):
 
     def __init__(self, ensemble: Ensemble, ids_S: tf.Tensor):
         super().__init__(ensemble.models)
-        self.int8, self._ensemble, self._ids_S = ensemble.int8, ensemble, ids_S
+        self.int8, self.head, self._ensemble, self._ids_S = ensemble.int8, ensemble.head, ensemble, ids_S
 
     def memories(self, source_BM: tf.Tensor) -> tuple[tuple[KeysValues, ...], ...]:
         return self._ensemble.memories(source_BM)

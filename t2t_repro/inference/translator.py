@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from t2t_repro.alignment.head import AlignmentHead
+from t2t_repro.alignment.words import AlignedText, Links, Words
 from t2t_repro.config import HParams
 from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs
@@ -34,7 +37,7 @@ _IDS, _COUNT, _NUMBER = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([],
 _DRAWS, _TEMPERATURE = tf.TensorSpec([None, None, None]), tf.TensorSpec([], tf.float64)
 _SHORTLIST = tf.TensorSpec([None], tf.int32)
 
-Found = list[tuple[str, float]]  # the translations of a text with their scores
+Found = list[tuple[str, float]]  # the translations of a text with their scores; `AlignedText` with an alignment head
 
 
 class Translator:
@@ -67,6 +70,7 @@ class Translator:
         self.ensemble = Ensemble.of(model)
         self.model = self.ensemble.models[0]
         self.vocabulary, self.hparams, self.constraint = vocabulary, hparams, constraint
+        self._links: Callable[..., Links] | None = None
 
     @classmethod
     def from_run(
@@ -145,6 +149,27 @@ class Translator:
             load_weights(run, model, average_checkpoints, average_best, moving_average)
         constraint = runs[0].problem.task.constraint(vocabulary)
         return cls(FixedEnsemble(models, int8), vocabulary, runs[0].hparams, constraint, limited_to)
+
+    def with_alignments(self, head: AlignmentHead) -> Translator:
+        """Returns the same translator, whose translations with scores are `AlignedText`, aligned by `head`.
+
+        The head is one of the first model. Translations and scores are the same. Raises ValueError for a head that the
+        model lacks, and with a constraint.
+        """
+        if self.constraint is not None:
+            raise ValueError("constrained output repeats the words of its text: it has no alignment; leave it out")
+        h = self.model.hparams
+        if head.layer > h.decoder_depth or head.head > h.num_heads:
+            raise ValueError(
+                f"expected one of {h.decoder_depth} layers of {h.num_heads} heads. Received: {head}; choose a head of "
+                "this model"
+            )
+        found = Translator(self.ensemble.aligned(head), self.vocabulary, self.hparams, shortlist=self.shortlist)
+        words, traces = Words(self.vocabulary), tf.TensorSpec([None, None, None], tf.int32)
+        found._links = tf.function(
+            functools.partial(words.links, head=head), autograph=False, input_signature=[_IDS, traces, traces]
+        )
+        return found
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
         """Returns the best translation of each text: `translate` with the run's beam size."""
@@ -360,6 +385,11 @@ class Translator:
         chosen_BL = tf.gather(log_p_BLV, target_BL, batch_dims=2)
         return tf.where(target_BL != PAD, chosen_BL, 0.0)
 
+    @tf.function(autograph=False, input_signature=[_IDS, _IDS])
+    def memory_attention(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Returns the first model's attention to the source while it predicts the target: per layer, [B, H, L, M]."""
+        return self.model.attention(source_BM, target_BL).memory
+
     def _decode(
         self,
         decode: Callable[[list[list[int]], tf.Tensor, tf.Tensor], Hypotheses],
@@ -383,14 +413,17 @@ class Translator:
 
         def best(places: list[int]) -> list[Found]:
             batch = [sources[place] for place in places]
-            found = decode(batch, padded(batch), padded([prefix_ids[place] for place in places]))
-            return list(self._texts(found, n))
+            source_BM = padded(batch)
+            found = decode(batch, source_BM, padded([prefix_ids[place] for place in places]))
+            if self._links is None:
+                return list(self._texts(found, n))
+            return list(self._aligned_texts(found, n, source_BM, [texts[place] for place in places]))
 
         tokens = BATCH_TOKENS * BATCH_WIDTH // max(width, BATCH_WIDTH)
         batches = batches_by_length({place: [len(ids)] * 2 for place, ids in sources.items()}, tokens)
         lengths = {i: max(len(ids), len(prefix_ids[i]) + 1, min_length + 1) for i, ids in sources.items()}
         batches = [part for places in batches for part in self._in_memory(places, lengths, width)]
-        results: list[Found] = [[("", 0.0)]] * len(texts)
+        results: list[Found] = [[self._nothing()]] * len(texts)
         run_batches(best, batches, results, advance)
         return results
 
@@ -428,10 +461,35 @@ class Translator:
             both = [(next(texts), float(score)) for score in scores]
             yield [(text, score) for text, score in both if score > NEG_INF / 1e6]
 
+    def _aligned_texts(
+        self, found: Hypotheses, n: int, source_BM: tf.Tensor, sources: Sequence[str]
+    ) -> Iterator[Found]:
+        """Yields the same as `_texts`, as `AlignedText`, of the texts `sources`."""
+        assert self._links is not None
+        ids_BNL, scores_BN, places_BNL, log_p_BNL = (
+            each.numpy()[:, :n] for each in (found.ids, found.scores, *found.traces)
+        )
+        links = self._links(source_BM, ids_BNL, places_BNL)
+        lengths_BN = np.count_nonzero(ids_BNL, axis=2) - 1  # without EOS; PAD is 0
+        arrays = (*(each.numpy() for each in links), np.diff(log_p_BNL, axis=2), lengths_BN, scores_BN)
+        lines = iter(self.vocabulary.decode(ids_BNL.reshape(-1, ids_BNL.shape[2]).tolist()))
+        for source, *rows in zip(sources, *(each.tolist() for each in arrays), strict=True):
+            aligned: Found = []
+            for sources_L, words_L, kept_L, gained_L, length, score in zip(*rows, strict=True):
+                text = next(lines)
+                if score > NEG_INF / 1e6:
+                    pairs = [(one, other) for one, other, kept in zip(sources_L, words_L, kept_L, strict=True) if kept]
+                    aligned.append(AlignedText.of(text, score, source, pairs, words_L[:length], gained_L[:length]))
+            yield aligned
+
+    def _nothing(self) -> tuple[str, float]:
+        """Returns the translation of an empty text."""
+        return ("", 0.0) if self._links is None else AlignedText.of("", 0.0, "", [], [], [])
+
 
 def distinct(hypotheses: Found, n: int) -> Found:
     """Returns the first n that differ. Texts that differ only in leading or trailing space count as one."""
     first: dict[str, tuple[str, float]] = {}
-    for text, score in hypotheses:
-        first.setdefault(text.strip(), (text, score))
+    for each in hypotheses:
+        first.setdefault(each[0].strip(), each)
     return list(first.values())[:n]

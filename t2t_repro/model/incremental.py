@@ -10,6 +10,7 @@ S shortlist.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 from collections.abc import Callable, Mapping
@@ -84,6 +85,7 @@ class DecodingStep:
         memories: tuple[KeysValues, ...],
         beam_bias: Any,
         source_bias: Any,
+        attended: list[Any] | None = None,
     ) -> tuple[Any, tuple[Past, ...]]:
         """Returns logits [B, W, V], float32, of the tokens after `token_BW` at `position`, and the extended `past`.
 
@@ -93,8 +95,10 @@ class DecodingStep:
             memories: per layer, `source_keys_values`.
             beam_bias: [B, 1, W, (T + 1) W], the mask of keys that belong to each beam's own history.
             source_bias: `Transformer.source_bias`.
+            attended: if given, each layer's attention weights over the source, [B, H, W, M], are appended to it.
         """
         model = self.model
+        recording = contextlib.nullcontext if attended is None else kernels.recorded_attention
         x_BWD = ops.cast(model.embed(token_BW, ops.expand_dims(position, 0), "target"), self.dtype)
         products = dict(self.products)
         for joined in self.joined:
@@ -106,13 +110,16 @@ class DecodingStep:
             its_past, memory, (_, joined) = next(states)
             tensors = its_past, memory, kernels.tensors_read_by(joined), tensors_of(layer, self.products)
 
-            def with_caches(x_BWD: Any) -> tuple[Any, Past]:
+            def with_caches(x_BWD: Any) -> tuple[Any, tuple[Past, Any]]:
                 extended: list[Past] = []
-                x_BWD = layer(x_BWD, *args, seed=seed, caches=(_appended(its_past, extended), _read(memory)))
-                return x_BWD, extended[0]
+                with recording() as weights:
+                    x_BWD = layer(x_BWD, *args, seed=seed, caches=(_appended(its_past, extended), _read(memory)))
+                return x_BWD, (extended[0], weights[layer.memory_attention.site] if weights else ())
 
-            x_BWD, its_past = copies.layer(with_caches, x_BWD, tensors, layer)
+            x_BWD, (its_past, weights_BHWM) = copies.layer(with_caches, x_BWD, tensors, layer)
             grown.append(its_past)
+            if attended is not None:
+                attended.append(weights_BHWM)
             return x_BWD
 
         with kernels.prepared_products(products):

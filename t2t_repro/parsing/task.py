@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from t2t_repro.parsing.linearization import TOP_DOWN, rebuild, split_words
 from t2t_repro.parsing.trees import Tree, lines_of_trees, parse_lines, read_trees
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from t2t_repro.inference.translator import Translator
     from t2t_repro.parsing.constrained_decoding import ParseConstraint
     from t2t_repro.parsing.parser import Parser
+    from t2t_repro.run import Run
     from t2t_repro.training.validation import Sample
 
 _UNCONSTRAINED_NOTE = """
@@ -60,6 +61,14 @@ class Parsing:
         from t2t_repro.parsing.constrained_decoding import ParseConstraint
 
         return ParseConstraint(vocabulary.subwords, self.linearization)
+
+    def alignment_head(
+        self, translator: Translator, run: Run, data_dir: str | None, report: Any, *options: Any, **more: Any
+    ) -> Never:
+        raise ValueError(
+            f"{run.directory!r} is a parsing run, whose output repeats the words of its input; decode it without "
+            "alignments"
+        )
 
     def decoder(self, translator: Any, well_formed: bool = False, min_confidence: float = 0.0) -> Decoder:
         return self._parser(translator, well_formed, min_confidence)

@@ -12,11 +12,11 @@ import tensorflow as tf
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
-from t2t_repro.saved_model import DEFAULT_SIGNATURE, GRAPH, SavedModel, newest_version
+from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE, GRAPH, SavedModel, newest_version
 from t2t_repro.serving.cancellation import Cancellation
 
 # Signatures whose outputs have the same width whatever else is in the batch: their requests may share a batch.
-JOINED = (DEFAULT_SIGNATURE, "translate", "parse")
+JOINED = (DEFAULT_SIGNATURE, ALIGNED_SIGNATURE, "translate", "parse")
 ATTENTION = "attention"  # a pair of sentences gives megabytes of JSON, so this signature is served only if enabled
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from t2t_repro.problem import Pair
 from t2t_repro.task import Decoder, Task
 
 if TYPE_CHECKING:
+    from t2t_repro.alignment.head import ChosenHead
     from t2t_repro.data.dataset import Dataset
     from t2t_repro.data.vocabulary import Vocabulary
     from t2t_repro.evaluation.comparison import Compared
     from t2t_repro.inference.translator import Translator
+    from t2t_repro.run import Run
     from t2t_repro.training.validation import Sample
 
 RESAMPLED = 1_000  # bootstrap samples for the confidence interval of BLEU
@@ -38,6 +40,19 @@ class Translation:
 
     def constraint(self, vocabulary: Vocabulary) -> None:
         return None
+
+    def alignment_head(
+        self,
+        translator: Translator,
+        run: Run,
+        data_dir: str | None,
+        report: Callable[[str], None],
+        checkpoints: Sequence[str] = (),
+        again: bool = False,
+    ) -> ChosenHead:
+        from t2t_repro.translation.alignments import chosen_head
+
+        return chosen_head(translator, run, data_dir, report, checkpoints, again)
 
     def decoder(self, translator: Any, well_formed: bool = False, min_confidence: float = 0.0) -> Decoder:
         return cast(Decoder, translator)

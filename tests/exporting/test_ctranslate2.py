@@ -17,6 +17,7 @@ from helpers.tiny_model import PROBLEM, random_model, silent, train_pairs
 from helpers.tiny_model import test_pairs as held_out_pairs
 
 from benchmarks.compare_ctranslate2 import compare, in_float32
+from t2t_repro.alignment.head import WRITING, AlignmentHead
 from t2t_repro.config import TrainingOptions
 from t2t_repro.data import shortlist
 from t2t_repro.data.shortlist import Shortlist
@@ -231,3 +232,29 @@ def test_trained_run_gives_the_same_translations(tmp_path):
     # measured: 78 of 1,000, of which 17 are truncated and 59 are likelier by this package's search, which continues
     # while a better one is possible; CTranslate2's is likelier in 2
     assert beam["different"] <= 120 and beam["why"]["theirs"] <= 10
+
+
+@pytest.mark.parametrize("head", [AlignmentHead(1, 2, WRITING), AlignmentHead(2, 0, WRITING)], ids=str)
+def test_attention_is_that_of_the_head_that_aligns(vocabulary, tmp_path, head):
+    model = model_that_ends(vocabulary.size, extra_length=8)
+    translator = Translator(model, vocabulary, model.hparams)
+    write(model, vocabulary, str(tmp_path / "aligned"), head=head)
+    write(model, vocabulary, str(tmp_path / "plain"))
+    assert "return_attention=True" in (tmp_path / "aligned" / "README.txt").read_text(encoding="utf-8")
+    assert "return_attention" not in (tmp_path / "plain" / "README.txt").read_text(encoding="utf-8")
+    options = {"beam_size": 1, "return_attention": True, "return_end_token": True}
+    compared = 0
+    for line, pieces in zip(LINES[:6], pieces_of(tmp_path / "aligned", LINES[:6]), strict=True):
+        (found,) = engine_of(tmp_path / "aligned").translate_batch([pieces], **options)
+        (plain,) = engine_of(tmp_path / "plain").translate_batch([pieces], **options)
+        assert found.hypotheses == plain.hypotheses  # another order of the heads computes the same
+        ids = [vocabulary.subwords.index(token) for token in found.hypotheses[0]]
+        weights = translator.memory_attention(np.array(vocabulary.encode([line]), np.int32), np.array([ids], np.int32))[
+            head.layer - 1
+        ].numpy()[0]
+        expected = weights[head.head - 1] if head.head else weights.mean(axis=0)
+        theirs = np.array(found.attention[0])
+        rows = min(len(theirs), len(expected))
+        np.testing.assert_allclose(theirs[:rows], expected[:rows, : theirs.shape[1]], atol=1e-4)
+        compared += rows
+    assert compared > 10

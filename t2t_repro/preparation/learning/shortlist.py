@@ -79,7 +79,7 @@ def learn(chosen: Sample, first: int, best: int) -> Shortlist:
     if not chosen.pairs:
         raise ValueError("a shortlist is learned from pairs of text. Received: no pair with words on both sides")
     vocab_size = len(chosen.frequencies)
-    table = alignment.Table(_associated(chosen.pairs, vocab_size, WIDER * best), vocab_size, vocab_size)
+    table = alignment.Table(associated(chosen.pairs, vocab_size, WIDER * best), vocab_size, vocab_size)
     batches = alignment.known_batches(chosen.pairs, table)
     direction = table.untrained(0)
     for _ in range(_ITERATIONS):
@@ -130,7 +130,7 @@ def coverage(shortlist: Shortlist, pairs: Pairs) -> Coverage:
     return Coverage(sentences, covered / max(tokens, 1), candidates / max(sentences, 1))
 
 
-def _associated(pairs: Sequence[alignment.Sides], vocab_size: int, most: int) -> np.ndarray:
+def associated(pairs: Sequence[alignment.Sides], vocab_size: int, most: int) -> np.ndarray:
     """Returns the keys, as in `alignment.Table`, of the `most` targets of each source with the highest association.
 
     It is the leading term of the log-likelihood ratio (Dunning, 1993): n(s, t) log(n(s, t) N / (n(s) n(t))).

@@ -1,0 +1,1 @@
+"""Word alignments: the head that aligns, and the words of subwords."""
