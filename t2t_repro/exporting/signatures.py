@@ -16,9 +16,11 @@ import tensorflow as tf
 
 from t2t_repro.inference.decoding_loop import NEG_INF
 from t2t_repro.inference.memory import SEARCH_BYTES, search_bytes
+from t2t_repro.inference.term_search import MOST_BANKS
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model.int8 import must_be_exact
-from t2t_repro.saved_model import DEFAULT_SIGNATURE
+from t2t_repro.saved_model import DEFAULT_SIGNATURE, WITH_TERMS
+from t2t_repro.text.glossary import MOST_CHARACTERS, MOST_FORMS, MOST_TERMS
 from t2t_repro.text.token_ids import EOS, PAD
 
 TOKENS_PER_SEARCH = 4_096  # source positions of one search; larger requests are split into several searches
@@ -54,6 +56,7 @@ class ExportedTranslator(tf.Module):
 
         - `serving_default`: the best translation with the run's beam size.
         - `translate`: the n best translations, with options.
+        - `translate_with_terms`: the same, containing terms (not with a constraint).
         - `score`: log-probabilities of given translations.
         - `attention`: the attention weights of a pair.
 
@@ -72,7 +75,19 @@ class ExportedTranslator(tf.Module):
         ) -> dict[str, tf.Tensor]:
             return self._n_best(inputs, _one_each(tf.size(inputs), beam_size, alpha, extra_length, n_best))
 
-        strings, targets = (tf.TensorSpec([None], tf.string, name=name) for name in ("inputs", "targets"))
+        def translate_with_terms(
+            inputs: tf.Tensor,
+            terms: tf.Tensor,
+            beam_size: tf.Tensor = tf.constant(h.beam_size),  # noqa: B008
+            alpha: tf.Tensor = tf.constant(h.alpha),  # noqa: B008
+            extra_length: tf.Tensor = tf.constant(h.extra_length),  # noqa: B008
+            n_best: tf.Tensor = tf.constant(1),  # noqa: B008
+        ) -> dict[str, tf.Tensor]:
+            return self._n_best(inputs, _one_each(tf.size(inputs), beam_size, alpha, extra_length, n_best), terms)
+
+        strings, targets, terms = (
+            tf.TensorSpec([None], tf.string, name=name) for name in ("inputs", "targets", "terms")
+        )
         search = [  # of any shape: one value for all strings, or one per string
             tf.TensorSpec(None, tf.int32, name="beam_size"),
             tf.TensorSpec(None, tf.float32, name="alpha"),
@@ -80,10 +95,15 @@ class ExportedTranslator(tf.Module):
             tf.TensorSpec(None, tf.int32, name="n_best"),
         ]
         best = tf.function(self._best, autograph=False, input_signature=[strings])
+        with_terms = {}
+        if self._translator.constraint is None:
+            signature = [strings, terms, *search]
+            with_terms[WITH_TERMS] = tf.function(translate_with_terms, autograph=False, input_signature=signature)
         return {
             self._signature: best,
             DEFAULT_SIGNATURE: best,
             "translate": tf.function(translate, autograph=False, input_signature=[strings, *search]),
+            **with_terms,
             "score": tf.function(self._score, autograph=False, input_signature=[strings, targets]),
             "attention": tf.function(self._attention, autograph=False, input_signature=[strings, targets]),
         }
@@ -94,8 +114,10 @@ class ExportedTranslator(tf.Module):
         options = _one_each(rows, *map(tf.constant, (h.beam_size, h.alpha, h.extra_length, 1)))
         return {name: value[:, 0] for name, value in self._n_best(inputs, options).items()}
 
-    def _n_best(self, inputs: tf.Tensor, options: Options) -> dict[str, tf.Tensor]:
+    def _n_best(self, inputs: tf.Tensor, options: Options, spelled_B: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Returns "outputs" [B, N] and "scores" [B, N] of strings [B], best first; an empty string gives empty ones.
+
+        With `spelled_B`, outputs contain the terms: a line for each, with its forms separated by tabs.
 
         N is the maximum of `n_best`. If the beam ends with fewer than N translations, or fewer were requested, the
         other outputs are empty with score -inf.
@@ -110,15 +132,25 @@ class ExportedTranslator(tf.Module):
         lengths = sources.row_lengths()
         longest = lengths if required is None else tf.maximum(lengths, required.row_lengths() + 1)
         width, positions = tf.cast(options.beam_size, tf.int64), longest + tf.cast(options.extra_length, tf.int64)
+        term_checks: list[tf.Operation] = []
+        if spelled_B is not None:
+            terms_B, term_checks = _counted_terms(spelled_B, tf.size(inputs))
+            spelled_B = _after(term_checks, spelled_B)
+            width = tf.maximum(width, tf.minimum(terms_B + 1, MOST_BANKS))
+            positions += tf.cast(tf.strings.length(spelled_B), tf.int64)
         bytes_B = search_bytes(self._translator.ensemble, self._translator.model.vocab_size, width, positions)
-        checks = self._checks(options, bytes_B)
+        checks = [*term_checks, *self._checks(options, bytes_B)]
         columns = tf.reduce_max(tf.concat([[1], options.n_best], axis=0))
 
         def search(start: tf.Tensor, stop: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             rows = order[start:stop]
             *arguments, count = (option[rows[0]] for option in options)  # the same for every row here
             source_BM = tf.gather(sources, rows).to_tensor(default_value=PAD)
-            if required is None:
+            if spelled_B is not None:
+                no_prefix_BP = tf.zeros([tf.size(rows), 0], tf.int32)
+                terms_B = tf.gather(spelled_B, rows)
+                found = self._translator.search_with_terms(source_BM, *arguments, no_prefix_BP, 0, terms_B)
+            elif required is None:
                 found = self._translator.search(source_BM, *arguments)
             else:
                 required_BG = tf.gather(required, rows).to_tensor(default_value=PAD)
@@ -216,6 +248,21 @@ def _must(low: tf.Tensor, high: tf.Tensor | bool, message: str, value: tf.Tensor
     Use `_after` for everything that must not be computed before the check.
     """
     return tf.debugging.Assert(tf.reduce_all(tf.logical_and(low, high)), [message, value])
+
+
+def _counted_terms(spelled_B: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, list[tf.Operation]]:
+    """Returns the number of terms of each row, [B] int64, and the checks of their limits."""
+    lines = tf.strings.split(spelled_B, "\n")
+    forms = tf.strings.split(lines.flat_values, "\t")
+    longest = tf.reduce_max(tf.concat([[0], tf.strings.length(forms.flat_values, unit="UTF8_CHAR")], axis=0))
+    most_terms, most_forms = (tf.reduce_max(tf.concat([[0], x.row_lengths()], axis=0)) for x in (lines, forms))
+    number, limits = tf.size(spelled_B), f"a row has at most {MOST_TERMS} terms, one per line, got"
+    return tf.where(spelled_B == "", tf.constant(0, tf.int64), lines.row_lengths()), [
+        _must(number == rows, True, "there must be as many terms as inputs, got", number),
+        _must(most_terms <= MOST_TERMS, True, limits, most_terms),
+        _must(most_forms <= MOST_FORMS, True, f"a term has at most {MOST_FORMS} forms, got", most_forms),
+        _must(longest <= MOST_CHARACTERS, True, f"a form has at most {MOST_CHARACTERS} characters, got", longest),
+    ]
 
 
 def _after(checks: Sequence[tf.Operation], value: Any) -> Any:

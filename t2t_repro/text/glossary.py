@@ -15,11 +15,12 @@ follows; in scripts without spaces, every character is a word.
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from t2t_repro.text.lines import read_lines
+from t2t_repro.text.lines import open_lines
 
 MOST_TERMS = 16  # required of one translation
 MOST_FORMS = 8  # of one term
@@ -57,14 +58,19 @@ class Glossary:
             _must_be_phrase("a term", term)
             kept = self._in_any_case if term == _folded(term) else self._as_written
             kept[term] = _checked(term, forms)
-        self._lengths = sorted({len(each) for each in (*self._as_written, *self._in_any_case)}, reverse=True)
+        lengths: dict[str, set[int]] = {}
+        for term in terms:
+            lengths.setdefault(_folded(term)[0], set()).add(len(term))
+        self._lengths = {first: sorted(every, reverse=True) for first, every in lengths.items()}
 
     @classmethod
     def load(cls, path: str) -> Glossary:
         """Reads a file. Raises OSError if it cannot be opened, and ValueError, with the line, if it is malformed."""
-        found: dict[str, tuple[str, ...]] = {}
+        if not os.path.isfile(path):
+            raise FileNotFoundError(f"no glossary {path!r}; give a file with a term, a tab and its forms on each line")
+        found: dict[str, Forms] = {}
         places: dict[str, int] = {}
-        for number, line in enumerate(read_lines(path), start=1):
+        for number, line in enumerate(open_lines(path), start=1):
             if not line.strip():
                 continue
             what = f"{path}, line {number}"
@@ -77,8 +83,8 @@ class Glossary:
             if term in places:
                 raise ValueError(f"{what}: the term {term!r:.60} is on line {places[term]} too; give its forms there")
             try:
-                _must_be_phrase("a term", term)
-                found[term] = _checked(term, rest.split("\t") if rest else None)
+                found[term] = rest.split("\t") if rest else None
+                cls({term: found[term]})
             except ValueError as error:
                 raise ValueError(f"{what}: {error}") from None
             places[term] = number
@@ -101,9 +107,10 @@ class Glossary:
         found = []
         folded, place = _folded(text), 0
         while place < len(text):
-            for length in self._lengths:
+            lengths = self._lengths.get(folded[place], ()) if _is_between_words(text, place) else ()
+            for length in lengths:
                 end = place + length
-                if end > len(text) or not _is_word(text, place, end):
+                if end > len(text) or not _is_between_words(text, end):
                     continue
                 term = text[place:end]
                 forms = self._as_written.get(term)
@@ -126,7 +133,8 @@ def missing(translation: str, required: Iterable[Required]) -> list[Required]:
             for each in left
             for form in each.forms
             if translation.startswith((form, capitalized(form)), place)
-            and _is_word(translation, place, place + len(form))
+            and _is_between_words(translation, place)
+            and _is_between_words(translation, place + len(form))
         ]
         length, each = max(spans, key=lambda span: span[0], default=(1, None))
         if each is not None:
@@ -139,6 +147,12 @@ def lacking(required: Sequence[Sequence[Required]], outputs: Sequence[Sequence[s
     """Returns the numbers of the texts of which an output lacks a required form."""
     both = enumerate(zip(required, outputs, strict=True))
     return [number for number, (each, texts) in both if each and any(missing(text, each) for text in texts)]
+
+
+def must_be_few(what: str, required: Sequence[Required]) -> None:
+    """Raises ValueError if more than `MOST_TERMS` are required of the translation of `what`."""
+    if len(required) > MOST_TERMS:
+        raise ValueError(f"{what} has {len(required):,} terms of the glossary, at most {MOST_TERMS}; split the text")
 
 
 def spelled(required: Iterable[Required]) -> str:
@@ -161,12 +175,9 @@ def is_word_character(character: str) -> bool:
     return character in _JOINERS or unicodedata.category(character)[0] in "LNM"
 
 
-def _is_word(text: str, start: int, end: int) -> bool:
-    """Returns true if no word continues across either end of `text[start:end]`."""
-    return not any(
-        0 < place < len(text) and is_word_character(text[place - 1]) and is_word_character(text[place])
-        for place in (start, end)
-    )
+def _is_between_words(text: str, place: int) -> bool:
+    """Returns true if no word continues across this place."""
+    return not (0 < place < len(text) and is_word_character(text[place - 1]) and is_word_character(text[place]))
 
 
 def _folded(text: str) -> str:
