@@ -90,32 +90,33 @@ class TermVocabulary:
         )
         term_N, form_N = tf.gather(within_lines, forms.value_rowids()), forms.flat_values
 
-        spaceless_N = tf.strings.regex_full_match(form_N, f"[{WITHOUT_SPACES}](?s:.*)")
         first_N = tf.strings.substr(form_N, 0, 1, unit="UTF8_CHAR")
         rest_N = tf.strings.regex_replace(form_N, "^(?s:.)", "")
         capital_N = tf.strings.join([tf.strings.upper(first_N, encoding="utf-8"), rest_N])
-        differs_N = capital_N != form_N
-        yes_N, no_N = tf.ones_like(differs_N), tf.zeros_like(differs_N)
-        # spelling, whether it is used at all, as the first tokens, and elsewhere
-        variants = [
-            (form_N, yes_N, yes_N, spaceless_N),
-            (tf.strings.join([" ", form_N]), yes_N, no_N, ~spaceless_N),
-            (capital_N, differs_N, differs_N, no_N),
-            (tf.strings.join([" ", capital_N]), differs_N, no_N, no_N),
-        ]
+        yes_N, differs_N = tf.ones_like(form_N, tf.bool), capital_N != form_N
+        no_N = ~yes_N
+        after_space_N, capital_after_space_N = (tf.strings.join([" ", each]) for each in (form_N, capital_N))
+        # a spelling, whether it is used, and whether it may be offered as the first tokens
+        variants = [(form_N, yes_N, yes_N), (after_space_N, yes_N, no_N)]
+        variants += [(capital_N, differs_N, differs_N), (capital_after_space_N, differs_N, no_N)]
+        own = len(variants)
         variants += [
-            (tf.strings.join([spelling, sign]), used_N, no_N, no_N)
-            for spelling, used_N, *_ in variants
-            for sign in _CLOSING
+            (tf.strings.join([spelling, sign]), used_N, no_N) for spelling, used_N, _ in variants for sign in _CLOSING
         ]
-        spelling_NX, used_NX, at_start_NX, later_NX = (tf.stack(each, axis=1) for each in zip(*variants, strict=True))
+        spelling_NX, used_NX, at_start_NX = (tf.stack(each, axis=1) for each in zip(*variants, strict=True))
         ids = self._vocabulary.encode_tensor(tf.reshape(spelling_NX, [-1]))[:, :-1]
+        first_NX, last_NX = (
+            tf.reshape(each.to_tensor(default_value=PAD, shape=[None, 1]), tf.shape(spelling_NX))
+            for each in (ids[:, :1], ids[:, -1:])
+        )
         # a form with a sign after it is a sequence of its own only if both share a subword
         signs_Y = self._vocabulary.encode_tensor(tf.constant(list(_CLOSING))).to_tensor()[:, 0]
-        last_X = tf.reshape(ids[:, -1:].to_tensor(default_value=PAD, shape=[None, 1]), tf.shape(spelling_NX))
-        with_sign_X = tf.range(len(variants)) >= 4
-        shares_NX = tf.reduce_all(last_X[:, :, None] != signs_Y, axis=2)
-        used_X = tf.reshape(used_NX & (~with_sign_X | shares_NX), [-1])
+        is_shared_NX = tf.reduce_all(last_NX[:, :, None] != signs_Y, axis=2)
+        used_X = tf.reshape(used_NX & ((tf.range(len(variants)) < own) | is_shared_NX), [-1])
+        # elsewhere, forms follow a space, except in scripts without spaces
+        spaceless_N = tf.strings.regex_full_match(form_N, f"[{WITHOUT_SPACES}](?s:.*)")
+        spaceless_N &= ~tf.gather(self._starts_word, first_NX[:, 0])
+        later_NX = tf.stack([spaceless_N, ~spaceless_N, *[no_N] * (len(variants) - 2)], axis=1)
 
         copies = len(variants)
         ids = tf.ragged.boolean_mask(ids, used_X)

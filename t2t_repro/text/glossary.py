@@ -208,7 +208,7 @@ def _must_be_phrase(what: str, text: object) -> None:
     if not isinstance(text, str):
         raise ValueError(f"{what} must be a string. Received: {type(text).__name__} {text!r:.60}")
     if not text.strip():
-        raise ValueError(f"{what} is empty; write it, or remove its tab")
+        raise ValueError(f"{what} is empty; write it, or leave it out")
     if text != text.strip():
         raise ValueError(f"{what} starts or ends with white space. Received: {text!r:.60}; remove it")
     if len(text) > MOST_CHARACTERS:
