@@ -14,7 +14,8 @@ MarianMTModel of transformers, with a model card, README.md.
 --quantization=int8 makes large models faster on a CPU, and a CTranslate2 export
 four times smaller. The rest of a SavedModel computes in --precision on every
 machine that serves it. --shortlist=FILE of t2t-shortlist becomes the vocabulary
-map of a CTranslate2 export; a SavedModel has none.
+map of a CTranslate2 export; a SavedModel has none. With --glossaries, requests
+to a SavedModel may require terms of their translations; it takes longer to load.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ flags.DEFINE_enum(
 )
 common_flags.precision_flag(FLAGS)
 common_flags.shortlist_flag(FLAGS)
+flags.DEFINE_boolean("glossaries", False, "SavedModel: requests may require terms", flag_values=FLAGS)
 
 
 def write() -> None:
@@ -67,7 +69,7 @@ def write() -> None:
         name: FLAGS[name].value
         for name in (
             *("average_checkpoints", "average_best", "moving_average"),
-            *("format", "quantization", "precision", "shortlist"),
+            *("format", "quantization", "precision", "shortlist", "glossaries"),
         )
     }
     print(export(FLAGS.output_dir, FLAGS.export_dir, **options))

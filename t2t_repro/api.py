@@ -98,7 +98,7 @@ def export(output_dir: str, export_dir: str, **options: Any) -> str:
       output_dir: the run directory.
       export_dir: a folder for one or more exports.
       options: see `t2t_repro.exporting.exporter.export`: average_checkpoints, average_best, moving_average,
-        format, quantization, precision and shortlist.
+        format, quantization, precision, shortlist and glossaries.
 
     Raises FileNotFoundError or ValueError if the run cannot be read, or for an unknown option.
     """

@@ -78,7 +78,7 @@ class ExportedModel:
 
     def _required(self, glossary: Glossary, texts: Sequence[str]) -> list[tuple[Required, ...]]:
         if not self._model.has_terms:
-            raise ValueError(f"{self.path} was exported without glossaries; export the run again")
+            raise ValueError(f"{self.path} was exported without glossaries; export the run again with them")
         required = [glossary.required(text) for text in texts]
         for number, found in enumerate(required, start=1):
             must_be_few(f"text {number}", found)

@@ -41,9 +41,9 @@ class Options(NamedTuple):
 class ExportedTranslator(tf.Module):
     """The signatures of the SavedModel. The best output is `serving_default` and `signature`, the task's name."""
 
-    def __init__(self, translator: Translator, signature: str = DEFAULT_SIGNATURE):
+    def __init__(self, translator: Translator, signature: str = DEFAULT_SIGNATURE, glossaries: bool = False):
         super().__init__()
-        self._signature = signature
+        self._signature, self._glossaries = signature, glossaries
         vocabulary, hparams, constraint = translator.vocabulary, translator.hparams, translator.constraint
         self._translator = translator = Translator(translator.ensemble.portable(), vocabulary, hparams, constraint)
         self._vocabulary = translator.vocabulary
@@ -56,7 +56,7 @@ class ExportedTranslator(tf.Module):
 
         - `serving_default`: the best translation with the run's beam size.
         - `translate`: the n best translations, with options.
-        - `translate_with_terms`: the same, containing terms (not with a constraint).
+        - `translate_with_terms`: the same, containing terms, if the export has glossaries.
         - `score`: log-probabilities of given translations.
         - `attention`: the attention weights of a pair.
 
@@ -96,7 +96,7 @@ class ExportedTranslator(tf.Module):
         ]
         best = tf.function(self._best, autograph=False, input_signature=[strings])
         with_terms = {}
-        if self._translator.constraint is None:
+        if self._glossaries:
             signature = [strings, terms, *search]
             with_terms[WITH_TERMS] = tf.function(translate_with_terms, autograph=False, input_signature=signature)
         return {

@@ -38,6 +38,7 @@ from t2t_repro.text.glossary import WITHOUT_SPACES, is_word_character
 from t2t_repro.text.token_ids import EOS, NUM_FIXED, PAD
 
 MOST_BANKS = 8  # for more terms, several numbers of met terms share a bank
+AHEAD = 5  # tokens after its terms, in which a beam is expected to end
 _CLOSING = ".,;:!?)"  # signs that some vocabularies join with the end of a word
 _SPACE = "\u2581"  # sentencepiece's symbol for a space
 _NONE = 1 << 20  # tokens still needed, if a token belongs to no form
@@ -204,9 +205,17 @@ class TermSearch(NamedTuple):
     vocabulary: TermVocabulary
 
     def can_improve(self, beams: Beams, sentences: Sentences) -> tf.Tensor:
-        best_B = tf.reduce_max(beams.log_p, axis=1)
-        reachable_B = best_B / length_penalty(sentences.longest, self.alpha)
-        return can_be(best_B) & (beams.finished_scores[:, -1] < reachable_B)
+        """Returns true while an open beam can still score higher than the worst finished hypothesis.
+
+        An open beam is expected to end within `AHEAD` tokens after its terms. To the maximum length, beams that repeat
+        themselves would keep a third of the sentences open.
+        """
+        needed_BW = tf.reduce_sum(tf.where(beams.state.met, 0, sentences.terms.shortest_BG[:, None]), axis=2)
+        soon_BW = tf.minimum(tf.shape(beams.ids)[2] + needed_BW + AHEAD, sentences.longest[:, None])
+        has_terms_B1 = tf.reduce_any(sentences.terms.shortest_BG > 0, axis=1, keepdims=True)
+        length_BW = tf.where(has_terms_B1, soon_BW, sentences.longest[:, None])
+        reachable_B = tf.reduce_max(beams.log_p / length_penalty(length_BW, self.alpha), axis=1)
+        return can_be(tf.reduce_max(beams.log_p, axis=1)) & (beams.finished_scores[:, -1] < reachable_B)
 
     def choose(self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences) -> Beams:
         width = tf.shape(logits_BWV)[1]

@@ -90,7 +90,7 @@ def _with_glossary(
 ) -> Request:
     """Returns the request with the glossary as an option. It costs twice as much: texts may be translated twice."""
     if WITH_TERMS not in signatures:
-        raise BadRequest("this model has no glossaries; export the run again")
+        raise BadRequest("this model was exported without glossaries; export the run again with them")
     if request.signature not in _GLOSSED:
         raise BadRequest(f'signature {request.signature} takes no "glossary"; expected {" or ".join(_GLOSSED)}')
     if not isinstance(terms, dict):
