@@ -132,8 +132,8 @@ def main() -> None:
     parser.add_argument("--output_dir", required=True, help="run directory")
     parser.add_argument("--data_dir", help="directory of the prepared data, if it has moved since training")
     parser.add_argument("--split", default="test", choices=("validation", "test"), help="default: %(default)s")
-    parser.add_argument("--source", help="text file to translate instead of the split, with --target")
-    parser.add_argument("--target", help="its references")
+    parser.add_argument("--source", nargs="+", help="text files to translate instead of the split, with --target")
+    parser.add_argument("--target", nargs="+", help="their references")
     parser.add_argument("--sentences", type=int, default=1_000, help="the first N with terms (default: %(default)s)")
     parser.add_argument("--terms", type=int, default=2, help="per sentence, at most (default: %(default)s)")
     parser.add_argument("--beam_size", type=int, help="default: the run's")
@@ -174,8 +174,11 @@ def main() -> None:
 
     training = text("train", SAMPLE_PAIRS)
     function = function_words(source for source, _ in training), function_words(target for _, target in training)
-    files = arguments.source, arguments.target
-    tested = list(zip(*map(read_lines, files), strict=True)) if all(files) else text(arguments.split)
+    if arguments.source:
+        sides = (itertools.chain.from_iterable(map(read_lines, side)) for side in (arguments.source, arguments.target))
+        tested: list[tuple[str, str]] = list(zip(*sides, strict=True))
+    else:
+        tested = text(arguments.split)
     required = required_of(learn(training), tested, arguments.terms, function)
     pairs = [pair for pair in tested if required[pair[0]]][: arguments.sentences]
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]

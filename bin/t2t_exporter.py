@@ -15,7 +15,7 @@ MarianMTModel of transformers, with a model card, README.md.
 four times smaller. The rest of a SavedModel computes in --precision on every
 machine that serves it. --shortlist=FILE of t2t-shortlist becomes the vocabulary
 map of a CTranslate2 export; a SavedModel has none. With --glossaries, requests
-to a SavedModel may require terms of their translations; it takes longer to load.
+to a SavedModel may require terms in translations; it takes longer to load.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from t2t_repro.inference.decoding_loop import NEG_INF
 from t2t_repro.inference.memory import SEARCH_BYTES, search_bytes
-from t2t_repro.inference.term_search import MOST_BANKS
+from t2t_repro.inference.terms.term_search import MOST_BANKS
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model.int8 import must_be_exact
 from t2t_repro.saved_model import DEFAULT_SIGNATURE, WITH_TERMS

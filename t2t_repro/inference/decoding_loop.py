@@ -44,7 +44,7 @@ class Sentences(NamedTuple):
     required: tf.Tensor  # [B, G + 1] int32: words that the output must contain, padded with PAD: see `Constraint`
     draws: tf.Tensor  # [B, W, >= longest] float32 in [0, 1): random numbers for sampling
     memories: tuple[Any, ...]  # per model and layer: [B, H, M, K] and [B, H, M, E]
-    terms: Any = ()  # of a search with terms, [B, ...]: see `term_search`
+    terms: Any = ()  # of a search with terms, [B, ...]: see `inference.terms.progress`
 
 
 class Beams(NamedTuple):
@@ -59,7 +59,7 @@ class Beams(NamedTuple):
     finished_ids: tf.Tensor  # [B, W, T] int32
     finished_scores: tf.Tensor  # [B, W] float32
     caches: tuple[Any, ...]  # per model and layer: [B, H, T W, K] and [B, H, T W, E]
-    state: Any = ()  # of a search with terms, [B, W, ...]: see `term_search`
+    state: Any = ()  # of a search with terms, [B, W, ...]: see `inference.terms.progress`
 
 
 class DecodingStrategy(Protocol):

@@ -21,7 +21,8 @@ from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
 from t2t_repro.inference.line_windows import Advance, Report
 from t2t_repro.inference.sampling import draws, sample
 from t2t_repro.inference.shortlisted import search_among
-from t2t_repro.inference.term_search import TermVocabulary, term_search
+from t2t_repro.inference.terms.progress import TermVocabulary
+from t2t_repro.inference.terms.term_search import term_search
 from t2t_repro.model.kernels import unset_weights
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run

@@ -11,6 +11,7 @@ import pytest
 from t2t_repro.exporting.exported_model import ExportedModel
 from t2t_repro.exporting.exporter import export
 from t2t_repro.inference.translator import Translator
+from t2t_repro.problem import Problem
 from t2t_repro.saved_model import WITH_TERMS, WrongInput
 from t2t_repro.serving import protocol
 from t2t_repro.serving.model import ServedModel
@@ -136,8 +137,7 @@ def test_signature_refuses_too_much(model, terms, message):
 def test_only_a_saved_model_of_translations_has_glossaries(trained, tmp_path):
     with pytest.raises(ValueError, match="a ctranslate2 has no glossaries. Received: glossaries=True; leave it out"):
         export(trained.directory, str(tmp_path), format="ctranslate2", glossaries=True)
+    problem = Problem(name="parse_files", description="", vocab_size=330, metric="f1")
+    parser = replace(trained, directory=str(tmp_path / "parser"), problem=problem).start(trained.vocabulary)
     with pytest.raises(ValueError, match="is a parsing run, which has no glossaries; leave them out"):
-        problem = replace(trained.problem, metric="f1")
-        vocabulary = trained.vocabulary
-        replace(trained, directory=str(tmp_path / "parse"), problem=problem).start(vocabulary)
-        export(str(tmp_path / "parse"), str(tmp_path), glossaries=True)
+        export(parser.directory, str(tmp_path / "exported"), glossaries=True)
