@@ -78,7 +78,7 @@ class SavedModel:
 
     @property
     def has_terms(self) -> bool:
-        """Whether it can require terms of a translation."""
+        """True if it can require terms of a translation."""
         return WITH_TERMS in self._loaded.signatures
 
     def inputs(self, signature: str) -> dict[str, tf.TensorSpec]:

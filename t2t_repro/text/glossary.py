@@ -7,10 +7,10 @@ empty keeps the spelling that it has in the source.
     Acme Cloud\t
 
 A term without capital letters is found in any case, one with capital letters only as it is written: "cat" is found in
-"CATS AND A CAT" once, "US" never in "us". Terms are whole words. Where several start, the longest is found; found terms
-do not overlap, and each occurrence counts. In a translation, one form must appear for each, as a whole word and as it
-is written, except that its first letter may be a capital. A word ends where no letter, digit, mark or underscore
-follows; in scripts without spaces, every character is a word.
+"CATS AND A CAT" once, "US" never in "us". Only entire words are found. Where several terms start, the longest is found;
+found terms do not overlap, and each occurrence counts. In a translation, one form must appear for each, as an entire
+word and as it is written, except that its first letter may be a capital. A word ends where no letter, digit, mark or
+underscore follows; in scripts without spaces, every character is a word.
 """
 
 from __future__ import annotations
