@@ -19,9 +19,9 @@ least N. --decode_interactive writes this format too.
 --shortlist=FILE of t2t-shortlist translates with likely subwords alone, which
 is faster on a CPU. Scores are then probabilities among these.
 
---glossary=FILE requires terms: each line is a source term, a tab and one or more
-forms, of which one must appear in the translation; no form keeps the term as it
-is. Lines without terms are translated as without a glossary.
+--glossary=FILE requires terms: each line is a source term, a tab and its forms,
+of which one must appear in the translation; no form keeps the term as it is.
+Lines without terms are translated as without a glossary.
 
 Repeat --output_dir to decode with an ensemble, which averages probabilities.
 All its runs must share one vocabulary.

@@ -214,25 +214,26 @@ class Translator:
         kept = width if n > 1 else 1
         found = self._decode(best, texts, kept, width, report, prefixes, min_length, advance)
         results = [distinct(hypotheses, n) for hypotheses in found]
-        if required is not None:
-            chosen = lacking(required, [[text for text, _ in hypotheses] for hypotheses in results])
+        if required is None:
+            return results
 
-            def best_with_terms(
-                numbers: list[int], _: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor
-            ) -> Hypotheses:
-                terms = tf.constant([spelled(required[chosen[number]]) for number in numbers], tf.string)
-                return self.search_with_terms(source_BM, width, penalty, extra, prefix_BP, min_length, terms)
+        chosen = lacking(required, [[text for text, _ in hypotheses] for hypotheses in results])
 
-            its_own = (
-                [texts[number] for number in chosen],
-                [prefixes[number] for number in chosen] if prefixes else None,
-            )
-            again = self._decode(best_with_terms, its_own[0], kept, width, None, its_own[1], min_length, None)
-            for number, hypotheses in zip(chosen, again, strict=True):
-                results[number] = distinct(hypotheses, n)
-            if report:
-                for number in lacking(required, [[text for text, _ in hypotheses] for hypotheses in results]):
-                    report(number, "lacks a term of the glossary, for which there was no room")
+        def best_with_terms(
+            numbers: list[int], _: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor
+        ) -> Hypotheses:
+            terms = tf.constant([spelled(required[chosen[number]]) for number in numbers], tf.string)
+            return self.search_with_terms(source_BM, width, penalty, extra, prefix_BP, min_length, terms)
+
+        beams = max([width, *(len(required[number]) + 1 for number in chosen)])
+        left = [texts[number] for number in chosen]
+        starts = None if prefixes is None else [prefixes[number] for number in chosen]
+        again = self._decode(best_with_terms, left, kept, beams, None, starts, min_length, None)
+        for number, hypotheses in zip(chosen, again, strict=True):
+            results[number] = distinct(hypotheses, n)
+        if report:
+            for number in lacking(required, [[text for text, _ in hypotheses] for hypotheses in results]):
+                report(number, "lacks a term of the glossary, for which there was no room")
         return results
 
     @staticmethod

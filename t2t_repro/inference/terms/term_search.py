@@ -31,9 +31,10 @@ from t2t_repro.inference.decoding_loop import (
 )
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.inference.terms.progress import NO_LENGTH, Progress, Terms, TermVocabulary, advanced, is_open
+from t2t_repro.text.glossary import MOST_TERMS
 from t2t_repro.text.token_ids import EOS, PAD
 
-MOST_BANKS = 8  # for more terms, several numbers of met terms share a bank
+MOST_BANKS = MOST_TERMS + 1
 AHEAD = 5  # tokens after its terms, in which a beam is expected to end
 
 
@@ -80,7 +81,8 @@ def term_search(
             after=zeros_BW,
         )
     )
-    found = search(ensemble, sentences, beams, TermSearch(tf.convert_to_tensor(alpha, tf.float32), vocabulary))
+    strategy = TermSearch(tf.convert_to_tensor(alpha, tf.float32), vocabulary, tf.convert_to_tensor(beam_size))
+    found = search(ensemble, sentences, beams, strategy)
     return Hypotheses(found.ids[:, :beam_size], found.scores[:, :beam_size])
 
 
@@ -89,9 +91,10 @@ class TermSearch(NamedTuple):
 
     alpha: tf.Tensor
     vocabulary: TermVocabulary
+    beam_size: tf.Tensor  # number of hypotheses to find; there may be more beams
 
     def can_improve(self, beams: Beams, sentences: Sentences) -> tf.Tensor:
-        """Returns true while an open beam can still score higher than the worst finished hypothesis.
+        """Returns true while an open beam can still score higher than the worst of `beam_size` finished hypotheses.
 
         An open beam is expected to end within `AHEAD` tokens after its terms. To the maximum length, beams that repeat
         themselves would keep a third of the sentences open.
@@ -101,7 +104,7 @@ class TermSearch(NamedTuple):
         has_terms_B1 = tf.reduce_any(sentences.terms.shortest_BG > 0, axis=1, keepdims=True)
         length_BW = tf.where(has_terms_B1, soon_BW, sentences.longest[:, None])
         reachable_B = tf.reduce_max(beams.log_p / length_penalty(length_BW, self.alpha), axis=1)
-        return can_be(tf.reduce_max(beams.log_p, axis=1)) & (beams.finished_scores[:, -1] < reachable_B)
+        return can_be(tf.reduce_max(beams.log_p, axis=1)) & (beams.finished_scores[:, self.beam_size - 1] < reachable_B)
 
     def choose(self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences) -> Beams:
         width = tf.shape(logits_BWV)[1]
