@@ -96,7 +96,7 @@ FORMS = [
 @pytest.fixture(scope="module")
 def model(trained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("rest") / "E"
-    export(trained.directory, str(folder))
+    export(trained.directory, str(folder), glossaries=True)
     return ServedModel(str(folder), attention=True)
 
 
