@@ -119,7 +119,7 @@ def main() -> None:
     launcher.load_tensorflow()
     from t2t_repro.data import input_pipeline
     from t2t_repro.evaluation.evaluator import prepared_data
-    from t2t_repro.inference.parallel import set_threads
+    from t2t_repro.training.parallel import set_threads
     from t2t_repro.inference.translator import Translator
     from t2t_repro.run import Run
 

@@ -25,6 +25,10 @@ separated by spaces and count from 0. --alignments=json writes an object per
 translation instead, with its words and their probabilities. The first time, the
 attention head that aligns is chosen by the validation text of the run.
 
+--glossary=FILE requires terms: each line is a source term, a tab and its forms,
+of which one must appear in the translation; no form keeps the term as it is.
+Lines without terms are translated as without a glossary.
+
 Repeat --output_dir to decode with an ensemble, which averages probabilities.
 All its runs must share one vocabulary.
 
@@ -59,6 +63,7 @@ from t2t_repro import __version__
 from t2t_repro.cli import common_flags, launcher, text_lines
 from t2t_repro.io import sha256
 from t2t_repro.run import Run
+from t2t_repro.text.glossary import Glossary
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_multi_string(
@@ -92,6 +97,9 @@ flags.DEFINE_string("prefix_file", None, "file of prefixes: line n starts the tr
 flags.DEFINE_integer(
     "min_length", 0, "minimum number of tokens before the end-of-sentence token", lower_bound=0, flag_values=FLAGS
 )
+flags.DEFINE_string(
+    "glossary", None, "file of terms, each with the forms that its translation may have", flag_values=FLAGS
+)
 flags.DEFINE_float("sampling_temperature", None, "sample with temperature X, instead of beam search", flag_values=FLAGS)
 flags.DEFINE_integer(
     "sampling_top_k", 0, "sample from the N most probable tokens; 0: from all", lower_bound=0, flag_values=FLAGS
@@ -103,14 +111,15 @@ NOT_WITH = {  # flags without effect beside another one, and why
     "score_file": (
         ("decode_from_file", "decode_interactive", "n_best", "beam_size", "alpha", "prefix_file", "min_length")
         + ("sampling_temperature", "sampling_top_k", "seed", "well_formed", "min_confidence", "int8", "shortlist")
-        + ("alignments",),
+        + ("alignments", "glossary"),
         "scores given translations",
     ),
-    "sampling_temperature": (("beam_size", "alpha"), "replaces beam search"),
+    "sampling_temperature": (("beam_size", "alpha", "glossary"), "replaces beam search"),
     "decode_interactive": (("decode_from_file", "decode_to_file", "prefix_file"), "reads from the keyboard"),
 }
 ONLY_FOR = {  # flags that other tasks do not have
-    "translation": ("prefix_file", "min_length", "sampling_temperature", "score_file", "shortlist", "alignments"),
+    "translation": ("prefix_file", "min_length", "sampling_temperature", "score_file", "shortlist")
+    + ("alignments", "glossary"),
     "parsing": ("well_formed", "min_confidence"),
 }
 
@@ -124,6 +133,7 @@ def decode() -> None:
     task = runs[0].problem.task
     _check(runs[0])
     common_flags.check_shortlist(FLAGS)
+    glossary = Glossary.load(FLAGS.glossary) if FLAGS.glossary else None
     if FLAGS.decode_to_file:
         common_flags.must_be_writable("decode_to_file", FLAGS.decode_to_file)
     items, total = (iter(()), 0) if FLAGS.decode_interactive else _input()
@@ -151,13 +161,13 @@ def decode() -> None:
         translator = translator.with_alignments(task.alignment_head(translator, runs[0], *where).head)
     decoder = task.decoder(translator, FLAGS.well_formed, FLAGS.min_confidence)
     if FLAGS.decode_interactive:
-        answer = _answer(decoder)
+        answer = _answer(decoder, glossary)
         text_lines.converse(lambda line: _written(answer([line], report=_report), with_scores=True))
     elif FLAGS.decode_to_file:
-        how = _window(decoder), FLAGS.decode_to_file, _made_by(runs)
+        how = _window(decoder, glossary), FLAGS.decode_to_file, _made_by(runs)
         decode_to_file(items, *how, launcher.report, total)
     else:
-        decode_to_stream(items, _window(decoder), text_lines.write, launcher.report, total)
+        decode_to_stream(items, _window(decoder, glossary), text_lines.write, launcher.report, total)
     if summary := task.summary(decoder):
         launcher.report(summary)
 
@@ -182,6 +192,7 @@ def _made_by(runs: Sequence[Run]) -> dict[str, Any]:
     values = {flag: FLAGS[flag].value for flag in FLAGS if flag not in ("output_dir", "decode_to_file")}
     values |= {flag: bool(values[flag]) for flag in INPUT}
     values |= {"shortlist": FLAGS.shortlist and sha256(FLAGS.shortlist)}
+    values |= {"glossary": FLAGS.glossary and sha256(FLAGS.glossary)}
     values |= {"data_dir": None, "alignment": sha256(runs[0].alignment) if FLAGS.alignments else None}
     weights = [sha256(f"{path}.index") for run in runs for path in _checkpoints(run)]
     return values | {"weights": weights, "version": __version__}
@@ -194,11 +205,11 @@ def _checkpoints(run: Run) -> list[str]:
     return to_average(run, FLAGS.average_checkpoints, FLAGS.average_best)
 
 
-def _window(translator: Any) -> Callable[..., list[str]]:
+def _window(translator: Any, glossary: Glossary | None) -> Callable[..., list[str]]:
     """Returns the function from the items of a window to output lines, for `inference.line_windows`."""
     if FLAGS.score_file:
         return lambda pairs, report, advance: text_lines.token_scores(translator.score_tokens(pairs, report, advance))
-    answer = _answer(translator)
+    answer = _answer(translator, glossary)
 
     def lines(items: list[tuple[str, ...]], report: Any, advance: Any) -> list[str]:
         texts, *prefixes = (list(side) for side in zip(*items, strict=True))
@@ -217,11 +228,13 @@ def _written(found: list[list[tuple[str, float]]], with_scores: bool) -> list[st
     return text_lines.with_links(columns, found, FLAGS.n_best) if FLAGS.alignments else columns
 
 
-def _answer(translator: Any) -> Answer:
+def _answer(translator: Any, glossary: Glossary | None) -> Answer:
     """Returns the method of `translator`, a Translator or a Parser, with the options of the command line."""
     options: dict[str, Any] = {"n": FLAGS.n_best}
     if FLAGS.min_length:
         options["min_length"] = FLAGS.min_length
+    if glossary is not None:
+        options["glossary"] = glossary
     if FLAGS.sampling_temperature is None:
         return functools.partial(translator.n_best, beam_size=FLAGS.beam_size, alpha=FLAGS.alpha, **options)
     draw = {"temperature": FLAGS.sampling_temperature, "top_k": FLAGS.sampling_top_k, "seed": FLAGS.seed}

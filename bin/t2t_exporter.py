@@ -18,7 +18,8 @@ map of a CTranslate2 export; a SavedModel has none.
 
 --alignments adds the signature translate_with_alignments to a SavedModel, and
 the head that aligns words to a CTranslate2 export. The first time, the head is
-chosen by the validation text of the run.
+chosen by the validation text of the run. With --glossaries, requests to a
+SavedModel may require terms in translations; it takes longer to load.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ flags.DEFINE_string(
     "directory of the prepared data, to choose the head that aligns, if it has moved since training",
     flag_values=FLAGS,
 )
+flags.DEFINE_boolean("glossaries", False, "SavedModel: requests may require terms", flag_values=FLAGS)
 
 
 def write() -> None:
@@ -82,7 +84,7 @@ def write() -> None:
         name: FLAGS[name].value
         for name in (
             *("average_checkpoints", "average_best", "moving_average"),
-            *("format", "quantization", "precision", "shortlist", "alignments", "data_dir"),
+            *("format", "quantization", "precision", "shortlist", "alignments", "data_dir", "glossaries"),
         )
     }
     print(export(FLAGS.output_dir, FLAGS.export_dir, **options))

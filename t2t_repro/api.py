@@ -98,7 +98,7 @@ def export(output_dir: str, export_dir: str, **options: Any) -> str:
       output_dir: the run directory.
       export_dir: a folder for one or more exports.
       options: see `t2t_repro.exporting.exporter.export`: average_checkpoints, average_best, moving_average,
-        format, quantization, precision, shortlist, alignments and data_dir.
+        format, quantization, precision, shortlist, alignments, data_dir and glossaries.
 
     Raises FileNotFoundError or ValueError if the run cannot be read, or for an unknown option.
     """
@@ -209,7 +209,9 @@ def load(
         if shortlist is not None:
             raise ValueError(f"{path!r} is an export, which decodes with all subwords; load the run instead")
         if alignments:
-            raise ValueError(f"{path!r} is an export: call its signature `align` instead, or load the run")
+            raise ValueError(
+                f"{path!r} is an export: call its signature `translate_with_alignments` instead, or load the run"
+            )
         model = ExportedModel(path)
         return model.task.decoder(model)
     paths = [path] if isinstance(path, str) else path

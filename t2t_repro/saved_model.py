@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 GRAPH, CARD = "saved_model.pb", "model_card.json"
 DEFAULT_SIGNATURE = "serving_default"
 ALIGNED_SIGNATURE = "translate_with_alignments"
+WITH_TERMS = "translate_with_terms"  # the signature of a search with terms; older exports lack it
 _ASSERTION = re.compile(r"assertion failed: (.*)")  # one line: TensorFlow names the node on the next one
 
 
@@ -76,6 +77,11 @@ class SavedModel:
             reason = str(error).partition(".")[0]
             raise ValueError(f"{path} cannot run here: {reason}; export it without int8") from None
         self._choose_precision()
+
+    @property
+    def has_terms(self) -> bool:
+        """True if it can require terms of a translation."""
+        return WITH_TERMS in self._loaded.signatures
 
     def inputs(self, signature: str) -> dict[str, tf.TensorSpec]:
         """Returns the inputs of a signature."""

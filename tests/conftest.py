@@ -152,3 +152,13 @@ def exported(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> str:
     from t2t_repro.exporting.exporter import export
 
     return export(trained.directory, str(tmp_path_factory.mktemp("exported") / "E"))
+
+
+@pytest.fixture(scope="session")
+def exported_with_glossaries(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with an export of `trained` that has glossaries. Do not change it."""
+    from t2t_repro.exporting.exporter import export
+
+    folder = str(tmp_path_factory.mktemp("with_glossaries") / "E")
+    export(trained.directory, folder, glossaries=True)
+    return folder

@@ -27,6 +27,7 @@ from benchmarks import (
     decode_workload,
     dry_run,
     feeding,
+    glossary,
     matmul_rate,
     news_text,
     noise,
@@ -44,6 +45,7 @@ from benchmarks import (
 )
 from benchmarks.shapes import SHAPES, update_flops
 from t2t_repro.cli import jobs
+from t2t_repro.preparation.filtering import alignment
 from t2t_repro.registry import PROBLEMS
 from t2t_repro.run import Run
 
@@ -242,6 +244,42 @@ def test_alignments_name_the_missing_environment(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(sys, "argv", ["alignments", "--output_dir=run", f"--cache={tmp_path}"])
     with pytest.raises(SystemExit, match="^eflomal is not installed; python -m benchmarks.environments eflomal$"):
         alignments.main()
+
+
+def test_glossary_takes_terms_from_references_and_counts_those_that_appear() -> None:
+    pairs = [
+        (f"a {adjective} {noun} of {number}", f"ein {german} {other} von {number}")
+        for number in range(120)
+        for adjective, german in (("yellow", "gelber"), ("purple", "lila"), ("brown", "brauner"))
+        for noun, other in (("table", "Tisch"), ("house", "Haus"), ("window", "Fenster"))
+    ]
+    model = alignment.learn(pairs)
+    function = glossary.function_words(["a of " * 9]), {"von"}
+    required = glossary.required_of(model, pairs[:2], 1, function)
+    terms = {source: [(each.term, each.forms) for each in found] for source, found in required.items()}
+    assert list(terms.values()) in (
+        [[("yellow", ("gelber",))], [("yellow", ("gelber",))]],
+        [[("table", ("Tisch",))], [("house", ("Haus",))]],
+    )
+    both = glossary.required_of(model, pairs[:2], 2, function)
+    assert [sorted(each.term for each in found) for found in both.values()] == [
+        ["table", "yellow"],
+        ["house", "yellow"],
+    ]
+    assert glossary.OfSentences(both).required(pairs[0][0]) == both[pairs[0][0]]
+    results = {
+        "without": {"translations": ["ein gelber Tisch", "Haus"], "bleu": 20.0, "seconds": [1.0], "cpu_seconds": [2.0]},
+        "with terms": {
+            "translations": ["ein gelber Tisch", "gelber Haus"],
+            "bleu": 20.5,
+            "seconds": [2.0],
+            "cpu_seconds": [3.0],
+        },
+    }
+    assert glossary.table(list(both.values()), results).splitlines()[2:] == [
+        "| without | 75.00% |  | 20.00 | 1.00 (1.00 to 1.00) | 1.00 (1.00 to 1.00) |",
+        "| with terms | 100.00% | 50.00% | 20.50 | 0.50 (0.50 to 0.50) | 1.50 (1.50 to 1.50) |",
+    ]
 
 
 def test_projection_divides_the_encoding_alone_and_never_below_the_reading() -> None:

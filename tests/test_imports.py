@@ -81,7 +81,7 @@ MAY_IMPORT = {
     "evaluation": MODEL | {"training", "inference", "charts"},
     "translation": MODEL | {"preparation", "training", "inference", "alignment", "evaluation"},
     "selftest": MODEL | {"flops", "preparation", "training", "inference", "exporting"},
-    "serving": {"saved_model", "system"},  # an export stands on its own
+    "serving": {"saved_model", "system", "text"},  # an export stands on its own
     "cli": CORE | {"scale", "training"},
     "bin": MODEL
     | {"cli", "flops", "scale"}

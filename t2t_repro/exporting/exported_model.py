@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from t2t_repro.config import HParams
 from t2t_repro.data.vocabulary import must_be_list, must_be_pairs, must_be_unicode
 from t2t_repro.inference.beam_search import n_best_options
 from t2t_repro.inference.translator import distinct
-from t2t_repro.saved_model import SavedModel, WrongInput, holds_graph, newest_version
+from t2t_repro.saved_model import WITH_TERMS, SavedModel, WrongInput, holds_graph, newest_version
+from t2t_repro.text.glossary import Forms, Glossary, Required, lacking, must_be_few, spelled
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,30 +39,64 @@ class ExportedModel:
         """Returns the best translation of each text: `translate` with the run's beam size."""
         return self.translate(texts)
 
-    def translate(self, texts: Sequence[str], beam_size: int | None = None, alpha: float | None = None) -> list[str]:
+    def translate(
+        self,
+        texts: Sequence[str],
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        glossary: Glossary | Mapping[str, Forms] | str | None = None,
+    ) -> list[str]:
         """Returns the best translation of each text; an empty text gives an empty one."""
-        return [best[0][0] for best in self.n_best(texts, 1, beam_size, alpha)]
+        return [best[0][0] for best in self.n_best(texts, 1, beam_size, alpha, glossary)]
 
     def n_best(
-        self, texts: Sequence[str], n: int, beam_size: int | None = None, alpha: float | None = None
+        self,
+        texts: Sequence[str],
+        n: int,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        glossary: Glossary | Mapping[str, Forms] | str | None = None,
     ) -> list[list[tuple[str, float]]]:
         """Returns the n best translations of each text with their scores, best first.
 
         A score is a log-probability divided by the length penalty. There are fewer than n if the beam holds fewer that
         differ in more than leading and trailing space. Without `beam_size` it is that of the run, or n if that is
-        larger.
+        larger. With `glossary`, as in `Translator.n_best`, translations contain its terms. Raises ValueError for a text
+        with more than `MOST_TERMS` terms, and for an export that has no search with terms.
         """
         must_be_list(texts)
-        width, penalty = n_best_options(self.hparams, n, beam_size, alpha)
+        options = n_best_options(self.hparams, n, beam_size, alpha)
+        required = None if glossary is None else self._required(Glossary.of(glossary), texts)
+        found = self._found(texts, n, *options)
+        if required is not None:
+            chosen = lacking(required, [[text for text, _ in hypotheses] for hypotheses in found])
+            terms = [spelled(required[number]) for number in chosen]
+            again = self._found([texts[number] for number in chosen], n, *options, terms)
+            for number, hypotheses in zip(chosen, again, strict=True):
+                found[number] = hypotheses
+        return found
+
+    def _required(self, glossary: Glossary, texts: Sequence[str]) -> list[tuple[Required, ...]]:
+        if not self._model.has_terms:
+            raise ValueError(f"{self.path} was exported without glossaries; export the run again with them")
+        required = [glossary.required(text) for text in texts]
+        for number, found in enumerate(required, start=1):
+            must_be_few(f"text {number}", found)
+        return required
+
+    def _found(
+        self, texts: Sequence[str], n: int, width: int, penalty: float, terms: Sequence[str] | None = None
+    ) -> list[list[tuple[str, float]]]:
         if not texts:
             return []
         found = self._call(
-            "translate",
+            "translate" if terms is None else WITH_TERMS,
             inputs=_strings(texts),
             beam_size=width,
             alpha=penalty,
             extra_length=self.hparams.extra_length,
             n_best=width if n > 1 else 1,
+            **({} if terms is None else {"terms": list(terms)}),
         )
         results = []
         for lines, scores in zip(found["outputs"].tolist(), found["scores"].tolist(), strict=True):

@@ -50,6 +50,7 @@ def export(
     shortlist: str | None = None,
     alignments: bool = False,
     data_dir: str | None = None,
+    glossaries: bool = False,
 ) -> str:
     """Writes the run in `output_dir` atomically to the next numbered folder of `export_dir`, and returns its path.
 
@@ -65,6 +66,8 @@ def export(
       alignments: whether the export aligns words: a SavedModel has the signature `translate_with_alignments`, and
         CTranslate2 returns the attention of the head that aligns. It is chosen first if the run has none.
       data_dir: the folder of the prepared data, to choose that head, if it has moved since training.
+      glossaries: whether a SavedModel of a translation run can require terms of its translations. It is a third larger
+        then, without its weights, and takes twice as long to load.
 
     Raises FileNotFoundError or ValueError if the run cannot be read. Raises ValueError for an unknown format or
     quantization, for a precision or quantization that the format or this machine does not support, and for a model that
@@ -84,7 +87,11 @@ def export(
             "transformers returns the attention of all heads and has no word alignments. Received: alignments=True; "
             "leave it out, or choose another format"
         )
+    if glossaries and format != "saved_model":
+        raise ValueError(f"a {format} has no glossaries. Received: glossaries={glossaries}; leave it out")
     run = Run.open(output_dir)
+    if glossaries and run.problem.task.name != "translation":
+        raise ValueError(f"{output_dir!r} is a {run.problem.task.name} run, which has no glossaries; leave them out")
     if format == "huggingface":
         huggingface.must_be_installed()
         if quantization != "none":
@@ -134,7 +141,7 @@ def export(
             note = task.unconstrained_note.format(engine="transformers")
             huggingface.write(translator.model, translator.vocabulary, temporary, card, note)
         else:
-            module = ExportedTranslator(translator, task.signature, head)
+            module = ExportedTranslator(translator, task.signature, head, glossaries)
             tf.saved_model.save(module, temporary, signatures=module.signatures())
         write_json(os.path.join(temporary, "model_card.json"), card)
     return path

@@ -18,9 +18,11 @@ from t2t_repro.alignment.head import AlignmentHead
 from t2t_repro.alignment.words import Words, pharaoh
 from t2t_repro.inference.decoding_loop import NEG_INF
 from t2t_repro.inference.memory import SEARCH_BYTES, search_bytes
+from t2t_repro.inference.terms.term_search import MOST_BANKS
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model.int8 import must_be_exact
-from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE
+from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE, WITH_TERMS
+from t2t_repro.text.glossary import MOST_CHARACTERS, MOST_FORMS, MOST_TERMS
 from t2t_repro.text.token_ids import EOS, PAD
 
 TOKENS_PER_SEARCH = 4_096  # source positions of one search; larger requests are split into several searches
@@ -41,12 +43,18 @@ class Options(NamedTuple):
 class ExportedTranslator(tf.Module):
     """The signatures of the SavedModel. The best output is `serving_default` and `signature`, the task's name.
 
-    With `head`, `translate_with_alignments` is one of them.
+    With `head`, `translate_with_alignments` is one of them, and with `glossaries`, `translate_with_terms`.
     """
 
-    def __init__(self, translator: Translator, signature: str = DEFAULT_SIGNATURE, head: AlignmentHead | None = None):
+    def __init__(
+        self,
+        translator: Translator,
+        signature: str = DEFAULT_SIGNATURE,
+        head: AlignmentHead | None = None,
+        glossaries: bool = False,
+    ):
         super().__init__()
-        self._signature = signature
+        self._signature, self._glossaries = signature, glossaries
         vocabulary, hparams, constraint = translator.vocabulary, translator.hparams, translator.constraint
         self._translator = translator = Translator(translator.ensemble.portable(), vocabulary, hparams, constraint)
         self._aligned = None if head is None else translator.with_alignments(head)
@@ -61,6 +69,7 @@ class ExportedTranslator(tf.Module):
         - `serving_default`: the best translation with the run's beam size.
         - `translate`: the n best translations, with options.
         - `translate_with_alignments`: the same, with word alignments, if there is a head that aligns.
+        - `translate_with_terms`: one of these two, containing terms, if the export has glossaries.
         - `score`: log-probabilities of given translations.
         - `attention`: the attention weights of a pair.
 
@@ -70,7 +79,9 @@ class ExportedTranslator(tf.Module):
         """
         h = self._translator.hparams
 
-        strings, targets = (tf.TensorSpec([None], tf.string, name=name) for name in ("inputs", "targets"))
+        strings, targets, terms = (
+            tf.TensorSpec([None], tf.string, name=name) for name in ("inputs", "targets", "terms")
+        )
         search = [  # of any shape: one value for all strings, or one per string
             tf.TensorSpec(None, tf.int32, name="beam_size"),
             tf.TensorSpec(None, tf.float32, name="alpha"),
@@ -91,12 +102,29 @@ class ExportedTranslator(tf.Module):
 
             return tf.function(translate, autograph=False, input_signature=[strings, *search])
 
+        def translate_with_terms(
+            inputs: tf.Tensor,
+            terms: tf.Tensor,
+            beam_size: tf.Tensor = tf.constant(h.beam_size),  # noqa: B008
+            alpha: tf.Tensor = tf.constant(h.alpha),  # noqa: B008
+            extra_length: tf.Tensor = tf.constant(h.extra_length),  # noqa: B008
+            n_best: tf.Tensor = tf.constant(1),  # noqa: B008
+        ) -> dict[str, tf.Tensor]:
+            options = _one_each(tf.size(inputs), beam_size, alpha, extra_length, n_best)
+            return self._n_best(inputs, options, self._aligned, terms)
+
         best = tf.function(self._best, autograph=False, input_signature=[strings])
+        with_terms = {}
+        if self._glossaries:
+            signature = [strings, terms, *search]
+            with_terms[WITH_TERMS] = tf.function(translate_with_terms, autograph=False, input_signature=signature)
         aligning = {} if self._aligned is None else {ALIGNED_SIGNATURE: translating(self._aligned)}
-        return aligning | {
+        return {
             self._signature: best,
             DEFAULT_SIGNATURE: best,
             "translate": translating(None),
+            **aligning,
+            **with_terms,
             "score": tf.function(self._score, autograph=False, input_signature=[strings, targets]),
             "attention": tf.function(self._attention, autograph=False, input_signature=[strings, targets]),
         }
@@ -107,8 +135,16 @@ class ExportedTranslator(tf.Module):
         options = _one_each(rows, *map(tf.constant, (h.beam_size, h.alpha, h.extra_length, 1)))
         return {name: value[:, 0] for name, value in self._n_best(inputs, options).items()}
 
-    def _n_best(self, inputs: tf.Tensor, options: Options, aligned: Translator | None = None) -> dict[str, tf.Tensor]:
+    def _n_best(
+        self,
+        inputs: tf.Tensor,
+        options: Options,
+        aligned: Translator | None = None,
+        spelled_B: tf.Tensor | None = None,
+    ) -> dict[str, tf.Tensor]:
         """Returns "outputs" [B, N] and "scores" [B, N] of strings [B], best first; an empty string gives empty ones.
+
+        With `spelled_B`, outputs contain the terms: a line for each, with its forms separated by tabs.
 
         N is the maximum of `n_best`. If the beam ends with fewer than N translations, or fewer were requested, the
         other outputs are empty with score -inf.
@@ -126,16 +162,27 @@ class ExportedTranslator(tf.Module):
         lengths = sources.row_lengths()
         longest = lengths if required is None else tf.maximum(lengths, required.row_lengths() + 1)
         width, positions = tf.cast(options.beam_size, tf.int64), longest + tf.cast(options.extra_length, tf.int64)
+        term_checks: list[tf.Operation] = []
+        if spelled_B is not None:
+            terms_B, term_checks = _counted_terms(spelled_B, tf.size(inputs))
+            spelled_B = _after(term_checks, spelled_B)
+            width = tf.maximum(width, tf.minimum(terms_B + 1, MOST_BANKS))
+            positions += tf.cast(tf.strings.length(spelled_B), tf.int64)
         bytes_B = search_bytes(self._translator.ensemble, self._translator.model.vocab_size, width, positions)
-        checks = self._checks(options, bytes_B)
+        checks = [*term_checks, *self._checks(options, bytes_B)]
         columns = tf.reduce_max(tf.concat([[1], options.n_best], axis=0))
 
         def search(start: tf.Tensor, stop: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, ...]:
             rows = order[start:stop]
             *arguments, count = (option[rows[0]] for option in options)  # the same for every row here
             source_BM = tf.gather(sources, rows).to_tensor(default_value=PAD)
-            if required is None:
-                found = (aligned or self._translator).search(source_BM, *arguments)
+            translator = aligned or self._translator
+            if spelled_B is not None:
+                no_prefix_BP = tf.zeros([tf.size(rows), 0], tf.int32)
+                terms_B = tf.gather(spelled_B, rows)
+                found = translator.search_with_terms(source_BM, *arguments, no_prefix_BP, 0, terms_B)
+            elif required is None:
+                found = translator.search(source_BM, *arguments)
             else:
                 required_BG = tf.gather(required, rows).to_tensor(default_value=PAD)
                 found = self._translator.constrained_search(source_BM, *arguments, required_BG)
@@ -259,6 +306,21 @@ def _must(low: tf.Tensor, high: tf.Tensor | bool, message: str, value: tf.Tensor
     Use `_after` for everything that must not be computed before the check.
     """
     return tf.debugging.Assert(tf.reduce_all(tf.logical_and(low, high)), [message, value])
+
+
+def _counted_terms(spelled_B: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, list[tf.Operation]]:
+    """Returns the number of terms of each row, [B] int64, and the checks of their limits."""
+    lines = tf.strings.split(spelled_B, "\n")
+    forms = tf.strings.split(lines.flat_values, "\t")
+    longest = tf.reduce_max(tf.concat([[0], tf.strings.length(forms.flat_values, unit="UTF8_CHAR")], axis=0))
+    most_terms, most_forms = (tf.reduce_max(tf.concat([[0], x.row_lengths()], axis=0)) for x in (lines, forms))
+    number, limits = tf.size(spelled_B), f"a row has at most {MOST_TERMS} terms, one per line, got"
+    return tf.where(spelled_B == "", tf.constant(0, tf.int64), lines.row_lengths()), [
+        _must(number == rows, True, "there must be as many terms as inputs, got", number),
+        _must(most_terms <= MOST_TERMS, True, limits, most_terms),
+        _must(most_forms <= MOST_FORMS, True, f"a term has at most {MOST_FORMS} forms, got", most_forms),
+        _must(longest <= MOST_CHARACTERS, True, f"a form has at most {MOST_CHARACTERS} characters, got", longest),
+    ]
 
 
 def _after(checks: Sequence[tf.Operation], value: Any) -> Any:

@@ -92,7 +92,7 @@ class BeamSearch(NamedTuple):
 
     def can_improve(self, beams: Beams, sentences: Sentences) -> tf.Tensor:
         reachable = beams.log_p[:, 0] / length_penalty(sentences.longest, self.alpha)
-        return _can_be(beams.log_p[:, 0]) & (beams.finished_scores[:, -1] < reachable)
+        return can_be(beams.log_p[:, 0]) & (beams.finished_scores[:, -1] < reachable)
 
     def choose(self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences) -> Beams:
         """Extends open beams by their most likely tokens. Those that end are finished; the best others stay open."""
@@ -111,7 +111,7 @@ class BeamSearch(NamedTuple):
         ends = tokens == EOS
 
         # dividing NEG_INF by a length penalty above 1 would lift an impossible beam above possible ones
-        scores = tf.where(ends & _can_be(values), values / length_penalty(step + 1, self.alpha), NEG_INF)
+        scores = tf.where(ends & can_be(values), values / length_penalty(step + 1, self.alpha), NEG_INF)
         finished_ids = tf.concat([tf.pad(beams.finished_ids, [[0, 0], [0, 0], [0, 1]]), ids], axis=1)
         finished_scores, kept = tf.math.top_k(tf.concat([beams.finished_scores, scores], axis=1), beam_size)
 
@@ -134,6 +134,6 @@ class BeamSearch(NamedTuple):
         return beams if self.constraint is None else self.constraint.advanced(beams, open_parents)
 
 
-def _can_be(log_p: tf.Tensor) -> tf.Tensor:
+def can_be(log_p: tf.Tensor) -> tf.Tensor:
     """Returns true for the log-probabilities of possible beams. The sum of an impossible beam contains `NEG_INF`."""
     return log_p > NEG_INF / 2

@@ -45,6 +45,7 @@ class Sentences(NamedTuple):
     required: tf.Tensor  # [B, G + 1] int32: words that the output must contain, padded with PAD: see `Constraint`
     draws: tf.Tensor  # [B, W, >= longest] float32 in [0, 1): random numbers for sampling
     memories: tuple[Any, ...]  # per model and layer: [B, H, M, K] and [B, H, M, E]
+    terms: Any = ()  # of a search with terms, [B, ...]: see `inference.terms.progress`
 
 
 class Beams(NamedTuple):
@@ -63,6 +64,7 @@ class Beams(NamedTuple):
     # the log-probability of the tokens before the step, float32
     traces: tuple[tf.Tensor, ...] = ()
     finished_traces: tuple[tf.Tensor, ...] = ()
+    state: Any = ()  # of a search with terms, [B, W, ...]: see `inference.terms.progress`
 
 
 class DecodingStrategy(Protocol):
@@ -209,11 +211,16 @@ def first_beams(ensemble: Ensemble, log_p_BW: tf.Tensor) -> Beams:
 
 
 def candidates(
-    step: tf.Tensor, logits_BWV: tf.Tensor, sentences: Sentences, k: tf.Tensor | int
+    step: tf.Tensor,
+    logits_BWV: tf.Tensor,
+    sentences: Sentences,
+    k: tf.Tensor | int,
+    offered_BWO: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the k most likely allowed tokens of each beam: log-probabilities and tokens, [B, W, C].
 
-    C is k + 3, or V + 1 if that is less. Candidates that are not allowed have the log-probability `NEG_INF`.
+    C is k + 3, or V + 1 if that is less. Candidates that are not allowed have the log-probability `NEG_INF`. The tokens
+    `offered_BWO` follow them, which may repeat them.
     """
     width, vocab_size = tf.shape(logits_BWV)[1], vocabulary_size(logits_BWV)
     logits_NV = tf.reshape(logits_BWV, [-1, vocab_size])
@@ -227,6 +234,10 @@ def candidates(
     is_forced_B11 = (forced_B >= 0)[:, None, None]
     values = tf.concat([tf.where(is_forced_B11, NEG_INF, values), tf.where(is_forced_B11, forced_BW1, NEG_INF)], axis=2)
     tokens = tf.concat([tokens, tf.zeros_like(tokens[:, :, :1]) + tf.maximum(forced_B, PAD)[:, None, None]], axis=2)
+    if offered_BWO is not None:
+        offered = tf.gather(logits_BWV, offered_BWO, axis=2, batch_dims=2)
+        offered = tf.where(may_follow(step, offered_BWO, sentences), offered, NEG_INF)
+        values, tokens = tf.concat([values, offered], axis=2), tf.concat([tokens, offered_BWO], axis=2)
     return values - totals_BW1, tokens
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,12 @@ from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
 from t2t_repro.inference.line_windows import Advance, Report
 from t2t_repro.inference.sampling import draws, sample
 from t2t_repro.inference.shortlisted import search_among
+from t2t_repro.inference.terms.progress import TermVocabulary
+from t2t_repro.inference.terms.term_search import term_search
 from t2t_repro.model.kernels import unset_weights
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
+from t2t_repro.text.glossary import MOST_TERMS, Forms, Glossary, Required, lacking, spelled
 from t2t_repro.text.token_ids import PAD
 from t2t_repro.training import parallel
 from t2t_repro.training.checkpointing.checkpoints import load_weights
@@ -36,6 +40,7 @@ BATCH_WIDTH = 4
 _IDS, _COUNT, _NUMBER = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int32), tf.TensorSpec([])
 _DRAWS, _TEMPERATURE = tf.TensorSpec([None, None, None]), tf.TensorSpec([], tf.float64)
 _SHORTLIST = tf.TensorSpec([None], tf.int32)
+_STRINGS = tf.TensorSpec([None], tf.string)
 
 Found = list[tuple[str, float]]  # the translations of a text with their scores; `AlignedText` with an alignment head
 
@@ -182,9 +187,11 @@ class Translator:
         alpha: float | None = None,
         prefixes: Sequence[str] | None = None,
         min_length: int = 0,
+        glossary: Glossary | Mapping[str, Forms] | str | None = None,
     ) -> list[str]:
         """Returns the best translation of each text, and "" for "". The arguments are those of `n_best`."""
-        found = self.n_best(texts, 1, beam_size, alpha, prefixes=prefixes, min_length=min_length)
+        options: dict[str, Any] = {"prefixes": prefixes, "min_length": min_length, "glossary": glossary}
+        found = self.n_best(texts, 1, beam_size, alpha, **options)
         return [best[0][0] for best in found]
 
     def n_best(
@@ -197,6 +204,7 @@ class Translator:
         prefixes: Sequence[str] | None = None,
         min_length: int = 0,
         advance: Advance | None = None,
+        glossary: Glossary | Mapping[str, Forms] | str | None = None,
     ) -> list[Found]:
         """Returns the n best translations of each text with their scores, best first.
 
@@ -212,11 +220,15 @@ class Translator:
           prefixes: text that each translation starts with. Its tokens count in the score. Not with a constraint.
           min_length: number of tokens before the end-of-sentence token. Not with a constraint.
           advance: called after each batch with the number of its texts.
+          glossary: terms that translations must contain, or the name of a file (`t2t_repro.text.glossary`). Not with a
+            constraint. Texts are translated without it first; only those with a translation that lacks a term are
+            translated again, by `term_search` among all subwords. `report` is called with each text of more than
+            `MOST_TERMS` terms, of which the first are required.
         """
         width, penalty = n_best_options(self.hparams, n, beam_size, alpha)
         extra = self.hparams.extra_length
 
-        def best(sources: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor) -> Hypotheses:
+        def best(_: list[int], sources: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor) -> Hypotheses:
             if self.constraint is not None:
                 return self.constrained_search(source_BM, width, penalty, extra, prefix_BP)
             ids_S = self._shortlisted(sources, prefix_BP)
@@ -226,9 +238,43 @@ class Translator:
         if self.constraint is not None:
             if prefixes is not None or min_length:
                 raise ValueError("decoding is constrained to the words of the text: leave out prefixes and min_length")
+            if glossary is not None:
+                raise ValueError("decoding is constrained to the words of the text: leave out the glossary")
             texts, prefixes = self.constraint.required_words(texts)
-        found = self._decode(best, texts, width if n > 1 else 1, width, report, prefixes, min_length, advance)
-        return [distinct(hypotheses, n) for hypotheses in found]
+        required = None if glossary is None else self._required(Glossary.of(glossary), texts, report)
+        kept = width if n > 1 else 1
+        found = self._decode(best, texts, kept, width, report, prefixes, min_length, advance)
+        results = [distinct(hypotheses, n) for hypotheses in found]
+        if required is None:
+            return results
+
+        chosen = lacking(required, [[text for text, _ in hypotheses] for hypotheses in results])
+
+        def best_with_terms(
+            numbers: list[int], _: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor
+        ) -> Hypotheses:
+            terms = tf.constant([spelled(required[chosen[number]]) for number in numbers], tf.string)
+            return self.search_with_terms(source_BM, width, penalty, extra, prefix_BP, min_length, terms)
+
+        beams = max([width, *(len(required[number]) + 1 for number in chosen)])
+        left = [texts[number] for number in chosen]
+        starts = None if prefixes is None else [prefixes[number] for number in chosen]
+        again = self._decode(best_with_terms, left, kept, beams, None, starts, min_length, None)
+        for number, hypotheses in zip(chosen, again, strict=True):
+            results[number] = distinct(hypotheses, n)
+        if report:
+            for number in lacking(required, [[text for text, _ in hypotheses] for hypotheses in results]):
+                report(number, "lacks a term of the glossary, for which there was no room")
+        return results
+
+    @staticmethod
+    def _required(glossary: Glossary, texts: Sequence[str], report: Report | None) -> list[tuple[Required, ...]]:
+        """Returns the first `MOST_TERMS` terms of each text."""
+        every = [glossary.required(text) for text in texts]
+        for number, found in enumerate(every):
+            if len(found) > MOST_TERMS and report:
+                report(number, f"has {len(found):,} terms of the glossary; the first {MOST_TERMS} are required")
+        return [found[:MOST_TERMS] for found in every]
 
     def sample(
         self,
@@ -264,7 +310,7 @@ class Translator:
             raise ValueError(f"seed must be at least 0, got {seed}")
         extra = self.hparams.extra_length
 
-        def drawn(sources: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor) -> Hypotheses:
+        def drawn(_: list[int], sources: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor) -> Hypotheses:
             longest = source_BM.shape[1] + extra + prefix_BP.shape[1] + min_length + 1
             draws_BWL = draws(sources, n, longest, seed)
             arguments = source_BM, draws_BWL, temperature, top_k, extra, prefix_BP, min_length
@@ -356,6 +402,19 @@ class Translator:
         options = {"required_BG": required_BG, "constraint": self.constraint}
         return beam_search(self.ensemble, source_BM, beam_size, alpha, extra_length, **options)
 
+    @cached_property
+    def _term_vocabulary(self) -> TermVocabulary:
+        return TermVocabulary(self.vocabulary)
+
+    @tf.function(
+        autograph=False,
+        input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS, _COUNT, _STRINGS],
+        experimental_attributes={"_disable_acd": True},
+    )
+    def search_with_terms(self, *arguments: Any) -> Hypotheses:
+        """Runs `term_search` with this model: the arguments of `search`, and a string of terms for each sentence."""
+        return term_search(self.ensemble, self._term_vocabulary, *arguments)
+
     @tf.function(
         autograph=False,
         input_signature=[_IDS, _DRAWS, _TEMPERATURE, _COUNT, _COUNT, _IDS, _COUNT],
@@ -392,7 +451,7 @@ class Translator:
 
     def _decode(
         self,
-        decode: Callable[[list[list[int]], tf.Tensor, tf.Tensor], Hypotheses],
+        decode: Callable[[list[int], list[list[int]], tf.Tensor, tf.Tensor], Hypotheses],
         texts: Sequence[str],
         n: int,
         width: int,
@@ -401,7 +460,8 @@ class Translator:
         min_length: int,
         advance: Advance | None,
     ) -> list[Found]:
-        """Returns the first n hypotheses of each text. `decode` gets ids, sources [B, M] and prefixes [B, P]."""
+        """Returns the first n hypotheses of each text. `decode` gets numbers and ids of texts, sources [B, M] and
+        prefixes [B, P]."""
         must_be_list(texts)
         must_be_list(prefixes, "prefixes")
         if min_length < 0:
@@ -414,7 +474,7 @@ class Translator:
         def best(places: list[int]) -> list[Found]:
             batch = [sources[place] for place in places]
             source_BM = padded(batch)
-            found = decode(batch, source_BM, padded([prefix_ids[place] for place in places]))
+            found = decode(places, batch, source_BM, padded([prefix_ids[place] for place in places]))
             if self._links is None:
                 return list(self._texts(found, n))
             return list(self._aligned_texts(found, n, source_BM, [texts[place] for place in places]))

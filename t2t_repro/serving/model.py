@@ -5,18 +5,31 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
-from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE, GRAPH, SavedModel, newest_version
+from t2t_repro.saved_model import (
+    ALIGNED_SIGNATURE,
+    DEFAULT_SIGNATURE,
+    GRAPH,
+    WITH_TERMS,
+    SavedModel,
+    WrongInput,
+    newest_version,
+)
 from t2t_repro.serving.cancellation import Cancellation
+from t2t_repro.text.glossary import Glossary, lacking, must_be_few, spelled
+
+if TYPE_CHECKING:
+    from t2t_repro.saved_model import Caller
 
 # Signatures whose outputs have the same width whatever else is in the batch: their requests may share a batch.
 JOINED = (DEFAULT_SIGNATURE, ALIGNED_SIGNATURE, "translate", "parse")
+GLOSSARY = "glossary"  # the name of a glossary among the options of a request
 ATTENTION = "attention"  # a pair of sentences gives megabytes of JSON, so this signature is served only if enabled
 
 
@@ -74,7 +87,41 @@ class ServedModel:
         """
         values = {**self._defaults[signature], **inputs}
         call = cancellation.call if cancellation else None
-        return self.task.served(signature, values, self._model.call(signature, values, call))
+        glossary = values.pop(GLOSSARY, None)
+        outputs = self._model.call(signature, values, call)
+        if glossary is not None:
+            self._add_terms(glossary.item(), values, outputs, call)
+        return self.task.served(signature, values, outputs)
+
+    def _add_terms(
+        self, glossary: Glossary, values: Mapping[str, Any], outputs: dict[str, np.ndarray], call: Caller | None
+    ) -> None:
+        """Replaces the rows of `outputs` that lack a term of the glossary. Raises `WrongInput` for too many terms."""
+        required = [glossary.required(text.decode("utf-8", "replace")) for text in values["inputs"]]
+        try:
+            for number, found in enumerate(required):
+                must_be_few(f"row {number}", found)
+        except ValueError as error:
+            raise WrongInput(str(error)) from None
+        rows = len(required)
+        if not rows:
+            return
+        columns = {name: value.reshape(rows, -1) for name, value in outputs.items()}
+        texts = [
+            [text.decode("utf-8", "replace") for text, score in zip(*both, strict=True) if score > -np.inf]
+            for both in zip(columns["outputs"], columns["scores"], strict=True)
+        ]
+        chosen = lacking(required, texts)
+        if not chosen:
+            return
+        own = {name: value[chosen] if np.shape(value) == (rows,) else value for name, value in values.items()}
+        own["terms"] = np.array([spelled(required[number]).encode("utf-8") for number in chosen], object)
+        again = self._model.call(WITH_TERMS, {**self._defaults[WITH_TERMS], **own}, call)
+        missing = {"outputs": b"", "scores": -np.inf, "alignments": b"", "confidences": 0.0}
+        for name in outputs:
+            columns[name][chosen] = missing[name]
+            columns[name][chosen, : again[name].shape[1]] = again[name]
+            outputs[name] = columns[name].reshape(outputs[name].shape)
 
     def _takes_rows(self, signature: str) -> bool:
         """Returns true if at least one input has one value per row, and the others are options or have one value per

@@ -3,11 +3,13 @@
     {"instances": ["a text", "another"]}                      rows     -> {"predictions": [{...}, {...}]}
     {"instances": [{"inputs": "a text", "beam_size": 4}]}     rows
     {"inputs": {"inputs": ["a text"], "beam_size": 4}}        columns  -> {"outputs": {"outputs": [...], ...}}
+    {"inputs": ["a cat"], "glossary": {"cat": ["Katze", "Kater"], "Acme": null}}
 
-"signature_name" selects a signature other than serving_default. A string that is not valid UTF-8 is written
-{"b64": "..."}. Every request that TF Serving's REST API accepts has the same meaning here (its rules are in
-tensorflow_serving/util/json_tensor.cc), except for unknown keys, NaN and infinities, which are refused. Inputs with a
-default are optional here, but not in TF Serving.
+"glossary" is not part of TF Serving's API: it has terms that translations must contain, each with its forms, or null if
+it stays as it is (`t2t_repro.text.glossary`). "signature_name" selects a signature other than serving_default. A string
+that is not valid UTF-8 is written {"b64": "..."}. Every request that TF Serving's REST API accepts has the same meaning
+here (its rules are in tensorflow_serving/util/json_tensor.cc), except for unknown keys, NaN and infinities, which are
+refused. Inputs with a default are optional here, but not in TF Serving.
 """
 
 from __future__ import annotations
@@ -15,15 +17,17 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from t2t_repro.saved_model import DEFAULT_SIGNATURE
-from t2t_repro.serving.model import Input
+from t2t_repro.saved_model import DEFAULT_SIGNATURE, WITH_TERMS
+from t2t_repro.serving.model import GLOSSARY, Input
+from t2t_repro.text.glossary import Glossary
 
-_KEYS = ("signature_name", "instances", "inputs")
+_KEYS = ("signature_name", "instances", "inputs", GLOSSARY)
+_GLOSSED = (DEFAULT_SIGNATURE, "translate")  # signatures that take a glossary
 
 
 class BadRequest(ValueError):  # noqa: N818
@@ -38,6 +42,8 @@ class Limits:
     characters: int = 10_000  # of one string; bytes if it is sent in base64
     positions: int = 1 << 22  # beam_size x (bytes of the text + extra_length), summed over the rows
     values: int = 1 << 20  # numbers and strings in the response
+    terms: int = 1_000  # of a glossary
+    searched: int = 100_000  # bytes of all texts in which terms are searched for
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +81,31 @@ def parse(body: bytes, signatures: Mapping[str, Mapping[str, Input]], limits: Li
     if missing:
         raise BadRequest(f"missing input {missing[0]!r}; signature {name} takes {', '.join(takes)}")
     defaults = {each.name: each.default for inputs in signatures.values() for each in inputs.values()}
-    return _request(name, takes, columns, by_rows, limits, defaults)
+    request = _request(name, takes, columns, by_rows, limits, defaults)
+    return request if GLOSSARY not in message else _with_glossary(request, message[GLOSSARY], signatures, limits)
+
+
+def _with_glossary(
+    request: Request, terms: Any, signatures: Mapping[str, Mapping[str, Input]], limits: Limits
+) -> Request:
+    """Returns the request with the glossary as an option. It costs twice as much: texts may be translated twice."""
+    if WITH_TERMS not in signatures:
+        raise BadRequest("this model was exported without glossaries; export the run again with them")
+    if request.signature not in _GLOSSED:
+        raise BadRequest(f'signature {request.signature} takes no "glossary"; expected {" or ".join(_GLOSSED)}')
+    if not isinstance(terms, dict):
+        raise BadRequest(f'"glossary" must be an object of terms, got {_kind(terms)}')
+    if len(terms) > limits.terms:
+        raise BadRequest(f'"glossary" has {len(terms):,} terms; at most {limits.terms:,}')
+    searched = sum(map(len, request.inputs["inputs"]))
+    if searched > limits.searched:
+        raise BadRequest(f"all texts of a request with a glossary have {searched:,} bytes; at most {limits.searched:,}")
+    try:
+        glossary = Glossary(terms)
+    except ValueError as error:
+        raise BadRequest(f'"glossary": {error}') from None
+    options = request.options | {GLOSSARY: np.array(glossary, object)}
+    return replace(request, options=options, positions=2 * request.positions)
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -920,6 +920,14 @@ def test_decoder_takes_an_ensemble_a_prefix_and_a_minimum_length(program, transl
     assert translator.calls == [("RUN", "RUN", 1), (["a", "b"], 1, None, None, *further)]
 
 
+def test_decoder_takes_a_glossary(program, translator, tmp_path):
+    (tmp_path / "terms.tsv").write_text("cat\tKatze\n")
+    arguments = "--output_dir=RUN", f"--glossary={tmp_path / 'terms.tsv'}"
+    assert program("t2t-decoder", *arguments, stdin=b"ein\n").code == 0
+    (_, (*_, (name, glossary))) = translator.calls
+    assert name == "glossary" and [each.forms for each in glossary.required("a cat")] == [("Katze",)]
+
+
 def test_decoder_samples(program, translator):
     options = ["--sampling_temperature=0.5", "--sampling_top_k=9", "--seed=4", "--n_best=2"]
     assert program("t2t-decoder", "--output_dir=RUN", *options, stdin=b"ab\n").out == "-2.5000\tba\n-2.5000\tba\n"
@@ -989,6 +997,21 @@ def test_decoder_interactive(program, translator):
             2,
             "--score_file scores given translations; remove --n_best (see t2t-decoder --help)",
         ),
+        (
+            ["--glossary=three.tsv"],
+            1,
+            "three.tsv, line 2: the term 'a' is on line 1 too; give its forms there",
+        ),
+        (
+            ["--glossary=none"],
+            1,
+            "no glossary 'none'; give a file with a term, a tab and its forms on each line",
+        ),
+        (
+            ["--sampling_temperature=1", "--glossary=three.tsv"],
+            2,
+            "--sampling_temperature replaces beam search; remove --glossary (see t2t-decoder --help)",
+        ),
         (["--score_file=three.tsv"], 1, "three.tsv, line 2: expected a source, a tab and a target, got 2 tabs"),
         (
             ["--decode_from_file=three.tsv", "--prefix_file=one"],
@@ -1043,7 +1066,8 @@ def test_well_formed_is_rejected_for_translation(program, run):
 
 
 @pytest.mark.parametrize(
-    "flag", ["prefix_file=prefixes", "min_length=2", "sampling_temperature=0.5", "score_file=pairs.tsv"]
+    "flag",
+    ["prefix_file=prefixes", "min_length=2", "sampling_temperature=0.5", "score_file=pairs.tsv", "glossary=terms.tsv"],
 )
 def test_translation_flags_are_rejected_for_parsing(program, run, flag):
     problem = Problem(name="parse_files", description="", vocab_size=100, metric="f1")

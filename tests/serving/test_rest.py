@@ -7,7 +7,6 @@ tensor name.
 from __future__ import annotations
 
 import json
-import os
 import re
 
 import numpy as np
@@ -93,8 +92,8 @@ FORMS = [
 
 
 @pytest.fixture(scope="module")
-def model(exported):
-    return ServedModel(os.path.dirname(exported), attention=True)
+def model(exported_with_glossaries):
+    return ServedModel(exported_with_glossaries, attention=True)
 
 
 @pytest.fixture(scope="module")

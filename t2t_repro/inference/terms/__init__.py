@@ -1,0 +1,1 @@
+"""Beam search whose translations contain required terms."""
