@@ -154,11 +154,11 @@ def main() -> None:
 
     from t2t_repro.data import input_pipeline
     from t2t_repro.evaluation.evaluator import prepared_data
-    from t2t_repro.training.parallel import set_threads
     from t2t_repro.inference.translator import Translator
     from t2t_repro.preparation.filtering.alignment import SAMPLE_PAIRS, learn
     from t2t_repro.run import Run
     from t2t_repro.text.lines import read_lines
+    from t2t_repro.training.parallel import set_threads
 
     set_threads(1)  # a batch on each core, as t2t-decoder
     run = Run.open(arguments.output_dir)

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from t2t_repro.saved_model import DEFAULT_SIGNATURE, WITH_TERMS
+from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE, WITH_TERMS
 from t2t_repro.serving.model import GLOSSARY, Input
 from t2t_repro.text.glossary import Glossary
 
 _KEYS = ("signature_name", "instances", "inputs", GLOSSARY)
-_GLOSSED = (DEFAULT_SIGNATURE, "translate")  # signatures that take a glossary
+_GLOSSED = (DEFAULT_SIGNATURE, "translate", ALIGNED_SIGNATURE)  # signatures that take a glossary
 
 
 class BadRequest(ValueError):  # noqa: N818

@@ -191,23 +191,26 @@ def test_missing_data_and_damaged_heads_are_one_line(program, run, tmp_path):
 
 
 def test_exported_alignments_are_those_of_the_run(aligned, tmp_path):
-    path = t2t_repro.export(aligned.directory, str(tmp_path / "export"), precision="float32", alignments=True)
+    options = {"precision": "float32", "alignments": True, "glossaries": True}
+    path = t2t_repro.export(aligned.directory, str(tmp_path / "export"), **options)
     served = ServedModel(str(tmp_path / "export"))
     lines = [*TEXT.splitlines(), "a b " * 20]
     model = t2t_repro.load(aligned.directory, precision="float32", alignments=True)
-    expected = model.n_best(lines, 2)
     body = {"signature_name": "translate_with_alignments", "inputs": {"inputs": lines, "n_best": 2}}
-    request = protocol.parse(json.dumps(body).encode(), served.signatures, protocol.Limits())
-    outputs = served.run(request.signature, request.inputs | request.options)
-    answer = protocol.answer(request, outputs, protocol.Limits())["outputs"]
-    assert sorted(answer) == ["alignments", "confidences", "outputs", "scores"] and request.signature in JOINED
-    for row, some in enumerate(expected):
-        for column, each in enumerate(some):
-            if each.text == answer["outputs"][row][column]:  # a list leaves out what differs only in spaces
-                assert answer["alignments"][row][column] == each.pharaoh
-                confidence = each.confidence if lines[row] else 1.0
-                assert answer["confidences"][row][column] == pytest.approx(confidence, rel=1e-3)
-    assert [text[0] for text in answer["outputs"]] == [some[0].text for some in expected]
+    glossary = {"cows": "Rinder"}
+    for expected, terms in ((model.n_best(lines, 2), {}), (model.n_best(lines, 2, glossary=glossary), glossary)):
+        request = protocol.parse(json.dumps(body | {"glossary": terms}).encode(), served.signatures, protocol.Limits())
+        outputs = served.run(request.signature, request.inputs | request.options)
+        answer = protocol.answer(request, outputs, protocol.Limits())["outputs"]
+        assert sorted(answer) == ["alignments", "confidences", "outputs", "scores"] and request.signature in JOINED
+        for row, some in enumerate(expected):
+            for column, each in enumerate(some):
+                if each.text == answer["outputs"][row][column]:  # a list leaves out what differs only in spaces
+                    assert answer["alignments"][row][column] == each.pharaoh
+                    confidence = each.confidence if lines[row] else 1.0
+                    assert answer["confidences"][row][column] == pytest.approx(confidence, rel=1e-3)
+        assert [text[0] for text in answer["outputs"]] == [some[0].text for some in expected]
+        assert all("Rinder" in text for text in answer["outputs"][2]) == bool(terms) and expected[2][0].links
     with open(f"{path}/model_card.json", encoding="utf-8") as file:
         assert json.load(file)["alignment"] == CHOSEN.head.to_json()
     refused = body | {"inputs": {"inputs": lines, "n_best": 200}}
