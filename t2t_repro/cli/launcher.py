@@ -20,7 +20,6 @@ import sys
 import tempfile
 import textwrap
 import traceback
-import typing
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -289,17 +288,14 @@ def _end_with(writer: int, value: int) -> NoReturn:
 def _import_tensorflow() -> None:
     """Imports TensorFlow without Matplotlib, which Keras imports for image galleries if installed (0.7 s, 27 MB).
 
-    Python does not search the modules for garbage, neither during the import (0.3 s) nor later: they stay. TensorFlow
-    names its types in 18,000 strings, 112 of them different, which are compiled once each (0.07 s).
+    Python does not search the modules for garbage, neither during the import (0.3 s) nor later: they stay.
     """
     drawn = sys.modules.setdefault("matplotlib", None)  # type: ignore[arg-type]
     collects = gc.isenabled()
     gc.disable()
-    vars(typing)["compile"] = functools.cache(compile)  # found before the built-in function
     try:
         importlib.import_module("tensorflow")
     finally:
-        del vars(typing)["compile"]
         gc.freeze()
         if collects:
             gc.enable()
