@@ -6,9 +6,10 @@ import pytest
 from helpers.tiny_model import shared_model
 
 from t2t_repro.evaluation import evaluator
-from t2t_repro.inference import memory, parallel
+from t2t_repro.inference import memory
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.inference.memory import SEARCH_BYTES, batch_bytes, batches_in_memory, search_bytes
+from t2t_repro.training import parallel
 
 GIB = 1 << 30
 

@@ -102,7 +102,7 @@ def test_extremes():
 
 def found(ensemble: Ensemble, source_BM: np.ndarray) -> list[np.ndarray]:
     search = tf.function(lambda source_BM: beam_search(ensemble, source_BM, 3, 0.6, 10), autograph=False)
-    return [each.numpy() for each in search(tf.constant(source_BM))]
+    return [each.numpy() for each in search(tf.constant(source_BM))[:2]]  # there are no traces
 
 
 def test_fixed_weights_are_the_same_weights():
