@@ -629,6 +629,7 @@ def test_stopping_compares_each_choice_with_the_best() -> None:
     assert lines[-2:] == ["| validation perplexity | 300 | 31.00 | 0.25 |", "| validation BLEU | 200 | 31.25 | 0.00 |"]
 
 
+@pytest.mark.slow
 def test_noise_and_stopping_continue_with_what_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], one_replica: None
 ) -> None:

@@ -100,7 +100,7 @@ def exported(run, tmp_path_factory):
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("quantization", ["none", "int8"])
+@pytest.mark.parametrize("quantization", ["none", pytest.param("int8", marks=pytest.mark.slow)])
 def test_export_without_this_package_gives_the_runs_results(run, exported, tmp_path, quantization):
     path = exported(quantization)
     argv = [sys.executable, "-c", STRANGER, path, json.dumps(TEXTS)]
