@@ -94,7 +94,7 @@ MAY_IMPORT = {
 }
 # Parts whose import brings nothing but the standard library (and absl, for the programs).
 LIGHT = {part: set() for part in (*CORE_PARTS, "__init__", "problems", "hparams")}
-LIGHT |= {"bin": {"absl"}, "cli": {"absl"}, "saved_model": set()}
+LIGHT |= {"bin": {"absl"}, "cli": {"absl"}, "documents": set(), "saved_model": set()}
 
 # What is installed under another name than it is imported by.
 INSTALLED_AS = {
