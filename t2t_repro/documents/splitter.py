@@ -83,8 +83,13 @@ class Splitter:
 
     def _segments(self, text: str) -> list[int]:
         """Returns the lengths of the sentences of a line, with the space after them. Their sum is that of the text."""
-        plain = _SPACE.sub(" ", text)  # sentencex 1.0.32 fails at a space of several bytes after a sentence
-        found = self._segment(self._language, plain)
+        plain = _SPACE.sub(" ", text)  # sentencex 1.0.32 panics at a space of several bytes after a sentence
+        try:
+            found = self._segment(self._language, plain)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of Rust code, which is not an Exception
+                raise
+            found = []
         return [len(sentence) for sentence in found] if "".join(found) == plain else [len(text)]
 
     def _lengths(self, texts: Sequence[str]) -> list[int]:

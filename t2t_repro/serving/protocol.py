@@ -105,7 +105,7 @@ def defaults(signatures: Mapping[str, Mapping[str, Input]]) -> dict[str, float |
 
 def _with_documents(request: Request, value: Any, limits: Limits) -> Request:
     """Returns the request with the language of its documents. `value` is true, false or a language."""
-    if not isinstance(value, bool | str):
+    if not isinstance(value, bool | str) or value == "":
         raise BadRequest(f'"documents" must be true, false or a language such as "en", got {_kind(value)}')
     if value is False:
         return request

@@ -152,6 +152,19 @@ def test_text_that_the_library_loses_is_kept(monkeypatch):
     assert sentences("One. Two.") == ["One. Two."]
 
 
+def test_panic_of_the_library_leaves_the_text_whole(monkeypatch):
+    class PanicException(BaseException):
+        """As Rust code raises it: not an Exception."""
+
+    def segment(language, text):
+        raise PanicException if "Two" in text else KeyboardInterrupt
+
+    monkeypatch.setattr("sentencex.segment", segment)
+    assert sentences("One. Two.") == ["One. Two."]
+    with pytest.raises(KeyboardInterrupt):
+        sentences("One.")
+
+
 @pytest.mark.parametrize("language", ["english", "e", "en us", "e\x00n"])
 def test_language_is_a_code(language):
     with pytest.raises(ValueError, match="language must be an ISO 639 code such as 'en' or 'pt-BR', got '"):

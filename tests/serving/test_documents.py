@@ -79,6 +79,7 @@ def test_sentences_of_several_requests_share_a_batch():
     [
         ({"documents": None}, '"documents" must be true, false or a language such as "en", got null'),
         ({"documents": ["en"]}, '"documents" must be true, false or a language such as "en", got a list'),
+        ({"documents": ""}, '"documents" must be true, false or a language such as "en", got a string'),
         ({"documents": 1}, '"documents" must be true, false or a language such as "en", got a number'),
         ({"documents": "english"}, "language must be an ISO 639 code such as 'en' or 'pt-BR', got 'english'"),
         ({"inputs": ["a. " * 66_667]}, "contains a string of 200,001 characters; at most 200,000"),
