@@ -58,7 +58,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -129,7 +128,7 @@ NOT_WITH = {  # flags without effect beside another one, and why
         "scores given translations",
     ),
     "documents": (
-        ("prefix_file", "min_length", "n_best", "alignments"),
+        ("prefix_file", "min_length", "n_best"),
         "writes one translation per line, of sentences that it finds",
     ),
     "sampling_temperature": (("beam_size", "alpha", "glossary"), "replaces beam search"),
@@ -264,10 +263,15 @@ def _answer(translator: Any, glossary: Glossary | None) -> Answer:
 
 
 def _of_documents(split: Splitter, answer: Answer) -> Answer:
-    """Returns the function from documents to translations, without scores, by a function of their sentences."""
+    """Returns the function from documents to their translations, by that of sentences."""
+    join: Any = None
+    if FLAGS.alignments:
+        from t2t_repro.alignment.documents import aligned_document
+
+        join = aligned_document
 
     def translations(texts: list[str], **options: Any) -> list[list[tuple[str, float]]]:
-        return [[(text, math.nan)] for text in translated(texts, split, answer, **options)]
+        return [[each] for each in translated(texts, split, answer, join=join, **options)]
 
     return translations
 

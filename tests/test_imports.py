@@ -74,7 +74,7 @@ MAY_IMPORT = {
     "model": CORE,
     "charts": {"io", "run"},
     "training": MODEL | {"flops", "charts"},
-    "alignment": CORE | {"data"},
+    "alignment": CORE | {"data", "documents"},
     "documents": {"text"},
     "inference": MODEL | {"training", "alignment", "documents"},
     "parsing": MODEL | {"training", "inference", "evaluation"},
@@ -88,7 +88,7 @@ MAY_IMPORT = {
     "bin": MODEL
     | {"cli", "flops", "scale"}
     | {"preparation", "parsing", "training", "inference", "saved_model", "exporting", "evaluation", "selftest"}
-    | {"serving", "charts", "documents"},
+    | {"serving", "charts", "documents", "alignment"},
     "api": MODEL | {"preparation", "training", "inference", "exporting", "evaluation"},
     "__init__": {"api", "config", "problem", "registry", "task"},
 }

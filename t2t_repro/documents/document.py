@@ -17,11 +17,13 @@ from typing import Any
 from t2t_repro.text.glossary import WITHOUT_SPACES
 
 Span = tuple[int, int]  # the place of a sentence in its text, as of a slice
+Pair = tuple[str, float]  # a translation and its score
 Report = Callable[[int, str], None]  # the number of a text, from 0, and a message
 Advance = Callable[[int], None]  # the number of texts just translated
 
 # Scripts whose sentences follow one another without a space, and full stops after which other scripts leave it out.
 _NO_SPACE = re.compile(f"[{WITHOUT_SPACES}\u3000-\u303f\uff00-\uffef\u0964\u0965\u1362-\u1368]")
+_LINE_END = re.compile("[\n\r\v\f]+")
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,11 @@ class Document:
         return [self.text[start:stop] for start, stop in self.spans]
 
     def joined(self, translations: Sequence[str]) -> str:
-        """Returns the text with each sentence replaced by its translation.
+        """Returns the text with each sentence replaced by its translation: `pieces`, joined."""
+        return "".join(self.pieces(translations))
+
+    def pieces(self, translations: Sequence[str]) -> list[str]:
+        """Returns the white space before each translation and the translation, alternating, and the space at the end.
 
         White space stays as it is, with two exceptions. Sentences of a script without spaces are separated by one
         space, and no single space follows a full-width mark such as U+3002 at the end of a translation. A line end
@@ -48,9 +54,9 @@ class Document:
             space = self.text[end:start]
             if found and space in ("", " "):
                 space = self._between(end, start, found[-1])
-            found += [space, " ".join(translation.splitlines()).strip()]
+            found += [space, _LINE_END.sub(" ", translation).strip(" \t")]
             end = stop
-        return "".join(found) + self.text[end:]
+        return [*found, self.text[end:]]
 
     def _between(self, end: int, start: int, before: str) -> str:
         """Returns the space after the translation `before` of a sentence that is followed by no or one space."""
@@ -63,11 +69,12 @@ class Document:
 def translated(
     texts: Sequence[str],
     split: Callable[[Sequence[str]], list[Document]],
-    answer: Callable[..., Sequence[Sequence[tuple[str, float]]]],
+    answer: Callable[..., Sequence[Sequence[Pair]]],
     report: Report | None = None,
     advance: Advance | None = None,
-) -> list[str]:
-    """Returns the translation of each text. The sentences of all texts are translated in one call.
+    join: Callable[[Document, Sequence[Any]], Pair] | None = None,
+) -> list[Pair]:
+    """Returns the translation of each text and its score. The sentences of all texts are translated in one call.
 
     Args:
       texts: of any number of sentences and paragraphs.
@@ -75,6 +82,7 @@ def translated(
       answer: returns the translations of each sentence, best first, as `Translator.n_best` does.
       report: called with the number of a text, and a message about one of its sentences.
       advance: called with the number of texts just translated, in proportion to their sentences.
+      join: returns the translation of a document, by those of its sentences; None means `joined`.
     """
     documents = split(texts)
     owners = [number for number, document in enumerate(documents) for _ in document.spans]
@@ -84,8 +92,13 @@ def translated(
     if advance is not None:
         options["advance"] = _in_proportion(advance, len(documents), len(owners))
     found = answer([sentence for document in documents for sentence in document.sentences], **options)
-    best = iter([translations[0][0] for translations in found])
-    return [document.joined([next(best) for _ in document.spans]) for document in documents]
+    best = iter([translations[0] for translations in found])
+    return [(join or joined)(document, [next(best) for _ in document.spans]) for document in documents]
+
+
+def joined(document: Document, best: Sequence[Pair]) -> Pair:
+    """Returns the translation of a document and the mean of the scores of its sentences, 0 without any."""
+    return document.joined([text for text, _ in best]), sum(score for _, score in best) / max(1, len(best))
 
 
 def _in_proportion(advance: Advance, texts: int, sentences: int) -> Advance:

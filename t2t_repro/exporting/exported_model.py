@@ -66,7 +66,12 @@ class ExportedModel:
         """
         must_be_list(texts)
         options: dict[str, Any] = {"n": 1, "beam_size": beam_size, "alpha": alpha, "glossary": glossary}
-        return translated(_strings(texts), self._model.splitter(language), functools.partial(self.n_best, **options))
+        return [
+            text
+            for text, _ in translated(
+                _strings(texts), self._model.splitter(language), functools.partial(self.n_best, **options)
+            )
+        ]
 
     def n_best(
         self,

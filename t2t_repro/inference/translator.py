@@ -220,7 +220,9 @@ class Translator:
         for number, text in enumerate(texts, start=1):
             must_be_unicode(number, text)
         options: dict[str, Any] = {"n": 1, "beam_size": beam_size, "alpha": alpha, "glossary": glossary}
-        return translated(texts, self.splitter(language), functools.partial(self.n_best, **options))
+        return [
+            text for text, _ in translated(texts, self.splitter(language), functools.partial(self.n_best, **options))
+        ]
 
     def splitter(self, language: str | None = None) -> Splitter:
         """Returns the splitter of texts into sentences of at most `max_positions` tokens: see `translate_documents`."""

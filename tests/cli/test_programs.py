@@ -1067,7 +1067,7 @@ def test_decoder_interactive(program, translator):
             "(see t2t-decoder --help)",
         ),
         (
-            ["--documents", "--prefix_file=one", "--min_length=2", "--alignments=json"],
+            ["--documents", "--prefix_file=one", "--min_length=2"],
             2,
             "--documents writes one translation per line, of sentences that it finds; remove --prefix_file "
             "(see t2t-decoder --help)",

@@ -18,7 +18,7 @@ def joined(text, translations, language="en"):
     [
         ("  One.  Two.\tThree.\r\n\r\n\u3000Four.\n", ["A.", "B.", "C.", "D."], "  A.  B.\tC.\r\n\r\n\u3000D.\n"),
         ("One. Two.", [" A. ", "B.\n"], "A. B."),
-        ("One. Two.", ["two\nlines\u2028and three", "B."], "two lines and three B."),
+        ("One. Two.", ["two\r\nlines\nand three", "B."], "two lines and three B."),
         ("One. Two.", ["", "B."], " B."),
         ("你好。今天天气很好!是吗?", ["Hello.", "Fine!", "Is it?"], "Hello. Fine! Is it?"),
         ("यह एक है।यह दो है।", ["One.", "Two."], "One. Two."),
@@ -58,7 +58,8 @@ def test_sentences_of_all_texts_are_translated_in_one_call():
 
     texts = ["One. Two.", "", "Three.\n\nFour. Five.", " "]
     both = (lambda *found: reports.append(found)), done.append
-    assert translated(texts, Splitter("en", 100), answer, *both) == ["ONE. TWO.", "", "THREE.\n\nFOUR. FIVE.", " "]
+    found = translated(texts, Splitter("en", 100), answer, *both)
+    assert found == [("ONE. TWO.", -1.0), ("", 0.0), ("THREE.\n\nFOUR. FIVE.", -1.0), (" ", 0.0)]
     assert calls == [["One.", "Two.", "Three.", "Four.", "Five."]]
     assert reports == [(2, "has a sentence that has 17 terms")]
     assert sum(done) == 4 and len(done) == 5
