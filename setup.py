@@ -79,13 +79,14 @@ setup(
         "beam": ["apache-beam>=2.77", "sentencepiece<0.2.3"],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],  # CUDA libraries, which plain tensorflow does not install
         "ctranslate2": ["ctranslate2>=4.8"],  # a second engine, whose translations must equal ours
+        "documents": ["sentencex>=1.0.32"],  # splits long text into sentences, by rules for about 300 languages
         "huggingface": ["safetensors>=0.8"],  # writes the weights for transformers
         "serve": [
             "aiohttp>=3.14.5",  # 3.14.0 never closes a connection that sends no request
             "prometheus-client>=0.22",
         ],
         "test": [
-            "t2t_repro[ctranslate2,huggingface,serve]",
+            "t2t_repro[ctranslate2,documents,huggingface,serve]",
             "build>=1.6",
             "hypothesis>=6.100",
             "mypy>=2.4",

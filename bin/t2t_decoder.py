@@ -29,6 +29,11 @@ attention head that aligns is chosen by the validation text of the run.
 of which one must appear in the translation; no form keeps the term as it is.
 Lines without terms are translated as without a glossary.
 
+--documents translates lines of any number of sentences: each line is split into
+sentences, and line n of the output has their translations with the same space
+between them. No line is truncated. --language=CODE is the language whose rules
+find the sentences, if the run does not know it.
+
 Repeat --output_dir to decode with an ensemble, which averages probabilities.
 All its runs must share one vocabulary.
 
@@ -61,6 +66,8 @@ from absl import flags
 
 from t2t_repro import __version__
 from t2t_repro.cli import common_flags, launcher, text_lines
+from t2t_repro.documents.document import translated
+from t2t_repro.documents.splitter import Splitter
 from t2t_repro.io import sha256
 from t2t_repro.run import Run
 from t2t_repro.text.glossary import Glossary
@@ -100,6 +107,12 @@ flags.DEFINE_integer(
 flags.DEFINE_string(
     "glossary", None, "file of terms, each with the forms that its translation may have", flag_values=FLAGS
 )
+flags.DEFINE_boolean(
+    "documents", False, "split each line into sentences, and join their translations", flag_values=FLAGS
+)
+flags.DEFINE_string(
+    "language", None, "CODE: source language, such as en, for --documents (default: the run's)", flag_values=FLAGS
+)
 flags.DEFINE_float("sampling_temperature", None, "sample with temperature X, instead of beam search", flag_values=FLAGS)
 flags.DEFINE_integer(
     "sampling_top_k", 0, "sample from the N most probable tokens; 0: from all", lower_bound=0, flag_values=FLAGS
@@ -111,15 +124,19 @@ NOT_WITH = {  # flags without effect beside another one, and why
     "score_file": (
         ("decode_from_file", "decode_interactive", "n_best", "beam_size", "alpha", "prefix_file", "min_length")
         + ("sampling_temperature", "sampling_top_k", "seed", "well_formed", "min_confidence", "int8", "shortlist")
-        + ("alignments", "glossary"),
+        + ("alignments", "glossary", "documents", "language"),
         "scores given translations",
+    ),
+    "documents": (
+        ("prefix_file", "min_length", "n_best"),
+        "writes one translation per line, of sentences that it finds",
     ),
     "sampling_temperature": (("beam_size", "alpha", "glossary"), "replaces beam search"),
     "decode_interactive": (("decode_from_file", "decode_to_file", "prefix_file"), "reads from the keyboard"),
 }
 ONLY_FOR = {  # flags that other tasks do not have
     "translation": ("prefix_file", "min_length", "sampling_temperature", "score_file", "shortlist")
-    + ("alignments", "glossary"),
+    + ("alignments", "glossary", "documents"),
     "parsing": ("well_formed", "min_confidence"),
 }
 
@@ -134,6 +151,8 @@ def decode() -> None:
     _check(runs[0])
     common_flags.check_shortlist(FLAGS)
     glossary = Glossary.load(FLAGS.glossary) if FLAGS.glossary else None
+    if FLAGS.documents:
+        Splitter(FLAGS.language or "", runs[0].hparams.max_positions)  # a missing package is an error now
     if FLAGS.decode_to_file:
         common_flags.must_be_writable("decode_to_file", FLAGS.decode_to_file)
     items, total = (iter(()), 0) if FLAGS.decode_interactive else _input()
@@ -162,7 +181,7 @@ def decode() -> None:
     decoder = task.decoder(translator, FLAGS.well_formed, FLAGS.min_confidence)
     if FLAGS.decode_interactive:
         answer = _answer(decoder, glossary)
-        text_lines.converse(lambda line: _written(answer([line], report=_report), with_scores=True))
+        text_lines.converse(lambda line: _written(answer([line], report=_report), not FLAGS.documents))
     elif FLAGS.decode_to_file:
         how = _window(decoder, glossary), FLAGS.decode_to_file, _made_by(runs)
         decode_to_file(items, *how, launcher.report, total)
@@ -236,9 +255,25 @@ def _answer(translator: Any, glossary: Glossary | None) -> Answer:
     if glossary is not None:
         options["glossary"] = glossary
     if FLAGS.sampling_temperature is None:
-        return functools.partial(translator.n_best, beam_size=FLAGS.beam_size, alpha=FLAGS.alpha, **options)
-    draw = {"temperature": FLAGS.sampling_temperature, "top_k": FLAGS.sampling_top_k, "seed": FLAGS.seed}
-    return functools.partial(translator.sample, **draw, **options)
+        answer = functools.partial(translator.n_best, beam_size=FLAGS.beam_size, alpha=FLAGS.alpha, **options)
+    else:
+        draw = {"temperature": FLAGS.sampling_temperature, "top_k": FLAGS.sampling_top_k, "seed": FLAGS.seed}
+        answer = functools.partial(translator.sample, **draw, **options)
+    return _of_documents(translator.splitter(FLAGS.language), answer) if FLAGS.documents else answer
+
+
+def _of_documents(split: Splitter, answer: Answer) -> Answer:
+    """Returns the function from documents to their translations, by that of sentences."""
+    join: Any = None
+    if FLAGS.alignments:
+        from t2t_repro.alignment.documents import aligned_document
+
+        join = aligned_document
+
+    def translations(texts: list[str], **options: Any) -> list[list[tuple[str, float]]]:
+        return [[each] for each in translated(texts, split, answer, join=join, **options)]
+
+    return translations
 
 
 def _report(number: int, what: str) -> None:
@@ -251,6 +286,8 @@ def _check(run: Run) -> None:
         raise launcher.UsageError("--data_dir is only to choose the head that aligns; give --alignments too")
     if FLAGS.data_dir:
         common_flags.must_be_directory("data_dir", FLAGS.data_dir)
+    if FLAGS.language and not FLAGS.documents:
+        raise launcher.UsageError("--language is only to split lines into sentences; give --documents too")
     for flag, (others, why) in NOT_WITH.items():
         given = [other for other in others if FLAGS[other].present]
         if FLAGS[flag].value not in (None, False) and given:

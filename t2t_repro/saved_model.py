@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
+    from t2t_repro.documents.splitter import Splitter
+
     Caller = Callable[[Any, Mapping[str, tf.Tensor]], dict[str, tf.Tensor]]  # of a function, with its inputs
 
 GRAPH, CARD = "saved_model.pb", "model_card.json"
@@ -82,6 +84,20 @@ class SavedModel:
     def has_terms(self) -> bool:
         """True if it can require terms of a translation."""
         return WITH_TERMS in self._loaded.signatures
+
+    def splitter(self, language: str | None = None) -> Splitter:
+        """Returns the splitter of texts into sentences that the model takes. None means its source language.
+
+        The tokenizer is in the graph, so a sentence fits if no tokenizer would make more than `max_positions` tokens of
+        it. Raises ValueError if the model card has no `max_positions`, and those of `Splitter`.
+        """
+        from t2t_repro.documents.splitter import Splitter
+
+        longest = self.card.get("hparams", {}).get("max_positions")
+        if not isinstance(longest, int):
+            raise ValueError(f"{self.path} has no max_positions in its {CARD}; export the run again")
+        own = self.card.get("problem", {}).get("source_language", "")
+        return Splitter(own if language is None else language, longest)
 
     def inputs(self, signature: str) -> dict[str, tf.TensorSpec]:
         """Returns the inputs of a signature."""

@@ -24,6 +24,7 @@ FOLDERS |= {
         "charts",
         "model",
         "data",
+        "documents",
         "preparation",
         "parsing",
         "translation",
@@ -73,26 +74,27 @@ MAY_IMPORT = {
     "model": CORE,
     "charts": {"io", "run"},
     "training": MODEL | {"flops", "charts"},
-    "alignment": CORE | {"data"},
-    "inference": MODEL | {"training", "alignment"},
+    "alignment": CORE | {"data", "documents"},
+    "documents": {"text"},
+    "inference": MODEL | {"training", "alignment", "documents"},
     "parsing": MODEL | {"training", "inference", "evaluation"},
-    "saved_model": {"io", "system", "task"},
-    "exporting": MODEL | {"training", "inference", "alignment", "saved_model"},
+    "saved_model": {"documents", "io", "system", "task"},
+    "exporting": MODEL | {"training", "inference", "alignment", "documents", "saved_model"},
     "evaluation": MODEL | {"training", "inference", "charts"},
     "translation": MODEL | {"preparation", "training", "inference", "alignment", "evaluation"},
     "selftest": MODEL | {"flops", "preparation", "training", "inference", "exporting"},
-    "serving": {"saved_model", "system", "text"},  # an export stands on its own
+    "serving": {"documents", "saved_model", "system", "text"},  # an export stands on its own
     "cli": CORE | {"scale", "training"},
     "bin": MODEL
     | {"cli", "flops", "scale"}
     | {"preparation", "parsing", "training", "inference", "saved_model", "exporting", "evaluation", "selftest"}
-    | {"serving", "charts"},
+    | {"serving", "charts", "documents", "alignment"},
     "api": MODEL | {"preparation", "training", "inference", "exporting", "evaluation"},
     "__init__": {"api", "config", "problem", "registry", "task"},
 }
 # Parts whose import brings nothing but the standard library (and absl, for the programs).
 LIGHT = {part: set() for part in (*CORE_PARTS, "__init__", "problems", "hparams")}
-LIGHT |= {"bin": {"absl"}, "cli": {"absl"}, "saved_model": set()}
+LIGHT |= {"bin": {"absl"}, "cli": {"absl"}, "documents": set(), "saved_model": set()}
 
 # What is installed under another name than it is imported by.
 INSTALLED_AS = {
@@ -219,10 +221,10 @@ def test_every_dependency_is_declared():
     words = {word.arg: word.value for word in call.keywords}
     extras = ast.literal_eval(words["extras_require"])
     requires = [*ast.literal_eval(words["install_requires"])]
-    requires += [*extras["beam"], *extras["ctranslate2"], *extras["huggingface"], *extras["serve"]]
+    requires += [each for name in ("beam", "ctranslate2", "documents", "huggingface", "serve") for each in extras[name]]
     declared = {re.match(r"[\w-]+", requirement)[0] for requirement in requires}
     at_once = {root(each) for part in MAY_IMPORT for each in imports(part) if each.top}
-    assert not {"matplotlib", "ctranslate2", "safetensors"} & at_once  # which may be missing
+    assert not {"matplotlib", "ctranslate2", "safetensors", "sentencex"} & at_once  # which may be missing
     assert {INSTALLED_AS.get(name, name) for name in used} <= declared
 
 

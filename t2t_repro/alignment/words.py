@@ -43,6 +43,7 @@ class AlignedText(tuple[str, float]):
     links: list[Link]  # in the order of the translation
     probabilities: list[float]  # of each word: the product over its tokens, each given the previous ones and the source
     confidence: float  # the geometric mean of the probabilities of the tokens
+    tokens: int  # the number of these tokens, without EOS
 
     @classmethod
     def of(cls, text: str, score: float, source: str, links: Sequence[Link], words_L: Any, log_p_L: Any) -> AlignedText:
@@ -56,6 +57,7 @@ class AlignedText(tuple[str, float]):
         found.probabilities = [math.exp(min(each, 0.0)) for each in sums]
         mean = sum(log_p_L) / len(log_p_L) if len(log_p_L) else score
         found.confidence = math.exp(min(mean, 0.0))
+        found.tokens = len(log_p_L)
         return found
 
     @property

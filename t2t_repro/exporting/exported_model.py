@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from t2t_repro.config import HParams
 from t2t_repro.data.vocabulary import must_be_list, must_be_pairs, must_be_unicode
+from t2t_repro.documents.document import translated
 from t2t_repro.inference.beam_search import n_best_options
 from t2t_repro.inference.translator import distinct
 from t2t_repro.saved_model import WITH_TERMS, SavedModel, WrongInput, holds_graph, newest_version
@@ -48,6 +50,28 @@ class ExportedModel:
     ) -> list[str]:
         """Returns the best translation of each text; an empty text gives an empty one."""
         return [best[0][0] for best in self.n_best(texts, 1, beam_size, alpha, glossary)]
+
+    def translate_documents(
+        self,
+        texts: Sequence[str],
+        language: str | None = None,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        glossary: Glossary | Mapping[str, Forms] | str | None = None,
+    ) -> list[str]:
+        """Returns the best translation of each text of any number of sentences and paragraphs, sentence by sentence.
+
+        The arguments and errors are those of `Translator.translate_documents`. Sentences of up to about `max_positions`
+        bytes are not split.
+        """
+        must_be_list(texts)
+        options: dict[str, Any] = {"n": 1, "beam_size": beam_size, "alpha": alpha, "glossary": glossary}
+        return [
+            text
+            for text, _ in translated(
+                _strings(texts), self._model.splitter(language), functools.partial(self.n_best, **options)
+            )
+        ]
 
     def n_best(
         self,

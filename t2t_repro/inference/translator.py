@@ -15,7 +15,9 @@ from t2t_repro.alignment.head import AlignmentHead
 from t2t_repro.alignment.words import AlignedText, Links, Words
 from t2t_repro.config import HParams
 from t2t_repro.data.shortlist import Shortlist
-from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs
+from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs, must_be_unicode
+from t2t_repro.documents.document import translated
+from t2t_repro.documents.splitter import Splitter
 from t2t_repro.inference import memory
 from t2t_repro.inference.batches import batches_by_length, padded, run_batches
 from t2t_repro.inference.beam_search import beam_search, n_best_options
@@ -59,8 +61,9 @@ class Translator:
         hparams: HParams,
         constraint: Constraint | None = None,
         shortlist: Shortlist | None = None,
+        language: str = "",
     ):
-        """Uses the beam size, alpha and maximum length of `hparams` as defaults.
+        """Uses the beam size, alpha and maximum length of `hparams` as defaults. `language` is that of the sources.
 
         Beam search obeys `constraint`; sampling and scoring do not. Beam search and sampling use the subwords of
         `shortlist` alone, and their log-probabilities are normalized over them; scoring uses all. With a shortlist, a
@@ -74,7 +77,7 @@ class Translator:
         self.shortlist = shortlist
         self.ensemble = Ensemble.of(model)
         self.model = self.ensemble.models[0]
-        self.vocabulary, self.hparams, self.constraint = vocabulary, hparams, constraint
+        self.vocabulary, self.hparams, self.constraint, self.language = vocabulary, hparams, constraint, language
         self._links: Callable[..., Links] | None = None
 
     @classmethod
@@ -152,8 +155,8 @@ class Translator:
             ]
         for run, model in zip(runs, models, strict=True):
             load_weights(run, model, average_checkpoints, average_best, moving_average)
-        constraint = runs[0].problem.task.constraint(vocabulary)
-        return cls(FixedEnsemble(models, int8), vocabulary, runs[0].hparams, constraint, limited_to)
+        constraint, language = runs[0].problem.task.constraint(vocabulary), runs[0].problem.source_language
+        return cls(FixedEnsemble(models, int8), vocabulary, runs[0].hparams, constraint, limited_to, language)
 
     def with_alignments(self, head: AlignmentHead) -> Translator:
         """Returns the same translator, whose translations with scores are `AlignedText`, aligned by `head`.
@@ -169,7 +172,8 @@ class Translator:
                 f"expected one of {h.decoder_depth} layers of {h.num_heads} heads. Received: {head}; choose a head of "
                 "this model"
             )
-        found = Translator(self.ensemble.aligned(head), self.vocabulary, self.hparams, shortlist=self.shortlist)
+        kept: dict[str, Any] = {"shortlist": self.shortlist, "language": self.language}
+        found = Translator(self.ensemble.aligned(head), self.vocabulary, self.hparams, **kept)
         words, traces = Words(self.vocabulary), tf.TensorSpec([None, None, None], tf.int32)
         found._links = tf.function(
             functools.partial(words.links, head=head), autograph=False, input_signature=[_IDS, traces, traces]
@@ -194,6 +198,40 @@ class Translator:
         found = self.n_best(texts, 1, beam_size, alpha, **options)
         return [best[0][0] for best in found]
 
+    def translate_documents(
+        self,
+        texts: Sequence[str],
+        language: str | None = None,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        glossary: Glossary | Mapping[str, Forms] | str | None = None,
+    ) -> list[str]:
+        """Returns the best translation of each text of any number of sentences and paragraphs, sentence by sentence.
+
+        Line ends and other white space stay: see `documents.document`. Nothing is truncated: sentences of more than
+        `max_positions` tokens are split. The other arguments are those of `n_best`. Raises ValueError if sentencex is
+        not installed.
+
+        Args:
+          texts: the sources.
+          language: a code such as "en", whose rules find the sentences; None means the source language of the run.
+        """
+        must_be_list(texts)
+        for number, text in enumerate(texts, start=1):
+            must_be_unicode(number, text)
+        options: dict[str, Any] = {"n": 1, "beam_size": beam_size, "alpha": alpha, "glossary": glossary}
+        return [
+            text for text, _ in translated(texts, self.splitter(language), functools.partial(self.n_best, **options))
+        ]
+
+    def splitter(self, language: str | None = None) -> Splitter:
+        """Returns the splitter of texts into sentences of at most `max_positions` tokens: see `translate_documents`."""
+
+        def count(texts: Sequence[str]) -> list[int]:
+            return [len(ids) for ids in self.vocabulary.encode(texts)]
+
+        return Splitter(self.language if language is None else language, self._max_positions(), count)
+
     def n_best(
         self,
         texts: Sequence[str],
@@ -209,7 +247,8 @@ class Translator:
         """Returns the n best translations of each text with their scores, best first.
 
         A score is a log-probability divided by the length penalty. There are fewer than n if the beam holds fewer that
-        differ in more than leading and trailing space. Texts of more than `max_positions` tokens are truncated.
+        differ in more than leading and trailing space. Texts of more than `max_positions` tokens are truncated:
+        `translate_documents` splits them instead.
 
         Args:
           texts: the sources.

@@ -28,7 +28,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, exposition
 
 from t2t_repro.saved_model import WrongInput
-from t2t_repro.serving import page, protocol
+from t2t_repro.serving import documents, page, protocol
 from t2t_repro.serving.batching import Batcher, Overloaded
 from t2t_repro.serving.cancellation import Cancelled
 from t2t_repro.serving.model import ServedModel
@@ -230,7 +230,11 @@ class Server:
         understood = protocol.parse(await self._body(request), model.signatures, limits)
         try:
             async with asyncio.timeout(self.settings.answer_seconds):
-                outputs = await self.batcher(understood, model.run)
+                if understood.language is None:
+                    outputs = await self.batcher(understood, model.run)
+                else:  # in a thread, because hostile text takes a second
+                    sentences = await asyncio.to_thread(documents.split, understood, model, limits)
+                    outputs = sentences.joined(await self.batcher(sentences.request, model.run))
         except TimeoutError:
             raise web.HTTPGatewayTimeout(reason="the model took too long; send fewer sentences") from None
         # in a thread, because attention weights are megabytes of text

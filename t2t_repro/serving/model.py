@@ -25,6 +25,7 @@ from t2t_repro.serving.cancellation import Cancellation
 from t2t_repro.text.glossary import Glossary, lacking, must_be_few, spelled
 
 if TYPE_CHECKING:
+    from t2t_repro.documents.splitter import Splitter
     from t2t_repro.saved_model import Caller
 
 # Signatures whose outputs have the same width whatever else is in the batch: their requests may share a batch.
@@ -76,6 +77,10 @@ class ServedModel:
         }
         if DEFAULT_SIGNATURE not in self.signatures:
             raise ValueError(f"{self.path} has no signature {DEFAULT_SIGNATURE!r}; give what t2t-exporter wrote")
+
+    def splitter(self, language: str | None = None) -> Splitter:
+        """Returns the splitter of texts into sentences: that of `SavedModel`."""
+        return self._model.splitter(language)
 
     def run(
         self, signature: str, inputs: Mapping[str, np.ndarray], cancellation: Cancellation | None = None

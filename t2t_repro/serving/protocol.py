@@ -4,12 +4,16 @@
     {"instances": [{"inputs": "a text", "beam_size": 4}]}     rows
     {"inputs": {"inputs": ["a text"], "beam_size": 4}}        columns  -> {"outputs": {"outputs": [...], ...}}
     {"inputs": ["a cat"], "glossary": {"cat": ["Katze", "Kater"], "Acme": null}}
+    {"inputs": ["A cat. Two cats.\\n\\nA dog."], "documents": true}
 
-"glossary" is not part of TF Serving's API: it has terms that translations must contain, each with its forms, or null if
-it stays as it is (`t2t_repro.text.glossary`). "signature_name" selects a signature other than serving_default. A string
-that is not valid UTF-8 is written {"b64": "..."}. Every request that TF Serving's REST API accepts has the same meaning
-here (its rules are in tensorflow_serving/util/json_tensor.cc), except for unknown keys, NaN and infinities, which are
-refused. Inputs with a default are optional here, but not in TF Serving.
+"glossary" and "documents" are not part of TF Serving's API. "glossary" has terms that translations must contain, each
+with its forms, or null if it stays as it is (`t2t_repro.text.glossary`). With "documents", which is true or the
+language of the texts, texts have any number of sentences (`serving.documents`).
+
+"signature_name" selects a signature other than serving_default. A string that is not valid UTF-8 is written
+{"b64": "..."}. Every request that TF Serving's REST API accepts has the same meaning here (its rules are in
+tensorflow_serving/util/json_tensor.cc), except for unknown keys, NaN and infinities, which are refused. Inputs with a
+default are optional here, but not in TF Serving.
 """
 
 from __future__ import annotations
@@ -26,8 +30,10 @@ from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE, WITH_TER
 from t2t_repro.serving.model import GLOSSARY, Input
 from t2t_repro.text.glossary import Glossary
 
-_KEYS = ("signature_name", "instances", "inputs", GLOSSARY)
+DOCUMENTS = "documents"
+_KEYS = ("signature_name", "instances", "inputs", GLOSSARY, DOCUMENTS)
 _GLOSSED = (DEFAULT_SIGNATURE, "translate", ALIGNED_SIGNATURE)  # signatures that take a glossary
+_JOINED = (DEFAULT_SIGNATURE, "translate")  # signatures that take documents
 
 
 class BadRequest(ValueError):  # noqa: N818
@@ -40,6 +46,7 @@ class Limits:
 
     rows: int = 1_024
     characters: int = 10_000  # of one string; bytes if it is sent in base64
+    document_bytes: int = 200_000  # of all texts of a request with "documents"
     positions: int = 1 << 22  # beam_size x (bytes of the text + extra_length), summed over the rows
     values: int = 1 << 20  # numbers and strings in the response
     terms: int = 1_000  # of a glossary
@@ -52,6 +59,8 @@ class Request:
 
     `positions` [rows] is beam_size x (bytes of the text + extra_length). The time of a search is proportional to beams
     and tokens, and a token has at least one byte.
+
+    `language` is None unless the texts are documents: then it is their language, and "" means that of the model.
     """
 
     signature: str
@@ -60,6 +69,7 @@ class Request:
     rows: int
     by_rows: bool
     positions: np.ndarray
+    language: str | None = None
 
 
 def parse(body: bytes, signatures: Mapping[str, Mapping[str, Input]], limits: Limits) -> Request:
@@ -73,6 +83,8 @@ def parse(body: bytes, signatures: Mapping[str, Mapping[str, Input]], limits: Li
     if not isinstance(name, str) or name not in signatures:
         raise BadRequest(f"unknown signature {name!r:.80}; this model has {', '.join(signatures)}")
     takes = signatures[name]
+    if message.get(DOCUMENTS, False) is not False:
+        limits = replace(limits, characters=limits.document_bytes)
     by_rows = "instances" in message
     if by_rows == ("inputs" in message):
         raise BadRequest('give either "instances", a list of rows, or "inputs", columns')
@@ -80,9 +92,31 @@ def parse(body: bytes, signatures: Mapping[str, Mapping[str, Input]], limits: Li
     missing = [each.name for each in takes.values() if each.name not in columns and each.default is None]
     if missing:
         raise BadRequest(f"missing input {missing[0]!r}; signature {name} takes {', '.join(takes)}")
-    defaults = {each.name: each.default for inputs in signatures.values() for each in inputs.values()}
-    request = _request(name, takes, columns, by_rows, limits, defaults)
+    request = _request(name, takes, columns, by_rows, limits, defaults(signatures))
+    if DOCUMENTS in message:
+        request = _with_documents(request, message[DOCUMENTS], limits)
     return request if GLOSSARY not in message else _with_glossary(request, message[GLOSSARY], signatures, limits)
+
+
+def defaults(signatures: Mapping[str, Mapping[str, Input]]) -> dict[str, float | None]:
+    """Returns the default of each input that a signature has."""
+    return {each.name: each.default for inputs in signatures.values() for each in inputs.values()}
+
+
+def _with_documents(request: Request, value: Any, limits: Limits) -> Request:
+    """Returns the request with the language of its documents. `value` is true, false or a language."""
+    if not isinstance(value, bool | str) or value == "":
+        raise BadRequest(f'"documents" must be true, false or a language such as "en", got {_kind(value)}')
+    if value is False:
+        return request
+    if request.signature not in _JOINED:
+        raise BadRequest(f'signature {request.signature} takes no "documents"; expected {" or ".join(_JOINED)}')
+    if np.any({**request.inputs, **request.options}.get("n_best", np.int32(1)) != 1):
+        raise BadRequest('"documents" has one translation per text: leave out n_best')
+    size = sum(map(len, request.inputs["inputs"]))
+    if size > limits.document_bytes:
+        raise BadRequest(f"all documents of a request have {size:,} bytes; at most {limits.document_bytes:,}")
+    return replace(request, language="" if value is True else value)
 
 
 def _with_glossary(
@@ -183,7 +217,7 @@ def _request(
     columns: dict[str, Any],
     by_rows: bool,
     limits: Limits,
-    defaults: Mapping[str, float | None],
+    otherwise: Mapping[str, float | None],
 ) -> Request:
     inputs, options = {}, {}
     for each in (takes[column] for column in columns):
@@ -203,27 +237,28 @@ def _request(
         counts = ", ".join(f"{key} has {len(column)}" for key, column in inputs.items())
         raise BadRequest(f"the columns must have equal length: {counts}")
     rows = lengths.pop()
-    positions = _positions(rows, takes, {**defaults, **inputs, **options})
-    if positions.sum() > limits.positions:
-        raise BadRequest(
-            f"beam_size x (bytes of the text + extra_length) of all {rows:,} rows is {positions.sum():,}; at most "
-            f"{limits.positions:,}: send fewer rows, or lower beam_size or extra_length"
-        )
+    positions = checked_positions(rows, takes, {**otherwise, **inputs, **options}, limits)
     for each in takes.values():  # rows with equal options can share a batch with other requests
         if each.either and each.name in inputs and rows and (inputs[each.name] == inputs[each.name][0]).all():
             options[each.name] = inputs.pop(each.name)[0]
     return Request(name, inputs, options, rows, by_rows, positions)
 
 
-def _positions(rows: int, takes: Mapping[str, Input], values: Mapping[str, Any]) -> np.ndarray:
-    """Returns `Request.positions`, computed from inputs, options and defaults."""
+def checked_positions(rows: int, takes: Mapping[str, Input], values: Mapping[str, Any], limits: Limits) -> np.ndarray:
+    """Returns `Request.positions`, computed from inputs, options and defaults. Raises `BadRequest` for too many."""
     texts = [values[each.name] for each in takes.values() if each.dtype == "string"]
     lengths = np.array([sum(map(len, row)) for row in zip(*texts, strict=True)], np.int64)
     beam_size, extra_length = (
         np.asarray(otherwise if values.get(name) is None else values[name], np.int64)
         for name, otherwise in (("beam_size", 1), ("extra_length", 0))
     )
-    return np.broadcast_to(beam_size * (lengths + extra_length), rows)
+    positions = np.broadcast_to(beam_size * (lengths + extra_length), rows)
+    if positions.sum() > limits.positions:
+        raise BadRequest(
+            f"beam_size x (bytes of the text + extra_length) of all {rows:,} rows is {positions.sum():,}; at most "
+            f"{limits.positions:,}: send fewer rows, or lower beam_size or extra_length"
+        )
+    return positions
 
 
 def _array(values: list[Any], each: Input, limits: Limits) -> np.ndarray:

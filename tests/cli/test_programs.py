@@ -25,6 +25,7 @@ from helpers.subprocesses import in_a_process
 from t2t_repro import __version__
 from t2t_repro.cli import launcher
 from t2t_repro.config import HParams, TrainingOptions
+from t2t_repro.documents.splitter import Splitter
 from t2t_repro.filters import FILTERS
 from t2t_repro.problem import Problem, TextFiles, TmxFile, TsvFile
 from t2t_repro.registry import HPARAMS, PROBLEMS
@@ -920,6 +921,53 @@ def test_decoder_takes_a_glossary(program, translator, tmp_path):
     assert name == "glossary" and [each.forms for each in glossary.required("a cat")] == [("Katze",)]
 
 
+@pytest.fixture
+def splitting(translator, monkeypatch):
+    """The languages that the translator's splitter is asked for."""
+    asked = []
+
+    def splitter(self, language):
+        asked.append(language)
+        return Splitter(language or "de", 1_000)
+
+    monkeypatch.setattr(translator, "splitter", splitter, raising=False)
+    return asked
+
+
+def test_decoder_translates_documents(program, translator, splitting):
+    stdin = " Am 3. Mai.  Ein Satz!\n\n \t\r\nDrei\u2028vier".encode()
+    found = program("t2t-decoder", "--output_dir=RUN", "--documents", stdin=stdin)
+    assert found == (0, " AM 3. MAI.  EIN SATZ!\n\n \t\nDREI\u2028VIER\n", "")
+    assert translator.calls[1:] == [(["Am 3. Mai.", "Ein Satz!", "Drei", "vier"], 1, None, None)]
+    assert splitting == [None]
+
+
+def test_decoder_takes_documents_with_other_options(program, translator, splitting):
+    options = ["--documents", "--language=fr", "--sampling_temperature=0.5", "--decode_to_file=out"]
+    assert program("t2t-decoder", "--output_dir=RUN", *options, stdin=b"Ab. Cd.\n").code == 0
+    assert Path("out").read_text() == ".bA .dC\n" and splitting == ["fr"]
+    typed = program("t2t-decoder", "--output_dir=RUN", "--documents", "--decode_interactive", stdin=b"Ja. Nein.\n\n")
+    assert typed == (0, "JA. NEIN.\n\n", "")
+
+
+def test_decoder_names_the_line_of_a_sentence(program, translator, splitting, monkeypatch):
+    def n_best(self, texts, n, beam_size, alpha, report, advance):
+        report(2, "has 17 terms")
+        advance(len(texts))
+        return [[(text, 0.0)] for text in texts]
+
+    monkeypatch.setattr(translator, "n_best", n_best)
+    found = program("t2t-decoder", "--output_dir=RUN", "--documents", stdin=b"One. Two.\n\nThree.\n")
+    assert found == (0, "One. Two.\n\nThree.\n", "line 3 has a sentence that has 17 terms\n")
+
+
+def test_decoder_needs_a_package_for_documents(program, translator, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "sentencex" else object())
+    message = "t2t-decoder: sentencex is not installed; install it with: pip install 't2t_repro[documents]'\n"
+    assert program("t2t-decoder", "--output_dir=RUN", "--documents", stdin=b"a\n") == (1, "", message)
+    assert translator.calls == []
+
+
 def test_decoder_samples(program, translator):
     options = ["--sampling_temperature=0.5", "--sampling_top_k=9", "--seed=4", "--n_best=2"]
     assert program("t2t-decoder", "--output_dir=RUN", *options, stdin=b"ab\n").out == "-2.5000\tba\n-2.5000\tba\n"
@@ -1004,6 +1052,33 @@ def test_decoder_interactive(program, translator):
             2,
             "--sampling_temperature replaces beam search; remove --glossary (see t2t-decoder --help)",
         ),
+        (
+            ["--documents", "--n_best=2"],
+            2,
+            "--documents writes one translation per line, of sentences that it finds; remove --n_best "
+            "(see t2t-decoder --help)",
+        ),
+        (
+            ["--documents", "--prefix_file=one", "--min_length=2"],
+            2,
+            "--documents writes one translation per line, of sentences that it finds; remove --prefix_file "
+            "(see t2t-decoder --help)",
+        ),
+        (
+            ["--score_file=three.tsv", "--documents"],
+            2,
+            "--score_file scores given translations; remove --documents (see t2t-decoder --help)",
+        ),
+        (
+            ["--language=en"],
+            2,
+            "--language is only to split lines into sentences; give --documents too (see t2t-decoder --help)",
+        ),
+        (
+            ["--documents", "--language=german"],
+            1,
+            "--language must be an ISO 639 code such as 'en' or 'pt-BR', got 'german'",
+        ),
         (["--score_file=three.tsv"], 1, "three.tsv, line 2: expected a source, a tab and a target, got 2 tabs"),
         (
             ["--decode_from_file=three.tsv", "--prefix_file=one"],
@@ -1059,7 +1134,8 @@ def test_well_formed_is_rejected_for_translation(program, run):
 
 @pytest.mark.parametrize(
     "flag",
-    ["prefix_file=prefixes", "min_length=2", "sampling_temperature=0.5", "score_file=pairs.tsv", "glossary=terms.tsv"],
+    ["prefix_file=prefixes", "min_length=2", "sampling_temperature=0.5", "score_file=pairs.tsv", "glossary=terms.tsv"]
+    + ["documents"],
 )
 def test_translation_flags_are_rejected_for_parsing(program, run, flag):
     problem = Problem(name="parse_files", description="", vocab_size=100, metric="f1")

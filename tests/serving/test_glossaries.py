@@ -13,7 +13,7 @@ from t2t_repro.exporting.exporter import export
 from t2t_repro.inference.translator import Translator
 from t2t_repro.problem import Problem
 from t2t_repro.saved_model import WITH_TERMS, WrongInput
-from t2t_repro.serving import protocol
+from t2t_repro.serving import documents, protocol
 from t2t_repro.serving.model import ServedModel
 from t2t_repro.text.glossary import Glossary, missing
 
@@ -72,6 +72,15 @@ def test_glossary_of_a_request(model):
     assert ask(model, inputs=TEXTS[1:2], glossary={}) == ask(model, inputs=TEXTS[1:2])
     with pytest.raises(WrongInput, match="row 0 has 17 terms of the glossary, at most 16; split the text"):
         ask(model, inputs=["cats " * 17], glossary=TERMS)
+
+
+def test_glossary_of_documents(model):
+    body = {"inputs": ["3 red cats. 4 old dogs."], "documents": "en", "glossary": TERMS}
+    request = protocol.parse(json.dumps(body).encode(), model.signatures, protocol.Limits())
+    parts = documents.split(request, model, protocol.Limits())
+    assert parts.request.positions.tolist() == [2 * 2 * (11 + 4)] * 2  # two searches, beam_size, bytes and extra_length
+    found = parts.joined(model.run(request.signature, parts.request.inputs | parts.request.options))
+    all_appear(body["inputs"], [found["outputs"][0].decode()])
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,20 @@ def test_decoder_writes_pharaoh_and_json(program, aligned):
     assert objects[2]["source_words"] == ["12", "big", "cows"] and objects[2]["words"] == plain[2].split()
 
 
+def test_alignments_of_documents_count_the_words_of_the_line(program, aligned):
+    command = "t2t-decoder", f"--output_dir={aligned.directory}", "--precision=float32", "--alignments=json"
+    sentences = list(map(json.loads, program(*command, stdin=b"12 cats came.\n3 old dogs.\n").out.splitlines()))
+    code, out, _ = program(*command, "--documents", stdin=b"12 cats came.  3 old dogs.\n\n")
+    document, blank = map(json.loads, out.splitlines())
+    assert code == 0 and blank["text"] == ""
+    assert document["text"] == "  ".join(each["text"].strip() for each in sentences)
+    for name in ("source_words", "words", "probabilities"):
+        assert document[name] == [*sentences[0][name], *sentences[1][name]]
+    words = len(sentences[0]["words"])
+    moved = [[source + 3, target + words] for source, target in sentences[1]["alignment"]]
+    assert document["alignment"] == [*sentences[0]["alignment"], *moved]
+
+
 @pytest.mark.slow
 def test_n_best_lists_sampling_and_conversations(program, aligned):
     command = "t2t-decoder", f"--output_dir={aligned.directory}", "--alignments=pharaoh", "--n_best=3"

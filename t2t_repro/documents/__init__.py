@@ -1,0 +1,1 @@
+"""Long text: split into sentences that the model takes, and joined from their translations."""

@@ -1,0 +1,118 @@
+"""`Document`: a text of any number of paragraphs as its sentences and the white space around them.
+
+    "Hello.  How are you?\\n\\nFine.\\n"      sentences "Hello.", "How are you?", "Fine."
+    "Hallo.  Wie geht es?\\n\\nGut.\\n"       joined from their translations
+
+Only white space lies outside of the sentences, so nothing of the text is lost.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from t2t_repro.text.glossary import WITHOUT_SPACES
+
+Span = tuple[int, int]  # the place of a sentence in its text, as of a slice
+Pair = tuple[str, float]  # a translation and its score
+Report = Callable[[int, str], None]  # the number of a text, from 0, and a message
+Advance = Callable[[int], None]  # the number of texts just translated
+
+# Scripts whose sentences follow one another without a space, and full stops after which other scripts leave it out.
+_NO_SPACE = re.compile(f"[{WITHOUT_SPACES}\u3000-\u303f\uff00-\uffef\u0964\u0965\u1362-\u1368]")
+_LINE_END = re.compile("[\n\r\v\f]+")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text and the places of its sentences, which are in order, not empty, and neither start nor end with space."""
+
+    text: str
+    spans: tuple[Span, ...]
+
+    @property
+    def sentences(self) -> list[str]:
+        return [self.text[start:stop] for start, stop in self.spans]
+
+    def joined(self, translations: Sequence[str]) -> str:
+        """Returns the text with each sentence replaced by its translation: `pieces`, joined."""
+        return "".join(self.pieces(translations))
+
+    def pieces(self, translations: Sequence[str]) -> list[str]:
+        """Returns the white space before each translation and the translation, alternating, and the space at the end.
+
+        White space stays as it is, with two exceptions. Sentences of a script without spaces are separated by one
+        space, and no single space follows a full-width mark such as U+3002 at the end of a translation. A line end
+        inside a translation becomes a space. Raises ValueError unless there is one translation for each sentence.
+        """
+        found: list[str] = []
+        end = 0
+        for (start, stop), translation in zip(self.spans, translations, strict=True):
+            space = self.text[end:start]
+            if found and space in ("", " "):
+                space = self._between(end, start, found[-1])
+            found += [space, _LINE_END.sub(" ", translation).strip(" \t")]
+            end = stop
+        return [*found, self.text[end:]]
+
+    def _between(self, end: int, start: int, before: str) -> str:
+        """Returns the space after the translation `before` of a sentence that is followed by no or one space."""
+        if before and _is_wide_mark(before[-1]):
+            return ""
+        needed = _NO_SPACE.match(self.text, end - 1) or _NO_SPACE.match(self.text, start)
+        return " " if needed and before else self.text[end:start]
+
+
+def translated(
+    texts: Sequence[str],
+    split: Callable[[Sequence[str]], list[Document]],
+    answer: Callable[..., Sequence[Sequence[Pair]]],
+    report: Report | None = None,
+    advance: Advance | None = None,
+    join: Callable[[Document, Sequence[Any]], Pair] | None = None,
+) -> list[Pair]:
+    """Returns the translation of each text and its score. The sentences of all texts are translated in one call.
+
+    Args:
+      texts: of any number of sentences and paragraphs.
+      split: returns the documents of the texts: a `Splitter`.
+      answer: returns the translations of each sentence, best first, as `Translator.n_best` does.
+      report: called with the number of a text, and a message about one of its sentences.
+      advance: called with the number of texts just translated, in proportion to their sentences.
+      join: returns the translation of a document, by those of its sentences; None means `joined`.
+    """
+    documents = split(texts)
+    owners = [number for number, document in enumerate(documents) for _ in document.spans]
+    options: dict[str, Any] = {}
+    if report is not None:
+        options["report"] = lambda number, what: report(owners[number], f"has a sentence that {what}")
+    if advance is not None:
+        options["advance"] = _in_proportion(advance, len(documents), len(owners))
+    found = answer([sentence for document in documents for sentence in document.sentences], **options)
+    best = iter([translations[0] for translations in found])
+    return [(join or joined)(document, [next(best) for _ in document.spans]) for document in documents]
+
+
+def joined(document: Document, best: Sequence[Pair]) -> Pair:
+    """Returns the translation of a document and the mean of the scores of its sentences, 0 without any."""
+    return document.joined([text for text, _ in best]), sum(score for _, score in best) / max(1, len(best))
+
+
+def _in_proportion(advance: Advance, texts: int, sentences: int) -> Advance:
+    """Returns a function of the number of sentences just translated that calls `advance` with the number of texts."""
+    done = 0
+
+    def of_sentences(number: int) -> None:
+        nonlocal done
+        before, done = done, done + number
+        advance(done * texts // sentences - before * texts // sentences)
+
+    return of_sentences
+
+
+def _is_wide_mark(character: str) -> bool:
+    wide = unicodedata.east_asian_width(character) in ("W", "F")
+    return wide and unicodedata.category(character).startswith("P")

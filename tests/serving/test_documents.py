@@ -1,0 +1,139 @@
+"""Documents per request of the server: sentences share batches, limits hold for them, and the answer is joined."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+
+import numpy as np
+import pytest
+
+pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
+
+from aiohttp.test_utils import TestClient, TestServer  # noqa: E402
+from helpers.capitals import Capitals  # noqa: E402
+
+from t2t_repro.documents.splitter import Splitter  # noqa: E402
+from t2t_repro.serving import documents, protocol  # noqa: E402
+from t2t_repro.serving.app import Server, Settings  # noqa: E402
+from t2t_repro.serving.model import ServedModel  # noqa: E402
+from t2t_repro.task import task_of  # noqa: E402
+
+TestClient.__test__ = TestServer.__test__ = False  # these are not tests
+TEXT = "Mr. Red came.  He left!\n\n\tWhy?\r\n"
+CAPITALS = "MR. RED CAME.  HE LEFT!\n\n\tWHY?\r\n"
+
+
+class Model(Capitals):
+    """Writes sentences in capitals."""
+
+    def splitter(self, language):
+        return Splitter(language or "en", 1_024)
+
+
+def answer(*bodies, model=None, **settings):
+    """Sends the bodies at the same time to a server. Returns their answers, and the calls of its model."""
+    model = model or Model()
+
+    async def ask(client, body):
+        async with client.post("/v1/models/m:predict", data=json.dumps(body)) as response:
+            return response.status, await response.json()
+
+    async def run():
+        async with TestClient(TestServer(Server(model, "m", Settings(**settings)).app)) as client:
+            return await asyncio.gather(*(ask(client, body) for body in bodies))
+
+    return asyncio.run(run()), model.calls
+
+
+def test_documents_in_every_form():
+    rows = {"instances": [TEXT, "", "One."], "documents": True}
+    columns = {"inputs": [TEXT, " \n"], "documents": "en"}
+    options = {"signature_name": "translate", "inputs": {"inputs": ["Am 3. Mai.", "Gut. Ja."], "beam_size": [2, 3]}}
+    found, _ = answer(rows, columns, {**options, "documents": "de"}, {"inputs": [], "documents": True})
+    assert [status for status, _ in found] == [200] * 4
+    by_rows, by_columns, with_options, empty = (each for _, each in found)
+    assert [row["outputs"] for row in by_rows["predictions"]] == [CAPITALS, "", "ONE."]
+    assert np.allclose([row["scores"] for row in by_rows["predictions"]], [-(1.3 + 0.8 + 0.4) / 3, 0, -0.4])
+    assert by_columns["outputs"] == {"outputs": [CAPITALS, " \n"], "scores": by_columns["outputs"]["scores"]}
+    assert with_options["outputs"]["outputs"] == ["AM 3. MAI.", "GUT. JA."]
+    assert empty["outputs"] == {"outputs": [], "scores": []}
+
+
+def test_false_and_absent_are_the_same():
+    (plain, same), _ = answer({"inputs": [TEXT]}, {"inputs": [TEXT], "documents": False})
+    assert plain == same and plain[1]["outputs"]["outputs"] == [TEXT.upper()]
+
+
+def test_sentences_of_several_requests_share_a_batch():
+    bodies = [{"inputs": [TEXT], "documents": True}] * 3
+    found, calls = answer(*bodies, {"inputs": ["a"]}, batch_seconds=0.5)
+    assert [each["outputs"]["outputs"] for _, each in found] == [[CAPITALS]] * 3 + [["A"]]
+    assert calls == [("serving_default", 10)]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"documents": None}, '"documents" must be true, false or a language such as "en", got null'),
+        ({"documents": ["en"]}, '"documents" must be true, false or a language such as "en", got a list'),
+        ({"documents": ""}, '"documents" must be true, false or a language such as "en", got a string'),
+        ({"documents": 1}, '"documents" must be true, false or a language such as "en", got a number'),
+        ({"documents": "english"}, "language must be an ISO 639 code such as 'en' or 'pt-BR', got 'english'"),
+        ({"inputs": ["a. " * 66_667]}, "contains a string of 200,001 characters; at most 200,000"),
+        ({"inputs": ["a" * 150_000] * 2}, "all documents of a request have 300,000 bytes; at most 200,000"),
+        ({"inputs": ["One. " * 1_000, "Two. " * 25]}, "too many sentences in one request: 1,025; at most 1,024"),
+        (
+            {"signature_name": "translate", "inputs": {"inputs": ["One. " * 1_024], "extra_length": 1_024}},
+            "of all 1,024 rows is 4,210,688; at most 4,194,304: send fewer rows",
+        ),
+        (
+            {"signature_name": "translate", "inputs": {"inputs": ["a"], "n_best": 2}},
+            '"documents" has one translation per text: leave out n_best',
+        ),
+        (
+            {"signature_name": "translate", "inputs": {"inputs": ["a", "b"], "n_best": [1, 2]}},
+            '"documents" has one translation per text: leave out n_best',
+        ),
+        (
+            {"signature_name": "score", "inputs": {"inputs": ["a"], "targets": ["b"]}},
+            'signature score takes no "documents"; expected serving_default or translate',
+        ),
+    ],
+)
+def test_invalid_requests_get_a_reason(body, message):
+    (((status, found),), calls) = answer({"inputs": ["a"], "documents": True, **body})
+    assert status == 400 and message in found["error"] and len(found["error"]) < 250
+    assert not calls
+
+
+def test_missing_package_and_other_tasks_get_a_reason(monkeypatch):
+    body = {"inputs": ["a"], "documents": True}
+    parser = Model()
+    parser.task = task_of("f1")
+    (((status, found),), _) = answer(body, model=parser)
+    assert (status, found["error"]) == (400, 'this model is for parsing, and "documents" is for translation')
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    (((status, found),), _) = answer(body)
+    assert status == 400 and found["error"].startswith('"documents": sentencex is not installed; install it with')
+
+
+@pytest.mark.numeric
+def test_export_translates_sentences(exported):
+    served, limits = ServedModel(os.path.dirname(exported)), protocol.Limits()
+
+    def ask(**body):
+        request = protocol.parse(json.dumps(body).encode(), served.signatures, limits)
+        parts = documents.split(request, served, limits) if request.language is not None else None
+        of_rows = parts.request if parts else request
+        found = served.run(request.signature, of_rows.inputs | of_rows.options)
+        return protocol.answer(request, parts.joined(found) if parts else found, limits)["outputs"]
+
+    text, sentences = "3 red cats.  4 old dogs.\n\nold cats\n", ["3 red cats.", "4 old dogs.", "old cats"]
+    one, two, three = (each.strip() for each in ask(inputs=sentences)["outputs"])
+    expected = f"{one}  {two}\n\n{three}\n"
+    assert ask(inputs=[text, " "], documents="en")["outputs"] == [expected, " "]
+    assert ask(inputs=[" \n"], documents=True) == {"outputs": [" \n"], "scores": [0.0]}
+    assert ask(signature_name="translate", inputs=[text, " "], documents="en")["outputs"] == [[expected], [" "]]
