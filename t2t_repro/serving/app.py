@@ -1,8 +1,9 @@
-"""The web application: TF Serving's REST API over a `ServedModel`, a page, health and metrics.
+"""The web application: TF Serving's REST API and LibreTranslate's over a `ServedModel`, a page, health and metrics.
 
     POST /v1/models/NAME:predict                GET /v1/models/NAME, /v1/models/NAME/metadata
     POST /v1/models/NAME/versions/N:predict     GET /v1/models/NAME/versions/N, /v1/models/NAME/versions/N/metadata
     POST /v1/models/NAME/labels/L:predict       GET /v1/models/NAME/labels/L, /v1/models/NAME/labels/L/metadata
+    POST /translate    GET /languages    GET /health
     GET /    GET /healthz    GET /metrics
 
 Every error is a JSON object {"error": "..."}. The status is 400 for an invalid request, 404 and 405 for an unknown
@@ -20,16 +21,16 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from aiohttp import web
+from aiohttp import http, web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, exposition
 
 from t2t_repro.saved_model import WrongInput
-from t2t_repro.serving import page, protocol
-from t2t_repro.serving.batching import Batcher, Overloaded
+from t2t_repro.serving import libretranslate, page, protocol
+from t2t_repro.serving.batching import Batcher, Outputs, Overloaded
 from t2t_repro.serving.cancellation import Cancelled
 from t2t_repro.serving.model import ServedModel
 
@@ -39,6 +40,7 @@ access_logger = logging.getLogger("t2t_serve.access")
 _SECURITY = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 _COUNTED = web.RequestKey("counted", bool)  # set on requests that `Server.under_way` counts
 _LEFT = 499  # status, in metrics and log, of a request whose client did not read the response
+T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -98,6 +100,9 @@ class Server:
                 web.get("/", self._page),
                 web.get("/healthz", self._health),
                 web.get("/metrics", self._metrics),
+                web.post("/translate", self._translate),
+                web.get("/languages", self._languages),
+                web.get("/health", self._health_in_json),
                 *self._model_routes(f"/v1/models/{name}"),
                 *self._model_routes(f"/v1/models/{name}/versions/{{version:[0-9]+}}"),
                 *self._model_routes(f"/v1/models/{name}/labels/{{label:[^/:]+}}"),
@@ -221,32 +226,63 @@ class Server:
         return response
 
     async def _predict(self, request: web.Request) -> web.Response:
-        model = self._addressed(request)
+        model, limits = self._addressed(request), self.settings.limits
+        self._count(request)
+        understood = protocol.parse(await self._body(request), model.signatures, limits)
+        outputs = await self._outputs(understood, model)
+        return await _written(lambda: protocol.answer(understood, outputs, limits))
+
+    async def _translate(self, request: web.Request) -> web.Response:
+        model, limits = self.model, self.settings.limits
+        self._count(request)
+        wanted = libretranslate.parse(await self._fields(request), model, limits)
+        outputs = await self._outputs(wanted.request, model)
+        return await _written(lambda: libretranslate.answer(wanted, outputs, limits))
+
+    def _count(self, request: web.Request) -> None:
+        """Counts a request for the model. Raises `Overloaded`."""
         if self.under_way >= self.settings.max_requests:
             raise Overloaded("too many requests in progress")
         self.under_way += 1
         request[_COUNTED] = True
-        limits = self.settings.limits
-        understood = protocol.parse(await self._body(request), model.signatures, limits)
+
+    async def _outputs(self, understood: protocol.Request, model: ServedModel) -> Outputs:
         try:
             async with asyncio.timeout(self.settings.answer_seconds):
-                outputs = await self.batcher(understood, model.run)
+                return await self.batcher(understood, model.run)
         except TimeoutError:
             raise web.HTTPGatewayTimeout(reason="the model took too long; send fewer sentences") from None
-        # in a thread, because attention weights are megabytes of text
-        text = await asyncio.to_thread(lambda: _dumps(protocol.answer(understood, outputs, limits)))
-        return web.Response(text=text, content_type="application/json")
+
+    async def _fields(self, request: web.Request) -> dict[str, Any]:
+        """Returns the fields of a form, or the JSON object that any other body is."""
+        if request.content_type == "application/x-www-form-urlencoded":
+            return libretranslate.fields_of_form(await self._body(request))
+        if request.content_type != "multipart/form-data":
+            return protocol.json_object(await self._body(request))
+        try:
+            form = await self._received(request, request.post())
+            return libretranslate.fields([(key, _text(key, value)) for key, value in form.items()])
+        except (ValueError, LookupError, RuntimeError, AssertionError, http.HttpProcessingError) as error:
+            if isinstance(error, protocol.BadRequest):
+                raise
+            raise protocol.BadRequest("the body is not a valid form") from None
 
     async def _body(self, request: web.Request) -> bytes:
-        encoding = request.headers.get("Content-Encoding", "identity")
-        if encoding.lower() != "identity":
-            raise web.HTTPUnsupportedMediaType(reason="compressed bodies are not supported; send plain JSON")
-        if (request.content_length or 0) > self.settings.max_body:
-            raise web.HTTPRequestEntityTooLarge(self.settings.max_body, request.content_length or 0)
+        return await self._received(request, request.read())
+
+    async def _received(self, request: web.Request, reading: Coroutine[None, None, T]) -> T:
+        """Returns the body that `reading` returns, if it is not compressed, too large or too slow."""
         try:
-            return await asyncio.wait_for(request.read(), self.settings.body_seconds)
+            encoding = request.headers.get("Content-Encoding", "identity")
+            if encoding.lower() != "identity":
+                raise web.HTTPUnsupportedMediaType(reason="compressed bodies are not supported; send plain JSON")
+            if (request.content_length or 0) > self.settings.max_body:
+                raise web.HTTPRequestEntityTooLarge(self.settings.max_body, request.content_length or 0)
+            return await asyncio.wait_for(reading, self.settings.body_seconds)
         except TimeoutError:
             raise web.HTTPRequestTimeout(reason="the body arrived too slowly") from None
+        finally:
+            reading.close()
 
     async def _status(self, request: web.Request) -> web.Response:
         model = self._addressed(request)
@@ -265,16 +301,40 @@ class Server:
         headers = {"Content-Security-Policy": page.POLICY, "Cache-Control": "no-cache"}
         return web.Response(text=self.page, content_type="text/html", charset="utf-8", headers=headers)
 
+    async def _languages(self, _: web.Request) -> web.Response:
+        return _json(libretranslate.languages(self.model))
+
     async def _health(self, _: web.Request) -> web.Response:
+        fault = self._fault()
+        return web.Response(text=f"{fault or 'ok'}\n", status=503 if fault else 200)
+
+    async def _health_in_json(self, _: web.Request) -> web.Response:
+        fault = self._fault()
+        return self._refusal(503, fault) if fault else _json({"status": "ok"})
+
+    def _fault(self) -> str:
+        """Returns why clients should use another server; "" if they need not."""
         if self.stopping:
-            return web.Response(text="stopping\n", status=503)
-        if self.batcher.longest > self.settings.answer_seconds + self.settings.overstay_seconds:
-            return web.Response(text="a batch does not finish\n", status=503)
-        return web.Response(text="ok\n")
+            return "stopping"
+        overstayed = self.batcher.longest > self.settings.answer_seconds + self.settings.overstay_seconds
+        return "a batch does not finish" if overstayed else ""
 
     async def _metrics(self, _: web.Request) -> web.Response:
         text = exposition.generate_latest(self.metrics.registry)
         return web.Response(body=text, headers={"Content-Type": exposition.CONTENT_TYPE_LATEST})
+
+
+def _text(key: str, value: str | bytearray | web.FileField) -> str:
+    """Returns a field of a form."""
+    if isinstance(value, web.FileField):
+        raise protocol.BadRequest(f"{key!r:.80} must be text, got a file")
+    return value if isinstance(value, str) else value.decode("utf-8")
+
+
+async def _written(body: Callable[[], Any]) -> web.Response:
+    """Returns a response, written in a thread, because attention weights are megabytes of text."""
+    text = await asyncio.to_thread(lambda: _dumps(body()))
+    return web.Response(text=text, content_type="application/json")
 
 
 def _json(value: Any, status: int = 200) -> web.Response:

@@ -117,7 +117,7 @@ class ServedModel:
         own = {name: value[chosen] if np.shape(value) == (rows,) else value for name, value in values.items()}
         own["terms"] = np.array([spelled(required[number]).encode("utf-8") for number in chosen], object)
         again = self._model.call(WITH_TERMS, {**self._defaults[WITH_TERMS], **own}, call)
-        missing = {"outputs": b"", "scores": -np.inf, "alignments": b"", "confidences": 0.0}
+        missing = {"outputs": b"", "scores": -np.inf, "alignments": b"", "confidences": 0.0, "word_confidences": b""}
         for name in outputs:
             columns[name][chosen] = missing[name]
             columns[name][chosen, : again[name].shape[1]] = again[name]

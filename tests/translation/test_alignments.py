@@ -202,13 +202,16 @@ def test_exported_alignments_are_those_of_the_run(aligned, tmp_path):
         request = protocol.parse(json.dumps(body | {"glossary": terms}).encode(), served.signatures, protocol.Limits())
         outputs = served.run(request.signature, request.inputs | request.options)
         answer = protocol.answer(request, outputs, protocol.Limits())["outputs"]
-        assert sorted(answer) == ["alignments", "confidences", "outputs", "scores"] and request.signature in JOINED
+        assert sorted(answer) == ["alignments", "confidences", "outputs", "scores", "word_confidences"]
+        assert request.signature in JOINED
         for row, some in enumerate(expected):
             for column, each in enumerate(some):
                 if each.text == answer["outputs"][row][column]:  # a list leaves out what differs only in spaces
                     assert answer["alignments"][row][column] == each.pharaoh
                     confidence = each.confidence if lines[row] else 1.0
                     assert answer["confidences"][row][column] == pytest.approx(confidence, rel=1e-3)
+                    of_words = [float(value) for value in answer["word_confidences"][row][column].split()]
+                    assert of_words == pytest.approx(each.probabilities, abs=1e-3)
         assert [text[0] for text in answer["outputs"]] == [some[0].text for some in expected]
         assert all("Rinder" in text for text in answer["outputs"][2]) == bool(terms) and expected[2][0].links
     with open(f"{path}/model_card.json", encoding="utf-8") as file:
