@@ -200,9 +200,8 @@ class ExportedTranslator(tf.Module):
         nothing = tf.zeros([0, columns], tf.float32)
         most_rows = tf.minimum(TOKENS_PER_SEARCH // lengths, SEARCH_BYTES // bytes_B)
         lengths = _after(checks, lengths)
-        none = (tf.as_string(nothing), nothing)
-        if aligned is not None:
-            none = (*none, *none, tf.as_string(nothing))
+        no_text = tf.as_string(nothing)
+        none = (no_text, nothing) if aligned is None else (no_text, nothing, no_text, nothing, no_text)
         texts, scores, *others = _in_batches(search, none, lengths, most_rows, _kinds(*options))
         empty, missing = (inputs == "")[:, None], scores <= NEG_INF / 1e6
         texts = tf.where(empty | missing, "", texts)

@@ -16,6 +16,8 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from email.message import Message
+from email.parser import BytesHeaderParser
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -30,6 +32,7 @@ from t2t_repro.serving.protocol import BadRequest, Limits, kind
 TRANSLATION = "translation"  # the name of the task whose models have this API
 MOST_ALTERNATIVES = 63  # an export searches with at most 64 beams
 MOST_FIELDS = 100  # of a form
+MOST_HEADERS = 1_000  # bytes, of a field of a form
 _N_BEST = "translate"  # the signature with the option "n_best"
 _REQUIRED = ("q", "source", "target")
 _OWN = ("alignments", "confidence")
@@ -61,11 +64,42 @@ def fields_of_form(body: bytes) -> dict[str, Any]:
         raise BadRequest(f"the form has too many fields; at most {MOST_FIELDS}") from None
     if text.lstrip().startswith("{"):
         raise BadRequest('the body is JSON; send it with "Content-Type: application/json"')
-    return fields(pairs)
+    return _fields(pairs)
 
 
-def fields(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Returns the fields of a form, as those of a JSON object. Raises `BadRequest`."""
+def fields_of_multipart(body: bytes, content_type: str) -> dict[str, Any]:
+    """Returns the fields of a form of `multipart/form-data` (RFC 7578). Raises `BadRequest`.
+
+    `content_type` is the header, which has the boundary.
+    """
+    boundary = _headers(f"Content-Type: {content_type}\r\n".encode("utf-8", "replace")).get_boundary("")
+    _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode("utf-8", "replace"), MOST_FIELDS + 1)
+    if not boundary or not parts or not parts.pop().startswith(b"--"):
+        raise BadRequest(f"the body is not a complete form of at most {MOST_FIELDS} fields")
+    pairs = []
+    for part in parts:
+        start, _, value = part.partition(b"\r\n\r\n")
+        headers = _headers(start.lstrip() + b"\r\n")
+        name = headers.get_param("name", "", "Content-Disposition")
+        if not name or not isinstance(name, str):
+            raise BadRequest("a field of the form has no name")
+        if headers.get_filename() is not None:
+            raise BadRequest(f"{name!r:.80} must be text, got a file")
+        try:
+            pairs.append((name, value.decode("utf-8")))
+        except UnicodeDecodeError:
+            raise BadRequest("the form is not valid UTF-8") from None
+    return _fields(pairs)
+
+
+def _headers(lines: bytes) -> Message:
+    """Returns the headers of a part of a form."""
+    if len(lines) > MOST_HEADERS:
+        raise BadRequest(f"a field of the form has {len(lines):,} bytes of headers; at most {MOST_HEADERS:,}")
+    return BytesHeaderParser().parsebytes(lines)
+
+
+def _fields(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
