@@ -20,7 +20,7 @@ from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference.translator import Translator
 from t2t_repro.preparation.learning import links, shortlist
 from t2t_repro.run import Run
-from t2t_repro.serving import protocol
+from t2t_repro.serving import libretranslate, protocol
 from t2t_repro.serving.model import JOINED, ServedModel
 from t2t_repro.translation import alignments
 
@@ -214,6 +214,15 @@ def test_exported_alignments_are_those_of_the_run(aligned, tmp_path):
                     assert of_words == pytest.approx(each.probabilities, abs=1e-3)
         assert [text[0] for text in answer["outputs"]] == [some[0].text for some in expected]
         assert all("Rinder" in text for text in answer["outputs"][2]) == bool(terms) and expected[2][0].links
+    languages = dict(zip(("source", "target"), libretranslate.languages_of(served), strict=True))
+    fields = {"q": lines[0], "alternatives": 1, "alignments": True, "confidence": True, "source": "en", "target": "de"}
+    wanted = libretranslate.parse(fields | {k: v for k, v in languages.items() if v}, served, protocol.Limits())
+    outputs = served.run(wanted.request.signature, wanted.request.inputs | wanted.request.options)
+    found, (best, _) = libretranslate.answer(wanted, outputs, protocol.Limits()), model.n_best(lines[:1], 2, 4)[0]
+    assert found["translatedText"] == best.text and len(found["alternatives"]) == 1
+    assert [tuple(link) for link in found["alignments"]] == best.links
+    assert found["wordConfidence"] == pytest.approx(best.probabilities, abs=1e-3)
+    assert found["confidence"] == pytest.approx(best.confidence, rel=1e-3)
     with open(f"{path}/model_card.json", encoding="utf-8") as file:
         assert json.load(file)["alignment"] == CHOSEN.head.to_json()
     refused = body | {"inputs": {"inputs": lines, "n_best": 200}}
