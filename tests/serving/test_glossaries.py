@@ -104,7 +104,9 @@ def test_glossary_in_the_form_of_libretranslate(model):
     found = model.run(wanted.request.signature, wanted.request.inputs | wanted.request.options)
     answer = libretranslate.answer(wanted, found, protocol.Limits())
     all_appear(TEXTS, answer["translatedText"])
-    all_appear([TEXTS[0], *TEXTS[3:]], [answer["alternatives"][row][0] for row in (0, 3, 4)])
+    for row in (0, 3, 4):
+        all_appear([TEXTS[row]], answer["alternatives"][row])
+    assert any(answer["alternatives"])
 
 
 def test_requests_that_take_no_glossary(model):

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from urllib.parse import urlencode
 
 import pytest
+from conftest import CHECKOUT
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
@@ -21,7 +25,7 @@ from helpers.capitals import AlignedCapitals, Capitals  # noqa: E402
 from t2t_repro.saved_model import WITH_TERMS  # noqa: E402
 from t2t_repro.serving import libretranslate  # noqa: E402
 from t2t_repro.serving.app import Server, Settings  # noqa: E402
-from t2t_repro.serving.protocol import Limits  # noqa: E402
+from t2t_repro.serving.protocol import BadRequest, Limits, json_object  # noqa: E402
 from t2t_repro.task import task_of  # noqa: E402
 
 TestClient.__test__ = TestServer.__test__ = False
@@ -281,3 +285,63 @@ def test_client():
     found = answers(("POST", "/translate", ours), ("POST", "/translate", key), ("GET", "/languages", {"data": b""}))
     assert [body for _, body in found[:2]] == [{"translatedText": "ONE TWO"}, {"translatedText": "ONE"}]
     assert [language["code"] for language in found[2][1]] == ["en", "de"]
+
+
+FRAGMENTS = [
+    b"q=",
+    b"&",
+    b"=",
+    b"%",
+    b"%ff",
+    b"source=en",
+    b"target=de",
+    b"alternatives=9",
+    b"{",
+    b"}",
+    b'"q"',
+    b":",
+    b",",
+]
+FRAGMENTS += [
+    b"--b",
+    b"--",
+    b"\r\n",
+    b'Content-Disposition: form-data; name="q"',
+    b"; name*=",
+    b"; filename=",
+    b'"',
+    b"\xff",
+]
+FRAGMENTS += [
+    b"[",
+    b"]",
+    b"null",
+    b"1e999",
+    b"glossary",
+    b"\0",
+    b"Content-Type: text/plain; charset=utf-7",
+    b"a" * 2_000,
+]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=30).map(b"".join), st.text(max_size=20))
+def test_any_body_is_a_request_or_refused(body, boundary):
+    model = AlignedCapitals()
+    readers = (
+        libretranslate.fields_of_form,
+        lambda body: libretranslate.fields_of_multipart(body, MULTIPART),
+        lambda body: libretranslate.fields_of_multipart(body, f"multipart/form-data; boundary={boundary}"),
+        json_object,
+    )
+    for read in readers:
+        try:
+            libretranslate.parse(PAIR | read(body), model, Limits())
+        except BadRequest as error:
+            assert len(str(error)) < 250
+
+
+def test_request_in_the_documentation():
+    page = (CHECKOUT / "docs" / "serving.md").read_text("utf-8")
+    (body,) = re.findall(r"""-d '({"q".*?})'""", page)
+    assert translate(json.loads(body))[0] == 200

@@ -215,10 +215,10 @@ def test_pointing_at_a_word_shows_what_it_is_aligned_with(page, aligning):
     assert page.texts("#out .source") == ["one six  two", HOSTILE]
     page.point_at(page.all("#out .word")[1])
     assert aligned(page) == [("SIX", "target"), ("six", "source")]
-    assert page.texts("#word") == ["SIX: aligned with six, probability 25%"]
+    assert page.texts("#word") == ["“SIX” is aligned with “six”, probability 25%"]
     page.point_at(page.all("#out .source .word")[2])
     assert aligned(page) == [("TWO", "target"), ("two", "source")]
-    assert page.texts("#word") == ["two: aligned with TWO"]
+    assert page.texts("#word") == ["“two” is aligned with “TWO”"]
     page.point_at(page.all("h1")[0])
     assert aligned(page) == [] and page.texts("#word") == [""]
     assert page.errors() == [] and page.browser.title == "Translate English to German"
@@ -233,7 +233,7 @@ def test_words_are_reached_by_keyboard(page, aligning):
     page.press("ARROW_RIGHT")
     page.press("ARROW_RIGHT")
     assert page("document.activeElement.textContent") == "TWO" and page.texts("#word") == [
-        "TWO: aligned with two, probability 90%"
+        "“TWO” is aligned with “two”, probability 90%"
     ]
     page.press("TAB")  # one stop for each side
     assert aligned(page) == [("ONE", "target"), ("one", "source")]
@@ -253,7 +253,7 @@ def test_words_that_the_model_is_unsure_of_are_marked(page, aligning):
         assert page.texts("#out .unsure") == [] and page.all("#legend")[0].is_displayed()
         assert not page.all("#unsure")[0].is_displayed() and not page.all("#terms")[0].is_displayed()
         page.point_at(page.all("#out .word")[1])
-        assert page.texts("#word") == ["SIX: aligned with six"]
+        assert page.texts("#word") == ["“SIX” is aligned with “six”"]
 
 
 def test_terms_are_sent_as_a_glossary(page, aligning):
