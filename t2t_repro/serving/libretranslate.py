@@ -127,7 +127,7 @@ def parse(message: Mapping[str, Any], model: ServedModel, limits: Limits) -> Wan
     if text_format != "text":
         raise BadRequest(f"the format must be 'text', got {text_format!r:.40}")
     texts = message["q"] if isinstance(message["q"], list) else [message["q"]]
-    for text in texts:
+    for text in texts[: limits.rows]:  # more are refused below
         if not isinstance(text, str):
             raise BadRequest(f"'q' must be a string or a list of strings, got {kind(text)}")
         protocol.string(text, "q", limits)
