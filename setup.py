@@ -82,6 +82,7 @@ setup(
         "documents": ["sentencex>=1.0.32"],  # splits long text into sentences, by rules for about 300 languages
         "huggingface": ["safetensors>=0.8"],  # writes the weights for transformers
         "serve": [
+            "t2t_repro[documents]",  # clients of LibreTranslate's API send texts of several sentences
             "aiohttp>=3.14.5",  # 3.14.0 never closes a connection that sends no request
             "prometheus-client>=0.22",
         ],

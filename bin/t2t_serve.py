@@ -5,11 +5,11 @@ r"""t2t-serve: serves an exported model over HTTP, with TF Serving's REST API.
       localhost:8501/v1/models/exported:predict
 
 Serves the newest SavedModel that t2t-exporter wrote to --export_dir; the run
-directory is not needed. http://localhost:8501/ is a page to try it. /healthz
-and /metrics (Prometheus) are for monitoring. Requests of several clients are
-batched. A new version replaces the old one as soon as it is loaded. SIGTERM or
-Ctrl-C finishes the requests in progress and stops; a second one stops
-immediately.
+directory is not needed. http://localhost:8501/ is a page to try it. /translate
+and /languages take requests in LibreTranslate's form. /healthz and /metrics
+(Prometheus) are for monitoring. Requests of several clients are batched. A new
+version replaces the old one as soon as it is loaded. SIGTERM or Ctrl-C finishes
+the requests in progress and stops; a second one stops immediately.
 """
 
 from __future__ import annotations

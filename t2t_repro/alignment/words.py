@@ -137,6 +137,23 @@ def pharaoh(links: Links) -> tf.Tensor:
     return tf.reshape(lines, shape[:2])
 
 
+def probabilities(words_BNL: tf.Tensor, log_p_BNL: tf.Tensor) -> tf.Tensor:
+    """Returns the probability of each word of each translation, `0.98 0.41`: [B, N] string.
+
+    `words_BNL` are the words of the tokens, -1 for none, and `log_p_BNL` the log-probabilities of the tokens.
+    """
+    shape = tf.shape(words_BNL)
+    rows, length = shape[0] * shape[1], shape[2]
+    words_RL = tf.reshape(words_BNL, [rows, length])
+    segments_RL = tf.where(words_RL < 0, -1, words_RL + length * tf.range(rows)[:, None])  # -1 is left out
+    sums_RL = tf.math.unsorted_segment_sum(tf.reshape(log_p_BNL, [rows, length]), segments_RL, rows * length)
+    texts_RL = tf.as_string(tf.exp(tf.minimum(tf.reshape(sums_RL, [rows, length]), 0.0)), precision=4)
+    numbers_R = tf.reduce_max(words_RL, axis=1) + 1
+    is_word_RL = tf.range(length) < numbers_R[:, None]
+    lines_R = tf.strings.reduce_join(tf.ragged.boolean_mask(texts_RL, is_word_RL), axis=1, separator=" ")
+    return tf.reshape(lines_R, shape[:2])
+
+
 def _text(number: int, subword: str) -> str:
     """Returns the text of a subword. A byte that is not ASCII is part of a character."""
     if number in (PAD, EOS):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from t2t_repro.alignment.head import AlignmentHead
-from t2t_repro.alignment.words import Words, pharaoh
+from t2t_repro.alignment.words import Words, pharaoh, probabilities
 from t2t_repro.inference.decoding_loop import NEG_INF
 from t2t_repro.inference.memory import SEARCH_BYTES, search_bytes
 from t2t_repro.inference.terms.term_search import MOST_BANKS
@@ -150,7 +150,8 @@ class ExportedTranslator(tf.Module):
         other outputs are empty with score -inf.
 
         `aligned` is the translator with alignments. With it, there are also "alignments" [B, N], strings in Pharaoh
-        format, and "confidences" [B, N], the geometric mean of the probabilities of the tokens.
+        format, "confidences" [B, N], the geometric mean of the probabilities of the tokens, and "word_confidences"
+        [B, N], strings with the probability of each word.
         """
         if self._translator.ensemble.int8:
             inputs = _after([must_be_exact(tf.size(inputs))], inputs)
@@ -199,14 +200,16 @@ class ExportedTranslator(tf.Module):
         nothing = tf.zeros([0, columns], tf.float32)
         most_rows = tf.minimum(TOKENS_PER_SEARCH // lengths, SEARCH_BYTES // bytes_B)
         lengths = _after(checks, lengths)
-        none = (tf.as_string(nothing), nothing) * (1 if aligned is None else 2)
+        no_text = tf.as_string(nothing)
+        none = (no_text, nothing) if aligned is None else (no_text, nothing, no_text, nothing, no_text)
         texts, scores, *others = _in_batches(search, none, lengths, most_rows, _kinds(*options))
         empty, missing = (inputs == "")[:, None], scores <= NEG_INF / 1e6
         texts = tf.where(empty | missing, "", texts)
         result = {"outputs": texts, "scores": tf.where(empty, 0.0, tf.where(missing, -float("inf"), scores))}
         if aligned is not None:
-            alignments, confidences = others
+            alignments, confidences, word_confidences = others
             result["alignments"] = tf.where(empty | missing, "", alignments)
+            result["word_confidences"] = tf.where(empty | missing, "", word_confidences)
             result["confidences"] = tf.where(empty, 1.0, tf.where(missing, 0.0, confidences))
         return result
 
@@ -217,14 +220,17 @@ class ExportedTranslator(tf.Module):
         scores_BN: tf.Tensor,
         places_BNL: tf.Tensor,
         log_p_BNL: tf.Tensor,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the links in Pharaoh format and the confidence of each hypothesis, [B, N]; see `Beams.traces`."""
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns the links in Pharaoh format, the confidence of each hypothesis and those of its words, [B, N]; see
+        `Beams.traces`."""
         assert self._aligned and self._aligned.ensemble.head
         links = Words(self._vocabulary).links(source_BM, ids_BNL, places_BNL, self._aligned.ensemble.head)
         tokens_BN = tf.maximum(tf.math.count_nonzero(ids_BNL != PAD, axis=2, dtype=tf.int32) - 1, 0)  # without EOS
         sums_BN = tf.gather(log_p_BNL, tokens_BN, batch_dims=2)
         means_BN = sums_BN / tf.cast(tf.maximum(tokens_BN, 1), tf.float32)
-        return pharaoh(links), tf.exp(tf.where(tokens_BN > 0, means_BN, scores_BN))
+        gained_BNL = tf.pad(log_p_BNL[:, :, 1:] - log_p_BNL[:, :, :-1], [[0, 0], [0, 0], [0, 1]])
+        of_words = probabilities(links.targets, gained_BNL)
+        return pharaoh(links), tf.exp(tf.where(tokens_BN > 0, means_BN, scores_BN)), of_words
 
     def _sources(self, inputs: tf.Tensor) -> tf.RaggedTensor:
         """Returns the ids of each text, truncated as by `Translator`: the first tokens and EOS."""

@@ -1,8 +1,9 @@
-"""The web application: TF Serving's REST API over a `ServedModel`, a page, health and metrics.
+"""The web application: TF Serving's REST API and LibreTranslate's over a `ServedModel`, a page, health and metrics.
 
     POST /v1/models/NAME:predict                GET /v1/models/NAME, /v1/models/NAME/metadata
     POST /v1/models/NAME/versions/N:predict     GET /v1/models/NAME/versions/N, /v1/models/NAME/versions/N/metadata
     POST /v1/models/NAME/labels/L:predict       GET /v1/models/NAME/labels/L, /v1/models/NAME/labels/L/metadata
+    POST /translate    GET /languages    GET /health
     GET /    GET /healthz    GET /metrics
 
 Every error is a JSON object {"error": "..."}. The status is 400 for an invalid request, 404 and 405 for an unknown
@@ -28,8 +29,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, exposition
 
 from t2t_repro.saved_model import WrongInput
-from t2t_repro.serving import documents, page, protocol
-from t2t_repro.serving.batching import Batcher, Overloaded
+from t2t_repro.serving import documents, libretranslate, page, protocol
+from t2t_repro.serving.batching import Batcher, Outputs, Overloaded
 from t2t_repro.serving.cancellation import Cancelled
 from t2t_repro.serving.model import ServedModel
 
@@ -98,6 +99,9 @@ class Server:
                 web.get("/", self._page),
                 web.get("/healthz", self._health),
                 web.get("/metrics", self._metrics),
+                web.post("/translate", self._translate),
+                web.get("/languages", self._languages),
+                web.get("/health", self._health_in_json),
                 *self._model_routes(f"/v1/models/{name}"),
                 *self._model_routes(f"/v1/models/{name}/versions/{{version:[0-9]+}}"),
                 *self._model_routes(f"/v1/models/{name}/labels/{{label:[^/:]+}}"),
@@ -221,25 +225,45 @@ class Server:
         return response
 
     async def _predict(self, request: web.Request) -> web.Response:
-        model = self._addressed(request)
+        model, limits = self._addressed(request), self.settings.limits
+        self._count(request)
+        understood = protocol.parse(await self._body(request), model.signatures, limits)
+        outputs = await self._outputs(understood, model)
+        return await _written(lambda: protocol.answer(understood, outputs, limits))
+
+    async def _translate(self, request: web.Request) -> web.Response:
+        model, limits = self.model, self.settings.limits
+        self._count(request)
+        wanted = libretranslate.parse(await self._fields(request), model, limits)
+        outputs = await self._outputs(wanted.request, model)
+        return await _written(lambda: libretranslate.answer(wanted, outputs, limits))
+
+    def _count(self, request: web.Request) -> None:
+        """Counts a request for the model. Raises `Overloaded`."""
         if self.under_way >= self.settings.max_requests:
             raise Overloaded("too many requests in progress")
         self.under_way += 1
         request[_COUNTED] = True
-        limits = self.settings.limits
-        understood = protocol.parse(await self._body(request), model.signatures, limits)
+
+    async def _outputs(self, understood: protocol.Request, model: ServedModel) -> Outputs:
         try:
             async with asyncio.timeout(self.settings.answer_seconds):
                 if understood.language is None:
-                    outputs = await self.batcher(understood, model.run)
-                else:  # in a thread, because hostile text takes a second
-                    sentences = await asyncio.to_thread(documents.split, understood, model, limits)
-                    outputs = sentences.joined(await self.batcher(sentences.request, model.run))
+                    return await self.batcher(understood, model.run)
+                # in a thread, because hostile text takes a second
+                sentences = await asyncio.to_thread(documents.split, understood, model, self.settings.limits)
+                return sentences.joined(await self.batcher(sentences.request, model.run))
         except TimeoutError:
             raise web.HTTPGatewayTimeout(reason="the model took too long; send fewer sentences") from None
-        # in a thread, because attention weights are megabytes of text
-        text = await asyncio.to_thread(lambda: _dumps(protocol.answer(understood, outputs, limits)))
-        return web.Response(text=text, content_type="application/json")
+
+    async def _fields(self, request: web.Request) -> dict[str, Any]:
+        """Returns the fields of a form, or the JSON object that any other body is."""
+        body, kind = await self._body(request), request.content_type
+        if kind == "application/x-www-form-urlencoded":  # in threads, because a megabyte can take half a second
+            return await asyncio.to_thread(libretranslate.fields_of_form, body)
+        if kind == "multipart/form-data":
+            return await asyncio.to_thread(libretranslate.fields_of_multipart, body, request.headers["Content-Type"])
+        return protocol.json_object(body)
 
     async def _body(self, request: web.Request) -> bytes:
         encoding = request.headers.get("Content-Encoding", "identity")
@@ -269,16 +293,33 @@ class Server:
         headers = {"Content-Security-Policy": page.POLICY, "Cache-Control": "no-cache"}
         return web.Response(text=self.page, content_type="text/html", charset="utf-8", headers=headers)
 
+    async def _languages(self, _: web.Request) -> web.Response:
+        return _json(libretranslate.languages(self.model))
+
     async def _health(self, _: web.Request) -> web.Response:
+        fault = self._fault()
+        return web.Response(text=f"{fault or 'ok'}\n", status=503 if fault else 200)
+
+    async def _health_in_json(self, _: web.Request) -> web.Response:
+        fault = self._fault()
+        return self._refusal(503, fault) if fault else _json({"status": "ok"})
+
+    def _fault(self) -> str:
+        """Returns why clients should use another server; "" if they need not."""
         if self.stopping:
-            return web.Response(text="stopping\n", status=503)
-        if self.batcher.longest > self.settings.answer_seconds + self.settings.overstay_seconds:
-            return web.Response(text="a batch does not finish\n", status=503)
-        return web.Response(text="ok\n")
+            return "stopping"
+        overstayed = self.batcher.longest > self.settings.answer_seconds + self.settings.overstay_seconds
+        return "a batch does not finish" if overstayed else ""
 
     async def _metrics(self, _: web.Request) -> web.Response:
         text = exposition.generate_latest(self.metrics.registry)
         return web.Response(body=text, headers={"Content-Type": exposition.CONTENT_TYPE_LATEST})
+
+
+async def _written(body: Callable[[], Any]) -> web.Response:
+    """Returns a response, written in a thread, because attention weights are megabytes of text."""
+    text = await asyncio.to_thread(lambda: _dumps(body()))
+    return web.Response(text=text, content_type="application/json")
 
 
 def _json(value: Any, status: int = 200) -> web.Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,6 +83,15 @@ class ServedModel:
         """Returns the splitter of texts into sentences: that of `SavedModel`."""
         return self._model.splitter(language)
 
+    @cached_property
+    def has_splitter(self) -> bool:
+        """Whether texts can be split: sentencex is installed, and the export is not too old."""
+        try:
+            self.splitter()
+        except ValueError:
+            return False
+        return True
+
     def run(
         self, signature: str, inputs: Mapping[str, np.ndarray], cancellation: Cancellation | None = None
     ) -> dict[str, np.ndarray]:
@@ -122,7 +132,7 @@ class ServedModel:
         own = {name: value[chosen] if np.shape(value) == (rows,) else value for name, value in values.items()}
         own["terms"] = np.array([spelled(required[number]).encode("utf-8") for number in chosen], object)
         again = self._model.call(WITH_TERMS, {**self._defaults[WITH_TERMS], **own}, call)
-        missing = {"outputs": b"", "scores": -np.inf, "alignments": b"", "confidences": 0.0}
+        missing = {"outputs": b"", "scores": -np.inf, "alignments": b"", "confidences": 0.0, "word_confidences": b""}
         for name in outputs:
             columns[name][chosen] = missing[name]
             columns[name][chosen, : again[name].shape[1]] = again[name]

@@ -11,7 +11,7 @@ from typing import Any
 
 from babel import Locale
 
-from t2t_repro.saved_model import DEFAULT_SIGNATURE
+from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE, WITH_TERMS
 from t2t_repro.serving.model import ServedModel
 
 ALTERNATIVES = 3  # outputs per line, the best one included
@@ -49,6 +49,7 @@ def render(model: ServedModel, name: str, example: str = "") -> str:
         "RESULT": model.task.page_result,
         "SIGNATURE": signature,
         "ALTERNATIVES": str(alternatives),
+        "GLOSSARY": "terms" if WITH_TERMS in model.signatures else "",
         "EXAMPLE": example or str(problem.get("example", "")),
         "SOURCE_LANGUAGE": str(problem.get("source_language", "")),
         "TARGET_LANGUAGE": str(problem.get("target_language", "")),
@@ -62,11 +63,12 @@ def signature_of(model: ServedModel) -> tuple[str, int]:
     Only the best output of a parser is made a tree, so a parser has no alternatives.
     """
     best = model.task.signature
-    takes = model.signatures.get(_N_BEST, {}) if best == DEFAULT_SIGNATURE else {}
+    several = ALIGNED_SIGNATURE if ALIGNED_SIGNATURE in model.signatures else _N_BEST
+    takes = model.signatures.get(several, {}) if best == DEFAULT_SIGNATURE else {}
     width = takes["beam_size"].default if {"n_best", "beam_size"} <= set(takes) else None
     number = min(ALTERNATIVES, int(width or 1))
-    if number > 1:
-        return _N_BEST, number
+    if number > 1 or several == ALIGNED_SIGNATURE:
+        return several, number
     return (best if best in model.signatures else DEFAULT_SIGNATURE), 1
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,9 +31,11 @@ from t2t_repro.serving.model import GLOSSARY, Input
 from t2t_repro.text.glossary import Glossary
 
 DOCUMENTS = "documents"
-_KEYS = ("signature_name", "instances", "inputs", GLOSSARY, DOCUMENTS)
 _GLOSSED = (DEFAULT_SIGNATURE, "translate", ALIGNED_SIGNATURE)  # signatures that take a glossary
-_JOINED = (DEFAULT_SIGNATURE, "translate")  # signatures that take documents
+_SPLIT = (DEFAULT_SIGNATURE, "translate")  # signatures that take documents
+
+
+Signatures = Mapping[str, Mapping[str, Input]]  # the inputs of each signature of a model
 
 
 class BadRequest(ValueError):  # noqa: N818
@@ -72,19 +74,20 @@ class Request:
     language: str | None = None
 
 
-def parse(body: bytes, signatures: Mapping[str, Mapping[str, Input]], limits: Limits) -> Request:
+def parse(body: bytes, signatures: Signatures, limits: Limits) -> Request:
     """Parses the body of a request. Raises `BadRequest`."""
-    message = _object(body)
-    unknown = [key for key in message if key not in _KEYS]
-    if unknown:
-        raise BadRequest(f"unknown key {unknown[0]!r:.80}; expected {', '.join(_KEYS)}")
+    return understood(json_object(body), signatures, limits)
+
+
+def understood(message: Mapping[str, Any], signatures: Signatures, limits: Limits) -> Request:
+    """Returns the request that the JSON object `message` expresses. Raises `BadRequest`."""
+    must_be_keys(message, ("signature_name", "instances", "inputs", *OPTIONS))
     name = message.get("signature_name", "")
     name = DEFAULT_SIGNATURE if name == "" else name
     if not isinstance(name, str) or name not in signatures:
         raise BadRequest(f"unknown signature {name!r:.80}; this model has {', '.join(signatures)}")
     takes = signatures[name]
-    if message.get(DOCUMENTS, False) is not False:
-        limits = replace(limits, characters=limits.document_bytes)
+    limits = limits_of(message, limits)
     by_rows = "instances" in message
     if by_rows == ("inputs" in message):
         raise BadRequest('give either "instances", a list of rows, or "inputs", columns')
@@ -93,24 +96,39 @@ def parse(body: bytes, signatures: Mapping[str, Mapping[str, Input]], limits: Li
     if missing:
         raise BadRequest(f"missing input {missing[0]!r}; signature {name} takes {', '.join(takes)}")
     request = _request(name, takes, columns, by_rows, limits, defaults(signatures))
-    if DOCUMENTS in message:
-        request = _with_documents(request, message[DOCUMENTS], limits)
-    return request if GLOSSARY not in message else _with_glossary(request, message[GLOSSARY], signatures, limits)
+    for key, with_option in OPTIONS.items():
+        if key in message:
+            request = with_option(request, message[key], signatures, limits)
+    return request
 
 
-def defaults(signatures: Mapping[str, Mapping[str, Input]]) -> dict[str, float | None]:
+def must_be_keys(message: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raises `BadRequest` for a key of `message` that is not `known`."""
+    unknown = [key for key in message if key not in known]
+    if unknown:
+        raise BadRequest(f"unknown key {unknown[0]!r:.80}; expected {', '.join(known)}")
+
+
+def defaults(signatures: Signatures) -> dict[str, float | None]:
     """Returns the default of each input that a signature has."""
     return {each.name: each.default for inputs in signatures.values() for each in inputs.values()}
 
 
-def _with_documents(request: Request, value: Any, limits: Limits) -> Request:
+def limits_of(message: Mapping[str, Any], limits: Limits) -> Limits:
+    """Returns the limits of a request: a document has more characters than a sentence."""
+    if message.get(DOCUMENTS, False) is False:
+        return limits
+    return replace(limits, characters=limits.document_bytes)
+
+
+def _with_documents(request: Request, value: Any, signatures: Signatures, limits: Limits) -> Request:
     """Returns the request with the language of its documents. `value` is true, false or a language."""
     if not isinstance(value, bool | str) or value == "":
-        raise BadRequest(f'"documents" must be true, false or a language such as "en", got {_kind(value)}')
+        raise BadRequest(f'"documents" must be true, false or a language such as "en", got {kind(value)}')
     if value is False:
         return request
-    if request.signature not in _JOINED:
-        raise BadRequest(f'signature {request.signature} takes no "documents"; expected {" or ".join(_JOINED)}')
+    if request.signature not in _SPLIT:
+        raise BadRequest(f'signature {request.signature} takes no "documents"; expected {" or ".join(_SPLIT)}')
     if np.any({**request.inputs, **request.options}.get("n_best", np.int32(1)) != 1):
         raise BadRequest('"documents" has one translation per text: leave out n_best')
     size = sum(map(len, request.inputs["inputs"]))
@@ -119,16 +137,14 @@ def _with_documents(request: Request, value: Any, limits: Limits) -> Request:
     return replace(request, language="" if value is True else value)
 
 
-def _with_glossary(
-    request: Request, terms: Any, signatures: Mapping[str, Mapping[str, Input]], limits: Limits
-) -> Request:
+def _with_glossary(request: Request, terms: Any, signatures: Signatures, limits: Limits) -> Request:
     """Returns the request with the glossary as an option. It costs twice as much: texts may be translated twice."""
     if WITH_TERMS not in signatures:
         raise BadRequest("this model was exported without glossaries; export the run again with them")
     if request.signature not in _GLOSSED:
         raise BadRequest(f'signature {request.signature} takes no "glossary"; expected {" or ".join(_GLOSSED)}')
     if not isinstance(terms, dict):
-        raise BadRequest(f'"glossary" must be an object of terms, got {_kind(terms)}')
+        raise BadRequest(f'"glossary" must be an object of terms, got {kind(terms)}')
     if len(terms) > limits.terms:
         raise BadRequest(f'"glossary" has {len(terms):,} terms; at most {limits.terms:,}')
     searched = sum(map(len, request.inputs["inputs"]))
@@ -142,25 +158,41 @@ def _with_glossary(
     return replace(request, options=options, positions=2 * request.positions)
 
 
-def _object(body: bytes) -> dict[str, Any]:
+# Keys of a request that are not part of TF Serving's API, and what each does to the request. Requests in the form of
+# `libretranslate` have them too.
+OPTIONS: dict[str, Callable[[Request, Any, Signatures, Limits], Request]] = {
+    DOCUMENTS: _with_documents,
+    GLOSSARY: _with_glossary,
+}
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """Returns the JSON object in the body of a request. Raises `BadRequest`."""
+    try:
+        message = json_value(body.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise BadRequest("the body is not valid UTF-8") from None
+    if not isinstance(message, dict):
+        raise BadRequest(f"the body must be a JSON object, got {kind(message)}")
+    return message
+
+
+def json_value(text: str) -> Any:
+    """Returns a value in JSON, without NaN and infinities. Raises `BadRequest`."""
+
     def no_constant(text: str) -> None:
         raise ValueError(f"{text} is not valid JSON")
 
     try:
-        message = json.loads(body.decode("utf-8"), parse_constant=no_constant)
-    except UnicodeDecodeError:
-        raise BadRequest("the body is not valid UTF-8") from None
+        return json.loads(text, parse_constant=no_constant)
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {str(error):.120}") from None
-    if not isinstance(message, dict):
-        raise BadRequest(f"the body must be a JSON object, got {_kind(message)}")
-    return message
 
 
 def _columns_of_rows(instances: Any, takes: Mapping[str, Input]) -> dict[str, Any]:
     """Returns rows as columns. A row is an object, or the value of the only required input."""
     if not isinstance(instances, list):
-        raise BadRequest(f'"instances" must be a list, got {_kind(instances)}')
+        raise BadRequest(f'"instances" must be a list, got {kind(instances)}')
     if not instances:
         raise BadRequest('"instances" is empty; give at least one row')
     if not _is_row(instances[0]):
@@ -168,7 +200,7 @@ def _columns_of_rows(instances: Any, takes: Mapping[str, Input]) -> dict[str, An
     names = list(instances[0])
     for number, row in enumerate(instances):
         if not _is_row(row):
-            raise BadRequest(f'row {number} of "instances" must be an object like the first, got {_kind(row)}')
+            raise BadRequest(f'row {number} of "instances" must be an object like the first, got {kind(row)}')
         if set(row) != set(names):
             raise BadRequest(f'row {number} of "instances" has different inputs than the first')
     _must_be_known(names, takes)
@@ -189,7 +221,7 @@ def _only(takes: Mapping[str, Input], message: str, value: Any) -> str:
     """Returns the name of the only required input."""
     required = [each.name for each in takes.values() if each.default is None]
     if len(required) != 1:
-        raise BadRequest(f"{message} {', '.join(required)}, got {_kind(value)}")
+        raise BadRequest(f"{message} {', '.join(required)}, got {kind(value)}")
     return required[0]
 
 
@@ -227,7 +259,7 @@ def _request(
         if not each.batched and not (each.either and isinstance(value, list)):
             options[each.name] = _array([value], each, limits)[0]
         elif not isinstance(value, list):
-            raise BadRequest(f"{each.name!r} must be a list, got {_kind(value)}")
+            raise BadRequest(f"{each.name!r} must be a list, got {kind(value)}")
         elif len(value) > limits.rows:
             raise BadRequest(f"too many rows in one request: {len(value):,}; at most {limits.rows:,}")
         else:
@@ -262,15 +294,16 @@ def checked_positions(rows: int, takes: Mapping[str, Input], values: Mapping[str
 
 
 def _array(values: list[Any], each: Input, limits: Limits) -> np.ndarray:
-    convert = {"string": _string, "int32": _integer, "float32": _number}[each.dtype]
+    convert = {"string": string, "int32": _integer, "float32": _number}[each.dtype]
     converted = [convert(value, each.name, limits) for value in values]
     return np.array(converted, object if each.dtype == "string" else each.dtype)
 
 
-def _string(value: Any, name: str, limits: Limits) -> bytes:
+def string(value: Any, name: str, limits: Limits) -> bytes:
+    """Returns a string of JSON, or {"b64": ...}, in UTF-8. Raises `BadRequest`, with the `name` of the input."""
     is_bytes = isinstance(value, dict) and set(value) == {"b64"}
     if not is_bytes and not isinstance(value, str):
-        raise BadRequest(f"{name!r} must contain strings, got {_kind(value)}")
+        raise BadRequest(f"{name!r} must contain strings, got {kind(value)}")
     try:
         data = base64.b64decode(value["b64"], validate=True) if is_bytes else value.encode("utf-8")
     except UnicodeEncodeError:
@@ -285,17 +318,18 @@ def _string(value: Any, name: str, limits: Limits) -> bytes:
 
 def _integer(value: Any, name: str, _: Limits) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not -(2**31) <= value < 2**31:
-        raise BadRequest(f"{name!r} must be a 32-bit integer, got {_kind(value)} {value!r:.40}")
+        raise BadRequest(f"{name!r} must be a 32-bit integer, got {kind(value)} {value!r:.40}")
     return value
 
 
 def _number(value: Any, name: str, _: Limits) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 3.4e38:
-        raise BadRequest(f"{name!r} must be a 32-bit number, got {_kind(value)} {value!r:.40}")
+        raise BadRequest(f"{name!r} must be a 32-bit number, got {kind(value)} {value!r:.40}")
     return float(value)
 
 
-def _kind(value: Any) -> str:
+def kind(value: Any) -> str:
+    """Returns the JSON type of a value, in words."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
     return names.get(type(value), "null")
 

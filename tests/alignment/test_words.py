@@ -8,7 +8,7 @@ import tensorflow as tf
 from helpers.tiny_model import PROBLEM, train_pairs
 
 from t2t_repro.alignment.head import READING, WRITING, AlignmentHead
-from t2t_repro.alignment.words import AlignedText, Words, pharaoh, split_words
+from t2t_repro.alignment.words import AlignedText, Words, pharaoh, probabilities, split_words
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.text.token_ids import EOS, PAD
@@ -85,6 +85,13 @@ def test_probabilities_of_words_multiply_those_of_their_tokens():
     assert found.confidence == pytest.approx((0.5 * 0.5 * 0.9 * 0.2) ** (1 / 4))
     assert (found.source_words, found.words, found.pharaoh) == (["x", "y"], ["ab", "c"], "1-0")
     assert found.to_json()["alignment"] == [[1, 0]]
+
+
+def test_probabilities_in_a_graph_are_those_of_the_text():
+    words_BNL = tf.constant([[[0, 0, -1, 1], [0, 1, 2, -1]], [[-1, -1, -1, -1], [-1, 0, -1, -1]]])
+    log_p_BNL = tf.math.log([[[0.5, 0.5, 0.9, 0.2], [1.0, 0.00001, 0.3, 0.9]], [[0.1] * 4, [0.1, 0.8, 0.1, 0.1]]])
+    found = probabilities(words_BNL, log_p_BNL).numpy().tolist()
+    assert found == [[b"0.2500 0.2000", b"1.0000 0.0000 0.3000"], [b"", b"0.8000"]]
 
 
 def test_padding_has_no_word(vocabulary):

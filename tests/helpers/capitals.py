@@ -6,7 +6,8 @@ import threading
 
 import numpy as np
 
-from t2t_repro.saved_model import WrongInput
+from t2t_repro.documents.splitter import Splitter
+from t2t_repro.saved_model import ALIGNED_SIGNATURE, WrongInput
 from t2t_repro.serving.cancellation import Cancelled
 from t2t_repro.serving.model import Input
 from t2t_repro.task import task_of
@@ -32,11 +33,15 @@ class Capitals:
         "translate": {"inputs": STRINGS, **OPTIONS},
         "score": {"inputs": STRINGS, "targets": TARGETS},
     }
+    has_splitter = True
 
     def __init__(self):
         self.calls, self.gate = [], threading.Event()
         self.gate.set()
         self.is_deaf = False  # to cancellation
+
+    def splitter(self, language=None):
+        return Splitter(language or "en", 1_024)
 
     def run(self, signature, inputs, cancellation):
         texts = inputs["inputs"]
@@ -61,3 +66,40 @@ class Capitals:
             return {"outputs": np.array(found, object), "scores": np.array(scores, np.float32)}
         scores = np.array([-len(text) / 10 if text else -np.inf for text in texts], np.float32)
         return {"outputs": np.array([text.upper() for text in texts], object), "scores": scores}
+
+
+class AlignedCapitals(Capitals):
+    """A stand-in for an export that aligns words: word n with word n. Words with an x have the probability 0.25.
+
+    Its languages are English and German. Without `word_confidences`, it is an older export.
+    """
+
+    card = {"problem": {"name": "capitals", "source_language": "en", "target_language": "de", "example": "an example"}}
+    signatures = Capitals.signatures | {ALIGNED_SIGNATURE: Capitals.signatures["translate"]}
+
+    def __init__(self, word_confidences=True):
+        super().__init__()
+        self.word_confidences = word_confidences
+        self.glossaries = []
+
+    def run(self, signature, inputs, cancellation):
+        found = super().run(signature, inputs, cancellation)
+        if "glossary" in inputs:
+            self.glossaries.append(inputs["glossary"].item())
+        if signature == ALIGNED_SIGNATURE:
+            found = {name: values.reshape(len(values), -1) for name, values in found.items()}
+            lines = [[text.decode().split() for text in texts] for texts in found["outputs"]]
+            own = {
+                "alignments": [[" ".join(f"{n}-{n}" for n, _ in enumerate(words)) for words in row] for row in lines],
+                "word_confidences": [
+                    [" ".join("0.2500" if "x" in word.lower() else "0.9000" for word in words) for words in row]
+                    for row in lines
+                ],
+            }
+            if not self.word_confidences:
+                del own["word_confidences"]
+            found |= {
+                name: np.array([[text.encode() for text in row] for row in rows], object) for name, rows in own.items()
+            }
+            found["confidences"] = np.full(found["scores"].shape, 0.5, np.float32)
+        return found

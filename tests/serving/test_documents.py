@@ -15,7 +15,6 @@ pytest.importorskip("prometheus_client", reason="prometheus-client is not instal
 from aiohttp.test_utils import TestClient, TestServer  # noqa: E402
 from helpers.capitals import Capitals  # noqa: E402
 
-from t2t_repro.documents.splitter import Splitter  # noqa: E402
 from t2t_repro.serving import documents, protocol  # noqa: E402
 from t2t_repro.serving.app import Server, Settings  # noqa: E402
 from t2t_repro.serving.model import ServedModel  # noqa: E402
@@ -26,16 +25,9 @@ TEXT = "Mr. Red came.  He left!\n\n\tWhy?\r\n"
 CAPITALS = "MR. RED CAME.  HE LEFT!\n\n\tWHY?\r\n"
 
 
-class Model(Capitals):
-    """Writes sentences in capitals."""
-
-    def splitter(self, language):
-        return Splitter(language or "en", 1_024)
-
-
 def answer(*bodies, model=None, **settings):
     """Sends the bodies at the same time to a server. Returns their answers, and the calls of its model."""
-    model = model or Model()
+    model = model or Capitals()
 
     async def ask(client, body):
         async with client.post("/v1/models/m:predict", data=json.dumps(body)) as response:
@@ -111,7 +103,7 @@ def test_invalid_requests_get_a_reason(body, message):
 
 def test_missing_package_and_other_tasks_get_a_reason(monkeypatch):
     body = {"inputs": ["a"], "documents": True}
-    parser = Model()
+    parser = Capitals()
     parser.task = task_of("f1")
     (((status, found),), _) = answer(body, model=parser)
     assert (status, found["error"]) == (400, 'this model is for parsing, and "documents" is for translation')

@@ -13,7 +13,7 @@ from t2t_repro.exporting.exporter import export
 from t2t_repro.inference.translator import Translator
 from t2t_repro.problem import Problem
 from t2t_repro.saved_model import WITH_TERMS, WrongInput
-from t2t_repro.serving import documents, protocol
+from t2t_repro.serving import documents, libretranslate, protocol
 from t2t_repro.serving.model import ServedModel
 from t2t_repro.text.glossary import Glossary, missing
 
@@ -104,6 +104,18 @@ def test_hostile_glossaries_get_a_reason(model, glossary, message):
     with pytest.raises(protocol.BadRequest) as error:
         ask(model, inputs=["cats"], glossary=glossary)
     assert message in str(error.value) and len(str(error.value)) < 250
+
+
+def test_glossary_in_the_form_of_libretranslate(model):
+    source, target = libretranslate.languages_of(model)
+    fields = {"q": TEXTS, "source": source or "en", "target": target or "de", "glossary": TERMS, "alternatives": 1}
+    wanted = libretranslate.parse(fields, model, protocol.Limits())
+    found = model.run(wanted.request.signature, wanted.request.inputs | wanted.request.options)
+    answer = libretranslate.answer(wanted, found, protocol.Limits())
+    all_appear(TEXTS, answer["translatedText"])
+    for row in (0, 3, 4):
+        all_appear([TEXTS[row]], answer["alternatives"][row])
+    assert any(answer["alternatives"])
 
 
 def test_requests_that_take_no_glossary(model):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +19,9 @@ pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
 
 from aiohttp.test_utils import TestServer  # noqa: E402
-from helpers.capitals import Capitals  # noqa: E402
+from helpers.capitals import AlignedCapitals, Capitals  # noqa: E402
 
+from t2t_repro.saved_model import WITH_TERMS  # noqa: E402
 from t2t_repro.serving.app import Server, Settings  # noqa: E402
 from t2t_repro.serving.page import render  # noqa: E402
 from t2t_repro.task import task_of  # noqa: E402
@@ -28,12 +31,9 @@ EXAMPLE = 'a "quoted" text & more'
 HOSTILE = "<img src=x onerror=\"document.title='run'\"> & more"
 
 
-@pytest.fixture(scope="module")
-def address():
-    """Returns the address of a server in its own thread."""
-    model = Capitals()
-    languages = {"source_language": "en", "target_language": "de"}
-    model.card = {"problem": {"name": "capitals", "description": HOSTILE, "example": EXAMPLE} | languages}
+@contextmanager
+def serving(model: Capitals) -> Iterator[str]:
+    """Yields the address of a server in its own thread."""
     loop = asyncio.new_event_loop()
     server = TestServer(Server(model, "m", Settings()).app)
     thread = threading.Thread(target=loop.run_forever)
@@ -44,6 +44,25 @@ def address():
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
+
+
+@pytest.fixture(scope="module")
+def address():
+    """Returns the address of a server."""
+    model = Capitals()
+    languages = {"source_language": "en", "target_language": "de"}
+    model.card = {"problem": {"name": "capitals", "description": HOSTILE, "example": EXAMPLE} | languages}
+    with serving(model) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def aligning():
+    """Returns a model that aligns words and takes glossaries, and the address of its server."""
+    model = AlignedCapitals()
+    model.signatures = model.signatures | {WITH_TERMS: {}}
+    with serving(model) as found:
+        yield model, found
 
 
 @pytest.fixture
@@ -178,3 +197,88 @@ def test_dark_mode_and_phone(page):
     assert page("document.documentElement.scrollWidth") == 360
     boxes = page("[...document.querySelectorAll('form > div')].map((e) => e.getBoundingClientRect().toJSON())")
     assert all(box["right"] <= 360 for box in boxes) and boxes[0]["bottom"] <= boxes[1]["top"]
+
+
+def aligned(page: Page) -> list[tuple[str, str]]:
+    """Returns the marked words, and for each "source" or "target"."""
+    side = "item.parentNode.className || 'target'"
+    return [
+        tuple(pair)
+        for pair in page(f"[...document.querySelectorAll('.aligned')].map((item) => [item.textContent, {side}])")
+    ]
+
+
+def test_pointing_at_a_word_shows_what_it_is_aligned_with(page, aligning):
+    page.browser.get(aligning[1])
+    type_and_send(page, f"one six  two\n{HOSTILE}")
+    assert lines(page) == ["ONE SIX  TWO", HOSTILE.upper()] and aligned(page) == []
+    assert page.texts("#out .source") == ["one six  two", HOSTILE]
+    page.point_at(page.all("#out .word")[1])
+    assert aligned(page) == [("SIX", "target"), ("six", "source")]
+    assert page.texts("#word") == ["“SIX” is aligned with “six”, probability 25%"]
+    page.point_at(page.all("#out .source .word")[2])
+    assert aligned(page) == [("TWO", "target"), ("two", "source")]
+    assert page.texts("#word") == ["“two” is aligned with “TWO”"]
+    page.point_at(page.all("h1")[0])
+    assert aligned(page) == [] and page.texts("#word") == [""]
+    assert page.errors() == [] and page.browser.title == "Translate English to German"
+
+
+def test_words_are_reached_by_keyboard(page, aligning):
+    page.browser.get(aligning[1])
+    type_and_send(page, "one six two")
+    page("(document.querySelector('#out .word').focus(), 0)")
+    assert aligned(page) == [("ONE", "target"), ("one", "source")]
+    page.press("ARROW_LEFT")  # there is no word before the first
+    page.press("ARROW_RIGHT")
+    page.press("ARROW_RIGHT")
+    assert page("document.activeElement.textContent") == "TWO" and page.texts("#word") == [
+        "“TWO” is aligned with “two”, probability 90%"
+    ]
+    page.press("TAB")  # one stop for each side
+    assert aligned(page) == [("ONE", "target"), ("one", "source")]
+    page.press("TAB")
+    assert page("document.activeElement.tagName") == "SUMMARY" and aligned(page) == []
+
+
+def test_words_that_the_model_is_unsure_of_are_marked(page, aligning):
+    page.browser.get(aligning[1])
+    assert not page.all("#legend")[0].is_displayed()
+    type_and_send(page, "one six")
+    assert page.texts("#out .unsure") == ["SIX"] and page.all("#unsure")[0].is_displayed()
+    assert page.texts("#out li > small") == ["confidence 50%, score -0.700"]
+    with serving(AlignedCapitals(word_confidences=False)) as older:
+        page.browser.get(older)
+        type_and_send(page, "one six")
+        assert page.texts("#out .unsure") == [] and page.all("#legend")[0].is_displayed()
+        assert not page.all("#unsure")[0].is_displayed() and not page.all("#terms")[0].is_displayed()
+        page.point_at(page.all("#out .word")[1])
+        assert page.texts("#word") == ["“SIX” is aligned with “six”"]
+
+
+def test_terms_are_sent_as_a_glossary(page, aligning):
+    model, address = aligning
+    page.browser.get(address)
+    page.all("#terms summary")[0].click()
+    page.all("#glossary")[0].send_keys("cat = Katze, Kater\n\n Acme \n__proto__ = x=y")
+    type_and_send(page, "a cat of Acme")
+    found = model.glossaries[-1].required("__proto__: a cat of Acme")
+    assert [(each.term, each.forms) for each in found] == [
+        ("__proto__", ("x=y",)),
+        ("cat", ("Katze", "Kater")),
+        ("Acme", ("Acme",)),
+    ]
+    page.all("#glossary")[0].send_keys("\n = x")
+    type_and_send(page, "a cat of Acme")
+    assert page.texts("#said.wrong")[0].startswith('"glossary": a term is empty')
+    page.errors()  # the browser logs the response
+
+
+def test_aligned_words_on_a_phone(page, aligning):
+    page.media("dark", width=360, height=740, phone=True)
+    page.browser.get(aligning[1])
+    type_and_send(page, "w" * 300 + " six")
+    page.all("#terms summary")[0].click()
+    assert page("document.documentElement.scrollWidth") == 360
+    page.all("#out .word")[1].click()
+    assert aligned(page) == [("SIX", "target"), ("six", "source")]

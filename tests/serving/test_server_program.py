@@ -49,8 +49,9 @@ class Served:
             raise AssertionError("".join(self.lines) + self.process.communicate()[1])
         self.address = self.lines[1].split()[1]
 
-    def post(self, body, name="E"):
-        request = urllib.request.Request(f"{self.address}v1/models/{name}:predict", json.dumps(body).encode())
+    def post(self, body, name="E", path=None):
+        address = self.address + (path or f"v1/models/{name}:predict")
+        request = urllib.request.Request(address, json.dumps(body).encode(), {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=300) as response:
                 return response.status, json.load(response)
@@ -131,6 +132,17 @@ def test_concurrent_clients_get_the_runs_results(served, trained):
     _, found = served.post({"signature_name": "attention", "instances": [{"inputs": TEXTS[0], "targets": TEXTS[1]}]})
     (row,) = found["predictions"]
     assert "".join(row["target_pieces"]).replace("\u2581", " ").removesuffix("</s>") == TEXTS[1]
+
+
+def test_form_of_libretranslate(served, trained):
+    translator, fields = Translator.from_run(trained.directory), {"source": "en", "target": "de"}  # it names none
+    expected = translator.n_best(TEXTS, 4)
+    code, found = served.post({"q": TEXTS, "alternatives": 3, **fields}, path="translate")
+    assert code == 200 and found["translatedText"] == [best[0][0] for best in expected]
+    assert found["alternatives"] == [[text for text, _ in best[1:] if text.strip()] for best in expected]
+    (best,) = translator.translate(TEXTS[:1])  # with the narrower beam of the run
+    assert served.post({"q": TEXTS[0], **fields}, path="translate") == (200, {"translatedText": best})
+    assert json.loads(served.get("health")) == {"status": "ok"}
 
 
 def test_requests_that_the_model_refuses(served):

@@ -20,7 +20,7 @@ from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference.translator import Translator
 from t2t_repro.preparation.learning import links, shortlist
 from t2t_repro.run import Run
-from t2t_repro.serving import protocol
+from t2t_repro.serving import libretranslate, protocol
 from t2t_repro.serving.model import JOINED, ServedModel
 from t2t_repro.translation import alignments
 
@@ -216,15 +216,27 @@ def test_exported_alignments_are_those_of_the_run(aligned, tmp_path):
         request = protocol.parse(json.dumps(body | {"glossary": terms}).encode(), served.signatures, protocol.Limits())
         outputs = served.run(request.signature, request.inputs | request.options)
         answer = protocol.answer(request, outputs, protocol.Limits())["outputs"]
-        assert sorted(answer) == ["alignments", "confidences", "outputs", "scores"] and request.signature in JOINED
+        assert sorted(answer) == ["alignments", "confidences", "outputs", "scores", "word_confidences"]
+        assert request.signature in JOINED
         for row, some in enumerate(expected):
             for column, each in enumerate(some):
                 if each.text == answer["outputs"][row][column]:  # a list leaves out what differs only in spaces
                     assert answer["alignments"][row][column] == each.pharaoh
                     confidence = each.confidence if lines[row] else 1.0
                     assert answer["confidences"][row][column] == pytest.approx(confidence, rel=1e-3)
+                    of_words = [float(value) for value in answer["word_confidences"][row][column].split()]
+                    assert of_words == pytest.approx(each.probabilities, abs=1e-3)
         assert [text[0] for text in answer["outputs"]] == [some[0].text for some in expected]
         assert all("Rinder" in text for text in answer["outputs"][2]) == bool(terms) and expected[2][0].links
+    languages = dict(zip(("source", "target"), libretranslate.languages_of(served), strict=True))
+    fields = {"q": lines[0], "alternatives": 1, "alignments": True, "confidence": True, "source": "en", "target": "de"}
+    wanted = libretranslate.parse(fields | {k: v for k, v in languages.items() if v}, served, protocol.Limits())
+    outputs = served.run(wanted.request.signature, wanted.request.inputs | wanted.request.options)
+    found, (best, _) = libretranslate.answer(wanted, outputs, protocol.Limits()), model.n_best(lines[:1], 2, 4)[0]
+    assert found["translatedText"] == best.text and len(found["alternatives"]) == 1
+    assert [tuple(link) for link in found["alignments"]] == best.links
+    assert found["wordConfidence"] == pytest.approx(best.probabilities, abs=1e-3)
+    assert found["confidence"] == pytest.approx(best.confidence, rel=1e-3)
     with open(f"{path}/model_card.json", encoding="utf-8") as file:
         assert json.load(file)["alignment"] == CHOSEN.head.to_json()
     refused = body | {"inputs": {"inputs": lines, "n_best": 200}}
