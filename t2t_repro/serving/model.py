@@ -85,7 +85,7 @@ class ServedModel:
 
     @cached_property
     def has_splitter(self) -> bool:
-        """Whether texts can be split: sentencex is installed, and the export is not too old."""
+        """Returns true if texts can be split: sentencex is installed, and the export is not too old."""
         try:
             self.splitter()
         except ValueError:

@@ -141,7 +141,9 @@ def test_form_of_libretranslate(served, trained):
     assert code == 200 and found["translatedText"] == [best[0][0] for best in expected]
     assert found["alternatives"] == [[text for text, _ in best[1:] if text.strip()] for best in expected]
     (best,) = translator.translate(TEXTS[:1])  # with the narrower beam of the run
-    assert served.post({"q": TEXTS[0], **fields}, path="translate") == (200, {"translatedText": best})
+    for documents, text in ((False, best), (True, best.strip())):  # spaces around sentences are those of the source
+        body = {"q": TEXTS[0], "documents": documents, **fields}
+        assert served.post(body, path="translate") == (200, {"translatedText": text})
     assert json.loads(served.get("health")) == {"status": "ok"}
 
 
