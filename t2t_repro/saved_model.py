@@ -83,6 +83,11 @@ class SavedModel:
         """True if it can require terms of a translation."""
         return WITH_TERMS in self._loaded.signatures
 
+    @property
+    def has_alignments(self) -> bool:
+        """True if it can align the words of a translation."""
+        return ALIGNED_SIGNATURE in self._loaded.signatures
+
     def inputs(self, signature: str) -> dict[str, tf.TensorSpec]:
         """Returns the inputs of a signature."""
         return dict(self._loaded.signatures[signature].structured_input_signature[1])

@@ -4,12 +4,16 @@
     {"instances": [{"inputs": "a text", "beam_size": 4}]}     rows
     {"inputs": {"inputs": ["a text"], "beam_size": 4}}        columns  -> {"outputs": {"outputs": [...], ...}}
     {"inputs": ["a cat"], "glossary": {"cat": ["Katze", "Kater"], "Acme": null}}
+    {"inputs": ["a <b>cat</b>"], "markup": true}
 
-"glossary" is not part of TF Serving's API: it has terms that translations must contain, each with its forms, or null if
-it stays as it is (`t2t_repro.text.glossary`). "signature_name" selects a signature other than serving_default. A string
-that is not valid UTF-8 is written {"b64": "..."}. Every request that TF Serving's REST API accepts has the same meaning
-here (its rules are in tensorflow_serving/util/json_tensor.cc), except for unknown keys, NaN and infinities, which are
-refused. Inputs with a default are optional here, but not in TF Serving.
+"glossary" and "markup" are not part of TF Serving's API. A glossary has terms that translations must contain, each with
+its forms, or null if it stays as it is (`t2t_repro.text.glossary`). With markup, translations have the tags,
+placeholders, addresses and entities of their texts (`t2t_repro.text.markup`).
+
+"signature_name" selects a signature other than serving_default. A string that is not valid UTF-8 is written
+{"b64": "..."}. Every request that TF Serving's REST API accepts has the same meaning here (its rules are in
+tensorflow_serving/util/json_tensor.cc), except for unknown keys, NaN and infinities, which are refused. Inputs with a
+default are optional here, but not in TF Serving.
 """
 
 from __future__ import annotations
@@ -23,11 +27,12 @@ from typing import Any
 import numpy as np
 
 from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE, WITH_TERMS
-from t2t_repro.serving.model import GLOSSARY, Input
+from t2t_repro.serving.model import GLOSSARY, MARKUP, Input
 from t2t_repro.text.glossary import Glossary
 
-_KEYS = ("signature_name", "instances", "inputs", GLOSSARY)
+_KEYS = ("signature_name", "instances", "inputs", GLOSSARY, MARKUP)
 _GLOSSED = (DEFAULT_SIGNATURE, "translate", ALIGNED_SIGNATURE)  # signatures that take a glossary
+_MARKED = (DEFAULT_SIGNATURE, "translate")  # signatures that take markup
 
 
 class BadRequest(ValueError):  # noqa: N818
@@ -43,7 +48,7 @@ class Limits:
     positions: int = 1 << 22  # beam_size x (bytes of the text + extra_length), summed over the rows
     values: int = 1 << 20  # numbers and strings in the response
     terms: int = 1_000  # of a glossary
-    searched: int = 100_000  # bytes of all texts in which terms are searched for
+    searched: int = 100_000  # bytes of all texts in which terms or tags are searched for
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +87,9 @@ def parse(body: bytes, signatures: Mapping[str, Mapping[str, Input]], limits: Li
         raise BadRequest(f"missing input {missing[0]!r}; signature {name} takes {', '.join(takes)}")
     defaults = {each.name: each.default for inputs in signatures.values() for each in inputs.values()}
     request = _request(name, takes, columns, by_rows, limits, defaults)
-    return request if GLOSSARY not in message else _with_glossary(request, message[GLOSSARY], signatures, limits)
+    if GLOSSARY in message:
+        request = _with_glossary(request, message[GLOSSARY], signatures, limits)
+    return request if MARKUP not in message else _with_markup(request, message[MARKUP], signatures, limits)
 
 
 def _with_glossary(
@@ -97,15 +104,35 @@ def _with_glossary(
         raise BadRequest(f'"glossary" must be an object of terms, got {_kind(terms)}')
     if len(terms) > limits.terms:
         raise BadRequest(f'"glossary" has {len(terms):,} terms; at most {limits.terms:,}')
-    searched = sum(map(len, request.inputs["inputs"]))
-    if searched > limits.searched:
-        raise BadRequest(f"all texts of a request with a glossary have {searched:,} bytes; at most {limits.searched:,}")
+    _must_be_short(request, "a glossary", limits)
     try:
         glossary = Glossary(terms)
     except ValueError as error:
         raise BadRequest(f'"glossary": {error}') from None
     options = request.options | {GLOSSARY: np.array(glossary, object)}
     return replace(request, options=options, positions=2 * request.positions)
+
+
+def _with_markup(
+    request: Request, markup: Any, signatures: Mapping[str, Mapping[str, Input]], limits: Limits
+) -> Request:
+    """Returns the request with the option markup, unless it is false."""
+    if not isinstance(markup, bool):
+        raise BadRequest(f'"markup" must be true or false, got {_kind(markup)}')
+    if not markup:
+        return request
+    if ALIGNED_SIGNATURE not in signatures:
+        raise BadRequest("this model was exported without alignments; export the run again with them")
+    if request.signature not in _MARKED:
+        raise BadRequest(f'signature {request.signature} takes no "markup"; expected {" or ".join(_MARKED)}')
+    _must_be_short(request, "markup", limits)
+    return replace(request, options=request.options | {MARKUP: np.array(True)})
+
+
+def _must_be_short(request: Request, what: str, limits: Limits) -> None:
+    searched = sum(map(len, request.inputs["inputs"]))
+    if searched > limits.searched:
+        raise BadRequest(f"all texts of a request with {what} have {searched:,} bytes; at most {limits.searched:,}")
 
 
 def _object(body: bytes) -> dict[str, Any]:

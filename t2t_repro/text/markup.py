@@ -1,0 +1,382 @@
+"""Markup: tags, placeholders and addresses are taken out of a text, and put back into its translation.
+
+    line = MarkedText("Click <b>here</b> to see &lt;{0}&gt;")
+    line.text                               what the model translates: "Click here to see <{0}>"
+    line.restored(translation, links)       the translation with the tags, by its word links
+
+**A tag** is what HTML and XML take for one: `<`, a name, attributes, `>`; `<` before anything else is text. An opening
+and a closing tag of one name are an element, if they nest. Every other tag stands alone: `<br>`, `<img/>`, and one
+whose partner is missing or crosses another element. Comments, processing instructions, declarations, CDATA sections,
+`<script>` and `<style>` stand alone with all that they contain.
+
+**A placeholder** is `{0}`, `{name}`, `${name}`, `{{ name }}`, `%s`, `%(name)d` or `%1$s`. Placeholders, web and e-mail
+addresses are words that the translation has exactly as they are. **An entity** such as `&amp;` is its character for
+the model.
+
+In the translation, every tag occurs once. The elements have the parents that they have in the source; siblings follow
+the order of the translation. Without its tags and with entities as characters, the result is the translation.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from html import unescape
+from html.entities import html5
+from typing import NamedTuple
+
+from t2t_repro.text.glossary import is_word_character
+from t2t_repro.text.placement import Element, Span, Unit, spans, unit_links, units
+from t2t_repro.text.words import SPACES, WORD
+
+Link = tuple[int, int]  # number of the source word, number of the target word, from 0
+
+# Every alternative stops at the end of the line or at the next character of its kind, so that searching takes time
+# proportional to the length of the line.
+_MARK = re.compile(
+    r"""
+    (?P<whole>
+        <!--.*?(?:-->|\Z) | <!\[CDATA\[.*?(?:\]\]>|\Z) | <\?.*?(?:\?>|\Z) | <![a-z][^<>]*>
+      | <(?P<raw>script|style)(?:\s[^<>]*)?>.*?(?:</(?P=raw)\s*>|\Z)
+      | \{%[^{}]*%\}
+    )
+  | (?P<tag> <(?P<close>/?)
+        (?: (?P<name>[a-z_][\w:.-]*)(?P<rest>(?:[\s/](?:[^<>"']|"[^"]*"|'[^']*')*+)?) | (?P<number>\d+)(?P<slash>/?) )>
+    )
+  | (?P<kept>
+        (?<![\w@])(?:https?://|ftp://|www\.)[^\s<>"]*[^\s<>"'.,;:!?)\]}]
+      | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)+
+      | \{\{[^{}<>]*\}\}
+      | \$?\{[\w.:!+-]*\}
+      | %%
+      | (?<!\d)%(?:\(\w+\)|\d+\$)?[-+\#0]*\d*(?:\.\d+)?(?:hh?|ll?|[zjtL])?[sdifeguxocpa@](?!\w)
+    )
+  | (?P<entity> &(?:\#\d{1,7}|\#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,31}); )
+    """,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+# elements of HTML that separate words
+_SEPARATE = frozenset(
+    "address article aside blockquote body br caption center dd details dialog div dl dt fieldset figcaption figure "
+    "footer form h1 h2 h3 h4 h5 h6 head header hr html legend li main nav ol option p pre section select summary table "
+    "tbody td textarea tfoot th thead title tr ul".split()
+)
+
+
+def links_of(pharaoh: str) -> list[Link]:
+    """Returns the links in Pharaoh format, `0-0 1-2`."""
+    pairs = (each.split("-") for each in pharaoh.split())
+    return [(int(source), int(target)) for source, target in pairs]
+
+
+class _Piece(NamedTuple):
+    """A part of a line."""
+
+    kind: str  # "tag", "whole" (stands alone with its content), "kept", "entity" or "text"
+    raw: str
+    text: str = ""  # for the model
+    name: str = ""  # of a tag, in lower case
+    closes: bool = False
+    is_alone: bool = False  # `<img/>`
+
+
+class _Kept(NamedTuple):
+    """A placeholder or an address of the source."""
+
+    raw: str
+    start: int  # of its stand-in in the text for the model
+    end: int
+    parent: int  # the number of the element that contains it
+
+
+class MarkedText:
+    """One line with markup. Instances are thread-safe.
+
+    `text` is the line without tags, for the model. Of white space on both sides of a tag, the first is kept. Tags of
+    paragraphs, lines, lists and tables separate words. A line of tags and placeholders alone has the text "", and
+    stays as it is.
+    """
+
+    def __init__(self, line: str):
+        self.line = line
+        pieces = list(_pieces(line))
+        self._has_markup = any(piece.kind != "text" for piece in pieces)
+        self._escape = _escape(pieces)
+        builder = _Builder(pieces)
+        self._kept = builder.kept
+        places = {each.start: each.end for each in self._kept}
+        cuts = {place for each in builder.elements for place in (each.first, each.last)}
+        self._units = units(builder.text, cuts | set(places) | set(places.values()), places)
+        starts = [unit.start for unit in self._units]
+        self._elements = [
+            replace(each, first=bisect.bisect_left(starts, each.first), last=bisect.bisect_left(starts, each.last))
+            for each in builder.elements
+        ]
+        self._places = {place: number for number, place in enumerate(starts)}
+        is_empty = not any(is_word_character(unit.text[0]) for unit in self._units if not unit.kept)
+        self.text = "" if self._has_markup and is_empty else builder.text
+
+    def restored(self, translation: str, links: Sequence[Link]) -> str:
+        """Returns the translation of `text` with the tags, placeholders, addresses and entities of the line.
+
+        `links` are pairs of a word of `text` and a word of the translation, in the order of the translation.
+        """
+        if not self._has_markup:
+            return translation
+        if not self.text:
+            return self.line
+        found = self._found(translation, links)
+        target = units(
+            translation, {place for each in found for place in each[:2]}, {each[0]: each[1] for each in found}
+        )
+        linked = unit_links(self._units, target, links)
+        by_start = {unit.start: number for number, unit in enumerate(target)}
+        for start, _, kept in found:
+            if kept is not None:
+                linked[self._places[kept.start]] = [by_start[start]]
+        there = {kept for *_, kept in found}
+        elements = [*self._elements, *(self._point(kept) for kept in self._kept if kept not in there)]
+        shown = [(start, end, kept.raw if kept else "") for start, end, kept in found]
+        placed = spans(elements, linked, len(target))
+        return "".join(_rendered(elements, placed, target, _Text(translation, shown, self._escape)))
+
+    def _found(self, translation: str, links: Sequence[Link]) -> list[tuple[int, int, _Kept | None]]:
+        """Returns the start and the end of what becomes a placeholder or an address in the translation, in order.
+
+        This is its stand-in, or the words that are linked to it alone. Further copies of a stand-in are not kept.
+        """
+        waiting: dict[str, list[_Kept]] = {}
+        for each in reversed(self._kept):
+            waiting.setdefault(self.text[each.start : each.end], []).append(each)
+        if not waiting:
+            return []
+        found: list[tuple[int, int, _Kept | None]] = []
+        for match in re.finditer("|".join(map(_exactly, sorted(waiting, key=len, reverse=True))), translation):
+            same = waiting[match[0]]
+            found.append((*match.span(), same.pop() if same else None))
+        sources: dict[int, set[int]] = {}  # of each target word
+        for source, target in links:
+            sources.setdefault(target, set()).add(source)
+        words = [match.span() for match in WORD.finditer(translation)]
+        for kept in sorted(each for every in waiting.values() for each in every):
+            span = self._replaced(kept, sources, words, translation)
+            if span and all(span[1] <= start or end <= span[0] for start, end, _ in found):
+                found.append((*span, kept))
+        return sorted(found, key=lambda each: each[0])
+
+    def _replaced(
+        self, kept: _Kept, sources: dict[int, set[int]], words: Sequence[tuple[int, int]], translation: str
+    ) -> tuple[int, int] | None:
+        """Returns the place of the words that are linked to the word of a placeholder, and to no other; or None."""
+        number = self._units[self._places[kept.start]].word
+        alike = [unit for unit in self._units if unit.word == number]
+        if any(is_word_character(unit.text[0]) for unit in alike if unit.start != kept.start):
+            return None
+        alone = sorted(target for target, every in sources.items() if every == {number} and target < len(words))
+        if not alone:
+            return None
+        last = next(each for each in itertools.count(alone[0]) if each + 1 not in alone)
+        start, end = words[alone[0]][0], words[last][1]
+        end = start + len(translation[start:end].rstrip(".,;:!?"))
+        return (start, end) if end > start else None
+
+    def _point(self, kept: _Kept) -> Element:
+        """Returns the point at which a placeholder is put that the translation lacks."""
+        number = self._places[kept.start]
+        before, after = self.text[: kept.start][-1:], self.text[kept.end :][:1]
+        leans_left = bool(before.strip()) and not after.strip()
+        if leans_left or not after:
+            raw = f"{' ' if before and not before.strip() else ''}{kept.raw}"
+        else:
+            raw = f"{kept.raw}{' ' if not after.strip() else ''}"
+        return Element(raw, "", kept.parent, number, number + 1, is_point=True, leans_left=leans_left)
+
+
+def _pieces(line: str) -> Iterator[_Piece]:
+    """Yields the parts of a line."""
+    place = 0
+    for match in _MARK.finditer(line):
+        if match.start() > place:
+            yield _Piece("text", line[place : match.start()], line[place : match.start()])
+        yield _piece(match)
+        place = match.end()
+    if place < len(line):
+        yield _Piece("text", line[place:], line[place:])
+
+
+def _piece(match: re.Match[str]) -> _Piece:
+    raw = match[0]
+    if match["whole"]:
+        return _Piece("whole", raw)
+    if match["tag"]:
+        name, rest = match["name"] or match["number"], match["rest"] or match["slash"] or ""
+        return _Piece("tag", raw, "", name.lower(), bool(match["close"]), rest.endswith("/"))
+    if match["kept"]:
+        return _Piece("kept", raw, _stand_in(raw))
+    text = unescape(raw)
+    if not raw.startswith("&#") and raw[1:] not in html5:
+        return _Piece("text", raw, raw)
+    return _Piece("whole", raw) if unicodedata.category(text[0]) == "Cc" else _Piece("entity", raw, text)
+
+
+def _stand_in(raw: str) -> str:
+    """Returns the word that the model translates in place of a placeholder or an address."""
+    return "".join(raw.split())
+
+
+def _partners(pieces: Sequence[_Piece]) -> dict[int, int]:
+    """Returns the number of the closing tag of each opening one that has one. Elements nest."""
+    found: dict[int, int] = {}
+    opened: list[int] = []
+    names: Counter[str] = Counter()
+    for number, piece in enumerate(pieces):
+        if piece.kind != "tag" or piece.is_alone:
+            continue
+        if not piece.closes:
+            opened.append(number)
+            names[piece.name] += 1
+        elif names[piece.name]:
+            while True:
+                other = opened.pop()
+                names[pieces[other].name] -= 1
+                if pieces[other].name == piece.name:
+                    break
+            found[other] = number
+    return found
+
+
+class _Builder:
+    """The text for the model, its elements with places in the text, and what is kept."""
+
+    def __init__(self, pieces: Sequence[_Piece]):
+        self.elements = [Element("", "", -1, 0, 0)]
+        self.kept: list[_Kept] = []
+        self._parts: list[str] = []
+        self._length, self._last = 0, ""
+        self._is_after_tag = self._separates = False
+        partners = _partners(pieces)
+        closing = set(partners.values())
+        parents = [0]
+        for number, piece in enumerate(pieces):
+            if piece.kind in ("text", "entity", "kept"):
+                self._add(piece.text)
+                if piece.kind == "kept":
+                    start = self._length - len(piece.text)
+                    self.kept.append(_Kept(piece.raw, start, self._length, parents[-1]))
+                continue
+            place = self._length
+            if number in closing:
+                self.elements[parents.pop()].last = place
+            elif number in partners:
+                closing_tag = pieces[partners[number]].raw
+                self.elements.append(Element(piece.raw, closing_tag, parents[-1], place, place))
+                parents.append(len(self.elements) - 1)
+            else:
+                in_order = piece.kind == "tag" and not piece.is_alone
+                self.elements.append(
+                    Element(piece.raw, "", parents[-1], place, place, True, piece.closes, in_order=in_order)
+                )
+            self._is_after_tag = True
+            self._separates |= piece.name in _SEPARATE
+        text = "".join(self._parts)
+        self.text = text.rstrip(SPACES) if self._is_after_tag else text
+        self.elements[0].last = len(self.text)
+        for each in self.elements:
+            if each.is_point:
+                before, after = self.text[: each.first][-1:].strip(), self.text[each.first :][:1].strip()
+                each.leans_left = bool(before) if bool(before) != bool(after) else each.leans_left
+
+    def _add(self, text: str) -> None:
+        if self._is_after_tag:
+            if not self._last.strip(SPACES):
+                text = text.lstrip(SPACES)
+            elif self._separates and text[:1].strip(SPACES):
+                text = f" {text}"
+        if text:
+            self._parts.append(text)
+            self._length, self._last = self._length + len(text), text[-1]
+            self._is_after_tag = self._separates = False
+
+
+def _exactly(stand_in: str) -> str:
+    """Returns the regular expression for a stand-in that is no part of a longer word."""
+    before, after = (r"\b" if re.match(r"\w", each) else "" for each in (stand_in[0], stand_in[-1]))
+    return f"{before}{re.escape(stand_in)}{after}"
+
+
+def _escape(pieces: Sequence[_Piece]) -> Callable[[str], str]:
+    """Returns the function that spells characters as entities, as the line does.
+
+    `&` and `<` that the line does not have are spelled as entities, and so are those that would otherwise be read as an
+    entity or a tag.
+    """
+    spelled = {"&": "&amp;", "<": "&lt;"}
+    bare = {each for piece in pieces if piece.kind == "text" for each in spelled if each in piece.raw}
+    first = {piece.text: piece.raw for piece in reversed(pieces) if piece.kind == "entity"}
+    spelled |= first
+    bare -= set(first)
+    characters = re.compile("|".join(map(re.escape, sorted(spelled, key=len, reverse=True))))
+
+    def spell(match: re.Match[str]) -> str:
+        is_read = _MARK.match(match.string, match.start())
+        return match[0] if match[0] in bare and not is_read else spelled[match[0]]
+
+    return lambda text: characters.sub(spell, text)
+
+
+class _Text:
+    """A translation that is read from its start to its end."""
+
+    def __init__(self, text: str, shown: Sequence[tuple[int, int, str]], escape: Callable[[str], str]):
+        self.length = len(text)
+        self._text, self._shown, self._escape = text, list(reversed(shown)), escape
+        self._place = 0
+
+    def until(self, place: int) -> Iterator[str]:
+        """Yields what has not been read before `place`, escaped, with what is shown instead of parts of it."""
+        while self._shown and self._shown[-1][0] < place:
+            start, end, shown = self._shown.pop()
+            yield self._escape(self._text[self._place : start])
+            yield shown
+            self._place = end
+        if place > self._place:
+            yield self._escape(self._text[self._place : place])
+            self._place = place
+
+
+def _rendered(
+    elements: Sequence[Element], placed: Sequence[Span], target: Sequence[Unit], text: _Text
+) -> Iterator[str]:
+    """Yields the parts of a translation with its elements. Tags have no space between them and their text."""
+    children: dict[int, list[int]] = {}
+    for number in sorted(range(1, len(elements)), key=lambda each: elements[each].first):
+        children.setdefault(elements[number].parent, []).append(number)
+
+    def in_order(number: int) -> Iterator[int]:
+        return iter(sorted(children.get(number, ()), key=lambda each: (placed[each].start, placed[each].end)))
+
+    opened = [(0, in_order(0))]
+    while opened:
+        number, rest = opened[-1]
+        child = next(rest, None)
+        if child is None:
+            opened.pop()
+            start, end = placed[number]
+            if end > start:
+                yield from text.until(target[end - 1].end)
+            yield elements[number].closing
+            continue
+        start, end = placed[child]
+        leans_left = start == end and (elements[child].leans_left or start == placed[number].end)
+        if leans_left and start:
+            yield from text.until(target[start - 1].end)
+        elif not leans_left and start < len(target):
+            yield from text.until(target[start].start)
+        yield elements[child].opening
+        opened.append((child, in_order(child)))
+    yield from text.until(text.length)
