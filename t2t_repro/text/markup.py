@@ -258,6 +258,7 @@ class _Builder:
         self.kept: list[_Kept] = []
         self._parts: list[str] = []
         self._length, self._last = 0, ""
+        self._added_spaces: set[int] = set()
         self._is_after_tag = self._separates = False
         partners = _partners(pieces)
         closing = set(partners.values())
@@ -288,14 +289,16 @@ class _Builder:
         self.elements[0].last = len(self.text)
         for each in self.elements:
             if each.is_point:
-                before, after = self.text[: each.first][-1:].strip(), self.text[each.first :][:1].strip()
-                each.leans_left = bool(before) if bool(before) != bool(after) else each.leans_left
+                before = bool(self.text[: each.first][-1:].strip())
+                after = bool(self.text[each.first :][:1].strip()) or each.first in self._added_spaces
+                each.leans_left = before if before != after else each.leans_left
 
     def _add(self, text: str) -> None:
         if self._is_after_tag:
             if not self._last.strip(SPACES):
                 text = text.lstrip(SPACES)
             elif self._separates and text[:1].strip(SPACES):
+                self._added_spaces.add(self._length)
                 text = f" {text}"
         if text:
             self._parts.append(text)

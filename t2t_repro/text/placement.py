@@ -150,47 +150,48 @@ def spans(elements: Sequence[Element], linked: Sequence[Sequence[int]], length: 
 
     The span of an element is the smallest that contains all units that its own are linked to. It lies in that of its
     parent, and siblings do not overlap: the one with the shorter span is placed first, and the other gets the part that
-    remains with most of its units. Elements without a linked unit, and points, get a place beside their neighbors. The
-    first element is the entire text; parents precede their children.
+    remains with most of its units. An element without a linked unit gets units that nothing is linked to, if they
+    follow what precedes it, or an empty span. Points get a place beside their neighbors.
+
+    The first element is the entire text. Parents precede their children.
     """
-    taken_units = {number for each in linked for number in each}
     found = [Span(0, length)] * len(elements)
     children: dict[int, list[int]] = {}
-    for number, element in enumerate(elements):
-        children.setdefault(element.parent, []).append(number)
+    for number in sorted(range(1, len(elements)), key=lambda each: elements[each].first):
+        children.setdefault(elements[number].parent, []).append(number)
     neighbors = _Neighbors(linked)
-    for parent in range(len(elements)):
-        taken: list[Span] = []
-        bounds, left = found[parent], []
-        wanted = {
-            number: _within(bounds, linked, elements[number])
-            for number in children.get(parent, ())
-            if not elements[number].is_point
-        }
-        for number in sorted(wanted, key=lambda each: wanted[each][-1] - wanted[each][0] if wanted[each] else 0):
-            span = _largest_free(wanted[number], taken)
-            if span is None:
-                left.append(number)
-            else:
-                found[number] = span
-                bisect.insort(taken, span)
-        left += [number for number in children.get(parent, ()) if elements[number].is_point]
+    for parent, bounds in enumerate(found):  # which the children of earlier elements have changed
+        numbers = children.get(parent, ())
+        texts = [number for number in numbers if not elements[number].is_point]
+        placed = _disjoint({number: _within(bounds, linked, elements[number]) for number in texts})
+        taken = sorted(placed.values())
+        for number in texts:
+            if number not in placed:
+                span = placed[number] = neighbors.unlinked(elements[number], elements[parent], bounds, taken)
+                if span.end > span.start:
+                    bisect.insort(taken, span)
         least = bounds.start
-        for number in sorted(left, key=lambda each: (elements[each].first, each)):
+        for number in numbers:
             element = elements[number]
-            gap = neighbors.gap(element, elements[parent], bounds)
-            if element.in_order:
-                gap = max(gap, least)
-            gap = _outside(gap, least if element.in_order else bounds.start, taken)
-            least = gap if element.in_order else least
-            end = gap
-            if not element.is_point and element.last > element.first and not _covers(gap, taken):
-                stop = min(bounds.end, gap + element.last - element.first, _next_start(gap, taken))
-                while end < stop and end not in taken_units:
-                    end += 1
-            found[number] = Span(gap, end)
-            if end > gap:
-                bisect.insort(taken, found[number])
+            if element.is_point:
+                gap = neighbors.gap(element, elements[parent], bounds)
+                gap = _outside(max(gap, least) if element.in_order else gap, least, taken)
+                least = gap if element.in_order else least
+                placed[number] = Span(gap, gap)
+        for number, span in placed.items():
+            found[number] = span
+    return found
+
+
+def _disjoint(wanted: Mapping[int, Sequence[int]]) -> dict[int, Span]:
+    """Returns spans of elements, of which each contains units that it wants. Elements that get none are left out."""
+    found: dict[int, Span] = {}
+    taken: list[Span] = []
+    for number in sorted(wanted, key=lambda each: wanted[each][-1] - wanted[each][0] if wanted[each] else 0):
+        span = _largest_free(wanted[number], taken)
+        if span is not None:
+            found[number] = span
+            bisect.insort(taken, span)
     return found
 
 
@@ -227,17 +228,12 @@ def _next_start(gap: int, taken: list[Span]) -> float:
     return taken[place].start if place < len(taken) else float("inf")
 
 
-def _covers(gap: int, taken: list[Span]) -> bool:
-    """Returns true if a taken span contains the unit after the gap."""
-    place = bisect.bisect_right(taken, (gap, float("inf")))
-    return bool(place) and taken[place - 1].end > gap
-
-
 class _Neighbors:
     """The nearest source units with links."""
 
     def __init__(self, linked: Sequence[Sequence[int]]):
         self._linked = linked
+        self._targets = {number for each in linked for number in each}
         self._previous = [-1] * (len(linked) + 1)  # of each gap
         self._next = [len(linked)] * (len(linked) + 1)
         for number, each in enumerate(linked):
@@ -245,8 +241,21 @@ class _Neighbors:
         for number in range(len(linked) - 1, -1, -1):
             self._next[number] = number if linked[number] else self._next[number + 1]
 
+    def unlinked(self, element: Element, parent: Element, bounds: Span, taken: list[Span]) -> Span:
+        """Returns units that nothing is linked to, at most as many as the element has, for an element without links.
+
+        They follow what the previous unit with links is linked to.
+        """
+        previous = self._previous[element.first]
+        gap = self._linked[previous][-1] + 1 if previous >= parent.first else bounds.start
+        start = _outside(min(max(gap, bounds.start), bounds.end), bounds.start, taken)
+        end, stop = start, min(bounds.end, start + element.last - element.first, _next_start(start, taken))
+        while end < stop and end not in self._targets:
+            end += 1
+        return Span(start, end)
+
     def gap(self, element: Element, parent: Element, bounds: Span) -> int:
-        """Returns the place of an element without linked units within the bounds of its parent."""
+        """Returns the gap of a point within the bounds of its parent."""
         if element.first <= parent.first:
             return bounds.start
         if element.last >= parent.last:

@@ -63,7 +63,9 @@ def drawn(rng: random.Random) -> Drawn:
     """Returns a random line. Its translation has the words in another order, without some, with others and marks."""
     words = [rng.choice(("one", "Two", "x&y", "a<b", "3", "été", "end")) for _ in range(rng.randint(1, 12))]
     words = [word + rng.choice(MARKS) if rng.random() < 0.2 else word for word in words]
-    line, tags = with_tags(rng, words)
+    line, tags = "", 0
+    while not tags:
+        line, tags = with_tags(rng, words)
     order = list(range(len(words)))
     if rng.random() < 0.8:
         order.sort(key=lambda place: place + rng.uniform(0, rng.choice((2, 6, 20))))
