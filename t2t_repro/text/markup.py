@@ -20,7 +20,6 @@ the order of the translation. Without its tags and with entities as characters, 
 from __future__ import annotations
 
 import bisect
-import itertools
 import re
 import unicodedata
 from collections import Counter
@@ -32,7 +31,8 @@ from typing import NamedTuple
 
 from t2t_repro.text.glossary import is_word_character
 from t2t_repro.text.placement import Element, Span, Unit, spans, unit_links, units
-from t2t_repro.text.words import SPACES, WORD
+from t2t_repro.text.stand_ins import Found, Kept, chosen, find
+from t2t_repro.text.words import SPACES
 
 Link = tuple[int, int]  # number of the source word, number of the target word, from 0
 
@@ -85,15 +85,6 @@ class _Piece(NamedTuple):
     is_alone: bool = False  # `<img/>`
 
 
-class _Kept(NamedTuple):
-    """A placeholder or an address of the source."""
-
-    raw: str
-    start: int  # of its stand-in in the text for the model
-    end: int
-    parent: int  # the number of the element that contains it
-
-
 class MarkedText:
     """One line with markup. Instances are thread-safe.
 
@@ -130,71 +121,38 @@ class MarkedText:
             return translation
         if not self.text:
             return self.line
-        found = self._found(translation, links)
-        target = units(
-            translation, {place for each in found for place in each[:2]}, {each[0]: each[1] for each in found}
-        )
+        found = find(self.text, self._kept, translation, links)
+        ends = {start: end for start, end, _ in found}
+        target = units(translation, {*ends, *ends.values()}, ends)
         linked = unit_links(self._units, target, links)
         by_start = {unit.start: number for number, unit in enumerate(target)}
         for start, _, kept in found:
             if kept is not None:
                 linked[self._places[kept.start]] = [by_start[start]]
-        there = {kept for *_, kept in found}
-        elements = [*self._elements, *(self._point(kept) for kept in self._kept if kept not in there)]
-        shown = [(start, end, kept.raw if kept else "") for start, end, kept in found]
+        there = {each.kept for each in found}
+        missing = [kept for kept in self._kept if kept not in there]
+        elements = [*self._elements, *map(self._point, missing)]
         placed = spans(elements, linked, len(target))
-        return "".join(_rendered(elements, placed, target, _Text(translation, shown, self._escape)))
+        for number, kept in enumerate(missing, start=len(self._elements)):
+            both = placed[number], placed[kept.parent]
+            elements[number] = self._with_spaces(kept, elements[number], *both, target)
+        return "".join(_rendered(elements, placed, target, _Text(translation, found, self._escape)))
 
-    def _found(self, translation: str, links: Sequence[Link]) -> list[tuple[int, int, _Kept | None]]:
-        """Returns the start and the end of what becomes a placeholder or an address in the translation, in order.
-
-        This is its stand-in, or the words that are linked to it alone. Further copies of a stand-in are not kept.
-        """
-        waiting: dict[str, list[_Kept]] = {}
-        for each in reversed(self._kept):
-            waiting.setdefault(self.text[each.start : each.end], []).append(each)
-        if not waiting:
-            return []
-        found: list[tuple[int, int, _Kept | None]] = []
-        for match in re.finditer("|".join(map(_exactly, sorted(waiting, key=len, reverse=True))), translation):
-            same = waiting[match[0]]
-            found.append((*match.span(), same.pop() if same else None))
-        sources: dict[int, set[int]] = {}  # of each target word
-        for source, target in links:
-            sources.setdefault(target, set()).add(source)
-        words = [match.span() for match in WORD.finditer(translation)]
-        for kept in sorted(each for every in waiting.values() for each in every):
-            span = self._replaced(kept, sources, words, translation)
-            if span and all(span[1] <= start or end <= span[0] for start, end, _ in found):
-                found.append((*span, kept))
-        return sorted(found, key=lambda each: each[0])
-
-    def _replaced(
-        self, kept: _Kept, sources: dict[int, set[int]], words: Sequence[tuple[int, int]], translation: str
-    ) -> tuple[int, int] | None:
-        """Returns the place of the words that are linked to the word of a placeholder, and to no other; or None."""
-        number = self._units[self._places[kept.start]].word
-        alike = [unit for unit in self._units if unit.word == number]
-        if any(is_word_character(unit.text[0]) for unit in alike if unit.start != kept.start):
-            return None
-        alone = sorted(target for target, every in sources.items() if every == {number} and target < len(words))
-        if not alone:
-            return None
-        last = next(each for each in itertools.count(alone[0]) if each + 1 not in alone)
-        start, end = words[alone[0]][0], words[last][1]
-        end = start + len(translation[start:end].rstrip(".,;:!?"))
-        return (start, end) if end > start else None
-
-    def _point(self, kept: _Kept) -> Element:
+    def _point(self, kept: Kept) -> Element:
         """Returns the point at which a placeholder is put that the translation lacks."""
         number = self._places[kept.start]
+        before, after = self.text[: kept.start][-1:].strip(), self.text[kept.end :][:1].strip()
+        leans_left = bool(before) and not after
+        return Element(kept.raw, "", kept.parent, number, number + 1, is_point=True, leans_left=leans_left)
+
+    def _with_spaces(self, kept: Kept, point: Element, place: Span, parent: Span, target: Sequence[Unit]) -> Element:
+        """Returns the point with a space between the placeholder and the word beside it, unless the line has none."""
         before, after = self.text[: kept.start][-1:], self.text[kept.end :][:1]
-        leans_left = bool(before.strip()) and not after.strip()
-        if leans_left or not after:
-            raw = f"{' ' if before and not before.strip() else ''}{kept.raw}"
-        else:
-            raw = f"{kept.raw}{' ' if not after.strip() else ''}"
-        return Element(raw, "", kept.parent, number, number + 1, is_point=True, leans_left=leans_left)
+        if point.leans_left or place.end == parent.end:
+            return replace(point, opening=f" {kept.raw}" if place.start and not before.strip() else kept.raw)
+        is_joined = after.strip() and is_word_character(after)
+        follows = place.end < len(target) and is_word_character(target[place.end].text[0])
+        return replace(point, opening=f"{kept.raw} " if follows and not is_joined else kept.raw)
 
 
 def _pieces(line: str) -> Iterator[_Piece]:
@@ -217,16 +175,11 @@ def _piece(match: re.Match[str]) -> _Piece:
         name, rest = match["name"] or match["number"], match["rest"] or match["slash"] or ""
         return _Piece("tag", raw, "", name.lower(), bool(match["close"]), rest.endswith("/"))
     if match["kept"]:
-        return _Piece("kept", raw, _stand_in(raw))
+        return _Piece("kept", raw)
     text = unescape(raw)
     if not raw.startswith("&#") and raw[1:] not in html5:
         return _Piece("text", raw, raw)
     return _Piece("whole", raw) if unicodedata.category(text[0]) == "Cc" else _Piece("entity", raw, text)
-
-
-def _stand_in(raw: str) -> str:
-    """Returns the word that the model translates in place of a placeholder or an address."""
-    return "".join(raw.split())
 
 
 def _partners(pieces: Sequence[_Piece]) -> dict[int, int]:
@@ -255,20 +208,22 @@ class _Builder:
 
     def __init__(self, pieces: Sequence[_Piece]):
         self.elements = [Element("", "", -1, 0, 0)]
-        self.kept: list[_Kept] = []
+        self.kept: list[Kept] = []
         self._parts: list[str] = []
         self._length, self._last = 0, ""
         self._added_spaces: set[int] = set()
         self._is_after_tag = self._separates = False
+        text = "".join(piece.text for piece in pieces)
+        stand_ins = chosen((piece.raw for piece in pieces if piece.kind == "kept"), text)
         partners = _partners(pieces)
         closing = set(partners.values())
         parents = [0]
         for number, piece in enumerate(pieces):
             if piece.kind in ("text", "entity", "kept"):
-                self._add(piece.text)
+                self._add(stand_ins.get(piece.raw, piece.text))
                 if piece.kind == "kept":
-                    start = self._length - len(piece.text)
-                    self.kept.append(_Kept(piece.raw, start, self._length, parents[-1]))
+                    start = self._length - len(stand_ins[piece.raw])
+                    self.kept.append(Kept(piece.raw, start, self._length, parents[-1]))
                 continue
             place = self._length
             if number in closing:
@@ -306,12 +261,6 @@ class _Builder:
             self._is_after_tag = self._separates = False
 
 
-def _exactly(stand_in: str) -> str:
-    """Returns the regular expression for a stand-in that is no part of a longer word."""
-    before, after = (r"\b" if re.match(r"\w", each) else "" for each in (stand_in[0], stand_in[-1]))
-    return f"{before}{re.escape(stand_in)}{after}"
-
-
 def _escape(pieces: Sequence[_Piece]) -> Callable[[str], str]:
     """Returns the function that spells characters as entities, as the line does.
 
@@ -335,17 +284,17 @@ def _escape(pieces: Sequence[_Piece]) -> Callable[[str], str]:
 class _Text:
     """A translation that is read from its start to its end."""
 
-    def __init__(self, text: str, shown: Sequence[tuple[int, int, str]], escape: Callable[[str], str]):
+    def __init__(self, text: str, found: Sequence[Found], escape: Callable[[str], str]):
         self.length = len(text)
-        self._text, self._shown, self._escape = text, list(reversed(shown)), escape
+        self._text, self._found, self._escape = text, list(reversed(found)), escape
         self._place = 0
 
     def until(self, place: int) -> Iterator[str]:
-        """Yields what has not been read before `place`, escaped, with what is shown instead of parts of it."""
-        while self._shown and self._shown[-1][0] < place:
-            start, end, shown = self._shown.pop()
+        """Yields what has not been read before `place`, escaped, with placeholders and addresses in their places."""
+        while self._found and self._found[-1].start < place:
+            start, end, kept = self._found.pop()
             yield self._escape(self._text[self._place : start])
-            yield shown
+            yield kept.raw if kept else ""
             self._place = end
         if place > self._place:
             yield self._escape(self._text[self._place : place])

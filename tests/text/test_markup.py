@@ -128,6 +128,40 @@ def test_entities(line, text, translation, expected):
     assert (MarkedText(line).text, restored(line, translation, links)) == (text, expected)
 
 
+@pytest.mark.parametrize(
+    "line, text, translation, links, expected",
+    [
+        ("%d of {n}", "XY of XZ", "XZ: XY", "0-1 2-0", "{n}: %d"),
+        ("{0} and {0}, {1}", "XY and XY, XZ", "XZ, XY und XY", "0-3 1-2 2-1 3-0", "{1}, {0} und {0}"),
+        ("XY {a}", "XY XZ", "XZ XY", "0-1 1-0", "{a} XY"),  # the text has that word
+        ("Mail <b>a.b+c@d.example</b>.", "Mail XY.", "XY mailen.", "0-1 1-0", "<b>a.b+c@d.example</b> mailen."),
+        (
+            "(see http://a.b/c?d=1&amp;e=%s.)",
+            "(see XY.)",
+            "(siehe XY.)",
+            "0-0 1-1",
+            "(siehe http://a.b/c?d=1&amp;e=%s.)",
+        ),
+        ("a <i>{{ b }}</i> c", "a XY c", "c XY x", "0-2 1-1 2-0", "c <i>{{ b }}</i> x"),
+        ("50% of 5 %s", "50% of 5 XY", "XY", "3-0", "%s"),
+        ("%(a)s %1$s %5.2f %%", "XY XZ YX YZ", "YZ YX XZ XY", "", "%% %5.2f %1$s %(a)s"),
+        # no stand-in: the words that are linked to it alone, or a place beside its neighbors
+        ("see {a}, too", "see XY, too", "siehe X Y, auch", "0-0 1-1 1-2 2-3", "siehe {a}, auch"),
+        ("see {a}", "see XY", "siehe XYs", "0-0 1-1", "siehe {a}"),
+        ("see {a} now", "see XY now", "jetzt sehen", "0-1 2-0", "{a} jetzt sehen"),
+        ("see <b>{a}</b>", "see XY", "siehe", "0-0 1-0", "siehe<b> {a}</b>"),
+        ("{a}px is it", "XYpx is it", "das ist", "1-1 2-0", "{a} das ist"),
+        ("see {a}.", "see XY.", "", "", "{a}"),
+        # too many of it
+        ("see {a}", "see XY", "siehe XY XY", "0-0 1-1 1-2", "siehe {a} "),
+        # no placeholder
+        ("50% of a@b { x } {", "50% of a@b { x } {", "y", "", "y"),
+    ],
+)
+def test_placeholders_and_addresses(line, text, translation, links, expected):
+    assert (MarkedText(line).text, restored(line, translation, links)) == (text, expected)
+
+
 def test_hostile_lines_are_read_in_a_moment():
     parts = ["<", "<a ", "<a '", '<a "', "<a \"'", "<!--", "<![CDATA[", "<?", "<!a", "<script>", "{%", "{{", "{", "${"]
     parts += [
