@@ -146,13 +146,13 @@ class MarkedText:
         return Element(kept.raw, "", kept.parent, number, number + 1, is_point=True, leans_left=leans_left)
 
     def _with_spaces(self, kept: Kept, point: Element, place: Span, parent: Span, target: Sequence[Unit]) -> Element:
-        """Returns the point with a space between the placeholder and the word beside it, unless the line has none."""
-        before, after = self.text[: kept.start][-1:], self.text[kept.end :][:1]
+        """Returns the point with a space between the placeholder and the words beside it."""
         if point.leans_left or place.end == parent.end:
-            return replace(point, opening=f" {kept.raw}" if place.start and not before.strip() else kept.raw)
-        is_joined = after.strip() and is_word_character(after)
-        follows = place.end < len(target) and is_word_character(target[place.end].text[0])
-        return replace(point, opening=f"{kept.raw} " if follows and not is_joined else kept.raw)
+            before = self.text[: kept.start][-1:]
+            separate = place.start and before and (not before.strip() or is_word_character(before))
+            return replace(point, opening=f" {kept.raw}" if separate else kept.raw)
+        separate = place.end < len(target) and is_word_character(target[place.end].text[0])
+        return replace(point, opening=f"{kept.raw} " if separate else kept.raw)
 
 
 def _pieces(line: str) -> Iterator[_Piece]:

@@ -151,7 +151,8 @@ def spans(elements: Sequence[Element], linked: Sequence[Sequence[int]], length: 
     The span of an element is the smallest that contains all units that its own are linked to. It lies in that of its
     parent, and siblings do not overlap: the one with the shorter span is placed first, and the other gets the part that
     remains with most of its units. An element without a linked unit gets units that nothing is linked to, if they
-    follow what precedes it, or an empty span. Points get a place beside their neighbors.
+    follow what precedes it, or an empty span. If a parent has no units beside those of its children, their spans are
+    extended to its entire span. Points get a place beside their neighbors.
 
     The first element is the entire text. Parents precede their children.
     """
@@ -170,6 +171,9 @@ def spans(elements: Sequence[Element], linked: Sequence[Sequence[int]], length: 
                 span = placed[number] = neighbors.unlinked(elements[number], elements[parent], bounds, taken)
                 if span.end > span.start:
                     bisect.insort(taken, span)
+        if texts and sum(_size(elements[each]) for each in texts) == _size(elements[parent]):
+            placed = _filled(placed, bounds)
+            taken = sorted(placed.values())
         least = bounds.start
         for number in numbers:
             element = elements[number]
@@ -193,6 +197,18 @@ def _disjoint(wanted: Mapping[int, Sequence[int]]) -> dict[int, Span]:
             found[number] = span
             bisect.insort(taken, span)
     return found
+
+
+def _size(element: Element) -> int:
+    """Returns the number of source units of an element."""
+    return element.last - element.first
+
+
+def _filled(placed: Mapping[int, Span], bounds: Span) -> dict[int, Span]:
+    """Returns the spans extended to the next one, so that no unit of the bounds is outside."""
+    order = sorted(placed, key=lambda each: placed[each])
+    starts = [bounds.start, *(placed[number].start for number in order[1:]), bounds.end]
+    return {number: Span(*both) for number, both in zip(order, itertools.pairwise(starts), strict=True)}
 
 
 def _within(bounds: Span, linked: Sequence[Sequence[int]], element: Element) -> list[int]:
@@ -249,7 +265,7 @@ class _Neighbors:
         previous = self._previous[element.first]
         gap = self._linked[previous][-1] + 1 if previous >= parent.first else bounds.start
         start = _outside(min(max(gap, bounds.start), bounds.end), bounds.start, taken)
-        end, stop = start, min(bounds.end, start + element.last - element.first, _next_start(start, taken))
+        end, stop = start, min(bounds.end, start + _size(element), _next_start(start, taken))
         while end < stop and end not in self._targets:
             end += 1
         return Span(start, end)

@@ -68,8 +68,12 @@ def test_a_thousand_random_lines_keep_their_tags():
         ("<b>un</b>real", "unreal", "irreal", "0-0", "<b>irreal</b>"),
         # discontinuous: all words between them are inside, unless they belong to another element
         ("<b>look up</b> it", "look up it", "sieh es an", "0-0 1-2 2-1", "<b>sieh es an</b>"),
-        ("<b>look up</b> <i>it</i>", "look up it", "sieh es an", "0-0 1-2 2-1", "<b>sieh</b> <i>es</i> an"),
-        ("<b>a</b> <i>c d</i>", "a c d", "d a c", "0-1 1-2 2-0", "<i>d</i> <b>a</b> c"),
+        ("<b>look up</b> <i>it</i>", "look up it", "sieh es an", "0-0 1-2 2-1", "<b>sieh</b> <i>es an</i>"),
+        ("<b>look up</b> <i>it</i> now", "look up it now", "sieh es an", "0-0 1-2 2-1", "<b>sieh</b> <i>es</i> an"),
+        ("<b>a</b> <i>c d</i>", "a c d", "d a c", "0-1 1-2 2-0", "<i>d</i> <b>a c</b>"),
+        # a parent without text of its own
+        ("<p>a <b>c</b></p>", "a c", "y x z w", "0-1 1-2", "<p>y x <b>z</b> w</p>"),
+        ("<tr><td>a</td><td>c</td></tr>", "a c", "x y z w", "0-0 1-2", "<tr><td>x y</td> <td>z w</td></tr>"),
         # without links: words without links beside it, or nothing
         ("on <b>the</b> street", "on the street", "auf der Straße", "0-0 2-2", "auf <b>der</b> Straße"),
         ("on <b>the</b> street", "on the street", "auf Straße", "0-0 2-1", "auf <b></b>Straße"),
@@ -117,7 +121,7 @@ def test_tags(line, text, translation, links, expected):
     [
         ("a &amp; b", "a & b", "b & <a>", "b &amp; &lt;a>"),
         ("&lt;b&gt; &#39;c&#x27;", "<b> 'c'", "'b' < c >", "&#39;b&#39; &lt; c &gt;"),
-        ("<b>AT&T</b>", "AT&T", "AT&T &lt;", "<b>AT&T</b> &amp;lt;"),  # `&` as it was, unless it would be an entity
+        ("<b>AT&T</b>", "AT&T", "AT&T &lt;", "<b>AT&T &amp;lt;</b>"),  # `&` as it was, unless it would be an entity
         ("a < b<br>", "a < b", "a < <b>", "a < &lt;b><br>"),
         ("&nbsp;a&copy;&notit;", "\u00a0a©&notit;", "a\u00a0©", "a&nbsp;&copy;"),
         ("a&#10;b", "ab", "xy", "xy&#10;"),  # a control character stands alone
@@ -144,7 +148,7 @@ def test_entities(line, text, translation, expected):
         ),
         ("a <i>{{ b }}</i> c", "a XY c", "c XY x", "0-2 1-1 2-0", "c <i>{{ b }}</i> x"),
         ("50% of 5 %s", "50% of 5 XY", "XY", "3-0", "%s"),
-        ("%(a)s %1$s %5.2f %%", "XY XZ YX YZ", "YZ YX XZ XY", "", "%% %5.2f %1$s %(a)s"),
+        ("a %(a)s %1$s %5.2f %%", "a XY XZ YX YZ", "YZ YX XZ XY", "", "%% %5.2f %1$s %(a)s"),
         # no stand-in: the words that are linked to it alone, or a place beside its neighbors
         ("see {a}, too", "see XY, too", "siehe X Y, auch", "0-0 1-1 1-2 2-3", "siehe {a}, auch"),
         ("see {a}", "see XY", "siehe XYs", "0-0 1-1", "siehe {a}"),
@@ -191,38 +195,3 @@ def test_hostile_lines_are_read_in_a_moment():
         found = marked.restored(marked.text[::-1], links)
         assert time.process_time() - started < 3, part
         assert found.count("<") >= line.count("<a>") + line.count("<b/>")
-
-
-def test_random_characters_never_fail():
-    rng = random.Random(2)
-    parts = [
-        "<",
-        ">",
-        "</",
-        "/>",
-        "b",
-        "a",
-        "<b>",
-        "</b>",
-        "<i>",
-        "</i>",
-        " ",
-        "  ",
-        "'",
-        '"',
-        "=",
-        "&",
-        ";",
-        "&lt;",
-        "%s",
-    ]
-    parts += ["{", "}", "{0}", "%", "!--", "-->", "字", "\t", "\u00a0", "1", "http://a.b", ".", "x@y.zz", "\u2028"]
-    for _ in range(3_000):
-        line = "".join(rng.choice(parts) for _ in range(rng.randint(0, 15)))
-        marked = MarkedText(line)
-        words = marked.text.split()
-        translation = "".join(rng.choice([*parts, *words]) for _ in range(rng.randint(0, 10)))
-        links = [(rng.randint(0, 5), rng.randint(0, 5)) for _ in range(rng.randint(0, 8))]
-        found = marked.restored(translation, links)
-        for tag in ("<b>", "</b>", "<i>", "</i>"):
-            assert found.count(tag) >= line.count(tag) or "!--" in line
