@@ -277,8 +277,11 @@ class _Neighbors:
         if element.last >= parent.last:
             return bounds.end
         previous, following = self._previous[element.first], self._next[element.last]
-        after = self._linked[previous][-1] + 1 if previous >= parent.first else None
-        before = self._linked[following][0] if following < parent.last else None
-        chosen = (after, before) if element.leans_left else (before, after)
-        gap = next((each for each in chosen if each is not None), bounds.end)
-        return min(max(gap, bounds.start), bounds.end)
+        ends = [unit + 1 for unit in self._linked[previous]] if previous >= parent.first else []
+        starts = self._linked[following] if following < parent.last else []
+        side, other = (ends, starts) if element.leans_left else (starts, ends)
+        if not side or not other:
+            chosen = [*ends[-1:], *starts[:1], bounds.end][0]
+        else:  # of several links, the one nearest to the other neighbor
+            chosen = min(side, key=lambda gap: (abs(gap - other[0 if element.leans_left else -1]), gap))
+        return min(max(chosen, bounds.start), bounds.end)

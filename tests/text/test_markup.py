@@ -82,6 +82,7 @@ def test_a_thousand_random_lines_keep_their_tags():
         ("a<br>b", "a b", "x y", "0-0 1-1", "x <br>y"),
         ("one <img alt='>'/> two", "one two", "zwei eins", "0-1 1-0", "<img alt='>'/>zwei eins"),
         ("one<fn/> two three", "one two three", "zwei eins drei", "0-1 1-0 2-2", "zwei eins<fn/> drei"),
+        ("a the <br/>roof", "a the roof", "x y z", "0-0 2-0 1-1 2-2", "x y <br/>z"),  # the nearest of several links
         ("<!-- <b> -->a <?php b?><![CDATA[<i>]]>", "a", "x", "0-0", "<!-- <b> -->x<?php b?><![CDATA[<i>]]>"),
         (
             "<script>if (a<b)</script>a<style>b {c}</style>",
