@@ -32,12 +32,12 @@ from typing import NamedTuple
 from t2t_repro.text.glossary import is_word_character
 from t2t_repro.text.placement import Element, Span, Unit, spans, unit_links, units
 from t2t_repro.text.stand_ins import Found, Kept, chosen, find
-from t2t_repro.text.words import SPACES
+from t2t_repro.text.words import SPACES, around
 
 Link = tuple[int, int]  # number of the source word, number of the target word, from 0
 
-# Every alternative stops at the end of the line or at the next character of its kind, so that searching takes time
-# proportional to the length of the line.
+# An alternative stops at the end of the line or at the next character of its kind, so that a search does not start
+# again and again over the same part of a long line. So an unclosed comment ends with the line.
 _MARK = re.compile(
     r"""
     (?P<whole>
@@ -89,8 +89,8 @@ class MarkedText:
     """One line with markup. Instances are thread-safe.
 
     `text` is the line without tags, for the model. Of white space on both sides of a tag, the first is kept. Tags of
-    paragraphs, lines, lists and tables separate words. A line of tags and placeholders alone has the text "", and
-    stays as it is.
+    paragraphs, lines, lists and tables separate words. A line with markup and without letters or digits beside
+    placeholders has the text "", and stays as it is.
     """
 
     def __init__(self, line: str):
@@ -109,7 +109,7 @@ class MarkedText:
             for each in builder.elements
         ]
         self._places = {place: number for number, place in enumerate(starts)}
-        is_empty = not any(is_word_character(unit.text[0]) for unit in self._units if not unit.kept)
+        is_empty = not any(character.isalnum() for unit in self._units if not unit.kept for character in unit.text)
         self.text = "" if self._has_markup and is_empty else builder.text
 
     def restored(self, translation: str, links: Sequence[Link]) -> str:
@@ -141,14 +141,14 @@ class MarkedText:
     def _point(self, kept: Kept) -> Element:
         """Returns the point at which a placeholder is put that the translation lacks."""
         number = self._places[kept.start]
-        before, after = self.text[: kept.start][-1:].strip(), self.text[kept.end :][:1].strip()
-        leans_left = bool(before) and not after
+        before, after = around(self.text, kept.start, kept.end)
+        leans_left = bool(before.strip()) and not after.strip()
         return Element(kept.raw, "", kept.parent, number, number + 1, is_point=True, leans_left=leans_left)
 
     def _with_spaces(self, kept: Kept, point: Element, place: Span, parent: Span, target: Sequence[Unit]) -> Element:
         """Returns the point with a space between the placeholder and the words beside it."""
         if point.leans_left or place.end == parent.end:
-            before = self.text[: kept.start][-1:]
+            before, _ = around(self.text, kept.start, kept.end)
             separate = place.start and before and (not before.strip() or is_word_character(before))
             return replace(point, opening=f" {kept.raw}" if separate else kept.raw)
         separate = place.end < len(target) and is_word_character(target[place.end].text[0])
@@ -220,9 +220,10 @@ class _Builder:
         parents = [0]
         for number, piece in enumerate(pieces):
             if piece.kind in ("text", "entity", "kept"):
-                self._add(stand_ins.get(piece.raw, piece.text))
+                text = stand_ins[piece.raw] if piece.kind == "kept" else piece.text
+                self._add(text)
                 if piece.kind == "kept":
-                    start = self._length - len(stand_ins[piece.raw])
+                    start = self._length - len(text)
                     self.kept.append(Kept(piece.raw, start, self._length, parents[-1]))
                 continue
             place = self._length
@@ -244,8 +245,8 @@ class _Builder:
         self.elements[0].last = len(self.text)
         for each in self.elements:
             if each.is_point:
-                before = bool(self.text[: each.first][-1:].strip())
-                after = bool(self.text[each.first :][:1].strip()) or each.first in self._added_spaces
+                before, after = (bool(side.strip()) for side in around(self.text, each.first, each.first))
+                after |= each.first in self._added_spaces
                 each.leans_left = before if before != after else each.leans_left
 
     def _add(self, text: str) -> None:

@@ -51,8 +51,8 @@ def chosen(raws: Iterable[str], text: str) -> dict[str, str]:
 def find(text: str, every: Sequence[Kept], translation: str, links: Sequence[tuple[int, int]]) -> list[Found]:
     """Returns what becomes a placeholder or an address in the translation of `text`, in order.
 
-    That is its stand-in, at best one in a word that is linked to its own. If there is none, it is the words that are
-    linked to its own word alone. Other stand-ins linked to such words are left out.
+    That is its stand-in, also as a part of a word, at best of one that is linked to its own word. If there is none, it
+    is the words that are linked to its own word alone. Other stand-ins in words that are linked to it are left out.
     """
     source_words, words = ([match.span() for match in WORD.finditer(each)] for each in (text, translation))
     number = {kept: _word_at(source_words, kept.start) for kept in every}
@@ -60,7 +60,7 @@ def find(text: str, every: Sequence[Kept], translation: str, links: Sequence[tup
     for source, target in links:
         sources.setdefault(target, set()).add(source)
     stand_ins = "|".join(sorted({text[kept.start : kept.end] for kept in every}))
-    places = {match.span(): match[0] for match in re.finditer(rf"\b(?:{stand_ins})\b", translation)} if every else {}
+    places = {match.span(): match[0] for match in re.finditer(stand_ins, translation)} if every else {}
     in_word = {span: _word_at(words, span[0]) for span in places}
     linked: dict[tuple[str, int], list[_Span]] = {}
     equal: dict[str, list[_Span]] = {}

@@ -18,7 +18,7 @@ def restored(line: str, translation: str, links: str) -> str:
 
 
 class Read:
-    """What an XML parser reads: the text, and the parent of each tag, by the number in its attribute `id`."""
+    """The text that an XML parser reads, and the parent of each tag, by the number in its attribute `id`."""
 
     def __init__(self, line: str):
         self.text, self.parents, self._open = "", {}, ["0"]
@@ -150,9 +150,13 @@ def test_entities(line, text, translation, expected):
         ("a <i>{{ b }}</i> c", "a XY c", "c XY x", "0-2 1-1 2-0", "c <i>{{ b }}</i> x"),
         ("50% of 5 %s", "50% of 5 XY", "XY", "3-0", "%s"),
         ("a %(a)s %1$s %5.2f %%", "a XY XZ YX YZ", "YZ YX XZ XY", "", "%% %5.2f %1$s %(a)s"),
+        ("{a}{b}px at 5%", "XYXZpx at 5%", "mit XYXZpx", "0-1 1-0", "mit {a}{b}px"),
+        ("{a}'s dog", "XY's dog", "XYs Hund", "0-0 1-1", "{a}s Hund"),
+        ("看{a}。", "看XY。", "见XY！", "0-0", "见{a}！"),
+        ("%d x@y.z5%d", "XY XZ%d", "XZ%d XY", "0-1 1-0", "x@y.z5%d %d"),
         # no stand-in: the words that are linked to it alone, or a place beside its neighbors
         ("see {a}, too", "see XY, too", "siehe X Y, auch", "0-0 1-1 1-2 2-3", "siehe {a}, auch"),
-        ("see {a}", "see XY", "siehe XYs", "0-0 1-1", "siehe {a}"),
+        ("see {a}", "see XY", "siehe Xys!", "0-0 1-1", "siehe {a}!"),
         ("see {a} now", "see XY now", "jetzt sehen", "0-1 2-0", "{a} jetzt sehen"),
         ("see <b>{a}</b>", "see XY", "siehe", "0-0 1-0", "siehe<b> {a}</b>"),
         ("{a}px is it", "XYpx is it", "das ist", "1-1 2-0", "{a} das ist"),
