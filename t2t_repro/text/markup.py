@@ -151,8 +151,11 @@ class MarkedText:
             before, _ = around(self.text, kept.start, kept.end)
             separate = place.start and before and (not before.strip() or is_word_character(before))
             return replace(point, opening=f" {kept.raw}" if separate else kept.raw)
-        separate = place.end < len(target) and is_word_character(target[place.end].text[0])
-        return replace(point, opening=f"{kept.raw} " if separate else kept.raw)
+        previous, following = target[max(place.end - 1, 0) : place.end], target[place.end : place.end + 1]
+        joined = previous and following and previous[0].end == following[0].start
+        before = " " if joined and is_word_character(previous[0].text[-1]) else ""
+        after = " " if following and is_word_character(following[0].text[0]) else ""
+        return replace(point, opening=f"{before}{kept.raw}{after}")
 
 
 def _pieces(line: str) -> Iterator[_Piece]:

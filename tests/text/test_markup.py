@@ -161,6 +161,7 @@ def test_entities(line, text, translation, expected):
         ("see <b>{a}</b>", "see XY", "siehe", "0-0 1-0", "siehe<b> {a}</b>"),
         ("{a}px is it", "XYpx is it", "das ist", "1-1 2-0", "{a} das ist"),
         ("see {a}.", "see XY.", "", "", "{a}"),
+        ("run to {a}. Stop", "run to XY. Stop", "lauf. Halt", "0-0 2-0 3-1", "lauf {a}. Halt"),
         # too many of it
         ("see {a}", "see XY", "siehe XY XY", "0-0 1-1 1-2", "siehe {a} "),
         # no placeholder
