@@ -34,6 +34,9 @@ sentences, and line n of the output has their translations with the same space
 between them. No line is truncated. --language=CODE is the language whose rules
 find the sentences, if the run does not know it.
 
+--markup reads tags, placeholders ({0}, %s, {{name}}), addresses and entities:
+the text is translated without them, and they are put back by word alignment.
+
 Repeat --output_dir to decode with an ensemble, which averages probabilities.
 All its runs must share one vocabulary.
 
@@ -113,6 +116,9 @@ flags.DEFINE_boolean(
 flags.DEFINE_string(
     "language", None, "CODE: source language, such as en, for --documents (default: the run's)", flag_values=FLAGS
 )
+flags.DEFINE_boolean(
+    "markup", False, "put tags, placeholders and entities of each line into its translation", flag_values=FLAGS
+)
 flags.DEFINE_float("sampling_temperature", None, "sample with temperature X, instead of beam search", flag_values=FLAGS)
 flags.DEFINE_integer(
     "sampling_top_k", 0, "sample from the N most probable tokens; 0: from all", lower_bound=0, flag_values=FLAGS
@@ -124,19 +130,20 @@ NOT_WITH = {  # flags without effect beside another one, and why
     "score_file": (
         ("decode_from_file", "decode_interactive", "n_best", "beam_size", "alpha", "prefix_file", "min_length")
         + ("sampling_temperature", "sampling_top_k", "seed", "well_formed", "min_confidence", "int8", "shortlist")
-        + ("alignments", "glossary", "documents", "language"),
+        + ("alignments", "glossary", "documents", "language", "markup"),
         "scores given translations",
     ),
     "documents": (
-        ("prefix_file", "min_length", "n_best"),
+        ("prefix_file", "min_length", "n_best", "markup"),
         "writes one translation per line, of sentences that it finds",
     ),
     "sampling_temperature": (("beam_size", "alpha", "glossary"), "replaces beam search"),
+    "markup": (("alignments",), "puts tags into the words that they link"),
     "decode_interactive": (("decode_from_file", "decode_to_file", "prefix_file"), "reads from the keyboard"),
 }
 ONLY_FOR = {  # flags that other tasks do not have
     "translation": ("prefix_file", "min_length", "sampling_temperature", "score_file", "shortlist")
-    + ("alignments", "glossary", "documents"),
+    + ("alignments", "glossary", "documents", "markup"),
     "parsing": ("well_formed", "min_confidence"),
 }
 
@@ -175,7 +182,7 @@ def decode() -> None:
         moving_average=FLAGS.moving_average,
         shortlist=FLAGS.shortlist,
     )
-    if FLAGS.alignments:
+    if FLAGS.alignments or FLAGS.markup:
         where = FLAGS.data_dir, launcher.report, _checkpoints(runs[0])
         translator = translator.with_alignments(task.alignment_head(translator, runs[0], *where).head)
     decoder = task.decoder(translator, FLAGS.well_formed, FLAGS.min_confidence)
@@ -212,7 +219,7 @@ def _made_by(runs: Sequence[Run]) -> dict[str, Any]:
     values |= {flag: bool(values[flag]) for flag in INPUT}
     values |= {"shortlist": FLAGS.shortlist and sha256(FLAGS.shortlist)}
     values |= {"glossary": FLAGS.glossary and sha256(FLAGS.glossary)}
-    values |= {"data_dir": None, "alignment": sha256(runs[0].alignment) if FLAGS.alignments else None}
+    values |= {"data_dir": None, "alignment": sha256(runs[0].alignment) if FLAGS.alignments or FLAGS.markup else None}
     weights = [sha256(f"{path}.index") for run in runs for path in _checkpoints(run)]
     return values | {"weights": weights, "version": __version__}
 
@@ -254,6 +261,8 @@ def _answer(translator: Any, glossary: Glossary | None) -> Answer:
         options["min_length"] = FLAGS.min_length
     if glossary is not None:
         options["glossary"] = glossary
+    if FLAGS.markup:
+        options["markup"] = True
     if FLAGS.sampling_temperature is None:
         answer = functools.partial(translator.n_best, beam_size=FLAGS.beam_size, alpha=FLAGS.alpha, **options)
     else:
@@ -282,7 +291,7 @@ def _report(number: int, what: str) -> None:
 
 def _check(run: Run) -> None:
     """Raises UsageError for flags that exclude each other, and ValueError for an impossible beam width."""
-    if FLAGS.data_dir and not FLAGS.alignments:
+    if FLAGS.data_dir and not (FLAGS.alignments or FLAGS.markup):
         raise launcher.UsageError("--data_dir is only to choose the head that aligns; give --alignments too")
     if FLAGS.data_dir:
         common_flags.must_be_directory("data_dir", FLAGS.data_dir)

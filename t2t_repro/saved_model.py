@@ -85,6 +85,11 @@ class SavedModel:
         """True if it can require terms of a translation."""
         return WITH_TERMS in self._loaded.signatures
 
+    @property
+    def has_alignments(self) -> bool:
+        """True if it can align the words of a translation."""
+        return ALIGNED_SIGNATURE in self._loaded.signatures
+
     def splitter(self, language: str | None = None) -> Splitter:
         """Returns the splitter of texts into sentences that the model takes. None means its source language.
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from t2t_repro.alignment.words import SPACES, AlignedText, split_words
+from t2t_repro.alignment.words import AlignedText
 from t2t_repro.documents.document import Document, joined
+from t2t_repro.text.words import SPACES, split_words
 
 _LEAST = 5e-324  # a confidence that is rounded to 0
 

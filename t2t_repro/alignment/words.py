@@ -10,7 +10,6 @@ Shapes: B sentences, N translations of each, M source length, L target length, V
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -20,9 +19,7 @@ import tensorflow as tf
 from t2t_repro.alignment.head import READING, AlignmentHead
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.text.token_ids import EOS, NUM_FIXED, PAD, UNKNOWN
-
-SPACES = " \t\n\v\f\r"
-_WORD = re.compile(f"[^{SPACES}]+")
+from t2t_repro.text.words import SPACES, split_words
 
 Link = tuple[int, int]  # number of the source word, number of the target word, from 0
 
@@ -84,11 +81,6 @@ class AlignedText(tuple[str, float]):
             "probabilities": [round(each, 4) for each in self.probabilities],
             "alignment": [list(link) for link in self.links],
         }
-
-
-def split_words(text: str) -> list[str]:
-    """Returns the words of a text: what ASCII white space separates."""
-    return _WORD.findall(text)
 
 
 class Words:

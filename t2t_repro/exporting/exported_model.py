@@ -6,18 +6,30 @@ import contextlib
 import functools
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from t2t_repro.config import HParams
 from t2t_repro.data.vocabulary import must_be_list, must_be_pairs, must_be_unicode
 from t2t_repro.documents.document import translated
 from t2t_repro.inference.beam_search import n_best_options
 from t2t_repro.inference.translator import distinct
-from t2t_repro.saved_model import WITH_TERMS, SavedModel, WrongInput, holds_graph, newest_version
+from t2t_repro.saved_model import ALIGNED_SIGNATURE, WITH_TERMS, SavedModel, WrongInput, holds_graph, newest_version
 from t2t_repro.text.glossary import Forms, Glossary, Required, lacking, must_be_few, spelled
+from t2t_repro.text.markup import Link, MarkedText, links_of
 
-if TYPE_CHECKING:
-    import numpy as np
+
+class _Hypothesis(tuple[str, float]):
+    """A translation and its score, with its word links if the signature returns them."""
+
+    links: list[Link]
+
+    @classmethod
+    def of(cls, text: bytes, score: float, alignment: bytes) -> _Hypothesis:
+        found = cls((text.decode("utf-8"), score))
+        found.links = links_of(alignment.decode("utf-8"))
+        return found
 
 
 class ExportedModel:
@@ -47,9 +59,10 @@ class ExportedModel:
         beam_size: int | None = None,
         alpha: float | None = None,
         glossary: Glossary | Mapping[str, Forms] | str | None = None,
+        markup: bool = False,
     ) -> list[str]:
         """Returns the best translation of each text; an empty text gives an empty one."""
-        return [best[0][0] for best in self.n_best(texts, 1, beam_size, alpha, glossary)]
+        return [best[0][0] for best in self.n_best(texts, 1, beam_size, alpha, glossary, markup)]
 
     def translate_documents(
         self,
@@ -80,16 +93,22 @@ class ExportedModel:
         beam_size: int | None = None,
         alpha: float | None = None,
         glossary: Glossary | Mapping[str, Forms] | str | None = None,
+        markup: bool = False,
     ) -> list[list[tuple[str, float]]]:
         """Returns the n best translations of each text with their scores, best first.
 
         A score is a log-probability divided by the length penalty. There are fewer than n if the beam holds fewer that
         differ in more than leading and trailing space. Without `beam_size` it is that of the run, or n if that is
-        larger. With `glossary`, as in `Translator.n_best`, translations contain its terms. Raises ValueError for a text
-        with more than `MOST_TERMS` terms, and for an export that has no search with terms.
+        larger. With `glossary` and `markup`, as in `Translator.n_best`, translations contain terms, tags and
+        placeholders. Raises ValueError for a text with more than `MOST_TERMS` terms, for an export that has no search
+        with terms, and for markup if the export has no alignments.
         """
         must_be_list(texts)
-        options = n_best_options(self.hparams, n, beam_size, alpha)
+        if markup and not self._model.has_alignments:
+            raise ValueError(f"{self.path} was exported without alignments; export the run again with them")
+        lines = [MarkedText(text) for text in _strings(texts)] if markup else []
+        texts = [line.text for line in lines] if markup else texts
+        options = *n_best_options(self.hparams, n, beam_size, alpha), ALIGNED_SIGNATURE if markup else "translate"
         required = None if glossary is None else self._required(Glossary.of(glossary), texts)
         found = self._found(texts, n, *options)
         if required is not None:
@@ -98,7 +117,10 @@ class ExportedModel:
             again = self._found([texts[number] for number in chosen], n, *options, terms)
             for number, hypotheses in zip(chosen, again, strict=True):
                 found[number] = hypotheses
-        return found
+        if not markup:
+            return [list(hypotheses) for hypotheses in found]
+        both = zip(lines, found, strict=True)
+        return [[(line.restored(each[0], each.links), each[1]) for each in hypotheses] for line, hypotheses in both]
 
     def _required(self, glossary: Glossary, texts: Sequence[str]) -> list[tuple[Required, ...]]:
         if not self._model.has_terms:
@@ -109,12 +131,18 @@ class ExportedModel:
         return required
 
     def _found(
-        self, texts: Sequence[str], n: int, width: int, penalty: float, terms: Sequence[str] | None = None
-    ) -> list[list[tuple[str, float]]]:
+        self,
+        texts: Sequence[str],
+        n: int,
+        width: int,
+        penalty: float,
+        signature: str,
+        terms: Sequence[str] | None = None,
+    ) -> list[list[_Hypothesis]]:
         if not texts:
             return []
         found = self._call(
-            "translate" if terms is None else WITH_TERMS,
+            signature if terms is None else WITH_TERMS,
             inputs=_strings(texts),
             beam_size=width,
             alpha=penalty,
@@ -123,11 +151,12 @@ class ExportedModel:
             **({} if terms is None else {"terms": list(terms)}),
         )
         results = []
-        for lines, scores in zip(found["outputs"].tolist(), found["scores"].tolist(), strict=True):
-            both = zip(lines, scores, strict=True)
-            hypotheses = [(line.decode("utf-8"), score) for line, score in both if score > -float("inf")]
-            results.append(distinct(hypotheses, n))
-        return [hypotheses if text else [("", 0.0)] for text, hypotheses in zip(texts, results, strict=True)]
+        outputs, scores = found["outputs"], found["scores"]
+        aligned = found.get("alignments", np.full(outputs.shape, b"", object))
+        for rows in zip(outputs.tolist(), scores.tolist(), aligned.tolist(), strict=True):
+            every = [_Hypothesis.of(*row) for row in zip(*rows, strict=True)]
+            results.append(distinct([each for each in every if each[1] > -float("inf")], n))
+        return [found if text else [_Hypothesis.of(b"", 0.0, b"")] for text, found in zip(texts, results, strict=True)]
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """Returns the log-probability of each target given its source, EOS included."""

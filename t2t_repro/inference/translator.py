@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import tensorflow as tf
@@ -32,6 +32,7 @@ from t2t_repro.model.kernels import unset_weights
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.text.glossary import MOST_TERMS, Forms, Glossary, Required, lacking, spelled
+from t2t_repro.text.markup import MarkedText
 from t2t_repro.text.token_ids import PAD
 from t2t_repro.training import parallel
 from t2t_repro.training.checkpointing.checkpoints import load_weights
@@ -44,6 +45,7 @@ _DRAWS, _TEMPERATURE = tf.TensorSpec([None, None, None]), tf.TensorSpec([], tf.f
 _SHORTLIST = tf.TensorSpec([None], tf.int32)
 _STRINGS = tf.TensorSpec([None], tf.string)
 
+_Scored = TypeVar("_Scored", bound=tuple[str, float])
 Found = list[tuple[str, float]]  # the translations of a text with their scores; `AlignedText` with an alignment head
 
 
@@ -192,10 +194,11 @@ class Translator:
         prefixes: Sequence[str] | None = None,
         min_length: int = 0,
         glossary: Glossary | Mapping[str, Forms] | str | None = None,
+        markup: bool = False,
     ) -> list[str]:
         """Returns the best translation of each text, and "" for "". The arguments are those of `n_best`."""
         options: dict[str, Any] = {"prefixes": prefixes, "min_length": min_length, "glossary": glossary}
-        found = self.n_best(texts, 1, beam_size, alpha, **options)
+        found = self.n_best(texts, 1, beam_size, alpha, markup=markup, **options)
         return [best[0][0] for best in found]
 
     def translate_documents(
@@ -243,6 +246,7 @@ class Translator:
         min_length: int = 0,
         advance: Advance | None = None,
         glossary: Glossary | Mapping[str, Forms] | str | None = None,
+        markup: bool = False,
     ) -> list[Found]:
         """Returns the n best translations of each text with their scores, best first.
 
@@ -263,7 +267,13 @@ class Translator:
             constraint. Texts are translated without it first; only those with a translation that lacks a term are
             translated again, by `term_search` among all subwords. `report` is called with each text of more than
             `MOST_TERMS` terms, of which the first are required.
+          markup: whether the texts have tags, placeholders, addresses and entities, which the translations then have
+            too (`t2t_repro.text.markup`). Only of a translator with alignments. Prefixes and terms have none.
         """
+        if markup:
+            how: dict[str, Any] = {"prefixes": prefixes, "min_length": min_length, "glossary": glossary}
+            search = functools.partial(self.n_best, n=n, beam_size=beam_size, alpha=alpha, **how)
+            return self._marked(texts, functools.partial(search, report=report, advance=advance))
         width, penalty = n_best_options(self.hparams, n, beam_size, alpha)
         extra = self.hparams.extra_length
 
@@ -306,6 +316,18 @@ class Translator:
                 report(number, "lacks a term of the glossary, for which there was no room")
         return results
 
+    def _marked(self, texts: Sequence[str], decode: Callable[[list[str]], list[Found]]) -> list[Found]:
+        """Returns the translations that `decode` finds for texts without markup, with the markup of `texts`."""
+        if self._links is None:
+            raise ValueError("markup is put back by word alignments, which are not loaded: load with alignments")
+        must_be_list(texts)
+        for number, text in enumerate(texts, start=1):
+            must_be_unicode(number, text)
+        lines = [MarkedText(text) for text in texts]
+        found = decode([line.text for line in lines])
+        both = zip(lines, cast(list[list[AlignedText]], found), strict=True)
+        return [[(line.restored(each.text, each.links), each.score) for each in some] for line, some in both]
+
     @staticmethod
     def _required(glossary: Glossary, texts: Sequence[str], report: Report | None) -> list[tuple[Required, ...]]:
         """Returns the first `MOST_TERMS` terms of each text."""
@@ -326,6 +348,7 @@ class Translator:
         prefixes: Sequence[str] | None = None,
         min_length: int = 0,
         advance: Advance | None = None,
+        markup: bool = False,
     ) -> list[Found]:
         """Returns n samples of the translation of each text, with their log-probabilities under the model.
 
@@ -339,6 +362,10 @@ class Translator:
           top_k: number of likeliest tokens to draw from; 0 means all.
           seed: at least 0.
         """
+        if markup:
+            how: dict[str, Any] = {"top_k": top_k, "seed": seed, "prefixes": prefixes, "min_length": min_length}
+            draw = functools.partial(self.sample, n=n, temperature=temperature, report=report, advance=advance, **how)
+            return self._marked(texts, draw)
         if n < 1:
             raise ValueError(f"n must be at least 1, got {n}")
         if not 0 < temperature < float("inf"):
@@ -586,9 +613,9 @@ class Translator:
         return ("", 0.0) if self._links is None else AlignedText.of("", 0.0, "", [], [], [])
 
 
-def distinct(hypotheses: Found, n: int) -> Found:
+def distinct(hypotheses: Sequence[_Scored], n: int) -> list[_Scored]:
     """Returns the first n that differ. Texts that differ only in leading or trailing space count as one."""
-    first: dict[str, tuple[str, float]] = {}
+    first: dict[str, _Scored] = {}
     for each in hypotheses:
         first.setdefault(each[0].strip(), each)
     return list(first.values())[:n]

@@ -7,8 +7,8 @@
 The body is JSON or a form. "alignments" and "confidence", true or false, are not part of LibreTranslate's API, and
 neither are the options of `protocol.OPTIONS`. In a form they are JSON.
 
-Texts have any number of sentences (`documents`), unless alternatives, alignments or confidence are asked for: these are
-of one sentence.
+Texts have any number of sentences (`documents`), unless alternatives, alignments, confidence or the format "html" are
+asked for: these are of one sentence. "html" is the option `markup`.
 
 A server translates from one language to another. The source "auto" is that language, and nothing is detected.
 """
@@ -29,7 +29,7 @@ from babel import Locale
 
 from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE
 from t2t_repro.serving import protocol
-from t2t_repro.serving.model import ServedModel
+from t2t_repro.serving.model import MARKUP, ServedModel
 from t2t_repro.serving.protocol import BadRequest, Limits, kind
 
 TRANSLATION = "translation"  # the name of the task whose models have this API
@@ -127,8 +127,8 @@ def parse(message: Mapping[str, Any], model: ServedModel, limits: Limits) -> Wan
             raise BadRequest(f"missing {key!r}; expected {', '.join(_REQUIRED)}")
     _must_be_languages(message["source"], message["target"], model)
     text_format = message.get("format") or "text"
-    if text_format != "text":
-        raise BadRequest(f"the format must be 'text', got {text_format!r:.40}")
+    if text_format not in ("text", "html"):
+        raise BadRequest(f"the format must be 'text' or 'html', got {text_format!r:.40}")
     alternatives = _alternatives(message.get("alternatives", 0))
     for key in _OWN:
         if not isinstance(message.get(key, False), bool):
@@ -136,7 +136,9 @@ def parse(message: Mapping[str, Any], model: ServedModel, limits: Limits) -> Wan
     wanted = {key: message.get(key, False) for key in _OWN}
     signature = _signature(alternatives, wanted, model)
     options = {key: message[key] for key in protocol.OPTIONS if key in message}
-    if signature == DEFAULT_SIGNATURE and model.has_splitter:
+    if text_format == "html":
+        options[MARKUP] = True
+    elif signature == DEFAULT_SIGNATURE and model.has_splitter:
         options.setdefault(protocol.DOCUMENTS, True)
     texts = message["q"] if isinstance(message["q"], list) else [message["q"]]
     for text in texts[: limits.rows]:  # more are refused below

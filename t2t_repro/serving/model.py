@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from t2t_repro.saved_model import (
 )
 from t2t_repro.serving.cancellation import Cancellation
 from t2t_repro.text.glossary import Glossary, lacking, must_be_few, spelled
+from t2t_repro.text.markup import MarkedText, links_of
 
 if TYPE_CHECKING:
     from t2t_repro.documents.splitter import Splitter
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 # Signatures whose outputs have the same width whatever else is in the batch: their requests may share a batch.
 JOINED = (DEFAULT_SIGNATURE, ALIGNED_SIGNATURE, "translate", "parse")
 GLOSSARY = "glossary"  # the name of a glossary among the options of a request
+MARKUP = "markup"  # the name of that option
 ATTENTION = "attention"  # a pair of sentences gives megabytes of JSON, so this signature is served only if enabled
 
 
@@ -103,9 +105,16 @@ class ServedModel:
         values = {**self._defaults[signature], **inputs}
         call = cancellation.call if cancellation else None
         glossary = values.pop(GLOSSARY, None)
-        outputs = self._model.call(signature, values, call)
+        lines = None
+        if values.pop(MARKUP, False):
+            lines = [MarkedText(text.decode("utf-8", "replace")) for text in values["inputs"]]
+            values = {**self._defaults[ALIGNED_SIGNATURE], **values}
+            values["inputs"] = np.array([line.text.encode("utf-8") for line in lines], object)
+        outputs = self._model.call(signature if lines is None else ALIGNED_SIGNATURE, values, call)
         if glossary is not None:
             self._add_terms(glossary.item(), values, outputs, call)
+        if lines is not None:
+            outputs = _marked(lines, outputs, is_best=signature == DEFAULT_SIGNATURE)
         return self.task.served(signature, values, outputs)
 
     def _add_terms(
@@ -156,6 +165,18 @@ class ServedModel:
             )
             for name, spec in self._model.inputs(signature).items()
         }
+
+
+def _marked(lines: Sequence[MarkedText], outputs: Mapping[str, np.ndarray], is_best: bool) -> dict[str, np.ndarray]:
+    """Returns the outputs of `translate`, or of the default signature, with the markup of the lines."""
+    outputs_BN, scores_BN = outputs["outputs"].copy(), outputs["scores"]
+    for row, line in enumerate(lines):
+        for column, both in enumerate(zip(outputs_BN[row], outputs["alignments"][row], strict=True)):
+            if scores_BN[row, column] > -np.inf:
+                text, links = (each.decode("utf-8", "replace") for each in both)
+                outputs_BN[row, column] = line.restored(text, links_of(links)).encode("utf-8")
+    found = {"outputs": outputs_BN, "scores": scores_BN}
+    return {name: each[:, 0] for name, each in found.items()} if is_best else found
 
 
 def _definitions(path: str) -> dict[str, Any]:

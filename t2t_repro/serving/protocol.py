@@ -5,10 +5,12 @@
     {"inputs": {"inputs": ["a text"], "beam_size": 4}}        columns  -> {"outputs": {"outputs": [...], ...}}
     {"inputs": ["a cat"], "glossary": {"cat": ["Katze", "Kater"], "Acme": null}}
     {"inputs": ["A cat. Two cats.\\n\\nA dog."], "documents": true}
+    {"inputs": ["a <b>cat</b>"], "markup": true}
 
-"glossary" and "documents" are not part of TF Serving's API. "glossary" has terms that translations must contain, each
-with its forms, or null if it stays as it is (`t2t_repro.text.glossary`). With "documents", which is true or the
-language of the texts, texts have any number of sentences (`serving.documents`).
+"glossary", "documents" and "markup" are not part of TF Serving's API. "glossary" has terms that translations must
+contain, each with its forms, or null if it stays as it is (`t2t_repro.text.glossary`). With "documents", which is true
+or the language of the texts, texts have any number of sentences (`serving.documents`). With "markup", translations have
+the tags, placeholders, addresses and entities of their texts (`t2t_repro.text.markup`).
 
 "signature_name" selects a signature other than serving_default. A string that is not valid UTF-8 is written
 {"b64": "..."}. Every request that TF Serving's REST API accepts has the same meaning here (its rules are in
@@ -27,12 +29,12 @@ from typing import Any
 import numpy as np
 
 from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE, WITH_TERMS
-from t2t_repro.serving.model import GLOSSARY, Input
+from t2t_repro.serving.model import GLOSSARY, MARKUP, Input
 from t2t_repro.text.glossary import Glossary
 
 DOCUMENTS = "documents"
 _GLOSSED = (DEFAULT_SIGNATURE, "translate", ALIGNED_SIGNATURE)  # signatures that take a glossary
-_SPLIT = (DEFAULT_SIGNATURE, "translate")  # signatures that take documents
+_BEST = (DEFAULT_SIGNATURE, "translate")  # signatures that take documents and markup
 
 
 Signatures = Mapping[str, Mapping[str, Input]]  # the inputs of each signature of a model
@@ -52,7 +54,7 @@ class Limits:
     positions: int = 1 << 22  # beam_size x (bytes of the text + extra_length), summed over the rows
     values: int = 1 << 20  # numbers and strings in the response
     terms: int = 1_000  # of a glossary
-    searched: int = 100_000  # bytes of all texts in which terms are searched for
+    searched: int = 100_000  # bytes of all texts in which terms or tags are searched for
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,8 +129,8 @@ def _with_documents(request: Request, value: Any, signatures: Signatures, limits
         raise BadRequest(f'"documents" must be true, false or a language such as "en", got {kind(value)}')
     if value is False:
         return request
-    if request.signature not in _SPLIT:
-        raise BadRequest(f'signature {request.signature} takes no "documents"; expected {" or ".join(_SPLIT)}')
+    if request.signature not in _BEST:
+        raise BadRequest(f'signature {request.signature} takes no "documents"; expected {" or ".join(_BEST)}')
     if np.any({**request.inputs, **request.options}.get("n_best", np.int32(1)) != 1):
         raise BadRequest('"documents" has one translation per text: leave out n_best')
     size = sum(map(len, request.inputs["inputs"]))
@@ -147,9 +149,7 @@ def _with_glossary(request: Request, terms: Any, signatures: Signatures, limits:
         raise BadRequest(f'"glossary" must be an object of terms, got {kind(terms)}')
     if len(terms) > limits.terms:
         raise BadRequest(f'"glossary" has {len(terms):,} terms; at most {limits.terms:,}')
-    searched = sum(map(len, request.inputs["inputs"]))
-    if searched > limits.searched:
-        raise BadRequest(f"all texts of a request with a glossary have {searched:,} bytes; at most {limits.searched:,}")
+    _must_be_short(request, "a glossary", limits)
     try:
         glossary = Glossary(terms)
     except ValueError as error:
@@ -158,11 +158,34 @@ def _with_glossary(request: Request, terms: Any, signatures: Signatures, limits:
     return replace(request, options=options, positions=2 * request.positions)
 
 
+def _with_markup(request: Request, markup: Any, signatures: Signatures, limits: Limits) -> Request:
+    """Returns the request with the option markup, unless it is false."""
+    if not isinstance(markup, bool):
+        raise BadRequest(f'"markup" must be true or false, got {kind(markup)}')
+    if not markup:
+        return request
+    if ALIGNED_SIGNATURE not in signatures:
+        raise BadRequest("this model was exported without alignments; export the run again with them")
+    if request.signature not in _BEST:
+        raise BadRequest(f'signature {request.signature} takes no "markup"; expected {" or ".join(_BEST)}')
+    if request.language is not None:
+        raise BadRequest('"markup" is of single sentences: leave out "documents"')
+    _must_be_short(request, "markup", limits)
+    return replace(request, options=request.options | {MARKUP: np.array(True)})
+
+
+def _must_be_short(request: Request, what: str, limits: Limits) -> None:
+    searched = sum(map(len, request.inputs["inputs"]))
+    if searched > limits.searched:
+        raise BadRequest(f"all texts of a request with {what} have {searched:,} bytes; at most {limits.searched:,}")
+
+
 # Keys of a request that are not part of TF Serving's API, and what each does to the request. Requests in the form of
 # `libretranslate` have them too.
 OPTIONS: dict[str, Callable[[Request, Any, Signatures, Limits], Request]] = {
     DOCUMENTS: _with_documents,
     GLOSSARY: _with_glossary,
+    MARKUP: _with_markup,
 }
 
 

@@ -39,6 +39,7 @@ from t2t_repro.preparation.provenance import check_same_data
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run
 from t2t_repro.text.lines import read_lines
+from t2t_repro.text.markup import MarkedText
 from t2t_repro.text.token_ids import EOS
 
 FIXTURE = Path(__file__).resolve().parents[1] / "fixtures/run"
@@ -54,6 +55,32 @@ class Target(NamedTuple):
 
 # Strategies.
 
+marks = st.lists(  # parts of lines with markup
+    st.sampled_from(
+        [
+            "<b>",
+            "</b>",
+            "<i a='>'>",
+            "</i>",
+            "<br/>",
+            "<!--<u>-->",
+            "<",
+            ">",
+            "</",
+            "b",
+            "/>",
+            "'",
+            '"',
+            "=",
+            "&",
+            ";",
+            "lt",
+        ]
+        + ["&lt;", "&#10;", "%s", "{0}", "{", "}", "%", "#", "http://a.b", "x@y.zz", "XY", "one", " ", "  ", "\t", "."]
+        + ["\u00a0", "\u2028", "\u0301", "字"]
+    ),
+    max_size=15,
+)
 mutations = st.lists(  # of a file: (where, as a share of it; what is done; with which bytes)
     st.tuples(st.floats(0, 1), st.sampled_from(["flip", "insert", "remove", "cut"]), st.binary(min_size=1, max_size=9)),
     min_size=1,
@@ -181,6 +208,15 @@ def vocabulary_files(changes: list[Any]) -> None:
         assert VOCABULARY in str(error)
         return
     found.decode(found.encode(["12 square kilometers"]))
+
+
+def markup(drawn: tuple[list[str], list[str], list[tuple[int, int]]]) -> None:
+    """Any line with markup has each of its tags once in any translation with any links."""
+    line, translation = map("".join, drawn[:2])
+    found = MarkedText(line).restored(translation, drawn[2])
+    tags = ("<b>", "</b>", "<i a='>'>", "</i>", "<br/>", "<!--<u>-->")
+    if any(tag in line for tag in tags):
+        assert [found.count(tag) for tag in tags] == [line.count(tag) for tag in tags]
 
 
 def run_files(drawn: tuple[list[Any], list[Any], list[Any]]) -> None:
@@ -314,6 +350,7 @@ TARGETS = {
         st.tuples(st.binary(max_size=80) | bracketed.map(str.encode), st.booleans(), mutations), files_of_text
     ),
     "words": Target(st.lists(st.text(max_size=20), max_size=5), words),
+    "markup": Target(st.tuples(marks, marks, st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)))), markup),
     "ids": Target(st.lists(st.integers(-2, 420), max_size=20), ids),
     "vocabularies": Target(mutations, vocabulary_files),
     "runs": Target(st.tuples(json_changes, mutations | st.just([]), json_changes), run_files),

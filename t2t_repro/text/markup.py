@@ -1,0 +1,338 @@
+"""Markup: tags, placeholders and addresses are taken out of a text, and put back into its translation.
+
+    line = MarkedText("Click <b>here</b> to see &lt;{0}&gt;")
+    line.text                               what the model translates: "Click here to see <{0}>"
+    line.restored(translation, links)       the translation with the tags, by its word links
+
+**A tag** is what HTML and XML take for one: `<`, a name, attributes, `>`; `<` before anything else is text. An opening
+and a closing tag of one name are an element, if they nest. Every other tag stands alone: `<br>`, `<img/>`, and one
+whose partner is missing or crosses another element. Comments, processing instructions, declarations, CDATA sections,
+`<script>` and `<style>` stand alone with all that they contain.
+
+**A placeholder** is `{0}`, `{name}`, `${name}`, `{{ name }}`, `%s`, `%(name)d` or `%1$s`. Placeholders, web and e-mail
+addresses are words that the translation has exactly as they are. **An entity** such as `&amp;` is its character for
+the model.
+
+In the translation, every tag occurs once. The elements have the parents that they have in the source; siblings follow
+the order of the translation. Without its tags and with entities as characters, the result is the translation.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from html import unescape
+from html.entities import html5
+from typing import NamedTuple
+
+from t2t_repro.text.glossary import is_word_character
+from t2t_repro.text.placement import Element, Span, Unit, spans, unit_links, units
+from t2t_repro.text.stand_ins import Found, Kept, chosen, find
+from t2t_repro.text.words import SPACES, around
+
+Link = tuple[int, int]  # number of the source word, number of the target word, from 0
+
+# An alternative stops at the end of the line or at the next character of its kind, so that a search does not start
+# again and again over the same part of a long line. So an unclosed comment ends with the line.
+_MARK = re.compile(
+    r"""
+    (?P<whole>
+        <!--.*?(?:-->|\Z) | <!\[CDATA\[.*?(?:\]\]>|\Z) | <\?.*?(?:\?>|\Z) | <![a-z][^<>]*>
+      | <(?P<raw>script|style)(?:\s[^<>]*)?>.*?(?:</(?P=raw)\s*>|\Z)
+      | \{%[^{}]*%\}
+    )
+  | (?P<tag> <(?P<close>/?)
+        (?: (?P<name>[a-z_][\w:.-]*)(?P<rest>(?:[\s/](?:[^<>"']|"[^"]*"|'[^']*')*+)?) | (?P<number>\d+)(?P<slash>/?) )>
+    )
+  | (?P<kept>
+        (?<![\w@])(?:https?://|ftp://|www\.)[^\s<>"]*[^\s<>"'.,;:!?)\]}]
+      | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)+
+      | \{\{[^{}<>]*\}\}
+      | \$?\{[\w.:!+-]*\}
+      | %%
+      | (?<!\d)%(?:\(\w+\)|\d+\$)?[-+\#0]*\d*(?:\.\d+)?(?:hh?|ll?|[zjtL])?[sdifeguxocpa@](?!\w)
+    )
+  | (?P<entity> &(?:\#\d{1,7}|\#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,31}); )
+    """,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+# elements of HTML that separate words
+_SEPARATE = frozenset(
+    "address article aside blockquote body br caption center dd details dialog div dl dt fieldset figcaption figure "
+    "footer form h1 h2 h3 h4 h5 h6 head header hr html legend li main nav ol option p pre section select summary table "
+    "tbody td textarea tfoot th thead title tr ul".split()
+)
+
+
+def links_of(pharaoh: str) -> list[Link]:
+    """Returns the links in Pharaoh format, `0-0 1-2`."""
+    pairs = (each.split("-") for each in pharaoh.split())
+    return [(int(source), int(target)) for source, target in pairs]
+
+
+class _Piece(NamedTuple):
+    """A part of a line."""
+
+    kind: str  # "tag", "whole" (stands alone with its content), "kept", "entity" or "text"
+    raw: str
+    text: str = ""  # for the model
+    name: str = ""  # of a tag, in lower case
+    closes: bool = False
+    is_alone: bool = False  # `<img/>`
+
+
+class MarkedText:
+    """One line with markup. Instances are thread-safe.
+
+    `text` is the line without tags, for the model. Of white space on both sides of a tag, the first is kept. Tags of
+    paragraphs, lines, lists and tables separate words. A line with markup and without letters or digits beside
+    placeholders has the text "", and stays as it is.
+    """
+
+    def __init__(self, line: str):
+        self.line = line
+        pieces = list(_pieces(line))
+        self._has_markup = any(piece.kind != "text" for piece in pieces)
+        self._escape = _escape(pieces)
+        builder = _Builder(pieces)
+        self._kept = builder.kept
+        places = {each.start: each.end for each in self._kept}
+        cuts = {place for each in builder.elements for place in (each.first, each.last)}
+        self._units = units(builder.text, cuts | set(places) | set(places.values()), places)
+        starts = [unit.start for unit in self._units]
+        self._elements = [
+            replace(each, first=bisect.bisect_left(starts, each.first), last=bisect.bisect_left(starts, each.last))
+            for each in builder.elements
+        ]
+        self._places = {place: number for number, place in enumerate(starts)}
+        is_empty = not any(character.isalnum() for unit in self._units if not unit.kept for character in unit.text)
+        self.text = "" if self._has_markup and is_empty else builder.text
+
+    def restored(self, translation: str, links: Sequence[Link]) -> str:
+        """Returns the translation of `text` with the tags, placeholders, addresses and entities of the line.
+
+        `links` are pairs of a word of `text` and a word of the translation, in the order of the translation.
+        """
+        if not self._has_markup:
+            return translation
+        if not self.text:
+            return self.line
+        found = find(self.text, self._kept, translation, links)
+        ends = {start: end for start, end, _ in found}
+        target = units(translation, {*ends, *ends.values()}, ends)
+        linked = unit_links(self._units, target, links)
+        by_start = {unit.start: number for number, unit in enumerate(target)}
+        for start, _, kept in found:
+            if kept is not None:
+                linked[self._places[kept.start]] = [by_start[start]]
+        there = {each.kept for each in found}
+        missing = [kept for kept in self._kept if kept not in there]
+        elements = [*self._elements, *map(self._point, missing)]
+        placed = spans(elements, linked, len(target))
+        for number, kept in enumerate(missing, start=len(self._elements)):
+            both = placed[number], placed[kept.parent]
+            elements[number] = self._with_spaces(kept, elements[number], *both, target)
+        return "".join(_rendered(elements, placed, target, _Text(translation, found, self._escape)))
+
+    def _point(self, kept: Kept) -> Element:
+        """Returns the point at which a placeholder is put that the translation lacks."""
+        number = self._places[kept.start]
+        before, after = around(self.text, kept.start, kept.end)
+        leans_left = bool(before.strip()) and not after.strip()
+        return Element(kept.raw, "", kept.parent, number, number + 1, is_point=True, leans_left=leans_left)
+
+    def _with_spaces(self, kept: Kept, point: Element, place: Span, parent: Span, target: Sequence[Unit]) -> Element:
+        """Returns the point with a space between the placeholder and the words beside it."""
+        if point.leans_left or place.end == parent.end:
+            before, _ = around(self.text, kept.start, kept.end)
+            separate = place.start and before and (not before.strip() or is_word_character(before))
+            return replace(point, opening=f" {kept.raw}" if separate else kept.raw)
+        previous, following = target[max(place.end - 1, 0) : place.end], target[place.end : place.end + 1]
+        joined = previous and following and previous[0].end == following[0].start
+        before = " " if joined and is_word_character(previous[0].text[-1]) else ""
+        after = " " if following and is_word_character(following[0].text[0]) else ""
+        return replace(point, opening=f"{before}{kept.raw}{after}")
+
+
+def _pieces(line: str) -> Iterator[_Piece]:
+    """Yields the parts of a line."""
+    place = 0
+    for match in _MARK.finditer(line):
+        if match.start() > place:
+            yield _Piece("text", line[place : match.start()], line[place : match.start()])
+        yield _piece(match)
+        place = match.end()
+    if place < len(line):
+        yield _Piece("text", line[place:], line[place:])
+
+
+def _piece(match: re.Match[str]) -> _Piece:
+    raw = match[0]
+    if match["whole"]:
+        return _Piece("whole", raw)
+    if match["tag"]:
+        name, rest = match["name"] or match["number"], match["rest"] or match["slash"] or ""
+        return _Piece("tag", raw, "", name.lower(), bool(match["close"]), rest.endswith("/"))
+    if match["kept"]:
+        return _Piece("kept", raw)
+    text = unescape(raw)
+    if not raw.startswith("&#") and raw[1:] not in html5:
+        return _Piece("text", raw, raw)
+    return _Piece("whole", raw) if unicodedata.category(text[0]) == "Cc" else _Piece("entity", raw, text)
+
+
+def _partners(pieces: Sequence[_Piece]) -> dict[int, int]:
+    """Returns the number of the closing tag of each opening one that has one. Elements nest."""
+    found: dict[int, int] = {}
+    opened: list[int] = []
+    names: Counter[str] = Counter()
+    for number, piece in enumerate(pieces):
+        if piece.kind != "tag" or piece.is_alone:
+            continue
+        if not piece.closes:
+            opened.append(number)
+            names[piece.name] += 1
+        elif names[piece.name]:
+            while True:
+                other = opened.pop()
+                names[pieces[other].name] -= 1
+                if pieces[other].name == piece.name:
+                    break
+            found[other] = number
+    return found
+
+
+class _Builder:
+    """The text for the model, its elements with places in the text, and what is kept."""
+
+    def __init__(self, pieces: Sequence[_Piece]):
+        self.elements = [Element("", "", -1, 0, 0)]
+        self.kept: list[Kept] = []
+        self._parts: list[str] = []
+        self._length, self._last = 0, ""
+        self._added_spaces: set[int] = set()
+        self._is_after_tag = self._separates = False
+        text = "".join(piece.text for piece in pieces)
+        stand_ins = chosen((piece.raw for piece in pieces if piece.kind == "kept"), text)
+        partners = _partners(pieces)
+        closing = set(partners.values())
+        parents = [0]
+        for number, piece in enumerate(pieces):
+            if piece.kind in ("text", "entity", "kept"):
+                text = stand_ins[piece.raw] if piece.kind == "kept" else piece.text
+                self._add(text)
+                if piece.kind == "kept":
+                    start = self._length - len(text)
+                    self.kept.append(Kept(piece.raw, start, self._length, parents[-1]))
+                continue
+            place = self._length
+            if number in closing:
+                self.elements[parents.pop()].last = place
+            elif number in partners:
+                closing_tag = pieces[partners[number]].raw
+                self.elements.append(Element(piece.raw, closing_tag, parents[-1], place, place))
+                parents.append(len(self.elements) - 1)
+            else:
+                in_order = piece.kind == "tag" and not piece.is_alone
+                self.elements.append(
+                    Element(piece.raw, "", parents[-1], place, place, True, piece.closes, in_order=in_order)
+                )
+            self._is_after_tag = True
+            self._separates |= piece.name in _SEPARATE
+        text = "".join(self._parts)
+        self.text = text.rstrip(SPACES) if self._is_after_tag else text
+        self.elements[0].last = len(self.text)
+        for each in self.elements:
+            if each.is_point:
+                before, after = (bool(side.strip()) for side in around(self.text, each.first, each.first))
+                after |= each.first in self._added_spaces
+                each.leans_left = before if before != after else each.leans_left
+
+    def _add(self, text: str) -> None:
+        if self._is_after_tag:
+            if not self._last.strip(SPACES):
+                text = text.lstrip(SPACES)
+            elif self._separates and text[:1].strip(SPACES):
+                self._added_spaces.add(self._length)
+                text = f" {text}"
+        if text:
+            self._parts.append(text)
+            self._length, self._last = self._length + len(text), text[-1]
+            self._is_after_tag = self._separates = False
+
+
+def _escape(pieces: Sequence[_Piece]) -> Callable[[str], str]:
+    """Returns the function that spells characters as entities, as the line does.
+
+    `&` and `<` that the line does not have are spelled as entities, and so are those that would otherwise be read as an
+    entity or a tag.
+    """
+    spelled = {"&": "&amp;", "<": "&lt;"}
+    bare = {each for piece in pieces if piece.kind == "text" for each in spelled if each in piece.raw}
+    first = {piece.text: piece.raw for piece in reversed(pieces) if piece.kind == "entity"}
+    spelled |= first
+    bare -= set(first)
+    characters = re.compile("|".join(map(re.escape, sorted(spelled, key=len, reverse=True))))
+
+    def spell(match: re.Match[str]) -> str:
+        is_read = _MARK.match(match.string, match.start())
+        return match[0] if match[0] in bare and not is_read else spelled[match[0]]
+
+    return lambda text: characters.sub(spell, text)
+
+
+class _Text:
+    """A translation that is read from its start to its end."""
+
+    def __init__(self, text: str, found: Sequence[Found], escape: Callable[[str], str]):
+        self.length = len(text)
+        self._text, self._found, self._escape = text, list(reversed(found)), escape
+        self._place = 0
+
+    def until(self, place: int) -> Iterator[str]:
+        """Yields what has not been read before `place`, escaped, with placeholders and addresses in their places."""
+        while self._found and self._found[-1].start < place:
+            start, end, kept = self._found.pop()
+            yield self._escape(self._text[self._place : start])
+            yield kept.raw if kept else ""
+            self._place = end
+        if place > self._place:
+            yield self._escape(self._text[self._place : place])
+            self._place = place
+
+
+def _rendered(
+    elements: Sequence[Element], placed: Sequence[Span], target: Sequence[Unit], text: _Text
+) -> Iterator[str]:
+    """Yields the parts of a translation with its elements. Tags have no space between them and their text."""
+    children: dict[int, list[int]] = {}
+    for number in sorted(range(1, len(elements)), key=lambda each: elements[each].first):
+        children.setdefault(elements[number].parent, []).append(number)
+
+    def in_order(number: int) -> Iterator[int]:
+        return iter(sorted(children.get(number, ()), key=lambda each: (placed[each].start, placed[each].end)))
+
+    opened = [(0, in_order(0))]
+    while opened:
+        number, rest = opened[-1]
+        child = next(rest, None)
+        if child is None:
+            opened.pop()
+            start, end = placed[number]
+            if end > start:
+                yield from text.until(target[end - 1].end)
+            yield elements[number].closing
+            continue
+        start, end = placed[child]
+        leans_left = start == end and (elements[child].leans_left or start == placed[number].end)
+        if leans_left and start:
+            yield from text.until(target[start - 1].end)
+        elif not leans_left and start < len(target):
+            yield from text.until(target[start].start)
+        yield elements[child].opening
+        opened.append((child, in_order(child)))
+    yield from text.until(text.length)

@@ -1,0 +1,287 @@
+"""Placement of elements in a translation: the part of it that belongs to each element of the source.
+
+Texts are divided into *units*: runs of letters, runs of digits, single other characters. Word links become links of
+units, so that punctuation beside a word does not belong to an element that ends at the word. A *gap* is a place between
+units, counted from 0; a *span* is a pair of gaps.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from t2t_repro.text.glossary import is_word_character
+from t2t_repro.text.words import WORD
+
+_MANY = 8  # units of a word of which only the first and the last are linked: a text without spaces is one word
+
+
+class Unit(NamedTuple):
+    text: str
+    start: int  # in the text that it is part of
+    end: int
+    word: int  # the number of its word
+    kept: bool = False  # stands for text that is restored exactly
+
+
+class Span(NamedTuple):
+    start: int  # gaps
+    end: int
+
+
+@dataclass
+class Element:
+    """A part of the source that gets a part of the translation. `first` and `last` are gaps between source units."""
+
+    opening: str
+    closing: str
+    parent: int  # the number of an earlier element, -1 for that of the entire text
+    first: int
+    last: int
+    is_point: bool = False  # gets a place instead of text
+    leans_left: bool = False  # a point that belongs to the previous unit, rather than to the next one
+    in_order: bool = False  # a point that does not overtake others of this kind
+
+
+def units(text: str, cuts: Collection[int] = (), kept: Mapping[int, int] | None = None) -> list[Unit]:
+    """Returns the units of a text.
+
+    Args:
+      text: the text.
+      cuts: places where a unit ends.
+      kept: the start and the end of each unit that is kept as one. Its start and end are among the cuts.
+    """
+    found, kept = [], kept or {}
+    for number, word in enumerate(WORD.finditer(text)):
+        place, stop = word.span()
+        while place < stop:
+            end = kept.get(place) or _end(text, place, stop, cuts)
+            found.append(Unit(text[place:end], place, end, number, place in kept))
+            place = end
+    return found
+
+
+def _end(text: str, place: int, stop: int, cuts: Collection[int]) -> int:
+    """Returns the end of the unit that starts at `place`."""
+    end = place + 1
+    if not is_word_character(text[place]):
+        return end
+    is_digit = text[place].isdigit()
+    while end < stop and end not in cuts and is_word_character(text[end]) and text[end].isdigit() == is_digit:
+        end += 1
+    return end
+
+
+def unit_links(source: Sequence[Unit], target: Sequence[Unit], links: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """Returns the numbers of the target units that each source unit is linked to.
+
+    Between two linked words, equal units are linked to each other, then all others. Units that are kept have no links.
+
+    `links` are pairs of a source word and a target word, in the order of the translation; others are ignored.
+    """
+    of_source, of_target = _by_word(source), _by_word(target)
+    of_word: dict[int, list[int]] = {}
+    for one, other in links:
+        if one in of_source and other in of_target:
+            of_word.setdefault(other, []).append(one)
+    found: list[set[int]] = [set() for _ in source]
+    for other, every in of_word.items():
+        for one in every:
+            pairs, left, right = _equal(source, of_source[one], target, of_target[other])
+            for a, b in pairs:
+                found[a].add(b)
+            # The mark at the end of a word often attends to the mark of another word: their letters are not linked.
+            last = of_source[one][-1], of_target[other][-1]
+            if one == every[0] or last not in pairs or is_word_character(source[last[0]].text[0]):
+                for a, b in _others(source, left, target, right, bool(pairs)):
+                    found[a].add(b)
+    return [sorted(each) for each in found]
+
+
+def _by_word(every: Sequence[Unit]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for number, unit in enumerate(every):
+        if not unit.kept:
+            found.setdefault(unit.word, []).append(number)
+    return found
+
+
+def _equal(
+    source: Sequence[Unit], left: list[int], target: Sequence[Unit], right: list[int]
+) -> tuple[list[tuple[int, int]], list[int], list[int]]:
+    """Returns the pairs of equal units of two words, and the units of each word that remain."""
+    by_text: dict[str, list[int]] = {}
+    for number in reversed(right):
+        by_text.setdefault(target[number].text.lower(), []).append(number)
+    pairs, remaining = [], []
+    for number in left:
+        same = by_text.get(source[number].text.lower())
+        if same:
+            pairs.append((number, same.pop()))
+        else:
+            remaining.append(number)
+    return pairs, remaining, sorted(number for each in by_text.values() for number in each)
+
+
+def _others(
+    source: Sequence[Unit], left: list[int], target: Sequence[Unit], right: list[int], any_equal: bool
+) -> Iterator[tuple[int, int]]:
+    """Yields the pairs of letters and digits of two words, and of their other characters; if there are none, all."""
+    sides = [
+        [
+            [number for number in numbers if is_word_character(every[number].text[0]) == wanted]
+            for wanted in (True, False)
+        ]
+        for every, numbers in ((source, left), (target, right))
+    ]
+    alike = [both for both in zip(*sides, strict=True) if all(both)]
+    if not alike and not any_equal:
+        alike = [(left, right)]
+    for some, others in alike:
+        linked = others if len(others) <= _MANY else [others[0], others[-1]]
+        yield from itertools.product(some, linked)
+
+
+def spans(elements: Sequence[Element], linked: Sequence[Sequence[int]], length: int) -> list[Span]:
+    """Returns the span of each element among the `length` units of the translation.
+
+    The span of an element is the smallest that contains all units that its own are linked to. It lies in that of its
+    parent, and siblings do not overlap: the one with the shorter span is placed first, and the other gets the part that
+    remains with most of its units. An element without a linked unit gets units that nothing is linked to, if they
+    follow what precedes it, or an empty span. If a parent has no units beside those of its children, their spans are
+    extended to its entire span. Points get a place beside their neighbors.
+
+    The first element is the entire text. Parents precede their children.
+    """
+    found = [Span(0, length)] * len(elements)
+    children: dict[int, list[int]] = {}
+    for number in sorted(range(1, len(elements)), key=lambda each: elements[each].first):
+        children.setdefault(elements[number].parent, []).append(number)
+    neighbors = _Neighbors(linked)
+    for parent, bounds in enumerate(found):  # which the children of earlier elements have changed
+        numbers = children.get(parent, ())
+        texts = [number for number in numbers if not elements[number].is_point]
+        placed = _disjoint({number: _within(bounds, linked, elements[number]) for number in texts})
+        taken = sorted(placed.values())
+        for number in texts:
+            if number not in placed:
+                span = placed[number] = neighbors.unlinked(elements[number], elements[parent], bounds, taken)
+                if span.end > span.start:
+                    bisect.insort(taken, span)
+        if texts and sum(_size(elements[each]) for each in texts) == _size(elements[parent]):
+            placed = _filled(placed, bounds)
+            taken = sorted(placed.values())
+        least = bounds.start
+        for number in numbers:
+            element = elements[number]
+            if element.is_point:
+                gap = neighbors.gap(element, elements[parent], bounds)
+                gap = _outside(max(gap, least) if element.in_order else gap, least, taken)
+                least = gap if element.in_order else least
+                placed[number] = Span(gap, gap)
+        for number, span in placed.items():
+            found[number] = span
+    return found
+
+
+def _disjoint(wanted: Mapping[int, Sequence[int]]) -> dict[int, Span]:
+    """Returns spans of elements, of which each contains units that it wants. Elements that get none are left out."""
+    found: dict[int, Span] = {}
+    taken: list[Span] = []
+    for number in sorted(wanted, key=lambda each: wanted[each][-1] - wanted[each][0] if wanted[each] else 0):
+        span = _largest_free(wanted[number], taken)
+        if span is not None:
+            found[number] = span
+            bisect.insort(taken, span)
+    return found
+
+
+def _size(element: Element) -> int:
+    """Returns the number of source units of an element."""
+    return element.last - element.first
+
+
+def _filled(placed: Mapping[int, Span], bounds: Span) -> dict[int, Span]:
+    """Returns the spans extended to the next one, so that no unit of the bounds is outside."""
+    order = sorted(placed, key=lambda each: placed[each])
+    starts = [bounds.start, *(placed[number].start for number in order[1:]), bounds.end]
+    return {number: Span(*both) for number, both in zip(order, itertools.pairwise(starts), strict=True)}
+
+
+def _within(bounds: Span, linked: Sequence[Sequence[int]], element: Element) -> list[int]:
+    """Returns the units within the bounds that those of an element are linked to, sorted."""
+    every = {unit for number in range(element.first, element.last) for unit in linked[number]}
+    return sorted(unit for unit in every if bounds.start <= unit < bounds.end)
+
+
+def _largest_free(wanted: Sequence[int], taken: list[Span]) -> Span | None:
+    """Returns the span around those of the units between two taken spans that are most; None if all are taken."""
+    groups: dict[int, list[int]] = {}
+    for unit in wanted:
+        place = bisect.bisect_right(taken, (unit, float("inf")))
+        if not place or taken[place - 1].end <= unit:
+            groups.setdefault(place, []).append(unit)
+    if not groups:
+        return None
+    largest = max(groups.values(), key=len)  # of equal ones the first
+    return Span(largest[0], largest[-1] + 1)
+
+
+def _outside(gap: int, least: int, taken: list[Span]) -> int:
+    """Returns the gap, or the nearest end of the taken span that it is in."""
+    place = bisect.bisect_left(taken, (gap, gap)) - 1
+    if place < 0 or taken[place].end <= gap:
+        return gap
+    start, end = taken[place]
+    return start if gap - start < end - gap and start >= least else end
+
+
+def _next_start(gap: int, taken: list[Span]) -> float:
+    place = bisect.bisect_left(taken, (gap, gap))
+    return taken[place].start if place < len(taken) else float("inf")
+
+
+class _Neighbors:
+    """The nearest source units with links."""
+
+    def __init__(self, linked: Sequence[Sequence[int]]):
+        self._linked = linked
+        self._targets = {number for each in linked for number in each}
+        self._previous = [-1] * (len(linked) + 1)  # of each gap
+        self._next = [len(linked)] * (len(linked) + 1)
+        for number, each in enumerate(linked):
+            self._previous[number + 1] = number if each else self._previous[number]
+        for number in range(len(linked) - 1, -1, -1):
+            self._next[number] = number if linked[number] else self._next[number + 1]
+
+    def unlinked(self, element: Element, parent: Element, bounds: Span, taken: list[Span]) -> Span:
+        """Returns units that nothing is linked to, at most as many as the element has, for an element without links.
+
+        They follow what the previous unit with links is linked to.
+        """
+        previous = self._previous[element.first]
+        gap = self._linked[previous][-1] + 1 if previous >= parent.first else bounds.start
+        start = _outside(min(max(gap, bounds.start), bounds.end), bounds.start, taken)
+        end, stop = start, min(bounds.end, start + _size(element), _next_start(start, taken))
+        while end < stop and end not in self._targets:
+            end += 1
+        return Span(start, end)
+
+    def gap(self, element: Element, parent: Element, bounds: Span) -> int:
+        """Returns the gap of a point within the bounds of its parent."""
+        if element.first <= parent.first:
+            return bounds.start
+        if element.last >= parent.last:
+            return bounds.end
+        previous, following = self._previous[element.first], self._next[element.last]
+        ends = [unit + 1 for unit in self._linked[previous]] if previous >= parent.first else []
+        starts = self._linked[following] if following < parent.last else []
+        side, other = (ends, starts) if element.leans_left else (starts, ends)
+        if not side or not other:
+            chosen = [*ends[-1:], *starts[:1], bounds.end][0]
+        else:  # of several links, the one nearest to the other neighbor
+            chosen = min(side, key=lambda gap: (abs(gap - other[0 if element.leans_left else -1]), gap))
+        return min(max(chosen, bounds.start), bounds.end)

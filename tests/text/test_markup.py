@@ -1,0 +1,203 @@
+"""t2t_repro.text.markup: tags leave a text, and return to its translation, once and nested."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from xml.parsers import expat
+
+import pytest
+from helpers.marked_lines import drawn
+
+from t2t_repro.text.markup import MarkedText, links_of
+
+
+def restored(line: str, translation: str, links: str) -> str:
+    return MarkedText(line).restored(translation, links_of(links))
+
+
+class Read:
+    """The text that an XML parser reads, and the parent of each tag, by the number in its attribute `id`."""
+
+    def __init__(self, line: str):
+        self.text, self.parents, self._open = "", {}, ["0"]
+        parser = expat.ParserCreate()
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = lambda _: self._open.pop()
+        parser.CharacterDataHandler = self._add
+        parser.Parse(f"<root id='0'>{line}</root>", True)
+
+    def _start(self, _, attributes):
+        assert attributes["id"] not in self.parents
+        self.parents[attributes["id"]] = self._open[-1]
+        self._open.append(attributes["id"])
+
+    def _add(self, text):
+        self.text += text
+
+
+def test_a_thousand_random_lines_keep_their_tags():
+    rng = random.Random(1)
+    inside = 0
+    for number in range(1_000):
+        each = drawn(rng)
+        line = MarkedText(each.line)
+        assert line.text == each.text, (number, each.line)
+        found = line.restored(each.translation, each.links)
+        source, target = Read(each.line), Read(found)
+        assert len(source.parents) == each.tags + 1
+        assert target.parents == source.parents, (number, each, found)
+        assert target.text == each.translation
+        tags = r"<[^<>'\"]*(?:'[^']*'|\"[^\"]*\"|[^<>'\"])*>"
+        assert sorted(re.findall(tags, found)) == sorted(re.findall(tags, each.line))  # as they were spelled
+        inside += bool(re.search(r"<(\w+) id[^<]*>\w+[^<]*</\1>", found))
+    assert inside > 300
+
+
+@pytest.mark.parametrize(
+    "line, text, translation, links, expected",
+    [
+        # the words of an element, and no mark beside them
+        ("Click <b>here</b>.", "Click here.", "Klicken Sie hier.", "0-0 0-1 1-2", "Klicken Sie <b>hier</b>."),
+        ("<b>Stop!</b> Now", "Stop! Now", "Halt! Jetzt", "0-0 1-1", "<b>Halt!</b> Jetzt"),
+        # its mark links a word to another one
+        ("A man, a <b>street</b>.", "A man, a street.", "Straße, Mann.", "3-0 1-1 3-1", "<b>Straße</b>, Mann."),
+        # a part of a word
+        ("<i>H<sub>2</sub>O</i> is", "H2O is", "ist H2O", "1-0 0-1", "ist <i>H<sub>2</sub>O</i>"),
+        ("<b>un</b>real", "unreal", "irreal", "0-0", "<b>irreal</b>"),
+        # discontinuous: all words between them are inside, unless they belong to another element
+        ("<b>look up</b> it", "look up it", "sieh es an", "0-0 1-2 2-1", "<b>sieh es an</b>"),
+        ("<b>look up</b> <i>it</i>", "look up it", "sieh es an", "0-0 1-2 2-1", "<b>sieh</b> <i>es an</i>"),
+        ("<b>look up</b> <i>it</i> now", "look up it now", "sieh es an", "0-0 1-2 2-1", "<b>sieh</b> <i>es</i> an"),
+        ("<b>a</b> <i>c d</i>", "a c d", "d a c", "0-1 1-2 2-0", "<i>d</i> <b>a c</b>"),
+        # a parent without text of its own
+        ("<p>a <b>c</b></p>", "a c", "y x z w", "0-1 1-2", "<p>y x <b>z</b> w</p>"),
+        ("<tr><td>a</td><td>c</td></tr>", "a c", "x y z w", "0-0 1-2", "<tr><td>x y</td> <td>z w</td></tr>"),
+        # without links: words without links beside it, or nothing
+        ("on <b>the</b> street", "on the street", "auf der Straße", "0-0 2-2", "auf <b>der</b> Straße"),
+        ("on <b>the</b> street", "on the street", "auf Straße", "0-0 2-1", "auf <b></b>Straße"),
+        ("<b>a</b>", "a", "", "", "<b></b>"),
+        # tags that stand alone
+        ("a<br>b", "a b", "x y", "0-0 1-1", "x <br>y"),
+        ("one <img alt='>'/> two", "one two", "zwei eins", "0-1 1-0", "<img alt='>'/>zwei eins"),
+        ("one<fn/> two three", "one two three", "zwei eins drei", "0-1 1-0 2-2", "zwei eins<fn/> drei"),
+        ("a the <br/>roof", "a the roof", "x y z", "0-0 2-0 1-1 2-2", "x y <br/>z"),  # the nearest of several links
+        ("<!-- <b> -->a <?php b?><![CDATA[<i>]]>", "a", "x", "0-0", "<!-- <b> -->x<?php b?><![CDATA[<i>]]>"),
+        (
+            "<script>if (a<b)</script>a<style>b {c}</style>",
+            "a",
+            "x",
+            "0-0",
+            "<script>if (a<b)</script>x<style>b {c}</style>",
+        ),
+        ("{% if a %}b{% endif %}", "b", "x", "0-0", "{% if a %}x{% endif %}"),
+        # no partner, or crossing
+        ("a</b> c", "a c", "x z", "0-0 1-1", "x</b> z"),
+        ("a <b>c", "a c", "x z", "0-0 1-1", "x <b>z"),
+        ("<b>a <i>c</b> d</i>", "a c d", "x y z", "0-0 1-1 2-2", "<b>x <i>y</b> z</i>"),
+        ("<ul><li>a<li>b</ul>", "a b", "x y", "0-0 1-1", "<ul><li>x <li>y</ul>"),
+        ("<A>a</a>", "a", "x", "0-0", "<A>x</a>"),
+        # no tags
+        ("1 < 2 <3 a<b", "1 < 2 <3 a<b", "1 < 2 <3 a<b", "", "1 < 2 <3 a<b"),
+        ("<a 'b>", "<a 'b>", "<a 'b>", "0-0", "<a 'b>"),
+        ("a & b &unknown; &;", "a & b &unknown; &;", "a & <b>", "", "a & <b>"),
+        # space
+        ("<p> a  <b> b </b> </p> ", "a  b", "x y", "0-0 1-1", "<p>x <b>y</b></p>"),
+        (" a ", " a ", " x ", "", " x "),
+        ("<li>a</li><li>b</li>", "a b", "x y", "0-0 1-1", "<li>x</li> <li>y</li>"),
+        ("<1>a</1> <2/>b", "a b", "x y", "0-0 1-1", "<1>x</1> <2/>y"),
+        # nothing to translate
+        ("<hr>", "", "", "", "<hr>"),
+        (" <td>{0}</td> , ", "", "", "", " <td>{0}</td> , "),
+        ("", "", "", "", ""),
+    ],
+)
+def test_tags(line, text, translation, links, expected):
+    assert (MarkedText(line).text, restored(line, translation, links)) == (text, expected)
+
+
+@pytest.mark.parametrize(
+    "line, text, translation, expected",
+    [
+        ("a &amp; b", "a & b", "b & <a>", "b &amp; &lt;a>"),
+        ("&lt;b&gt; &#39;c&#x27;", "<b> 'c'", "'b' < c >", "&#39;b&#39; &lt; c &gt;"),
+        ("<b>AT&T</b>", "AT&T", "AT&T &lt;", "<b>AT&T &amp;lt;</b>"),  # `&` as it was, unless it would be an entity
+        ("a < b<br>", "a < b", "a < <b>", "a < &lt;b><br>"),
+        ("&nbsp;a&copy;&notit;", "\u00a0a©&notit;", "a\u00a0©", "a&nbsp;&copy;"),
+        ("a&#10;b", "ab", "xy", "xy&#10;"),  # a control character stands alone
+    ],
+)
+def test_entities(line, text, translation, expected):
+    links = "0-0" if "<b>" in line else ""
+    assert (MarkedText(line).text, restored(line, translation, links)) == (text, expected)
+
+
+@pytest.mark.parametrize(
+    "line, text, translation, links, expected",
+    [
+        ("%d of {n}", "XY of XZ", "XZ: XY", "0-1 2-0", "{n}: %d"),
+        ("{0} and {0}, {1}", "XY and XY, XZ", "XZ, XY und XY", "0-3 1-2 2-1 3-0", "{1}, {0} und {0}"),
+        ("XY {a}", "XY XZ", "XZ XY", "0-1 1-0", "{a} XY"),  # the text has that word
+        ("Mail <b>a.b+c@d.example</b>.", "Mail XY.", "XY mailen.", "0-1 1-0", "<b>a.b+c@d.example</b> mailen."),
+        (
+            "(see http://a.b/c?d=1&amp;e=%s.)",
+            "(see XY.)",
+            "(siehe XY.)",
+            "0-0 1-1",
+            "(siehe http://a.b/c?d=1&amp;e=%s.)",
+        ),
+        ("a <i>{{ b }}</i> c", "a XY c", "c XY x", "0-2 1-1 2-0", "c <i>{{ b }}</i> x"),
+        ("50% of 5 %s", "50% of 5 XY", "XY", "3-0", "%s"),
+        ("a %(a)s %1$s %5.2f %%", "a XY XZ YX YZ", "YZ YX XZ XY", "", "%% %5.2f %1$s %(a)s"),
+        ("{a}{b}px at 5%", "XYXZpx at 5%", "mit XYXZpx", "0-1 1-0", "mit {a}{b}px"),
+        ("{a}'s dog", "XY's dog", "XYs Hund", "0-0 1-1", "{a}s Hund"),
+        ("看{a}。", "看XY。", "见XY！", "0-0", "见{a}！"),
+        ("%d x@y.z5%d", "XY XZ%d", "XZ%d XY", "0-1 1-0", "x@y.z5%d %d"),
+        # no stand-in: the words that are linked to it alone, or a place beside its neighbors
+        ("see {a}, too", "see XY, too", "siehe X Y, auch", "0-0 1-1 1-2 2-3", "siehe {a}, auch"),
+        ("see {a}", "see XY", "siehe Xys!", "0-0 1-1", "siehe {a}!"),
+        ("see {a} now", "see XY now", "jetzt sehen", "0-1 2-0", "{a} jetzt sehen"),
+        ("see <b>{a}</b>", "see XY", "siehe", "0-0 1-0", "siehe<b> {a}</b>"),
+        ("{a}px is it", "XYpx is it", "das ist", "1-1 2-0", "{a} das ist"),
+        ("see {a}.", "see XY.", "", "", "{a}"),
+        ("run to {a}. Stop", "run to XY. Stop", "lauf. Halt", "0-0 2-0 3-1", "lauf {a}. Halt"),
+        # too many of it
+        ("see {a}", "see XY", "siehe XY XY", "0-0 1-1 1-2", "siehe {a} "),
+        # no placeholder
+        ("50% of a@b { x } {", "50% of a@b { x } {", "y", "", "y"),
+    ],
+)
+def test_placeholders_and_addresses(line, text, translation, links, expected):
+    assert (MarkedText(line).text, restored(line, translation, links)) == (text, expected)
+
+
+def test_hostile_lines_are_read_in_a_moment():
+    parts = ["<", "<a ", "<a '", '<a "', "<a \"'", "<!--", "<![CDATA[", "<?", "<!a", "<script>", "{%", "{{", "{", "${"]
+    parts += [
+        "&",
+        "&#",
+        "&amp;",
+        "%",
+        "%(a)",
+        "%1",
+        "www.",
+        "http://",
+        "a@",
+        "a.b+",
+        "a@b.",
+        "<a>",
+        "</a>",
+        "<a>x ",
+        "x<b/>",
+    ]
+    parts += ["<p>", "{0} ", "</p></a>", "\u0301", "字", "\x00", "<a>x</a> ", "<a><b>x</b>", "<b></a>"]
+    for part in parts:
+        line = part * (10_000 // len(part))
+        started = time.process_time()
+        marked = MarkedText(line)
+        length = len(marked.text.split())
+        links = [(place, (place * 7919) % length) for place in range(length)] if marked.text else []
+        found = marked.restored(marked.text[::-1], links)
+        assert time.process_time() - started < 3, part
+        assert found.count("<") >= line.count("<a>") + line.count("<b/>")

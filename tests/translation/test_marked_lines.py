@@ -1,0 +1,178 @@
+"""Markup from the text to its translation: in Python, in t2t-decoder, in an export and in the server."""
+
+from __future__ import annotations
+
+import html
+import json
+import random
+import re
+import shutil
+
+import pytest
+from conftest import CHECKOUT
+from helpers.marked_lines import with_tags
+from helpers.tiny_model import train_pairs
+
+import t2t_repro
+from t2t_repro.alignment.head import READING, WRITING, AlignmentHead, ChosenHead
+from t2t_repro.inference.translator import Translator
+from t2t_repro.run import Run
+from t2t_repro.saved_model import ALIGNED_SIGNATURE, SavedModel
+from t2t_repro.serving import libretranslate, protocol
+from t2t_repro.serving.model import ServedModel
+
+CHOSEN = ChosenHead(
+    head=AlignmentHead(1, 2, READING),
+    writing_head=AlignmentHead(1, 1, WRITING),
+    criterion="",
+    validation_pairs=1,
+    learned_from=1,
+    checkpoints=(),
+    f1={},
+)
+LINES = ["<p>3 red <b>cats</b> &amp; {0} dogs</p>", "12 big cows", "", "<br/>", "<i>12</i> cows < 3"]
+TAG = re.compile(r"<[a-z/](?:[^<>'\"]|'[^']*'|\"[^\"]*\")*>")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Run:
+    """A run that translates, and whose head is chosen already."""
+    directory = tmp_path_factory.mktemp("marked") / "RUN"
+    shutil.copytree(CHECKOUT / "tests/fixtures/run", directory)
+    found = Run.open(str(directory))
+    CHOSEN.save(found.alignment)
+    return found
+
+
+@pytest.fixture(scope="module")
+def model(run):
+    return t2t_repro.load(run.directory, precision="float32", alignments=True)
+
+
+@pytest.fixture(scope="module")
+def served(run, tmp_path_factory) -> ServedModel:
+    folder = str(tmp_path_factory.mktemp("exported") / "E")
+    t2t_repro.export(run.directory, folder, precision="float32", alignments=True)
+    return ServedModel(folder)
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(1_000, marks=pytest.mark.slow)])
+def test_translations_of_lines_with_nested_tags_are_those_without(model, count):
+    rng = random.Random(1)
+    pairs = list(train_pairs())
+    texts = [rng.choice(pairs)[0] for _ in range(count)]
+    lines = [with_tags(rng, re.findall(r"[^ ]+", text))[0] for text in texts]
+    plain = model.translate([" ".join(text.split()) for text in texts], beam_size=1)
+    found = model.translate(lines, beam_size=1, markup=True)
+    for line, text, marked in zip(lines, plain, found, strict=True):
+        assert sorted(TAG.findall(marked)) == sorted(TAG.findall(line))
+        assert html.unescape(TAG.sub("", marked)) == text
+        opened = []
+        for tag in TAG.findall(marked):
+            if tag.startswith("</"):
+                assert re.match(r"<([^\s>]+)", opened.pop())[1] == tag[2:-1]
+            elif not tag.endswith("/>"):
+                opened.append(tag)
+        assert not opened
+
+
+def test_python(model):
+    (best, *_), same, empty, alone, mixed = model.n_best(LINES, 2, markup=True)
+    assert (
+        [text for text, _ in same] == [text for text, _ in model.n_best(LINES[1:2], 2)[0]]
+        and empty == [("", 0.0)]
+        and alone == [("<br/>", 0.0)]
+    )
+    assert re.fullmatch(r"<p>.*</p>", best[0]) and best[0].count("{0}") == best[0].count("<b>") == 1
+    assert all(each[0].count("<i>") == 1 for each in mixed) and len(mixed) == 2
+    with pytest.raises(ValueError, match="markup is put back by word alignments, which are not loaded"):
+        Translator(model.model, model.vocabulary, model.hparams).translate(LINES, markup=True)
+    for wrong in ([None], ["\ud800"]):
+        with pytest.raises(ValueError, match="^text 1 is "):
+            model.translate(wrong, markup=True)
+
+
+def test_decoder(program, run, model):
+    command = "t2t-decoder", f"--output_dir={run.directory}", "--precision=float32", "--markup"
+    stdin = "".join(f"{line}\n" for line in LINES).encode()
+    code, out, err = program(*command, stdin=stdin)
+    assert code == 0 and out.splitlines() == model.translate(LINES, markup=True) and "alig" not in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--alignments=json"], "--markup puts tags into the words that they link; remove --alignments"),
+        (["--score_file=pairs.tsv"], "--score_file scores given translations; remove --markup"),
+    ],
+)
+def test_wrong_commands(program, run, options, message):
+    found = program("t2t-decoder", f"--output_dir={run.directory}", "--markup", *options, stdin=b"a\n")
+    assert found.code == 2 and message in found.err and found.out == ""
+
+
+def ask(served: ServedModel, **body):
+    request = protocol.parse(json.dumps(body).encode(), served.signatures, protocol.Limits())
+    found = served.run(request.signature, request.inputs | request.options)
+    return protocol.answer(request, found, protocol.Limits())
+
+
+def test_exports_and_servers_answer_as_the_run(model, served, monkeypatch):
+    loaded = t2t_repro.load(served.path)
+    expected, found = (
+        [[text for text, _ in each] for each in every.n_best(LINES, 2, markup=True)] for every in (model, loaded)
+    )
+    assert found == expected and loaded.translate([], markup=True) == []
+    best = [each[0] for each in expected]
+    rows = ask(served, instances=LINES, markup=True)["predictions"]
+    assert [row["outputs"] for row in rows] == best and set(rows[0]) == {"outputs", "scores"}
+    columns = {"inputs": LINES, "n_best": 2, "beam_size": 4}
+    fields = {"q": LINES, "source": "en", "target": "de", "format": "html"}
+    wanted = libretranslate.parse(fields, served, protocol.Limits())
+    outputs = served.run(wanted.request.signature, wanted.request.inputs | wanted.request.options)
+    html_texts = libretranslate.answer(wanted, outputs, protocol.Limits())["translatedText"]
+    assert html_texts == [row["outputs"] for row in rows]
+    found = ask(served, signature_name="translate", inputs=columns, markup=True)["outputs"]
+    assert [row[0] for row in found["outputs"]] == best and found["outputs"][3] == ["<br/>"] * 2
+    assert ask(served, inputs=LINES, markup=False) == ask(served, inputs=LINES)
+    assert ask(served, inputs=[], markup=True) == ask(served, inputs=[])
+    monkeypatch.setattr(SavedModel, "has_alignments", False)
+    with pytest.raises(ValueError, match="was exported without alignments; export the run again with them"):
+        loaded.translate(["a"], markup=True)
+
+
+@pytest.mark.slow
+def test_markup_with_glossaries_and_samples(model, run, tmp_path):
+    t2t_repro.export(run.directory, str(tmp_path / "E"), precision="float32", alignments=True, glossaries=True)
+    glossary = {"cats": "Kater"}
+    forced = model.translate(LINES, markup=True, glossary=glossary)
+    assert "Kater" in TAG.sub("", forced[0]) and forced[0].count("<b>") == 1
+    assert t2t_repro.load(str(tmp_path / "E")).translate(LINES, markup=True, glossary=glossary) == forced
+    found = ask(ServedModel(str(tmp_path / "E")), instances=LINES, markup=True, glossary=glossary)["predictions"]
+    assert [row["outputs"] for row in found] == forced
+    (drawn,) = model.sample(LINES[:1], n=2, markup=True)
+    assert [each[0].count("</b>") for each in drawn] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        ({"markup": 1}, '"markup" must be true or false, got a number'),
+        ({"markup": None}, '"markup" must be true or false, got null'),
+        ({"markup": True, "signature_name": ALIGNED_SIGNATURE}, f'signature {ALIGNED_SIGNATURE} takes no "markup"'),
+        (
+            {"markup": True, "inputs": ["<" * 9_999] * 11},
+            "all texts of a request with markup have 109,989 bytes; at most",
+        ),
+    ],
+)
+def test_hostile_requests_get_a_reason(served, body, message):
+    with pytest.raises(protocol.BadRequest) as error:
+        protocol.parse(json.dumps({"inputs": ["a"]} | body).encode(), served.signatures, protocol.Limits())
+    assert message in str(error.value) and len(str(error.value)) < 250
+
+
+def test_servers_without_alignments_take_no_markup(served):
+    older = {name: takes for name, takes in served.signatures.items() if name != ALIGNED_SIGNATURE}
+    with pytest.raises(protocol.BadRequest, match="was exported without alignments; export the run again with them"):
+        protocol.parse(b'{"inputs": ["a"], "markup": true}', older, protocol.Limits())
