@@ -2,7 +2,8 @@
 
     python -m benchmarks.pictures
 
-docs/scaling.md has the tables of `benchmarks.scaling`, and docs/ablation.md those of `t2t-report`. After a new
+docs/scaling.md has the tables of `benchmarks.scaling`, docs/ablation.md those of `t2t-report`, and docs/fine_tuning.md
+one of the curves of two runs. After a new
 measurement, put its tables into the page and draw again: a picture and its table cannot differ.
 """
 
@@ -113,11 +114,27 @@ def ablation_differences() -> str:
     )
 
 
+def fine_tuning() -> str:
+    """Returns the validation perplexity of a run that starts from a parent and of one that does not."""
+    (table,) = table_with("fine_tuning.md", "step", "from random weights")
+    names = ("from `parent`", "from random weights")
+    curves = tuple(
+        Curve(
+            name.replace("`", ""),
+            [(number(row["step"]), number(row[name])) for row in table if row[name] != "-"],
+            color,
+        )
+        for name, color in zip(names, COLORS, strict=False)
+    )
+    return panels_svg([Panel("Fine-tuning", "validation perplexity", "steps", curves, log="y")], 1, "Fine-tuning")
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "scaling.svg": scaling,
     "table1.svg": table1,
     "ablation_curves.svg": ablation_curves,
     "ablation_differences.svg": ablation_differences,
+    "fine_tuning.svg": fine_tuning,
 }
 
 
