@@ -126,7 +126,7 @@ def fine_tuning() -> str:
         )
         for name, color in zip(names, COLORS, strict=False)
     )
-    return panels_svg([Panel("Fine-tuning", "validation perplexity", "steps", curves, log="y")], 1, "Fine-tuning")
+    return panels_svg([Panel("Fine-tuning on captions", "validation perplexity", "steps", curves, log="y")])
 
 
 PICTURES: dict[str, Callable[[], str]] = {
