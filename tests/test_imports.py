@@ -219,10 +219,10 @@ def test_every_dependency_is_declared():
     words = {word.arg: word.value for word in call.keywords}
     extras = ast.literal_eval(words["extras_require"])
     requires = [*ast.literal_eval(words["install_requires"])]
-    requires += [*extras["beam"], *extras["ctranslate2"], *extras["huggingface"], *extras["serve"]]
+    requires += [*extras["beam"], *extras["ctranslate2"], *extras["huggingface"], *extras["onnx"], *extras["serve"]]
     declared = {re.match(r"[\w-]+", requirement)[0] for requirement in requires}
     at_once = {root(each) for part in MAY_IMPORT for each in imports(part) if each.top}
-    assert not {"matplotlib", "ctranslate2", "safetensors"} & at_once  # which may be missing
+    assert not {"matplotlib", "ctranslate2", "onnx", "safetensors"} & at_once  # which may be missing
     assert {INSTALLED_AS.get(name, name) for name in used} <= declared
 
 
