@@ -84,8 +84,8 @@ def export(
         raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}")
     if shortlist is not None and format != "ctranslate2":
         raise ValueError(
-            f"a {format} decodes with all subwords. Received: shortlist={shortlist!r}; leave it out, or choose the "
-            "format ctranslate2"
+            f"the format {format} decodes with all subwords. Received: shortlist={shortlist!r}; leave it out, or "
+            "choose the format ctranslate2"
         )
     if alignments and format == "huggingface":
         raise ValueError(
@@ -93,9 +93,9 @@ def export(
             "leave it out, or choose another format"
         )
     if alignments and format == "onnx":
-        raise ValueError("an onnx has no word alignments. Received: alignments=True; leave it out")
+        raise ValueError("the format onnx has no word alignments. Received: alignments=True; leave it out")
     if glossaries and format != "saved_model":
-        raise ValueError(f"a {format} has no glossaries. Received: glossaries={glossaries}; leave it out")
+        raise ValueError(f"the format {format} has no glossaries. Received: glossaries={glossaries}; leave it out")
     run = Run.open(output_dir)
     if glossaries and run.problem.task.name != "translation":
         raise ValueError(f"{output_dir!r} is a {run.problem.task.name} run, which has no glossaries; leave them out")

@@ -37,22 +37,25 @@ if TYPE_CHECKING:
 VOCABULARY = "vocabulary.model"
 ENCODER, DECODER, WEIGHTS, PROGRAM = "encoder.onnx", "decoder.onnx", "weights.bin", "translate.py"
 
-_README = """This folder contains a model in ONNX, {weights} of its graphs, and its tokenizer, {vocabulary}, a
-sentencepiece model. {program} translates with it, and needs neither TensorFlow nor t2t_repro:
+_README = """This folder contains a model in ONNX, its tokenizer {vocabulary} (a sentencepiece model), and
+{program}, which translates with them. It needs neither TensorFlow nor t2t_repro:
 
     pip install onnxruntime sentencepiece numpy
     python FOLDER/{program} < text > translations
-    python FOLDER/{program} --beam_size=1 < text
+    python FOLDER/{program} --help
 
-The first line of the program's options is: {program} --help. In Python, with FOLDER in sys.path:
+In Python, in this folder:
 
     from translate import Translator
 
-    print(Translator("FOLDER").translate(["a text", "another"]))
+    print(Translator(".").translate(["a text", "another"]))
 
-Its beam search is that of the run, with the run's beam size {beam_size} and alpha {alpha}. A source has at most
-{max_positions:,} tokens, and a translation {extra_length:,} more than its source. {program} shows how the inputs and outputs of
-{encoder} and {decoder} belong together. Keep all files in one folder, because both graphs read {weights}.
+The beam search is that of the run. Unless you choose others, the beam size is {beam_size} and alpha is {alpha}, as in
+the run. A beam size of 1 is greedy search. A source has at most {max_positions:,} tokens, and a translation
+{extra_length:,} more than its source.
+
+To write another program, start from {program}: {encoder} computes what {decoder} reads of the source, and
+{decoder} computes one step of the search. Keep the files together, because both graphs read {weights}.
 """
 
 
@@ -73,14 +76,12 @@ def write(
 ) -> None:
     """Writes `model` to the new folder `directory`: graphs, weights, tokenizer, program, and a README on their use.
 
-    `quantization` is "none" (float32) or "int8": matrices and embeddings have 8 bits and a scale per column, and
-    products multiply integers. `note` is appended to the README. Raises ValueError if onnx is not installed, or the
-    model cannot be expressed.
+    `quantization` is "none" (float32) or "int8": matrices and embeddings have 8 bits and a scale per column or token,
+    and their products multiply integers. `note` is appended to the README. Raises ValueError if onnx is not installed,
+    or the model cannot be expressed.
     """
     must_be_installed()
     must_fit(model)
-    import onnx
-
     from t2t_repro.exporting import onnx_translate
 
     os.makedirs(directory, exist_ok=True)
@@ -93,8 +94,6 @@ def write(
             build(graph, model)
             with open(os.path.join(directory, name), "wb") as file:
                 file.write(graph.model(metadata).SerializeToString())
-    for name in (ENCODER, DECODER):
-        onnx.checker.check_model(os.path.join(directory, name), full_check=True)
     shutil.copyfile(vocabulary.path, os.path.join(directory, VOCABULARY))
     shutil.copyfile(onnx_translate.__file__, os.path.join(directory, PROGRAM))
     files = {"vocabulary": VOCABULARY, "program": PROGRAM, "weights": WEIGHTS, "encoder": ENCODER, "decoder": DECODER}
@@ -153,20 +152,18 @@ def _decoder(graph: Graph, model: Transformer) -> None:
     for number, layer in enumerate(model.decoder_layers):
         name = f"decoder.{number}"
         attention, memory = layer.self_attention, layer.memory_attention
-        q, *new = side.queries_keys_values(x_TD, f"{name}.self_attention", attention)
-        cached = []
-        for each, x_BHWO, size in zip(("keys", "values"), new, (h.d_k, h.d_v), strict=True):
-            before = graph.input(f"{each}_{number}", np.float32, ["batch", h.num_heads, "cached", size])
-            cached.append(graph.op("Concat", before, x_BHWO, axis=2, result=f"new_{each}_{number}"))
-        y_TD = side.attend(q, *cached, visible_B1WN, f"{name}.self_attention", attention)
+        q, k, v = side.queries_keys_values(x_TD, f"{name}.self_attention", attention)
+        cached_k = graph.input(f"keys_{number}", np.float32, ["batch", h.num_heads, "cached", h.d_k])
+        cached_v = graph.input(f"values_{number}", np.float32, ["batch", h.num_heads, "cached", h.d_v])
+        k = graph.op("Concat", cached_k, k, axis=2, result=f"new_keys_{number}")
+        v = graph.op("Concat", cached_v, v, axis=2, result=f"new_values_{number}")
+        y_TD = side.attend(q, k, v, visible_B1WN, f"{name}.self_attention", attention)
         x_TD = side.add_norm(x_TD, y_TD, f"{name}.self_attention_norm", layer.self_attention_norm)
 
         q = side.split_heads(graph.linear(x_TD, f"{name}.memory_attention.queries", _scaled_w_q(memory)), h.d_k)
-        read = [
-            graph.input(f"memory_{each}_{number}", np.float32, ["batch", h.num_heads, "source_length", size])
-            for each, size in (("keys", h.d_k), ("values", h.d_v))
-        ]
-        y_TD = side.attend(q, *read, visible_B11M, f"{name}.memory_attention", memory)
+        k = graph.input(f"memory_keys_{number}", np.float32, ["batch", h.num_heads, "source_length", h.d_k])
+        v = graph.input(f"memory_values_{number}", np.float32, ["batch", h.num_heads, "source_length", h.d_v])
+        y_TD = side.attend(q, k, v, visible_B11M, f"{name}.memory_attention", memory)
         x_TD = side.add_norm(x_TD, y_TD, f"{name}.memory_attention_norm", layer.memory_attention_norm)
         x_TD = side.feed_forward(x_TD, name, layer.feed_forward, layer.feed_forward_norm)
     logits_TV = graph.linear(x_TD, "embedding", _numpy(model.embedding).T)
@@ -193,7 +190,7 @@ class _Side:
         heads = model.hparams.num_heads
         self._shapes = {
             size: graph.op("Concat", self.shape_BL, graph.constant([heads, size]), axis=0)
-            for size in {model.hparams.d_k: 0, model.hparams.d_v: 0}
+            for size in dict.fromkeys((model.hparams.d_k, model.hparams.d_v))
         }
 
     def embed(self, tokens_BL: str, positions: str) -> str:
@@ -248,7 +245,9 @@ class _Side:
         from t2t_repro.model.kernels import EPSILON
 
         both = {"gain": ours.norm.gain, "bias": ours.norm.bias}
-        weights = [self.graph.weight(f"{name}.{each}", np.float32(_numpy(value))) for each, value in both.items()]
+        weights = [
+            self.graph.weight(f"{name}.{each}", _numpy(value).astype(np.float32)) for each, value in both.items()
+        ]
         return self.graph.op("LayerNormalization", self.graph.op("Add", x_TD, y_TD), *weights, axis=-1, epsilon=EPSILON)
 
 

@@ -1,9 +1,9 @@
 """ONNX graphs: operations by name, products with weights in float32 or int8, and one file of weights for all graphs.
 
 With int8, a matrix has a scale per column, and activations have a scale per row, computed for each product. So a row of
-a product does not depend on the other rows. Both are rounded to -127 to 127 and stored as unsigned integers with the
-zero point 128: ONNX Runtime adds pairs of products of unsigned and signed integers in 16 bits on a processor without
-VNNI, where they saturate, and those of unsigned integers in 32 bits.
+a product does not depend on the other rows. Weights are rounded to -64 to 64 (seven bits), and rows to -127 to 127,
+stored as unsigned integers with the zero point 128, for which ONNX Runtime has its fast products. Without VNNI, it adds
+pairs of products in 16 bits, which saturate at 32,767; the largest pair is 255 * 64 * 2 = 32,640.
 
 Shapes: T rows, I inputs, O outputs, D d_model, V vocabulary.
 """
@@ -19,8 +19,8 @@ import numpy as np
 
 OPSET = 17  # of ONNX 1.12, the first with LayerNormalization
 IR_VERSION = 8  # the file format of that version
-ZERO_POINT = 128
-LARGEST = 127
+ZERO_POINT = 128  # of rows
+LARGEST_ROW, LARGEST_WEIGHT = 127, 64
 INLINE_BYTES = 1_024  # smaller tensors are in the graph itself
 ALIGNMENT = 64  # bytes: a cache line
 
@@ -116,8 +116,7 @@ class Graph:
         values, scales = self._int8_matrix(name, table_DV)
         integers_TD = self.op("Transpose", self.op("Gather", values, ids_T, axis=1), perm=[1, 0])
         scales_T1 = self.op("Unsqueeze", self.op("Gather", scales, ids_T), self.constant([1]))
-        zero = self.constant(ZERO_POINT, np.float32)
-        return self.op("Mul", self.op("Sub", self.op("Cast", integers_TD, to=_dtype(np.float32)), zero), scales_T1)
+        return self.op("Mul", self.op("Cast", integers_TD, to=_dtype(np.float32)), scales_T1)
 
     def model(self, metadata: Mapping[str, str]) -> Any:
         """Returns the ModelProto of all that was added."""
@@ -138,14 +137,14 @@ class Graph:
         integers_TI, scales_T1 = self._quantized.get(x_TI) or self._quantize(x_TI)
         values_IO, scales_O = self._int8_matrix(name, weight_IO)
         zero = self.constant(ZERO_POINT, np.uint8)
-        sums_TO = self.op("MatMulInteger", integers_TI, values_IO, zero, zero)
+        sums_TO = self.op("MatMulInteger", integers_TI, values_IO, zero)
         y_TO = self.op("Mul", self.op("Cast", sums_TO, to=_dtype(np.float32)), scales_T1)
         return self.op("Mul", y_TO, scales_O)
 
     def _quantize(self, x_TI: str) -> tuple[str, str]:
         """Returns the integers of each row and its scale [T, 1]."""
         largest_T1 = self.op("ReduceMax", self.op("Abs", x_TI), axes=[1], keepdims=1)
-        scales_T1 = self.op("Mul", largest_T1, self.constant(1 / LARGEST, np.float32))
+        scales_T1 = self.op("Mul", largest_T1, self.constant(1 / LARGEST_ROW, np.float32))
         scales_T1 = self.op("Max", scales_T1, self.constant(1e-30, np.float32))  # of a row of zeros
         scales_T = self.op("Squeeze", scales_T1, self.constant([1]))
         zeros_T = self.op("Expand", self.constant(ZERO_POINT, np.uint8), self.op("Shape", scales_T))
@@ -155,8 +154,8 @@ class Graph:
 
     def _int8_matrix(self, name: str, weight_IO: np.ndarray) -> tuple[str, str]:
         """Returns the integers and the scales [O] of a matrix."""
-        scales_O = np.maximum(abs(weight_IO).max(axis=0) / LARGEST, 1e-30)
-        integers_IO = (np.rint(weight_IO / scales_O) + ZERO_POINT).astype(np.uint8)
+        scales_O = np.maximum(abs(weight_IO).max(axis=0) / LARGEST_WEIGHT, 1e-30)
+        integers_IO = np.rint(weight_IO / scales_O).astype(np.int8)
         return self.weight(name, integers_IO), self.weight(f"{name}.scales", scales_O.astype(np.float32))
 
     def _new(self, kind: str, number: int = 0) -> str:

@@ -15,7 +15,7 @@ import argparse
 import itertools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,12 +62,17 @@ class Translator:
         self.caches = [each for each in self.decoder.get_inputs() if each.name.startswith(("keys_", "values_"))]
 
     def translate(
-        self, texts: Sequence[str], beam_size: int | None = None, alpha: float | None = None
+        self,
+        texts: Sequence[str],
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        report: Callable[[int, str], None] | None = None,
     ) -> list[str]:
         """Returns the best translation of each text, and "" for "". A beam of 1 is greedy search.
 
-        Only the first `max_positions` - 1 tokens of a longer text are translated. Raises ValueError for a beam size or
-        an alpha (the exponent of the length penalty) that no search has.
+        Only the first `max_positions` - 1 tokens of a longer text are translated; `report` is called with its number,
+        from 0, and a message. Raises ValueError for a beam size or an alpha (the exponent of the length penalty) that
+        no search supports.
         """
         width = self.beam_size if beam_size is None else beam_size
         penalty = self.alpha if alpha is None else alpha
@@ -77,7 +82,11 @@ class Translator:
             raise ValueError(f"alpha must be at least 0 and finite, got {penalty}")
         sources = self.tokenizer.encode(list(texts), add_eos=True)
         cut = self.max_positions - 1
-        sources = [ids if len(ids) <= cut + 1 else ids[:cut] + [EOS] for ids in sources]
+        for number, ids in enumerate(sources):
+            if len(ids) > cut + 1:
+                sources[number] = ids[:cut] + [EOS]
+                if report:
+                    report(number, f"has {len(ids):,} tokens; the first {cut:,} are translated")
         translations = [""] * len(texts)
         numbers = sorted((n for n, text in enumerate(texts) if text), key=lambda n: len(sources[n]))
         for batch in self._batches(numbers, sources):
@@ -168,9 +177,7 @@ class Translator:
             yield batch
 
 
-def _extended(
-    beams: Beams, log_p_BWC: np.ndarray, tokens_BWC: np.ndarray, candidates: int, alpha: float
-) -> Beams:
+def _extended(beams: Beams, log_p_BWC: np.ndarray, tokens_BWC: np.ndarray, candidates: int, alpha: float) -> Beams:
     """Returns the beams after a step. Those that end are finished; the best others stay open."""
     rows, width, each = log_p_BWC.shape
     totals = (log_p_BWC + beams.log_p[:, :, None]).reshape(rows, -1)
@@ -225,6 +232,11 @@ def _rows(tensor: Any, chosen: np.ndarray) -> Any:
     return _tensor(tensor.numpy()[chosen])
 
 
+def report_from(start: int) -> Callable[[int, str], None]:
+    """Returns a function that prints messages about lines, of which the first has the number `start`."""
+    return lambda number, message: print(f"translate.py: line {start + number:,} {message}", file=sys.stderr)
+
+
 def main() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -234,9 +246,12 @@ def main() -> None:
     options = parser.parse_args()
     translator = Translator(here, options.threads)
     lines = (line.decode("utf-8", "replace").removesuffix("\n") for line in sys.stdin.buffer)
-    while window := list(itertools.islice(lines, WINDOW)):
+    for start in itertools.count(1, WINDOW):
+        window = list(itertools.islice(lines, WINDOW))
+        if not window:
+            break
         try:
-            found = translator.translate(window, options.beam_size, options.alpha)
+            found = translator.translate(window, options.beam_size, options.alpha, report_from(start))
         except ValueError as error:
             sys.exit(f"translate.py: {error}")
         for text in found:
