@@ -50,6 +50,7 @@ class Translator:
     def __init__(self, folder: str, threads: int = 0):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a third less processor time
         self.encoder, self.decoder = (
             onnxruntime.InferenceSession(os.path.join(folder, name), options, providers=["CPUExecutionProvider"])
             for name in ("encoder.onnx", "decoder.onnx")

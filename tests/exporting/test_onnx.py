@@ -110,7 +110,7 @@ def batch(vocab_size=400):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_probabilities_and_beam_search(vocabulary, tmp_path, shape):
+def test_probabilities(vocabulary, tmp_path, shape):
     translator = random_translator(vocabulary, **SHAPES[shape])
     onnx.write(translator.model, vocabulary, str(tmp_path))
     for name in ("encoder.onnx", "decoder.onnx"):
@@ -121,6 +121,11 @@ def test_probabilities_and_beam_search(vocabulary, tmp_path, shape):
         found_BLV = log_probabilities(tmp_path, *batch(), optimized)
         np.testing.assert_allclose(found_BLV, expected_BLV, rtol=0, atol=TOLERANCE)
 
+
+@pytest.mark.parametrize("shape", list(SHAPES)[:2])
+def test_beam_search(vocabulary, tmp_path, shape):
+    translator = random_translator(vocabulary, **SHAPES[shape])
+    onnx.write(translator.model, vocabulary, str(tmp_path))
     program = program_of(tmp_path).Translator(str(tmp_path))
     sources = vocabulary.encode([text[: 3 + 3 * number] for number, text in enumerate(SENTENCES[:12])])
     assert len({len(ids) for ids in sources}) > 3
@@ -209,11 +214,11 @@ def test_program_translates_as_the_run(tmp_path):
     sources = [source for source, _ in itertools.islice(corpus.function(), 200)]
     sources[7:7] = ["", *(text for text in NASTY if "\n" not in text)]
     translator = Translator.from_run(FIXTURE, precision="float32")
-    text = "".join(f"{source}\n" for source in sources).encode("utf-8")
-    for options, arguments in (((), ()), (("--beam_size=1", "--alpha=0"), (1, 0.0))):
-        found, messages = run_program(path, text, *options)
-        expected = [each.replace("\n", " ") for each in translator.translate(sources, *arguments)]
-        assert found == expected and found[7] == "" and messages == ""
+    found, messages = run_program(path, "".join(f"{source}\n" for source in sources).encode("utf-8"))
+    expected = [text.replace("\n", " ") for text in translator.translate(sources)]
+    assert found == expected and found[7] == "" and messages == ""
+    greedy = program_of(path).Translator(path).translate(sources, beam_size=1, alpha=0)
+    assert greedy == translator.translate(sources, beam_size=1, alpha=0.0)
 
 
 def test_program_reports_what_it_cuts(vocabulary, tmp_path):
