@@ -24,7 +24,8 @@ import sentencepiece
 
 PAD, EOS = 0, 1
 NEVER = np.float32(-1e30)  # log-probability of an impossible beam; finite, so that differences are never NaN
-BATCH_TOKENS = 2_048  # source positions of a batch, padding included
+BATCH_TOKENS = 2_048  # source positions of a batch, padding included, for a beam of at most `BATCH_WIDTH`
+BATCH_WIDTH = 4
 WINDOW = 1_024  # lines that are read together, to be sorted by length
 
 
@@ -90,7 +91,8 @@ class Translator:
                     report(number, f"has {len(ids):,} tokens; the first {cut:,} are translated")
         translations = [""] * len(texts)
         numbers = sorted((n for n, text in enumerate(texts) if text), key=lambda n: len(sources[n]))
-        for batch in self._batches(numbers, sources):
+        most = BATCH_TOKENS * BATCH_WIDTH // max(width, BATCH_WIDTH)
+        for batch in _batches(numbers, sources, most):
             found = self.search([sources[n] for n in batch], width, penalty)
             for number, hypotheses in zip(batch, found, strict=True):
                 translations[number] = self.tokenizer.decode(hypotheses[0][0][:-1])
@@ -165,17 +167,17 @@ class Translator:
             scores=np.full(shape, NEVER, np.float32),
         )
 
-    @staticmethod
-    def _batches(numbers: list[int], sources: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-        """Yields numbers of sources, which are sorted by length, in batches of `BATCH_TOKENS` positions."""
-        batch: list[int] = []
-        for number in numbers:
-            if batch and (len(batch) + 1) * len(sources[number]) > BATCH_TOKENS:
-                yield batch
-                batch = []
-            batch.append(number)
-        if batch:
+
+def _batches(numbers: Sequence[int], sources: Sequence[Sequence[int]], most: int) -> Iterator[list[int]]:
+    """Yields numbers of sources, which are sorted by length, in batches of at most `most` positions, or of one."""
+    batch: list[int] = []
+    for number in numbers:
+        if batch and (len(batch) + 1) * len(sources[number]) > most:
             yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch
 
 
 def _extended(beams: Beams, log_p_BWC: np.ndarray, tokens_BWC: np.ndarray, candidates: int, alpha: float) -> Beams:
