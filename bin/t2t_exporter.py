@@ -13,10 +13,10 @@ export has a README.txt that shows how to use it. A Hugging Face export is a
 MarianMTModel of transformers, with a model card, README.md. An ONNX export
 contains translate.py, which needs onnxruntime, sentencepiece and numpy alone.
 
---quantization=int8 makes large models faster on a CPU, and a CTranslate2 or ONNX
-export four times smaller. The rest of a SavedModel computes in --precision on every
-machine that serves it. --shortlist=FILE of t2t-shortlist becomes the vocabulary
-map of a CTranslate2 export; a SavedModel has none.
+--quantization=int8 makes large models faster on a CPU, and a CTranslate2 or
+ONNX export four times smaller. The rest of a SavedModel computes in --precision
+on every machine that serves it. --shortlist=FILE of t2t-shortlist becomes the
+vocabulary map of a CTranslate2 export; the other formats have none.
 
 --alignments adds the signature translate_with_alignments to a SavedModel, and
 the head that aligns words to a CTranslate2 export. The first time, the head is

@@ -235,7 +235,17 @@ def _rows(tensor: Any, chosen: np.ndarray) -> Any:
     return _tensor(tensor.numpy()[chosen])
 
 
-def report_from(start: int) -> Callable[[int, str], None]:
+def _lines() -> Iterator[str]:
+    """Yields the lines of standard input. Ends the program at a line that is not UTF-8."""
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield line.decode("utf-8").removesuffix("\n")
+        except UnicodeDecodeError as error:
+            byte = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
+            sys.exit(f"translate.py: line {number:,} is not UTF-8 ({byte}); convert the text to UTF-8")
+
+
+def _report_from(start: int) -> Callable[[int, str], None]:
     """Returns a function that prints messages about lines, of which the first has the number `start`."""
     return lambda number, message: print(f"translate.py: line {start + number:,} {message}", file=sys.stderr)
 
@@ -248,13 +258,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="threads of each product; default: one per core")
     options = parser.parse_args()
     translator = Translator(here, options.threads)
-    lines = (line.decode("utf-8", "replace").removesuffix("\n") for line in sys.stdin.buffer)
+    lines = _lines()
     for start in itertools.count(1, WINDOW):
         window = list(itertools.islice(lines, WINDOW))
         if not window:
             break
         try:
-            found = translator.translate(window, options.beam_size, options.alpha, report_from(start))
+            found = translator.translate(window, options.beam_size, options.alpha, _report_from(start))
         except ValueError as error:
             sys.exit(f"translate.py: {error}")
         for text in found:

@@ -202,10 +202,13 @@ def test_program_needs_three_packages():
 
 def run_program(folder, text, *options):
     """Runs translate.py as its user does; returns the lines that it prints, and its messages."""
-    command = [sys.executable, "-I", str(Path(folder, "translate.py")), *options]
-    done = subprocess.run(command, input=text, capture_output=True, timeout=120)
+    done = subprocess.run(command(folder, *options), input=text, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.decode("utf-8").removesuffix("\n").split("\n"), done.stderr.decode("utf-8")
+
+
+def command(folder, *options):
+    return [sys.executable, "-I", str(Path(folder, "translate.py")), *options]
 
 
 def test_program_translates_as_the_run(tmp_path):
@@ -230,8 +233,11 @@ def test_program_reports_what_it_cuts(vocabulary, tmp_path):
     assert found == ["", *vocabulary.decode([expected])]
 
 
-def test_program_refuses_options_that_no_search_supports(vocabulary, tmp_path):
+def test_program_refuses_what_it_cannot_translate(vocabulary, tmp_path):
     onnx.write(random_model(vocabulary.size), vocabulary, str(tmp_path))
+    done = subprocess.run(command(tmp_path), input=b"a\nb\xff\n", capture_output=True, timeout=120)
+    message = b"translate.py: line 2 is not UTF-8 (byte 0xff at position 2); convert the text to UTF-8\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"", message)
     program = program_of(tmp_path).Translator(str(tmp_path))
     with pytest.raises(ValueError, match="beam_size must be at least 1 and at most half of the vocabulary, got 0"):
         program.translate(["a"], beam_size=0)
@@ -240,8 +246,8 @@ def test_program_refuses_options_that_no_search_supports(vocabulary, tmp_path):
 
 
 def test_exporter_writes_a_run(trained, program, tmp_path):
-    command = [f"--output_dir={trained.directory}", f"--export_dir={tmp_path / 'E'}", "--format=onnx"]
-    code, out, _ = program("t2t-exporter", *command, "--quantization=int8")
+    options = [f"--output_dir={trained.directory}", f"--export_dir={tmp_path / 'E'}", "--format=onnx"]
+    code, out, _ = program("t2t-exporter", *options, "--quantization=int8")
     path = out.strip()
     assert code == 0 and path == str(tmp_path / "E/1")
     assert sorted(os.listdir(path)) == sorted([*FILES, "model_card.json"])
@@ -258,8 +264,8 @@ def test_readme_of_a_parser_mentions_the_missing_constraint(trained, program, tm
     problem = replace(trained.problem, train=(), validation=(), test=(), metric="f1")
     parser = replace(trained, directory=str(tmp_path / "RUN"), problem=problem).start(trained.vocabulary)
     shutil.copytree(trained.checkpoints, parser.checkpoints, dirs_exist_ok=True)
-    command = [f"--output_dir={parser.directory}", f"--export_dir={tmp_path / 'E'}", "--format=onnx"]
-    code, out, err = program("t2t-exporter", *command)
+    options = [f"--output_dir={parser.directory}", f"--export_dir={tmp_path / 'E'}", "--format=onnx"]
+    code, out, err = program("t2t-exporter", *options)
     assert code == 0 and "The ONNX export has no constrained decoding, which this run uses: see README.txt" in err
     assert json.loads(Path(out.strip(), "model_card.json").read_text("utf-8"))["constrained"] is False
     assert "This model is a parser" in Path(out.strip(), "README.txt").read_text("utf-8")
