@@ -80,7 +80,7 @@ setup(
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],  # CUDA libraries, which plain tensorflow does not install
         "ctranslate2": ["ctranslate2>=4.8"],  # a second engine, whose translations must equal ours
         "huggingface": ["safetensors>=0.8"],  # writes the weights for transformers
-        "onnx": ["onnx>=1.23", "onnxruntime>=1.32"],  # to write the graphs, and to run them
+        "onnx": ["onnx>=1.23", "onnxruntime>=1.32"],  # writes the graphs, and runs them
         "serve": [
             "aiohttp>=3.14.5",  # 3.14.0 never closes a connection that sends no request
             "prometheus-client>=0.22",
