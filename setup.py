@@ -81,13 +81,14 @@ setup(
         "ctranslate2": ["ctranslate2>=4.8"],  # a second engine, whose translations must equal ours
         "documents": ["sentencex>=1.0.32"],  # splits long text into sentences, by rules for about 300 languages
         "huggingface": ["safetensors>=0.8"],  # writes the weights for transformers
+        "onnx": ["onnx>=1.23", "onnxruntime>=1.32"],  # writes the graphs, and runs them
         "serve": [
             "t2t_repro[documents]",  # clients of LibreTranslate's API send texts of several sentences
             "aiohttp>=3.14.5",  # 3.14.0 never closes a connection that sends no request
             "prometheus-client>=0.22",
         ],
         "test": [
-            "t2t_repro[ctranslate2,documents,huggingface,serve]",
+            "t2t_repro[ctranslate2,documents,huggingface,onnx,serve]",
             "build>=1.6",
             "hypothesis>=6.100",
             "mypy>=2.4",

@@ -3,18 +3,20 @@
   t2t-exporter --output_dir=run --export_dir=exported
   t2t-exporter --output_dir=run --export_dir=fast --format=ctranslate2
   t2t-exporter --output_dir=run --export_dir=shared --format=huggingface
+  t2t-exporter --output_dir=run --export_dir=small --format=onnx
 
 Each export is the next numbered version in --export_dir (exported/1,
 exported/2, ...), as TF Serving expects, with a model_card.json that describes
 it. To load a SavedModel, import tensorflow and tensorflow_text and call
 tf.saved_model.load, or run t2t-serve --export_dir=exported. A CTranslate2
 export has a README.txt that shows how to use it. A Hugging Face export is a
-MarianMTModel of transformers, with a model card, README.md.
+MarianMTModel of transformers, with a model card, README.md. An ONNX export
+contains translate.py, which needs onnxruntime, sentencepiece and numpy alone.
 
---quantization=int8 makes large models faster on a CPU, and a CTranslate2 export
-four times smaller. The rest of a SavedModel computes in --precision on every
-machine that serves it. --shortlist=FILE of t2t-shortlist becomes the vocabulary
-map of a CTranslate2 export; a SavedModel has none.
+--quantization=int8 makes large models faster on a CPU, and a CTranslate2 or
+ONNX export four times smaller. The rest of a SavedModel computes in --precision
+on every machine that serves it. --shortlist=FILE of t2t-shortlist becomes the
+vocabulary map of a CTranslate2 export; the other formats have none.
 
 --alignments adds the signature translate_with_alignments to a SavedModel, and
 the head that aligns words to a CTranslate2 export. The first time, the head is
@@ -39,7 +41,11 @@ flags.DEFINE_string(
 )
 common_flags.average_flags(FLAGS)
 flags.DEFINE_enum(
-    "format", "saved_model", ["saved_model", "ctranslate2", "huggingface"], "format to write", flag_values=FLAGS
+    "format",
+    "saved_model",
+    ["saved_model", "ctranslate2", "huggingface", "onnx"],
+    "format to write",
+    flag_values=FLAGS,
 )
 flags.DEFINE_enum(
     "quantization", "none", ["none", "int8"], "quantization of the decoder's weight matrices", flag_values=FLAGS
@@ -72,11 +78,19 @@ def write() -> None:
         from t2t_repro.exporting import huggingface
 
         huggingface.must_be_installed()
+    if FLAGS.format == "onnx":
+        from t2t_repro.exporting import onnx
+
+        onnx.must_be_installed()
     launcher.load_tensorflow()
     from t2t_repro.exporting.exporter import export
 
     launcher.report_average([run], FLAGS.average_checkpoints, FLAGS.average_best)
-    unconstrained = {"ctranslate2": ("CTranslate2", "README.txt"), "huggingface": ("transformers", "README.md")}
+    unconstrained = {
+        "ctranslate2": ("CTranslate2", "README.txt"),
+        "huggingface": ("transformers", "README.md"),
+        "onnx": ("The ONNX export", "README.txt"),
+    }
     if FLAGS.format in unconstrained and run.problem.task.unconstrained_note:
         library, file = unconstrained[FLAGS.format]
         launcher.report(f"{library} has no constrained decoding, which this run uses: see {file} in the export")

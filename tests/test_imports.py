@@ -221,10 +221,12 @@ def test_every_dependency_is_declared():
     words = {word.arg: word.value for word in call.keywords}
     extras = ast.literal_eval(words["extras_require"])
     requires = [*ast.literal_eval(words["install_requires"])]
-    requires += [each for name in ("beam", "ctranslate2", "documents", "huggingface", "serve") for each in extras[name]]
+    some = ("beam", "ctranslate2", "documents", "huggingface", "onnx", "serve")
+    requires += [each for name in some for each in extras[name]]
     declared = {re.match(r"[\w-]+", requirement)[0] for requirement in requires}
     at_once = {root(each) for part in MAY_IMPORT for each in imports(part) if each.top}
-    assert not {"matplotlib", "ctranslate2", "safetensors", "sentencex"} & at_once  # which may be missing
+    # those that may be missing
+    assert not {"matplotlib", "ctranslate2", "onnx", "safetensors", "sentencex"} & at_once
     assert {INSTALLED_AS.get(name, name) for name in used} <= declared
 
 

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from t2t_repro.exporting import engines
+
 if TYPE_CHECKING:
     from t2t_repro.alignment.head import AlignmentHead
     from t2t_repro.data.shortlist import Shortlist
@@ -93,7 +95,7 @@ def write(
         note = _VOCABULARY_MAP_NOTE + note
     if head is not None:
         note = _ALIGNMENT_NOTE + note
-    positions = _num_positions(model)
+    positions = engines.num_positions(model)
     h = model.hparams
     values = {"beam_size": h.beam_size, "alpha": h.alpha, "positions": positions, "longest": min(positions, 256)}
     with open(os.path.join(directory, "README.txt"), "w", encoding="utf-8") as file:
@@ -123,8 +125,8 @@ def _specification(model: Transformer, head: AlignmentHead | None = None) -> Any
     spec.encoder.embeddings[0].weight = embedding_VD
     spec.decoder.embeddings.weight = embedding_VD
     spec.decoder.projection.weight = embedding_VD
-    spec.encoder.position_encodings.encodings = _positions(model, "source")
-    spec.decoder.position_encodings.encodings = _positions(model, "target")
+    spec.encoder.position_encodings.encodings = engines.positions(model, "source")
+    spec.decoder.position_encodings.encodings = engines.positions(model, "target")
     for theirs, ours in zip(spec.encoder.layer, model.encoder_layers, strict=True):
         _self_attention(theirs.self_attention, ours.self_attention, ours.self_attention_norm)
         _feed_forward(theirs.ffn, ours.feed_forward, ours.feed_forward_norm)
@@ -187,19 +189,3 @@ def _padded_heads(attention: MultiHeadAttention, weight: np.ndarray, first: int)
 
 def _numpy(variable: Any) -> np.ndarray:
     return np.asarray(variable.value.numpy(), np.float32)
-
-
-def _num_positions(model: Transformer) -> int:
-    """Returns the number of positions: a source of `max_positions`, and `extra_length` more for its translation."""
-    return model.hparams.max_positions + model.hparams.extra_length
-
-
-def _positions(model: Transformer, side: str) -> np.ndarray:
-    """Returns position encodings [positions, D]. Those beyond a learned table repeat its last row."""
-    from t2t_repro.model.layers import sinusoids
-
-    length = _num_positions(model)
-    if model.hparams.positions == "sinusoid":
-        return np.asarray(sinusoids(np.arange(length), model.hparams.d_model).numpy(), np.float32)
-    table = _numpy(model.source_positions if side == "source" else model.target_positions)
-    return table[np.minimum(np.arange(length), len(table) - 1)]

@@ -1,8 +1,8 @@
 """`export`: writes a trained run as a self-contained model to numbered folders, each written atomically.
 
 "saved_model" is loaded without this package: `import tensorflow, tensorflow_text`, then `tf.saved_model.load`, or TF
-Serving. "ctranslate2" is for CTranslate2, and "huggingface" for transformers: see the modules `ctranslate2` and
-`huggingface`. `model_card.json` documents the model.
+Serving. "ctranslate2" is for CTranslate2, "huggingface" for transformers, and "onnx" for ONNX Runtime: see the modules
+`ctranslate2`, `huggingface` and `onnx`. `model_card.json` documents the model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2t_repro.exporting import ctranslate2, huggingface
+from t2t_repro.exporting import ctranslate2, huggingface, onnx
 from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference.translator import Translator
 from t2t_repro.io import write_json
@@ -29,9 +29,14 @@ from t2t_repro.training.checkpointing.averaging import average_of
 from t2t_repro.training.checkpointing.checkpoints import to_average
 from t2t_repro.training.precision import resolve
 
-FORMATS = ("saved_model", "ctranslate2", "huggingface")
+FORMATS = ("saved_model", "ctranslate2", "huggingface", "onnx")
 QUANTIZATIONS = ("none", "int8")
-_COMPUTED_IN = {"ctranslate2": ("CTranslate2", "compute_type"), "huggingface": ("transformers", "dtype")}
+_ENGINES = {"ctranslate2": "CTranslate2", "huggingface": "transformers", "onnx": "ONNX Runtime"}
+_COMPUTED_IN = {  # the remedy for another precision
+    "ctranslate2": "leave it out, and choose a compute_type when you load the model",
+    "huggingface": "leave it out, and choose a dtype when you load the model",
+    "onnx": "leave it out, or choose the quantization int8",
+}
 LICENSE = {
     "code": "Apache-2.0",
     "weights": "chosen by whoever trained them, subject to the license of the training data",
@@ -57,7 +62,7 @@ def export(
     Args:
       average_checkpoints: number of last checkpoints whose mean is written.
       format: one of `FORMATS`.
-      quantization: "none", or "int8" for a decoder that multiplies 8-bit integers.
+      quantization: "none", or "int8" for a decoder that multiplies 8-bit integers; with "onnx", also the encoder.
       precision: of the rest of a SavedModel; "auto" is that of the run. The other formats have float32 weights, and
         their users choose the type of computation.
       average_best: whether these are the checkpoints with the best validation scores instead of the last ones.
@@ -79,16 +84,18 @@ def export(
         raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}")
     if shortlist is not None and format != "ctranslate2":
         raise ValueError(
-            f"a {format} decodes with all subwords. Received: shortlist={shortlist!r}; leave it out, or choose the "
-            "format ctranslate2"
+            f"the format {format} decodes with all subwords. Received: shortlist={shortlist!r}; leave it out, or "
+            "choose the format ctranslate2"
         )
     if alignments and format == "huggingface":
         raise ValueError(
             "transformers returns the attention of all heads and has no word alignments. Received: alignments=True; "
             "leave it out, or choose another format"
         )
+    if alignments and format == "onnx":
+        raise ValueError("the format onnx has no word alignments. Received: alignments=True; leave it out")
     if glossaries and format != "saved_model":
-        raise ValueError(f"a {format} has no glossaries. Received: glossaries={glossaries}; leave it out")
+        raise ValueError(f"the format {format} has no glossaries. Received: glossaries={glossaries}; leave it out")
     run = Run.open(output_dir)
     if glossaries and run.problem.task.name != "translation":
         raise ValueError(f"{output_dir!r} is a {run.problem.task.name} run, which has no glossaries; leave them out")
@@ -99,12 +106,12 @@ def export(
                 f"transformers takes float32 weights. Received: quantization={quantization!r}; leave it out, and "
                 "quantize when you load the model"
             )
-    if format in _COMPUTED_IN:
-        library, argument = _COMPUTED_IN[format]
+    if format == "onnx":
+        onnx.must_be_installed()
+    if format in _ENGINES:
         if precision not in ("auto", "float32"):
             raise ValueError(
-                f"{library} takes float32 weights. Received: precision={precision!r}; leave it out, and choose a "
-                f"{argument} when you load the model"
+                f"{_ENGINES[format]} takes float32 weights. Received: precision={precision!r}; {_COMPUTED_IN[format]}"
             )
         precision = "float32"
     computed_in = resolve(precision, run.precision)
@@ -120,6 +127,8 @@ def export(
     )
     if format == "huggingface":
         huggingface.must_fit(translator.model)
+    if format == "onnx":
+        onnx.must_fit(translator.model)
     task = run.problem.task
     head = None
     if alignments:
@@ -132,14 +141,15 @@ def export(
     if head is not None:
         card["alignment"] = head.to_json()
     card |= _model_card(run, translator, average_checkpoints, average_best, moving_average)
+    note = task.unconstrained_note.format(engine=_ENGINES.get(format))
     with _next_version(export_dir) as (temporary, path):
         if format == "ctranslate2":
-            note = task.unconstrained_note.format(engine="CTranslate2")
             arguments = translator.model, translator.vocabulary, temporary, quantization, note
             ctranslate2.write(*arguments, shortlist=translator.shortlist, head=head)
         elif format == "huggingface":
-            note = task.unconstrained_note.format(engine="transformers")
             huggingface.write(translator.model, translator.vocabulary, temporary, card, note)
+        elif format == "onnx":
+            onnx.write(translator.model, translator.vocabulary, temporary, quantization, note)
         else:
             module = ExportedTranslator(translator, task.signature, head, glossaries)
             tf.saved_model.save(module, temporary, signatures=module.signatures())

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from t2t_repro.exporting import huggingface_card, huggingface_tokenizer
+from t2t_repro.exporting import engines, huggingface_card, huggingface_tokenizer
 from t2t_repro.io import write_json
 from t2t_repro.text.token_ids import EOS, PAD
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from t2t_repro.model.transformer import DecoderLayer, EncoderLayer, Transformer
 
 EPSILON = 1e-5  # of Marian's layer normalization: PyTorch's default, which its configuration cannot change
-_ELSEWHERE = "export it as a SavedModel"
+_ACTIVATIONS = {"gelu": "gelu_pytorch_tanh"}  # whose name in transformers is another one
 
 Tensors = dict[str, np.ndarray]
 
@@ -51,15 +51,15 @@ def must_fit(model: Transformer) -> None:
     """Raises ValueError, with the reason, if Marian cannot express the model: its hyperparameters or its code."""
     h = model.hparams
     if h.positions != "sinusoid":
-        raise ValueError(f"Marian's positions are sinusoids. Received: positions={h.positions!r}; {_ELSEWHERE}")
+        raise ValueError(f"Marian's positions are sinusoids. Received: positions={h.positions!r}; {engines.ELSEWHERE}")
     heads = marian_heads(h)
     if max(h.d_k, h.d_v) > h.d_model // heads:
         raise ValueError(
             f"a head of Marian is at most d_model / heads = {h.d_model} / {heads} = {h.d_model // heads} wide. "
-            f"Received: d_k={h.d_k}, d_v={h.d_v}; {_ELSEWHERE}"
+            f"Received: d_k={h.d_k}, d_v={h.d_v}; {engines.ELSEWHERE}"
         )
-    _activation(model)
-    _must_be_the_papers(model)
+    engines.activation(model, "Marian")
+    engines.must_be_the_papers(model, "Marian")
 
 
 def marian_heads(hparams: HParams) -> int:
@@ -176,39 +176,10 @@ def _numpy(variable: Any) -> np.ndarray:
     return np.asarray(variable.value.numpy(), np.float64)
 
 
-def _activation(model: Transformer) -> str:
-    """Returns the name of the activation in transformers. Raises ValueError for one that it lacks."""
-    from keras import ops
-
-    names = {ops.relu: "relu", ops.gelu: "gelu_pytorch_tanh", ops.silu: "silu", ops.tanh: "tanh"}
-    activations = {layer.feed_forward.activation for layer in (*model.encoder_layers, *model.decoder_layers)}
-    if len(activations) > 1 or not activations <= names.keys():
-        received = ", ".join(sorted(getattr(each, "__name__", repr(each)) for each in activations))
-        raise ValueError(f"Marian has one of keras.ops' relu, gelu, silu and tanh. Received: {received}; {_ELSEWHERE}")
-    return names[activations.pop()]
-
-
-def _must_be_the_papers(model: Transformer) -> None:
-    """Raises ValueError if the code of the model was changed to one with other weights, or without post-norm."""
-    weights = sum(math.prod(weight.shape) for weight in model.trainable_weights)
-    expected = model.hparams.num_parameters(model.vocab_size)
-    if weights != expected:
-        raise ValueError(
-            f"Marian has the {expected:,} weights of the paper's model. Received: {weights:,}; {_ELSEWHERE}"
-        )
-    x_BLD, y_BLD = np.random.default_rng(1).normal(size=(2, 1, 3, model.hparams.d_model)).astype(np.float32)
-    for layer in (*model.encoder_layers, *model.decoder_layers):
-        add_norm = layer.feed_forward_norm
-        found, expected_BLD = add_norm(x_BLD, sublayer=lambda _: y_BLD), add_norm.norm(x_BLD, y_BLD)
-        if not np.allclose(found, expected_BLD, atol=1e-4):
-            raise ValueError(
-                f"Marian normalizes the sum of each residual connection. Received: another AddNorm; {_ELSEWHERE}"
-            )
-
-
 def _config(model: Transformer) -> dict[str, Any]:
     """Returns config.json. What equals MarianConfig's default is written if it is a size or a token."""
     h = model.hparams
+    activation = engines.activation(model, "Marian")
     sides = {
         f"{side}_{name}": value
         for side, layers in (("encoder", h.encoder_depth), ("decoder", h.decoder_depth))
@@ -222,7 +193,7 @@ def _config(model: Transformer) -> dict[str, Any]:
         "decoder_vocab_size": model.vocab_size,
         "d_model": h.d_model,
         **sides,
-        "activation_function": _activation(model),
+        "activation_function": _ACTIVATIONS.get(activation, activation),
         "max_position_embeddings": h.max_positions + h.extra_length,
         "scale_embedding": True,
         "share_encoder_decoder_embeddings": True,

@@ -84,7 +84,7 @@ def test_wrong_command_line(program, trained, arguments, code, message):
 
 
 def test_export_has_none(trained, learned, tmp_path):
-    with pytest.raises(ValueError, match="a saved_model decodes with all subwords. Received: shortlist="):
+    with pytest.raises(ValueError, match="the format saved_model decodes with all subwords. Received: shortlist="):
         t2t_repro.export(trained.directory, str(tmp_path), shortlist=learned)
     (tmp_path / "saved_model.pb").touch()
     with pytest.raises(ValueError, match="is an export, which decodes with all subwords; load the run instead"):

@@ -154,7 +154,7 @@ def test_signature_refuses_too_much(model, terms, message):
 
 
 def test_only_a_saved_model_of_translations_has_glossaries(trained, tmp_path):
-    with pytest.raises(ValueError, match="a ctranslate2 has no glossaries. Received: glossaries=True; leave it out"):
+    with pytest.raises(ValueError, match="the format ctranslate2 has no glossaries. Received: glossaries=True; leave"):
         export(trained.directory, str(tmp_path), format="ctranslate2", glossaries=True)
     problem = Problem(name="parse_files", description="", vocab_size=330, metric="f1")
     parser = replace(trained, directory=str(tmp_path / "parser"), problem=problem).start(trained.vocabulary)
