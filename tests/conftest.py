@@ -50,6 +50,11 @@ def pytest_collection_finish() -> None:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
 
+def pytest_sessionfinish() -> None:
+    """Undoes `gc.freeze`: when hypothesis loads for its summary, it looks for the references to an object."""
+    gc.unfreeze()
+
+
 class Result(NamedTuple):
     """The result of a program: exit code and output."""
 

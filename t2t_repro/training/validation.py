@@ -194,7 +194,8 @@ class Stopping:
 
     def conclude(self, step: int, checkpoints: Checkpoints) -> None:
         """Reports why training ended and which checkpoint is best. Notes the latter."""
-        checkpoints.remove_except(self.best())
+        if self._options.selects:
+            checkpoints.remove_except(self.best())
         selection = self.selection
         if selection.reason:
             self._report(f"ended at step {step:,} of {self._run.hparams.train_steps:,}: {selection.reason}")

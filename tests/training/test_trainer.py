@@ -255,11 +255,14 @@ def test_two_replicas_train_like_one(trained, data, tmp_path):
         assert np.linalg.norm(one[name] - two[name]) <= 1e-3 * np.linalg.norm(one[name]), name
 
 
-def test_a_finished_run_is_unchanged(trained, data, one_replica):
-    before = values(trained, 8)
-    train(PROBLEM, TINY, data, trained.directory, FLOAT32, report=silent)
-    for name, array in values(trained, 8).items():
-        np.testing.assert_array_equal(array, before[name])
+def test_a_finished_run_is_unchanged(copy, data, one_replica):
+    """It keeps its checkpoints, also if they are not those of the new interval."""
+    run = Run.open(copy)
+    before, interval = (paths(run), values(run, 8)), replace(FLOAT32, checkpoint_steps=3)
+    train(PROBLEM, TINY, data, copy, interval, report=silent)
+    assert paths(run) == before[0]
+    for name, array in values(run, 8).items():
+        np.testing.assert_array_equal(array, before[1][name])
 
 
 # Invalid settings.

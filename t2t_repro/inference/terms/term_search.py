@@ -10,6 +10,9 @@ for the open terms, only tokens that start or continue them are allowed.
 
 Shapes: B sentences, W beam width, G required terms, K subword sequences of their forms, S subwords of the longest one,
 C candidates, O offered tokens, V vocabulary.
+
+W is the largest beam width of the batch. Each sentence uses its own (`_own_width`), so that its translations do not
+depend on the number of terms in other sentences.
 """
 
 from __future__ import annotations
@@ -66,8 +69,7 @@ def term_search(
     longest_B = tf.where(needed_B > 0, tf.maximum(sentences.longest, prefix_B + needed_B + 2), sentences.longest)
     sentences = sentences._replace(longest=longest_B, terms=terms)
 
-    number_B = tf.math.count_nonzero(terms.shortest_BG, axis=1, dtype=tf.int32)
-    width = tf.maximum(beam_size, tf.minimum(tf.reduce_max(number_B) + 1, MOST_BANKS))
+    width = tf.reduce_max(_own_width(terms, beam_size))
     log_p_W = tf.where(tf.range(width) == 0, 0.0, NEG_INF)
     beams = first_beams(ensemble, tf.tile(log_p_W[None], [tf.shape(sentences.source)[0], 1]))
     each = tf.shape(beams.tokens)
@@ -107,7 +109,7 @@ class TermSearch(NamedTuple):
         return can_be(tf.reduce_max(beams.log_p, axis=1)) & (beams.finished_scores[:, self.beam_size - 1] < reachable_B)
 
     def choose(self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences) -> Beams:
-        width = tf.shape(logits_BWV)[1]
+        width, own_width_B = tf.shape(logits_BWV)[1], _own_width(sentences.terms, self.beam_size)
         offered_BWO, needs_BWO, needed_BW = _offers(step, beams, sentences)
         log_p_BWC, tokens_BWC = candidates(step, logits_BWV, sentences, 2 * width, offered_BWO)
         matches_BWCO = (tokens_BWC[..., None] == offered_BWO[:, :, None]) & (offered_BWO != PAD)[:, :, None]
@@ -133,11 +135,11 @@ class TermSearch(NamedTuple):
         number_B = tf.math.count_nonzero(sentences.terms.shortest_BG, axis=1, dtype=tf.int32)
         met_BW1 = tf.math.count_nonzero(state.met, axis=2, keepdims=True, dtype=tf.int32)
         met_BWC = met_BW1 + tf.cast(kept_BWC, tf.int32) + tf.cast(progresses_BWC, tf.int32)
-        banks_B = tf.minimum(number_B + 1, width)
+        banks_B = tf.minimum(number_B + 1, own_width_B)
         bank_BWC = tf.minimum(met_BWC, number_B[:, None, None]) * (banks_B - 1)[:, None, None]
         bank_BWC //= tf.maximum(number_B, 1)[:, None, None]
 
-        return self._allocated(step, beams, sentences, values_BWC, tokens_BWC, bank_BWC, banks_B)
+        return self._allocated(step, beams, sentences, values_BWC, tokens_BWC, bank_BWC, banks_B, own_width_B)
 
     def _allocated(
         self,
@@ -148,6 +150,7 @@ class TermSearch(NamedTuple):
         tokens_BWC: tf.Tensor,
         bank_BWC: tf.Tensor,
         banks_B: tf.Tensor,
+        own_width_B: tf.Tensor,
     ) -> Beams:
         """Returns the beams of the next step: the best of each bank, then the second best, those with more terms
         first."""
@@ -157,7 +160,7 @@ class TermSearch(NamedTuple):
         parents, ends, possible = order // each, tokens == EOS, can_be(values)
         is_in_bank = tf.one_hot(tf.where(possible & ~ends, bank, -1), width, dtype=tf.int32)
         better = tf.gather(tf.cumsum(is_in_bank, axis=1, exclusive=True), bank, axis=2, batch_dims=2)
-        slots_B1 = (width // banks_B)[:, None]
+        slots_B1 = (own_width_B // banks_B)[:, None]
         # as in beam search, which looks at twice as many candidates as beams, and at one for a beam of one
         finishes = possible & ends & (better < tf.where(slots_B1 > 1, 2 * slots_B1, 1))
 
@@ -180,10 +183,11 @@ class TermSearch(NamedTuple):
         turn = better * width + (width - 1 - bank)
         turn, opened = tf.math.top_k(-tf.where(possible & ~ends, turn, NO_LENGTH), width)
         ids, newest, came_from = longer(opened)
+        is_beam = (turn > -NO_LENGTH) & (tf.range(width) < own_width_B[:, None])
         before, state = of((beams.tokens, beams.state), came_from)
         return beams._replace(
             tokens=newest,
-            log_p=tf.where(turn > -NO_LENGTH, tf.gather(values, opened, batch_dims=1), NEG_INF),
+            log_p=tf.where(is_beam, tf.gather(values, opened, batch_dims=1), NEG_INF),
             ids=ids,
             history=of(beams.history, came_from),
             finished_ids=of(finished_ids, kept),
@@ -223,6 +227,12 @@ def _offers(step: tf.Tensor, beams: Beams, sentences: Sentences) -> tuple[tf.Ten
         [tf.where(continues_BWK, continued_BWK, PAD), tf.where(starts_BWK, terms.ids_BKS[:, None, :, 0], PAD)], axis=2
     )
     return tokens_BWO, tf.concat([continued_needs, started_needs], axis=2), needed_BW
+
+
+def _own_width(terms: Terms, beam_size: tf.Tensor | int) -> tf.Tensor:
+    """Returns the beam width of each sentence [B]: at least the number of its banks, up to `MOST_BANKS`."""
+    number_B = tf.math.count_nonzero(terms.shortest_BG, axis=1, dtype=tf.int32)
+    return tf.maximum(beam_size, tf.minimum(number_B + 1, MOST_BANKS))
 
 
 def _of_pending(values_BG: tf.Tensor, pending_BW: tf.Tensor) -> tf.Tensor:

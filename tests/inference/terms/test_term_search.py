@@ -84,6 +84,17 @@ def test_every_term_appears_and_lines_without_terms_are_the_same_numbers(plain, 
     assert WITHOUT and [found[number] for number in WITHOUT] == [without[number] for number in WITHOUT]
 
 
+@pytest.mark.parametrize("seed", [3, 5])
+def test_texts_with_more_terms_do_not_change_the_others(vocabulary, seed):
+    """They need more beams."""
+    model, texts = translator(vocabulary, seeds=(seed,), extra_length=12), [TEXTS[n] for n in (0, 3, 5)]
+    for width in (1, 2, 3):
+        together = model.n_best(texts, 1, width, glossary=TERMS)
+        for text, [(translation, score)] in zip(texts, together, strict=True):
+            [[(alone, expected)]] = model.n_best([text], 1, width, glossary=TERMS)
+            assert translation == alone and score == pytest.approx(expected, rel=1e-5)
+
+
 def test_translations_that_have_their_terms_are_kept(plain):
     """Not even their scores change."""
     without = plain.n_best(TEXTS, 1)
