@@ -7,7 +7,8 @@ Any other flags are those of `t2t-trainer`: with them, the run is first trained 
 (`--keep_best`). Each checkpoint is scored as `t2t-eval` does, with the run's beam search, and its score is added to
 `scores.jsonl` of the run; after a kill, the same command continues with those that have none. A choice is compared with
 the best of all, on the text that is scored: the checkpoint with the lowest perplexity of the validation text, that with
-the highest BLEU of it if the run has that score (`--validate_metrics=bleu`), and the last one.
+the highest BLEU of it if the run has that score (`--validate_metrics=bleu`), the mean of the best ones by each
+(`average_best`), and the last one.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from typing import Any
 
 from benchmarks.noise import ALL
 
+Steps = tuple[int, ...]  # of the checkpoints whose mean is scored, ascending
 
-def score(run: Any, path: str, split: str) -> dict[str, Any]:
-    """Scores one checkpoint: in a run directory with links to its files, whose list of checkpoints has no other."""
+
+def score(run: Any, steps: Steps, split: str) -> dict[str, Any]:
+    """Scores the mean of checkpoints: in a run directory with links to its files, whose list has no others."""
     import dataclasses
 
     from t2t_repro.evaluation.evaluator import evaluate
@@ -34,33 +37,40 @@ def score(run: Any, path: str, split: str) -> dict[str, Any]:
         os.makedirs(alone.checkpoints)
         for name in ("run.json", "vocabulary.model"):
             shutil.copy(os.path.join(run.directory, name), folder)
-        for name in files_of(run, os.path.basename(path)):
-            os.symlink(os.path.abspath(os.path.join(run.checkpoints, name)), os.path.join(alone.checkpoints, name))
-        write_list(alone, [path])
-        return evaluate(folder, split)
+        for step in steps:
+            for name in files_of(run, f"ckpt-{step}"):
+                os.symlink(os.path.abspath(os.path.join(run.checkpoints, name)), os.path.join(alone.checkpoints, name))
+        write_list(alone, [os.path.join(alone.checkpoints, f"ckpt-{step}") for step in steps])
+        return evaluate(folder, split, average_checkpoints=len(steps))
 
 
-def scored(run: Any, split: str) -> dict[int, dict[str, float]]:
-    """Returns the scores of each checkpoint alone, by step, as far as scores.jsonl has them."""
+def scored(run: Any, split: str) -> dict[Steps, dict[str, float]]:
+    """Returns the scores that scores.jsonl has, by the steps of the checkpoints."""
     if not os.path.exists(run.scores):
         return {}
     with open(run.scores, encoding="utf-8") as file:
-        scores = [each for each in map(json.loads, file) if each["split"] == split and len(each["checkpoints"]) == 1]
-    scores = [each for each in scores if not each.get("shortlist")]
-    return {each["step"]: each for each in scores if each["beam_size"] == run.hparams.beam_size}
+        scores = [each for each in map(json.loads, file) if each["split"] == split and not each.get("shortlist")]
+    scores = [each for each in scores if not each.get("moving_average")]
+    return {
+        tuple(sorted(int(name.rpartition("-")[2]) for name in each["checkpoints"])): each
+        for each in scores
+        if each["beam_size"] == run.hparams.beam_size
+    }
 
 
-def table(scores: dict[int, dict[str, float]], chosen: dict[str, int], metric: str) -> str:
-    """Returns the score of every step, and how far each choice is from the best one."""
-    best = max(scores, key=lambda step: scores[step][metric])
+def table(scores: dict[Steps, dict[str, float]], chosen: dict[str, Steps], metric: str) -> str:
+    """Returns the score of every checkpoint, and how far each choice is below the best one. A mean may be above it."""
+    alone = sorted(steps for steps in scores if len(steps) == 1)
+    best = max(alone, key=lambda steps: scores[steps][metric])
     lines = [f"| step | {metric} | chosen by |\n|---|---|---|"]
-    for step in sorted(scores):
-        why = ", ".join(["best"] * (step == best) + [name for name, each in chosen.items() if each == step])
-        lines.append(f"| {step:,} | {scores[step][metric]:.2f} | {why} |")
-    lines.append(f"\n| choice | step | {metric} | below the best |\n|---|---|---|---|")
-    for name, step in chosen.items():
-        own = scores[step][metric]
-        lines.append(f"| {name} | {step:,} | {own:.2f} | {scores[best][metric] - own:.2f} |")
+    for steps in alone:
+        why = ", ".join(["best"] * (steps == best) + [name for name, each in chosen.items() if each == steps])
+        lines.append(f"| {steps[0]:,} | {scores[steps][metric]:.2f} | {why} |")
+    lines.append(f"\n| choice | steps | {metric} | below the best |\n|---|---|---|---|")
+    for name, steps in chosen.items():
+        own = scores[steps][metric]
+        shown = ", ".join(f"{step:,}" for step in steps)
+        lines.append(f"| {name} | {shown} | {own:.2f} | {scores[best][metric] - own:.2f} |")
     return "\n".join(lines)
 
 
@@ -69,6 +79,7 @@ def main() -> None:
     parser.add_argument("--output_dir", required=True, help="run directory")
     parser.add_argument("--split", default="test", choices=("validation", "test"), help="default: %(default)s")
     parser.add_argument("--metric", default="bleu", help="bleu, chrf or f1 (default: %(default)s)")
+    parser.add_argument("--mean", type=int, default=5, help="best checkpoints to average (default: %(default)s)")
     arguments, training = parser.parse_known_args()
     from t2t_repro.cli import jobs, launcher
     from t2t_repro.run import Run
@@ -81,20 +92,23 @@ def main() -> None:
     from t2t_repro.training.checkpointing.checkpoints import is_regular, step_of
 
     run = Run.open(arguments.output_dir)
-    regular = {step_of(path): path for path in paths(run) if is_regular(run, step_of(path))}
-    done = scored(run, arguments.split)
-    for step, path in regular.items():
-        if step not in done:
-            run.keep_scores(done.setdefault(step, score(run, path, arguments.split)))
-            print(f"{os.path.basename(path)}: {done[step][arguments.metric]:.2f}", flush=True)
+    steps = [step_of(path) for path in paths(run) if is_regular(run, step_of(path))]
     selection = run.training.selection or Selection()
-    print(f"{len(regular)} checkpoints; {selection.reason or 'all steps were trained'}\n")
-    chosen = {
-        f"validation {NAMES[by]}": best
-        for by in selection.scores
-        for best in Selection(by, selection.scores).best(1, regular)
-    }
-    print(table({step: done[step] for step in regular}, chosen | {"the last": max(regular)}, arguments.metric))
+    chosen: dict[str, Steps] = {}
+    for by in selection.scores:
+        best = Selection(by, selection.scores).best(max(arguments.mean, 1), steps)
+        chosen[f"validation {NAMES[by]}"] = (best[0],)
+        if arguments.mean > 1:
+            chosen[f"validation {NAMES[by]}, mean of {len(best)}"] = tuple(sorted(best))
+    chosen["the last"] = (max(steps),)
+    done = scored(run, arguments.split)
+    wanted = dict.fromkeys([*((step,) for step in steps), *chosen.values()])
+    for each in wanted:
+        if each not in done:
+            run.keep_scores(done.setdefault(each, score(run, each, arguments.split)))
+            print(f"{', '.join(f'ckpt-{step}' for step in each)}: {done[each][arguments.metric]:.2f}", flush=True)
+    print(f"{len(steps)} checkpoints; {selection.reason or 'all steps were trained'}\n")
+    print(table({each: done[each] for each in wanted}, chosen, arguments.metric))
 
 
 if __name__ == "__main__":

@@ -623,10 +623,15 @@ def test_noise_names_the_damage_that_filters_find() -> None:
 
 
 def test_stopping_compares_each_choice_with_the_best() -> None:
-    scores = {100: {"bleu": 20.0}, 200: {"bleu": 31.25}, 300: {"bleu": 31.0}}
-    lines = stopping.table(scores, {"validation perplexity": 300, "validation BLEU": 200}, "bleu").splitlines()
+    scores = {(100,): {"bleu": 20.0}, (200,): {"bleu": 31.25}, (300,): {"bleu": 31.0}, (200, 300): {"bleu": 31.5}}
+    chosen = {"validation perplexity": (300,), "validation BLEU": (200,), "mean": (200, 300)}
+    lines = stopping.table(scores, chosen, "bleu").splitlines()
     assert lines[3:5] == ["| 200 | 31.25 | best, validation BLEU |", "| 300 | 31.00 | validation perplexity |"]
-    assert lines[-2:] == ["| validation perplexity | 300 | 31.00 | 0.25 |", "| validation BLEU | 200 | 31.25 | 0.00 |"]
+    assert lines[-3:] == [
+        "| validation perplexity | 300 | 31.00 | 0.25 |",
+        "| validation BLEU | 200 | 31.25 | 0.00 |",
+        "| mean | 200, 300 | 31.50 | -0.25 |",
+    ]
 
 
 @pytest.mark.slow
@@ -666,9 +671,10 @@ def test_noise_and_stopping_continue_with_what_is_done(
 
     stop = ["--output_dir", str(folder / "runs" / "clean")]
     first, second = run(stopping, *stop), run(stopping, *stop)
-    assert first.startswith("ckpt-2: ") and first.count("ckpt-") == 1  # t2t-trainer scored the last one
+    # t2t-trainer scored the last one
+    assert first.startswith("ckpt-2: ") and "\nckpt-2, ckpt-4: " in first and first.count("ckpt-") == 3
     assert "ckpt-" not in second
-    assert {"validation perplexity", "validation BLEU", "the last"} <= {
+    assert {"validation perplexity", "validation BLEU, mean of 2", "the last"} <= {
         line.split("|")[1].strip() for line in second.splitlines() if "|" in line
     }
 
