@@ -63,9 +63,9 @@ def table(scores: dict[Steps, dict[str, float]], chosen: dict[str, Steps], metri
     alone = sorted(steps for steps in scores if len(steps) == 1)
     best = max(alone, key=lambda steps: scores[steps][metric])
     lines = [f"| step | {metric} | chosen by |\n|---|---|---|"]
-    for steps in alone:
-        why = ", ".join(["best"] * (steps == best) + [name for name, each in chosen.items() if each == steps])
-        lines.append(f"| {steps[0]:,} | {scores[steps][metric]:.2f} | {why} |")
+    for each in alone:
+        why = ", ".join(["best"] * (each == best) + [name for name, steps in chosen.items() if steps == each])
+        lines.append(f"| {each[0]:,} | {scores[each][metric]:.2f} | {why} |")
     lines.append(f"\n| choice | steps | {metric} | below the best |\n|---|---|---|---|")
     for name, steps in chosen.items():
         own = scores[steps][metric]
