@@ -57,6 +57,9 @@ LINES = b"".join(b"%d houses and gardens\n" % number for number in range(60))
 REPORT = ("t2t-report", ".")
 COMPARE = ("t2t-compare", "a", "b", "--reference=r")
 EXPORT = ("t2t-exporter", "--output_dir=RUN", "--export_dir=E")
+TERMS = (*DECODE, "--glossary=terms")
+LISTED = (*DECODE, "--shortlist=list")
+ALIGN = (*DECODE, "--alignments=pharaoh")
 AVERAGE = ("t2t-avg-checkpoints", "--output_dir=RUN", "--average_dir=NEW")
 NEW_RUN = (*(flag for flag in TRAIN if not flag.startswith("--output_dir")), "--output_dir=NEW")
 DEEP = "[" * 100_000
@@ -329,6 +332,40 @@ INPUT_FAULTS = Area(
     ],
 )  # fmt: skip
 
+TERM_FAULTS = Area(
+    "Glossaries, shortlists, alignments and documents",
+    [
+        of_run("a missing glossary", lambda: None, "no glossary 'none'", (*DECODE, "--glossary=none")),
+        of_run("a directory instead of a glossary", lambda: None, "no glossary 'data'", (*DECODE, "--glossary=data")),
+        of_run("an empty glossary", text("terms", "\n"), "has no terms", TERMS),
+        of_run("a glossary in Latin-1", text("terms", b"caf\xe9\tKaffee\n"), "line 1: not UTF-8", TERMS),
+        of_run("a term without a tab", text("terms", "cat\tKatze\ndog Hund\n"), "line 2: expected a term, a tab",
+               TERMS),
+        of_run("a term twice", text("terms", "cat\tKatze\ncat\tKater\n"), "is on line 1 too", TERMS),
+        of_run("an empty term", text("terms", "\tKatze\n"), "line 1: a term is empty", TERMS),
+        of_run("a form of 4 kB", text("terms", "cat\t" + "a" * 4096), "has 4096 characters", TERMS),
+        of_run("nine forms of a term", text("terms", "cat\t" + "\t".join("abcdefghi")), "has 9 forms", TERMS),
+        of_run("a control character in a form", text("terms", "cat\tKat\x00ze\n"), "U+0000", TERMS),
+        of_run("a missing shortlist", lambda: None, "No such file", (*DECODE, "--shortlist=none")),
+        of_run("a directory instead of a shortlist", lambda: None, "Is a directory", (*DECODE, "--shortlist=data")),
+        of_run("text instead of a shortlist", text("list", "a cat\n"), "line 1 has no tab", LISTED),
+        of_run("a shortlist in Latin-1", text("list", b"caf\xe9\ta\n"), "UTF-8", LISTED),
+        of_run("a shortlist of another vocabulary", text("list", "\t\nhouse\tHausboot\n"), "line 2: the vocabulary",
+               LISTED),
+        of_run("an endless shortlist", lambda: None, "is not a regular file", (*DECODE, "--shortlist=/dev/zero"),
+               around=little_memory),
+        of_run("a damaged record of the head that aligns", text("RUN/alignment.json", "{"), "damaged: not JSON", ALIGN),
+        of_run("a list instead of the record of the head that aligns", text("RUN/alignment.json", "[]"),
+               "expected a JSON object", ALIGN),
+        of_run("a number instead of a head", text("RUN/alignment.json", '{"layer": 9, "head": 9}'),
+               "head must be an object", ALIGN),
+        of_run("no data to choose the head that aligns on", gone(SHARD.replace("train", "validation")),
+               "is missing; remove", ALIGN),
+        of_run("sentences of an unknown language", lambda: None, "must be an ISO 639 code",
+               (*DECODE, "--documents", "--language=x1")),
+    ],
+)  # fmt: skip
+
 FLAG_FAULTS = Area(
     "Flags",
     [
@@ -367,6 +404,7 @@ AREAS = (
     RUN_FAULTS,
     CHECKPOINT_FAULTS,
     INPUT_FAULTS,
+    TERM_FAULTS,
     FLAG_FAULTS,
 )
 FAULTS = [fault for area in AREAS for fault in area.faults]
