@@ -243,5 +243,5 @@ def test_exports_that_cannot_align(aligned, trained, tmp_path):
     """Without the option an export has no such signature; the transformers format has no alignments."""
     module = ExportedTranslator(Translator.from_run(trained.directory))
     assert "translate_with_alignments" not in module.signatures()
-    with pytest.raises(ValueError, match="^transformers returns the attention of all heads"):
+    with pytest.raises(ValueError, match="^the format huggingface has no word alignments"):
         t2t_repro.export(aligned.directory, str(tmp_path / "export"), format="huggingface", alignments=True)
