@@ -822,7 +822,7 @@ def translator(stand_in, run):
         calls = []
 
         @classmethod
-        def from_runs(cls, output_dirs, average_checkpoints, int8, precision, average_best, moving_average, shortlist):
+        def from_run(cls, output_dirs, average_checkpoints, int8, precision, average_best, moving_average, shortlist):
             more = [*(["int8"] if int8 else []), *([precision] if precision != "auto" else [])]
             more += ["moving average"] if moving_average else []
             cls.calls.append((*output_dirs, average_checkpoints, *more))
