@@ -1,4 +1,4 @@
-"""What the benchmarks that decode with a trained run share: their flags, the loaded run, and its prepared text."""
+"""A trained run for benchmarks that decode with it: their common flags, the loaded run, and its prepared text."""
 
 from __future__ import annotations
 

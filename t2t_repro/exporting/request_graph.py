@@ -1,4 +1,4 @@
-"""What the signatures of an export are made of: checks of arguments, options per row, and batches of rows.
+"""Parts of the signatures of an export: checks of arguments, options per row, and batches of rows.
 
 Shapes: B strings in a batch.
 """
