@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 QUANTIZATIONS = ("none", "int8")
 ELSEWHERE = "export it as a SavedModel"
-_LACKING = {  # options of `export`, and the form of a format without them
+_LACKING = {  # options of `export`, and the description of a format without one
     "shortlist": "decodes with all subwords",
     "alignments": "has no word alignments",
     "glossaries": "has no glossaries",
@@ -26,11 +26,11 @@ _LACKING = {  # options of `export`, and the form of a format without them
 
 @dataclass(frozen=True)
 class Format:
-    """What an export in a format needs, and which options of `export` the format takes."""
+    """A format: the needs of its exports, and which options of `export` it takes."""
 
     name: str
     engine: str  # the software that runs the export
-    package: str = ""  # that writes it, an extra of this package; "" for none
+    package: str = ""  # that writes it, in the extra of the same name as the format; "" for none
     readme: str = ""  # the file that explains its use; "" for none
     shortlist: bool = False
     alignments: bool = False
@@ -86,7 +86,7 @@ _ALL = (
         dtype_elsewhere="or choose the quantization int8",
     ),
 )
-FORMATS = {each.name: each for each in _ALL}  # the first is the default
+FORMATS = {each.name: each for each in _ALL}
 
 
 def having(option: str, separator: str = ", ") -> str:

@@ -33,9 +33,9 @@ from t2t_repro.training.checkpointing.checkpoints import (
     exclusive_lock,
     is_regular,
     load_checkpoint,
-    must_be_intact,
     variables_of,
 )
+from t2t_repro.training.checkpointing.damage import must_be_intact
 from t2t_repro.training.checkpointing.parent import checkpoint_of, find_origin
 from t2t_repro.training.distributed import coordination
 from t2t_repro.training.distributed.rendezvous import Cluster, Rendezvous
