@@ -31,6 +31,7 @@ from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.problem import SPLITS, Problem
 from t2t_repro.run import Run
 from t2t_repro.selection import must_end_at_last_step, must_have_metrics
+from t2t_repro.system.signals import Interrupted
 
 FLAGS = flags.FlagValues()
 problem_flags.define(FLAGS)
@@ -157,7 +158,7 @@ def train_and_score() -> None:
     from t2t_repro.evaluation.evaluator import evaluate, table
     from t2t_repro.evaluation.validation_preview import ValidationPreview
     from t2t_repro.preparation.pipeline import prepare
-    from t2t_repro.training.trainer import Interrupted, train
+    from t2t_repro.training.trainer import train
 
     how: dict[str, Any] = {"init_from": FLAGS.init_from, "prepare": prepare, "preview": ValidationPreview}
     try:
