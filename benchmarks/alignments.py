@@ -11,12 +11,11 @@ are possible, recall the share of the sure links that the run has, and AER the a
 as if eflomal's links were right. `diagonal` links each word to the one at the same relative place.
 
 The speed is that of translation with alignments over translation without them, measured alternately, after a round that
-is not timed. A ratio is the median over rounds, with the extremes after it.
+is not timed. A ratio is the median over rounds, with the extremes after it. `--rounds=0` measures no speed.
 """
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.environments import cache_folder, interpreter
 from benchmarks.train import spread
+from benchmarks.trained_run import argument_parser, load
 
 WORKER = Path(__file__).parent / "workers" / "align_eflomal.py"
 MISSING = "eflomal is not installed; python -m benchmarks.environments eflomal"
@@ -100,46 +100,21 @@ def measure(translators: dict[str, Any], sources: Sequence[str], beam_size: int,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output_dir", required=True, help="run directory")
-    parser.add_argument("--data_dir", help="directory of the prepared data, if it has moved since training")
-    parser.add_argument("--split", default="test", choices=("validation", "test"), help="default: %(default)s")
+    parser = argument_parser(__doc__)
     parser.add_argument("--sentences", type=int, default=200, help="the first N of the split (default: %(default)s)")
-    parser.add_argument("--average_checkpoints", type=int, default=1, help="default: %(default)s")
-    parser.add_argument("--precision", default="auto", help="of the model (default: the run's)")
-    parser.add_argument("--int8", action="store_true", help="the decoder multiplies 8-bit integers")
-    parser.add_argument("--rounds", type=int, default=5, help="0: no speed (default: %(default)s)")
     parser.add_argument("--cache", help="the folder of benchmarks.environments")
     arguments = parser.parse_args()
     python = interpreter(cache_folder(arguments.cache), "eflomal")
     if python is None:
         sys.exit(MISSING)
-    from t2t_repro.cli import launcher
-
-    launcher.load_tensorflow()
-    from t2t_repro.data import input_pipeline
-    from t2t_repro.evaluation.evaluator import prepared_data
-    from t2t_repro.inference.translator import Translator
-    from t2t_repro.run import Run
-    from t2t_repro.training.parallel import set_threads
-
-    set_threads(1)  # a batch on each core, as t2t-decoder
-    run = Run.open(arguments.output_dir)
-    dataset = prepared_data(run, arguments.data_dir)
-    options = arguments.average_checkpoints, arguments.int8, arguments.precision
-    plain = Translator.from_run(run.directory, *options)
+    loaded = load(arguments)
+    run, plain = loaded.run, loaded.translator
     chosen = run.problem.task.alignment_head(plain, run, arguments.data_dir, print)
     aligning = plain.with_alignments(chosen.head)
-
-    def text(split: str, first: int | None) -> list[tuple[str, str]]:
-        ids = list(input_pipeline.pairs(dataset.shards(split)))[:first]
-        sides = [plain.vocabulary.decode(side) for side in zip(*ids, strict=True)]
-        return list(zip(*sides, strict=True))
-
-    sources = [source for source, _ in text(arguments.split, arguments.sentences)]
+    sources = [source for source, _ in loaded.pairs(arguments.split, arguments.sentences)]
     found: list[Any] = [each for (each,) in aligning.n_best(sources, 1)]
     pairs = [(source, each.text) for source, each in zip(sources, found, strict=True)]
-    references = aligned_by_eflomal(python, [*text("train", None), *pairs], len(pairs))
+    references = aligned_by_eflomal(python, [*loaded.pairs("train"), *pairs], len(pairs))
     rows = {
         f"run, {chosen.head}": agreement([set(each.links) for each in found], references),
         "diagonal": agreement([diagonal(len(each.source_words), len(each.words)) for each in found], references),

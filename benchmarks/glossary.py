@@ -13,13 +13,13 @@ and are searched again.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmarks.train import spread
+from benchmarks.trained_run import argument_parser, load
 from t2t_repro.text.glossary import Glossary, Required, lacking, missing
 
 WITHOUT, WITH = "without", "with terms"
@@ -128,57 +128,35 @@ def table(required: Sequence[Sequence[Required]], results: dict[str, dict[str, A
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output_dir", required=True, help="run directory")
-    parser.add_argument("--data_dir", help="directory of the prepared data, if it has moved since training")
-    parser.add_argument("--split", default="test", choices=("validation", "test"), help="default: %(default)s")
+    parser = argument_parser(__doc__)
     parser.add_argument("--source", nargs="+", help="text files to translate instead of the split, with --target")
     parser.add_argument("--target", nargs="+", help="their references")
     parser.add_argument("--sentences", type=int, default=1_000, help="the first N with terms (default: %(default)s)")
     parser.add_argument("--terms", type=int, default=2, help="per sentence, at most (default: %(default)s)")
     parser.add_argument("--beam_size", type=int, help="default: the run's")
-    parser.add_argument("--average_checkpoints", type=int, default=1, help="default: %(default)s")
-    parser.add_argument("--precision", default="auto", help="of the model (default: the run's)")
-    parser.add_argument("--int8", action="store_true", help="the decoder multiplies 8-bit integers")
-    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
     arguments = parser.parse_args()
     if bool(arguments.source) != bool(arguments.target):
         parser.error("--source and --target are one text; give both")
-    from t2t_repro.cli import launcher
-
-    launcher.load_tensorflow()
+    loaded = load(arguments)
     import dataclasses
     import itertools
 
     import sacrebleu
 
-    from t2t_repro.data import input_pipeline
-    from t2t_repro.evaluation.evaluator import prepared_data
-    from t2t_repro.inference.translator import Translator
     from t2t_repro.preparation.filtering.alignment import SAMPLE_PAIRS, learn
-    from t2t_repro.run import Run
     from t2t_repro.text.lines import read_lines
-    from t2t_repro.training.parallel import set_threads
 
-    set_threads(1)  # a batch on each core, as t2t-decoder
-    run = Run.open(arguments.output_dir)
-    dataset = prepared_data(run, arguments.data_dir)
-    translator = Translator.from_run(run.directory, arguments.average_checkpoints, arguments.int8, arguments.precision)
+    translator = loaded.translator
     if arguments.beam_size:
         translator.hparams = dataclasses.replace(translator.hparams, beam_size=arguments.beam_size)
 
-    def text(split: str, most: int | None = None) -> list[tuple[str, str]]:
-        ids = list(itertools.islice(input_pipeline.pairs(dataset.shards(split)), most))
-        sources, targets = (translator.vocabulary.decode(side) for side in zip(*ids, strict=True))
-        return list(zip(sources, targets, strict=True))
-
-    training = text("train", SAMPLE_PAIRS)
+    training = loaded.pairs("train", SAMPLE_PAIRS)
     function = function_words(source for source, _ in training), function_words(target for _, target in training)
     if arguments.source:
         sides = (itertools.chain.from_iterable(map(read_lines, side)) for side in (arguments.source, arguments.target))
         tested: list[tuple[str, str]] = list(zip(*sides, strict=True))
     else:
-        tested = text(arguments.split)
+        tested = loaded.pairs(arguments.split)
     required = required_of(learn(training), tested, arguments.terms, function)
     pairs = [pair for pair in tested if required[pair[0]]][: arguments.sentences]
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.train import spread
+from benchmarks.trained_run import argument_parser, load
 
 LISTS = "500x10,1000x20,1000x50,2000x20"
 WITHOUT = "without"
@@ -62,39 +63,24 @@ def table(rows: dict[str, dict[str, Any]], times: dict[str, dict[str, list[float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output_dir", required=True, help="run directory")
-    parser.add_argument("--data_dir", help="directory of the prepared data, if it has moved since training")
-    parser.add_argument("--split", default="test", choices=("validation", "test"), help="default: %(default)s")
+    parser = argument_parser(__doc__)
     parser.add_argument("--sentences", type=int, help="the first N of the split (default: all)")
     parser.add_argument("--lists", type=lists, default=LISTS, help="default: %(default)s")
     parser.add_argument("--pairs", type=int, default=100_000, help="to learn from (default: 100,000)")
-    parser.add_argument("--average_checkpoints", type=int, default=1, help="default: %(default)s")
-    parser.add_argument("--precision", default="auto", help="of the model (default: the run's)")
-    parser.add_argument("--int8", action="store_true", help="the decoder multiplies 8-bit integers")
-    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
     arguments = parser.parse_args()
-    from t2t_repro.cli import launcher
+    loaded = load(arguments)
+    import itertools
 
-    launcher.load_tensorflow()
     import sacrebleu
 
-    from t2t_repro.data import input_pipeline
     from t2t_repro.data.shortlist import Shortlist
-    from t2t_repro.evaluation.evaluator import prepared_data
     from t2t_repro.inference.translator import Translator
     from t2t_repro.preparation.learning import shortlist
-    from t2t_repro.run import Run
-    from t2t_repro.training.parallel import set_threads
 
-    set_threads(1)  # a batch on each core, as t2t-decoder
-    run = Run.open(arguments.output_dir)
-    dataset = prepared_data(run, arguments.data_dir)
-    options = arguments.average_checkpoints, arguments.int8, arguments.precision
-    plain = Translator.from_run(run.directory, *options)
+    plain = loaded.translator
     size = plain.vocabulary.size
-    sample = shortlist.sample(input_pipeline.pairs(dataset.shards("train")), size, arguments.pairs)
-    pairs = list(input_pipeline.pairs(dataset.shards(arguments.split)))[: arguments.sentences]
+    sample = shortlist.sample(loaded.ids("train"), size, arguments.pairs)
+    pairs = list(itertools.islice(loaded.ids(arguments.split), arguments.sentences))
     sources, targets = (plain.vocabulary.decode(side) for side in zip(*pairs, strict=True))
     print(f"{len(sources):,} sentences; learned from {len(sample.pairs):,} pairs", flush=True)
 

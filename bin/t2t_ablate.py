@@ -18,7 +18,7 @@ import sys
 
 from absl import flags
 
-from t2t_repro.cli import common_flags, jobs, launcher
+from t2t_repro.cli import common_flags, jobs, launcher, problem_flags
 from t2t_repro.config import HParams
 from t2t_repro.flops import training_flops
 from t2t_repro.registry import RECORDS, get_hparams, nearest
@@ -26,7 +26,7 @@ from t2t_repro.scale import SCALES
 from t2t_repro.system.processor import usable_cores
 
 FLAGS = flags.FlagValues()
-common_flags.problem_flags(FLAGS)
+problem_flags.define(FLAGS)
 common_flags.override_flag(FLAGS)
 common_flags.training_flags(FLAGS)
 OWN = ("rows", "scale", "jobs", "output_dir", "help")  # all others are passed to t2t-trainer
@@ -56,10 +56,10 @@ def rows(asked: list[str]) -> list[str]:
 
 
 def ablate() -> None:
-    common_flags.import_users_code(FLAGS)
+    problem_flags.import_users_code(FLAGS)
     suffix = "" if FLAGS.scale == "full" else f"@{FLAGS.scale}"
     sets = [get_hparams(row + suffix).override(FLAGS.override) for row in rows(FLAGS.rows)]
-    problem = common_flags.chosen_problem(FLAGS)
+    problem = problem_flags.chosen_problem(FLAGS)
     cores = usable_cores()
     if FLAGS.jobs > cores:
         raise launcher.UsageError(f"--jobs={FLAGS.jobs} is more than the {cores} available cores; give at most {cores}")
@@ -67,7 +67,7 @@ def ablate() -> None:
     common_flags.must_be_directory("output_dir", FLAGS.output_dir)
     passed_on = [FLAGS[flag].serialize() for flag in FLAGS if FLAGS[flag].present and flag not in OWN]
     passed_on = [argument for text in passed_on for argument in text.split("\n")]
-    of_data = [argument for argument in passed_on if argument[2:].partition("=")[0] in common_flags.DATA_FLAGS]
+    of_data = [argument for argument in passed_on if argument[2:].partition("=")[0] in problem_flags.DATA_FLAGS]
 
     # prepare the data once, before several trainers start
     jobs.program("t2t_datagen", of_data)

@@ -20,11 +20,11 @@ from typing import Any
 
 from absl import flags
 
-from t2t_repro.cli import common_flags, launcher
+from t2t_repro.cli import common_flags, launcher, problem_flags
 from t2t_repro.run import Run
 
 FLAGS = flags.FlagValues()
-common_flags.problem_flags(FLAGS)
+problem_flags.define(FLAGS)
 flags.DEFINE_string("data_dir", None, "directory of the prepared data", flag_values=FLAGS)
 flags.DEFINE_string(
     "vocabulary_from", None, "RUN: encode with the vocabulary of this run, instead of learning one", flag_values=FLAGS
@@ -39,11 +39,11 @@ flags.DEFINE_integer(
 
 
 def generate() -> None:
-    common_flags.import_users_code(FLAGS)
-    problem = common_flags.chosen_problem(FLAGS)
+    problem_flags.import_users_code(FLAGS)
+    problem = problem_flags.chosen_problem(FLAGS)
     common_flags.must_be_directory("data_dir", FLAGS.data_dir)
     if FLAGS.vocabulary_from:
-        problem = common_flags.with_vocabulary_of(Run.open(FLAGS.vocabulary_from, "vocabulary_from"), problem, FLAGS)
+        problem = problem_flags.with_vocabulary_of(Run.open(FLAGS.vocabulary_from, "vocabulary_from"), problem, FLAGS)
     from t2t_repro.system.heap import one_heap
 
     one_heap()

@@ -173,7 +173,7 @@ def decode() -> None:
     set_threads(FLAGS.threads_per_batch)
     optimize_once(fuse={resolve(FLAGS.precision, run.precision) for run in runs} != {"bfloat16"})
     launcher.report_average(runs, FLAGS.average_checkpoints, FLAGS.average_best)
-    translator = Translator.from_runs(
+    translator = Translator.from_run(
         FLAGS.output_dir,
         FLAGS.average_checkpoints,
         int8=FLAGS.int8,

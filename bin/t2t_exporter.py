@@ -32,6 +32,7 @@ from typing import Any
 from absl import flags
 
 from t2t_repro.cli import common_flags, launcher
+from t2t_repro.exporting import engines
 from t2t_repro.run import Run
 
 FLAGS = flags.FlagValues()
@@ -40,26 +41,26 @@ flags.DEFINE_string(
     "export_dir", None, "directory to write the numbered version to; created if missing", flag_values=FLAGS
 )
 common_flags.average_flags(FLAGS)
+flags.DEFINE_enum("format", "saved_model", list(engines.FORMATS), "format to write", flag_values=FLAGS)
 flags.DEFINE_enum(
-    "format",
-    "saved_model",
-    ["saved_model", "ctranslate2", "huggingface", "onnx"],
-    "format to write",
+    "quantization",
+    "none",
+    list(engines.QUANTIZATIONS),
+    "quantization of the decoder's weight matrices",
     flag_values=FLAGS,
-)
-flags.DEFINE_enum(
-    "quantization", "none", ["none", "int8"], "quantization of the decoder's weight matrices", flag_values=FLAGS
 )
 common_flags.precision_flag(FLAGS)
 common_flags.shortlist_flag(FLAGS)
-flags.DEFINE_boolean("alignments", False, "export word alignments", flag_values=FLAGS)
+flags.DEFINE_boolean("alignments", False, f"export word alignments ({engines.having('alignments')})", flag_values=FLAGS)
 flags.DEFINE_string(
     "data_dir",
     None,
     "directory of the prepared data, to choose the head that aligns, if it has moved since training",
     flag_values=FLAGS,
 )
-flags.DEFINE_boolean("glossaries", False, "SavedModel: requests may require terms", flag_values=FLAGS)
+flags.DEFINE_boolean(
+    "glossaries", False, f"requests may require terms ({engines.having('glossaries')})", flag_values=FLAGS
+)
 
 
 def write() -> None:
@@ -70,30 +71,16 @@ def write() -> None:
         if not FLAGS.alignments:
             raise launcher.UsageError("--data_dir is only to choose the head that aligns; give --alignments too")
         common_flags.must_be_directory("data_dir", FLAGS.data_dir)
-    if FLAGS.format == "ctranslate2":
-        from t2t_repro.exporting import ctranslate2
-
-        ctranslate2.must_be_installed()
-    if FLAGS.format == "huggingface":
-        from t2t_repro.exporting import huggingface
-
-        huggingface.must_be_installed()
-    if FLAGS.format == "onnx":
-        from t2t_repro.exporting import onnx
-
-        onnx.must_be_installed()
+    format = engines.FORMATS[FLAGS.format]
+    format.must_be_installed()
     launcher.load_tensorflow()
     from t2t_repro.exporting.exporter import export
 
     launcher.report_average([run], FLAGS.average_checkpoints, FLAGS.average_best)
-    unconstrained = {
-        "ctranslate2": ("CTranslate2", "README.txt"),
-        "huggingface": ("transformers", "README.md"),
-        "onnx": ("The ONNX export", "README.txt"),
-    }
-    if FLAGS.format in unconstrained and run.problem.task.unconstrained_note:
-        library, file = unconstrained[FLAGS.format]
-        launcher.report(f"{library} has no constrained decoding, which this run uses: see {file} in the export")
+    if not format.constraint and run.problem.task.unconstrained_note:
+        launcher.report(
+            f"{format.engine} has no constrained decoding, which this run uses: see {format.readme} in the export"
+        )
     options: dict[str, Any] = {
         name: FLAGS[name].value
         for name in (

@@ -25,12 +25,12 @@ import sys
 
 from absl import flags
 
-from t2t_repro.cli import common_flags, completion, describe, launcher
+from t2t_repro.cli import common_flags, completion, describe, launcher, problem_flags
 from t2t_repro.cli.scaffold import new_problem
 from t2t_repro.registry import HPARAMS, PROBLEMS, get_hparams
 
 FLAGS = flags.FlagValues()
-common_flags.problem_flags(FLAGS, files=False)
+problem_flags.define(FLAGS, files=False)
 common_flags.hparams_flags(FLAGS)
 flags.DEFINE_list("diff", None, "H1,H2: show the fields in which two hyperparameter sets differ", flag_values=FLAGS)
 flags.DEFINE_string(
@@ -53,7 +53,7 @@ def show(directory: str | None = None) -> None:
         raise launcher.UsageError("--override needs --hparams: it changes fields of that set")
     if FLAGS.diff is not None and (len(FLAGS.diff) != 2 or FLAGS.problem or FLAGS.hparams):
         raise launcher.UsageError("--diff expects two sets alone, such as --diff=base,big")
-    common_flags.import_users_code(FLAGS)
+    problem_flags.import_users_code(FLAGS)
     if directory is not None:
         print("\n".join(new_problem(FLAGS.new_problem, directory)))
         return

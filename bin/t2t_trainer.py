@@ -26,14 +26,15 @@ from typing import Any
 
 from absl import flags
 
-from t2t_repro.cli import common_flags, launcher
+from t2t_repro.cli import common_flags, launcher, problem_flags
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.problem import SPLITS, Problem
 from t2t_repro.run import Run
 from t2t_repro.selection import must_end_at_last_step, must_have_metrics
+from t2t_repro.system.signals import Interrupted
 
 FLAGS = flags.FlagValues()
-common_flags.problem_flags(FLAGS)
+problem_flags.define(FLAGS)
 common_flags.hparams_flags(FLAGS)
 common_flags.training_flags(FLAGS)
 flags.DEFINE_string(
@@ -66,9 +67,9 @@ def chosen() -> tuple[Problem, HParams]:
     from t2t_repro.training.checkpointing.parent import find_origin
     from t2t_repro.training.distributed.rendezvous import Cluster
 
-    common_flags.import_users_code(FLAGS)
+    problem_flags.import_users_code(FLAGS)
     hparams = common_flags.chosen_hparams(FLAGS)
-    problem = common_flags.chosen_problem(FLAGS, needs_text=not FLAGS.dry_run)
+    problem = problem_flags.chosen_problem(FLAGS, needs_text=not FLAGS.dry_run)
     if FLAGS.train_steps:
         hparams = dataclasses.replace(hparams, train_steps=FLAGS.train_steps)
     common_flags.must_be_directory("data_dir", FLAGS.data_dir)
@@ -76,7 +77,7 @@ def chosen() -> tuple[Problem, HParams]:
     parent = None
     if FLAGS.init_from and Cluster.from_environment().is_chief:
         origin = find_origin(FLAGS.init_from, problem, hparams, FLAGS.output_dir)
-        problem, parent = common_flags.with_vocabulary_of(origin.vocabulary_of, problem, FLAGS), origin.parent
+        problem, parent = problem_flags.with_vocabulary_of(origin.vocabulary_of, problem, FLAGS), origin.parent
         prepared = os.path.join(FLAGS.data_dir, problem.name)
         if Dataset.exists(prepared):
             Dataset.open(prepared).must_have_vocabulary_of(origin.vocabulary_of)
@@ -157,7 +158,7 @@ def train_and_score() -> None:
     from t2t_repro.evaluation.evaluator import evaluate, table
     from t2t_repro.evaluation.validation_preview import ValidationPreview
     from t2t_repro.preparation.pipeline import prepare
-    from t2t_repro.training.trainer import Interrupted, train
+    from t2t_repro.training.trainer import train
 
     how: dict[str, Any] = {"init_from": FLAGS.init_from, "prepare": prepare, "preview": ValidationPreview}
     try:

@@ -90,7 +90,7 @@ def evaluate(output_dir: str, split: str = "test", **options: Any) -> dict[str, 
 
 
 def export(output_dir: str, export_dir: str, **options: Any) -> str:
-    """Exports a run to the next version folder of `export_dir`, for TensorFlow, CTranslate2 or transformers.
+    """Exports a run to the next version folder of `export_dir`, in one of four formats.
 
     Returns the path of the new folder.
 
@@ -215,7 +215,7 @@ def load(
         model = ExportedModel(path)
         return model.task.decoder(model)
     paths = [path] if isinstance(path, str) else path
-    translator = Translator.from_runs(
+    translator = Translator.from_run(
         paths,
         average_checkpoints,
         int8=int8,

@@ -122,7 +122,7 @@ def test_user_code_runs_only_for_its_flag():
         str(path.relative_to(CHECKOUT)): [name for _, name in uses(path) if name == "import_user_directory"]
         for path in SOURCES
     }
-    assert {place for place, names in callers.items() if names} == {"t2t_repro/cli/common_flags.py"}
+    assert {place for place, names in callers.items() if names} == {"t2t_repro/cli/problem_flags.py"}
 
 
 def test_audit_verdict_lists_unchecked_packages():

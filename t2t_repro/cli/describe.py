@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t2t_repro.cli.common_flags import DATA_FLAGS
 from t2t_repro.cli.launcher import WIDTH
 from t2t_repro.cli.messages import in_flags
+from t2t_repro.cli.problem_flags import DATA_FLAGS
 from t2t_repro.config import HParams
 from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles, TmxFile, Trees, TsvFile, Wmt
 from t2t_repro.registry import HPARAMS, RECORDS

@@ -1,1 +1,1 @@
-"""Exports of a run for serving: TensorFlow's SavedModel, CTranslate2, Hugging Face."""
+"""Exports of a run for serving: TensorFlow's SavedModel, CTranslate2, Hugging Face, ONNX."""

@@ -12,7 +12,6 @@ CTranslate2's Transformer differs from this one in three points, and all of them
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import shutil
@@ -60,12 +59,6 @@ translate_batch computes the probabilities of these subwords alone.
 """
 
 
-def must_be_installed() -> None:
-    """Raises ValueError, with the command that installs it, if CTranslate2 is missing."""
-    if importlib.util.find_spec("ctranslate2") is None:
-        raise ValueError("CTranslate2 is not installed; install it with: pip install 't2t_repro[ctranslate2]'")
-
-
 def write(
     model: Transformer,
     vocabulary: Vocabulary,
@@ -81,7 +74,7 @@ def write(
     float32). `note` is appended to the README. `shortlist` becomes the vocabulary map, for `use_vmap`.
     `return_attention` returns the attention of `head`. Raises ValueError if CTranslate2 is not installed.
     """
-    must_be_installed()
+    engines.FORMATS["ctranslate2"].must_be_installed()
     spec = _specification(model, head)
     spec.register_source_vocabulary(vocabulary.subwords)
     spec.register_target_vocabulary(vocabulary.subwords)

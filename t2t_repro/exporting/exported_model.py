@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +11,9 @@ import numpy as np
 
 from t2t_repro.config import HParams
 from t2t_repro.data.vocabulary import must_be_list, must_be_pairs, must_be_unicode
-from t2t_repro.documents.document import translated
+from t2t_repro.documents.splitter import Splitter
 from t2t_repro.inference.beam_search import n_best_options
-from t2t_repro.inference.translator import distinct
+from t2t_repro.inference.translator import TextToText, distinct
 from t2t_repro.saved_model import ALIGNED_SIGNATURE, WITH_TERMS, SavedModel, WrongInput, holds_graph, newest_version
 from t2t_repro.text.glossary import Forms, Glossary, Required, lacking, must_be_few, spelled
 from t2t_repro.text.markup import Link, MarkedText, links_of
@@ -32,7 +31,7 @@ class _Hypothesis(tuple[str, float]):
         return found
 
 
-class ExportedModel:
+class ExportedModel(TextToText):
     """The methods of a `Translator` for which the SavedModel has signatures. Instances are thread-safe."""
 
     def __init__(self, path: str):
@@ -49,10 +48,6 @@ class ExportedModel:
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{self.path} is damaged: no hyperparameters ({error}); export the run again") from None
 
-    def __call__(self, texts: Sequence[str]) -> list[str]:
-        """Returns the best translation of each text: `translate` with the run's beam size."""
-        return self.translate(texts)
-
     def translate(
         self,
         texts: Sequence[str],
@@ -64,27 +59,9 @@ class ExportedModel:
         """Returns the best translation of each text; an empty text gives an empty one."""
         return [best[0][0] for best in self.n_best(texts, 1, beam_size, alpha, glossary, markup)]
 
-    def translate_documents(
-        self,
-        texts: Sequence[str],
-        language: str | None = None,
-        beam_size: int | None = None,
-        alpha: float | None = None,
-        glossary: Glossary | Mapping[str, Forms] | str | None = None,
-    ) -> list[str]:
-        """Returns the best translation of each text of any number of sentences and paragraphs, sentence by sentence.
-
-        The arguments and errors are those of `Translator.translate_documents`. Sentences of up to about `max_positions`
-        bytes are not split.
-        """
-        must_be_list(texts)
-        options: dict[str, Any] = {"n": 1, "beam_size": beam_size, "alpha": alpha, "glossary": glossary}
-        return [
-            text
-            for text, _ in translated(
-                _strings(texts), self._model.splitter(language), functools.partial(self.n_best, **options)
-            )
-        ]
+    def splitter(self, language: str | None = None) -> Splitter:
+        """Returns the splitter of texts into sentences, by the rules of a language or of the export's sources."""
+        return self._model.splitter(language)
 
     def n_best(
         self,

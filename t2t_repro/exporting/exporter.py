@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2t_repro.exporting import ctranslate2, huggingface, onnx
+from t2t_repro.exporting.engines import FORMATS, QUANTIZATIONS
 from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference.translator import Translator
 from t2t_repro.io import write_json
@@ -29,14 +30,6 @@ from t2t_repro.training.checkpointing.averaging import average_of
 from t2t_repro.training.checkpointing.checkpoints import to_average
 from t2t_repro.training.precision import resolve
 
-FORMATS = ("saved_model", "ctranslate2", "huggingface", "onnx")
-QUANTIZATIONS = ("none", "int8")
-_ENGINES = {"ctranslate2": "CTranslate2", "huggingface": "transformers", "onnx": "ONNX Runtime"}
-_COMPUTED_IN = {  # the remedy for another precision
-    "ctranslate2": "leave it out, and choose a compute_type when you load the model",
-    "huggingface": "leave it out, and choose a dtype when you load the model",
-    "onnx": "leave it out, or choose the quantization int8",
-}
 LICENSE = {
     "code": "Apache-2.0",
     "weights": "chosen by whoever trained them, subject to the license of the training data",
@@ -61,7 +54,7 @@ def export(
 
     Args:
       average_checkpoints: number of last checkpoints whose mean is written.
-      format: one of `FORMATS`.
+      format: one of `engines.FORMATS`.
       quantization: "none", or "int8" for a decoder that multiplies 8-bit integers; with "onnx", also the encoder.
       precision: of the rest of a SavedModel; "auto" is that of the run. The other formats have float32 weights, and
         their users choose the type of computation.
@@ -82,37 +75,13 @@ def export(
         raise ValueError(f"the format must be one of {', '.join(FORMATS)}, got {format!r}")
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}")
-    if shortlist is not None and format != "ctranslate2":
-        raise ValueError(
-            f"the format {format} decodes with all subwords. Received: shortlist={shortlist!r}; leave it out, or "
-            "choose the format ctranslate2"
-        )
-    if alignments and format == "huggingface":
-        raise ValueError(
-            "transformers returns the attention of all heads and has no word alignments. Received: alignments=True; "
-            "leave it out, or choose another format"
-        )
-    if alignments and format == "onnx":
-        raise ValueError("the format onnx has no word alignments. Received: alignments=True; leave it out")
-    if glossaries and format != "saved_model":
-        raise ValueError(f"the format {format} has no glossaries. Received: glossaries={glossaries}; leave it out")
+    chosen = FORMATS[format]
+    chosen.must_take(precision, quantization, shortlist=shortlist, alignments=alignments, glossaries=glossaries)
     run = Run.open(output_dir)
     if glossaries and run.problem.task.name != "translation":
         raise ValueError(f"{output_dir!r} is a {run.problem.task.name} run, which has no glossaries; leave them out")
-    if format == "huggingface":
-        huggingface.must_be_installed()
-        if quantization != "none":
-            raise ValueError(
-                f"transformers takes float32 weights. Received: quantization={quantization!r}; leave it out, and "
-                "quantize when you load the model"
-            )
-    if format == "onnx":
-        onnx.must_be_installed()
-    if format in _ENGINES:
-        if precision not in ("auto", "float32"):
-            raise ValueError(
-                f"{_ENGINES[format]} takes float32 weights. Received: precision={precision!r}; {_COMPUTED_IN[format]}"
-            )
+    chosen.must_be_installed()
+    if chosen.dtype_elsewhere:
         precision = "float32"
     computed_in = resolve(precision, run.precision)
     int8 = format == "saved_model" and quantization == "int8"
@@ -133,15 +102,15 @@ def export(
     head = None
     if alignments:
         checkpoints = to_average(run, average_checkpoints, average_best)
-        chosen = task.alignment_head(translator, run, data_dir, log, checkpoints)
-        head = chosen.writing_head if format == "ctranslate2" else chosen.head
+        heads = task.alignment_head(translator, run, data_dir, log, checkpoints)
+        head = heads.writing_head if format == "ctranslate2" else heads.head
     card: dict[str, Any] = {"format": format, "precision": computed_in, "quantization": quantization}
     if translator.constraint is not None:
-        card["constrained"] = format == "saved_model"
+        card["constrained"] = chosen.constraint
     if head is not None:
         card["alignment"] = head.to_json()
     card |= _model_card(run, translator, average_checkpoints, average_best, moving_average)
-    note = task.unconstrained_note.format(engine=_ENGINES.get(format))
+    note = task.unconstrained_note.format(engine=chosen.engine)
     with _next_version(export_dir) as (temporary, path):
         if format == "ctranslate2":
             arguments = translator.model, translator.vocabulary, temporary, quantization, note

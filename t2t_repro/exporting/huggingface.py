@@ -17,7 +17,6 @@ Marian is the paper's model with another spelling. All differences are expressed
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 from typing import TYPE_CHECKING, Any
@@ -39,12 +38,6 @@ EPSILON = 1e-5  # of Marian's layer normalization: PyTorch's default, which its 
 _ACTIVATIONS = {"gelu": "gelu_pytorch_tanh"}  # whose name in transformers is another one
 
 Tensors = dict[str, np.ndarray]
-
-
-def must_be_installed() -> None:
-    """Raises ValueError, with the command that installs it, if safetensors is missing."""
-    if importlib.util.find_spec("safetensors") is None:
-        raise ValueError("safetensors is not installed; install it with: pip install 't2t_repro[huggingface]'")
 
 
 def must_fit(model: Transformer) -> None:
@@ -79,7 +72,7 @@ def write(
     `card` is the content of `model_card.json`, which README.md summarizes; `note` is a section for its end. Raises
     ValueError if Marian cannot express the model, or safetensors is not installed.
     """
-    must_be_installed()
+    engines.FORMATS["huggingface"].must_be_installed()
     must_fit(model)
     from safetensors.numpy import save_file
 

@@ -16,7 +16,6 @@ softmax.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import shutil
@@ -59,12 +58,6 @@ To write another program, start from {program}: {encoder} computes what {decoder
 """
 
 
-def must_be_installed() -> None:
-    """Raises ValueError, with the command that installs it, if onnx is missing."""
-    if importlib.util.find_spec("onnx") is None:
-        raise ValueError("onnx is not installed; install it with: pip install 't2t_repro[onnx]'")
-
-
 def must_fit(model: Transformer) -> None:
     """Raises ValueError, with the reason, if the code of the model was changed to one that is not exported."""
     engines.activation(model, "the ONNX export")
@@ -80,7 +73,7 @@ def write(
     and their products multiply integers. `note` is appended to the README. Raises ValueError if onnx is not installed,
     or the model cannot be expressed.
     """
-    must_be_installed()
+    engines.FORMATS["onnx"].must_be_installed()
     must_fit(model)
     from t2t_repro.exporting import onnx_translate
 

@@ -9,35 +9,25 @@ those products: on a processor that computes them wrongly each request fails, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
 from t2t_repro.alignment.head import AlignmentHead
 from t2t_repro.alignment.words import Words, pharaoh, probabilities
+from t2t_repro.exporting.request_graph import Options, after, counted_terms, in_batches, kinds, must, one_each
 from t2t_repro.inference.decoding_loop import NEG_INF
 from t2t_repro.inference.memory import SEARCH_BYTES, search_bytes
 from t2t_repro.inference.terms.term_search import MOST_BANKS
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model.int8 import must_be_exact
 from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE, WITH_TERMS
-from t2t_repro.text.glossary import MOST_CHARACTERS, MOST_FORMS, MOST_TERMS
 from t2t_repro.text.token_ids import EOS, PAD
 
 TOKENS_PER_SEARCH = 4_096  # source positions of one search; larger requests are split into several searches
 SCORED_PER_BATCH = 1_024  # target positions scored in one batch: each has the logits of the full vocabulary
 MOST_BEAMS = 64
 MOST_WEIGHTS = 128 * 128  # per head and layer, over the batch: one pair of 128 tokens, as on the page of t2t-attention
-
-
-class Options(NamedTuple):
-    """The options of `translate`, each [B]: one value for each string."""
-
-    beam_size: tf.Tensor
-    alpha: tf.Tensor
-    extra_length: tf.Tensor
-    n_best: tf.Tensor
 
 
 class ExportedTranslator(tf.Module):
@@ -97,7 +87,7 @@ class ExportedTranslator(tf.Module):
                 extra_length: tf.Tensor = tf.constant(h.extra_length),  # noqa: B008
                 n_best: tf.Tensor = tf.constant(1),  # noqa: B008
             ) -> dict[str, tf.Tensor]:
-                options = _one_each(tf.size(inputs), beam_size, alpha, extra_length, n_best)
+                options = one_each(tf.size(inputs), beam_size, alpha, extra_length, n_best)
                 return self._n_best(inputs, options, aligned)
 
             return tf.function(translate, autograph=False, input_signature=[strings, *search])
@@ -110,7 +100,7 @@ class ExportedTranslator(tf.Module):
             extra_length: tf.Tensor = tf.constant(h.extra_length),  # noqa: B008
             n_best: tf.Tensor = tf.constant(1),  # noqa: B008
         ) -> dict[str, tf.Tensor]:
-            options = _one_each(tf.size(inputs), beam_size, alpha, extra_length, n_best)
+            options = one_each(tf.size(inputs), beam_size, alpha, extra_length, n_best)
             return self._n_best(inputs, options, self._aligned, terms)
 
         best = tf.function(self._best, autograph=False, input_signature=[strings])
@@ -132,7 +122,7 @@ class ExportedTranslator(tf.Module):
     def _best(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns "outputs" [B] and "scores" [B] of strings [B]."""
         h, rows = self._translator.hparams, tf.size(inputs)
-        options = _one_each(rows, *map(tf.constant, (h.beam_size, h.alpha, h.extra_length, 1)))
+        options = one_each(rows, *map(tf.constant, (h.beam_size, h.alpha, h.extra_length, 1)))
         return {name: value[:, 0] for name, value in self._n_best(inputs, options).items()}
 
     def _n_best(
@@ -154,7 +144,7 @@ class ExportedTranslator(tf.Module):
         [B, N], strings with the probability of each word.
         """
         if self._translator.ensemble.int8:
-            inputs = _after([must_be_exact(tf.size(inputs))], inputs)
+            inputs = after([must_be_exact(tf.size(inputs))], inputs)
         constraint, required = self._translator.constraint, None
         if constraint is not None:
             inputs, words = constraint.required_words_tensor(inputs)
@@ -165,8 +155,8 @@ class ExportedTranslator(tf.Module):
         width, positions = tf.cast(options.beam_size, tf.int64), longest + tf.cast(options.extra_length, tf.int64)
         term_checks: list[tf.Operation] = []
         if spelled_B is not None:
-            terms_B, term_checks = _counted_terms(spelled_B, tf.size(inputs))
-            spelled_B = _after(term_checks, spelled_B)
+            terms_B, term_checks = counted_terms(spelled_B, tf.size(inputs))
+            spelled_B = after(term_checks, spelled_B)
             width = tf.maximum(width, tf.minimum(terms_B + 1, MOST_BANKS))
             positions += tf.cast(tf.strings.length(spelled_B), tf.int64)
         bytes_B = search_bytes(self._translator.ensemble, self._translator.model.vocab_size, width, positions)
@@ -199,10 +189,10 @@ class ExportedTranslator(tf.Module):
 
         nothing = tf.zeros([0, columns], tf.float32)
         most_rows = tf.minimum(TOKENS_PER_SEARCH // lengths, SEARCH_BYTES // bytes_B)
-        lengths = _after(checks, lengths)
+        lengths = after(checks, lengths)
         no_text = tf.as_string(nothing)
         none = (no_text, nothing) if aligned is None else (no_text, nothing, no_text, nothing, no_text)
-        texts, scores, *others = _in_batches(search, none, lengths, most_rows, _kinds(*options))
+        texts, scores, *others = in_batches(search, none, lengths, most_rows, kinds(*options))
         empty, missing = (inputs == "")[:, None], scores <= NEG_INF / 1e6
         texts = tf.where(empty | missing, "", texts)
         result = {"outputs": texts, "scores": tf.where(empty, 0.0, tf.where(missing, -float("inf"), scores))}
@@ -245,11 +235,11 @@ class ExportedTranslator(tf.Module):
         largest = tf.reduce_max(tf.concat([[0], bytes_B], axis=0))
         needs = "a text, its extra_length and its beam_size need too much memory: MiB for at most"
         return [
-            _must(1 <= beam_size, beam_size <= MOST_BEAMS, f"beam_size must be from 1 to {MOST_BEAMS}, got", beam_size),
-            _must(1 <= n_best, n_best <= beam_size, "n_best must be at least 1 and at most beam_size, got", n_best),
-            _must(0 <= alpha, alpha < float("inf"), "alpha must be at least 0 and finite, got", alpha),
-            _must(0 <= extra_length, extra_length <= limit, longest_extra, extra_length),
-            _must(largest <= SEARCH_BYTES, True, f"{needs} {SEARCH_BYTES >> 20}, got", largest // (1 << 20)),
+            must(1 <= beam_size, beam_size <= MOST_BEAMS, f"beam_size must be from 1 to {MOST_BEAMS}, got", beam_size),
+            must(1 <= n_best, n_best <= beam_size, "n_best must be at least 1 and at most beam_size, got", n_best),
+            must(0 <= alpha, alpha < float("inf"), "alpha must be at least 0 and finite, got", alpha),
+            must(0 <= extra_length, extra_length <= limit, longest_extra, extra_length),
+            must(largest <= SEARCH_BYTES, True, f"{needs} {SEARCH_BYTES >> 20}, got", largest // (1 << 20)),
         ]
 
     def _score(self, inputs: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -265,7 +255,7 @@ class ExportedTranslator(tf.Module):
             log_p_BL = self._translator.token_log_probabilities(source_BM, target_BL)
             return (tf.pad(log_p_BL, [[0, 0], [0, longest - tf.shape(log_p_BL)[1]]]),)
 
-        (log_p_BL,) = _in_batches(score, (tf.zeros([0, longest], tf.float32),), lengths, SCORED_PER_BATCH // lengths)
+        (log_p_BL,) = in_batches(score, (tf.zeros([0, longest], tf.float32),), lengths, SCORED_PER_BATCH // lengths)
         return {"log_probabilities": tf.reduce_sum(log_p_BL, axis=1), "token_log_probabilities": log_p_BL}
 
     def _attention(self, inputs: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -283,8 +273,8 @@ class ExportedTranslator(tf.Module):
         longest_side = int(MOST_WEIGHTS**0.5)
         message = f"attention takes one pair of at most {longest_side} tokens per side, or more pairs of fewer: got"
         fits = pairs * longest * longest <= MOST_WEIGHTS
-        check = _must(fits, True, f"{message} pairs and tokens", tf.stack([pairs, longest]))
-        source_BM, target_BL = _after([check], source_BM), _after([check], target_BL)
+        check = must(fits, True, f"{message} pairs and tokens", tf.stack([pairs, longest]))
+        source_BM, target_BL = after([check], source_BM), after([check], target_BL)
         weights = self._translator.model.attention(source_BM, target_BL)._asdict()
         found = {name: tf.stack(of_layers, axis=1) for name, of_layers in weights.items()}
         pieces = {"input_pieces": source_BM, "target_pieces": target_BL}
@@ -295,109 +285,12 @@ class ExportedTranslator(tf.Module):
     def _pairs(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         """Returns the tokens of both sides, and checks that there are equally many texts and none is too long."""
         number = tf.size(targets)
-        checks = [_must(tf.size(inputs) == number, True, "there must be as many targets as inputs, got", number)]
+        checks = [must(tf.size(inputs) == number, True, "there must be as many targets as inputs, got", number)]
         limit = self._translator.hparams.max_positions
         sides = self._vocabulary.encode_tensor(inputs), self._vocabulary.encode_tensor(targets)
         for side in sides:
             longest = side.bounding_shape(1)
             message = f"a text has too many tokens; at most {limit} are scored, got"
-            checks.append(_must(longest <= limit, True, message, longest))
-        sources, references = (_after(checks, side) for side in sides)
+            checks.append(must(longest <= limit, True, message, longest))
+        sources, references = (after(checks, side) for side in sides)
         return sources, references
-
-
-def _must(low: tf.Tensor, high: tf.Tensor | bool, message: str, value: tf.Tensor) -> tf.Operation:
-    """Stops the graph with `message` and `value` unless both conditions hold for every element.
-
-    Use `_after` for everything that must not be computed before the check.
-    """
-    return tf.debugging.Assert(tf.reduce_all(tf.logical_and(low, high)), [message, value])
-
-
-def _counted_terms(spelled_B: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, list[tf.Operation]]:
-    """Returns the number of terms of each row, [B] int64, and the checks of their limits."""
-    lines = tf.strings.split(spelled_B, "\n")
-    forms = tf.strings.split(lines.flat_values, "\t")
-    longest = tf.reduce_max(tf.concat([[0], tf.strings.length(forms.flat_values, unit="UTF8_CHAR")], axis=0))
-    most_terms, most_forms = (tf.reduce_max(tf.concat([[0], x.row_lengths()], axis=0)) for x in (lines, forms))
-    number, limits = tf.size(spelled_B), f"a row has at most {MOST_TERMS} terms, one per line, got"
-    return tf.where(spelled_B == "", tf.constant(0, tf.int64), lines.row_lengths()), [
-        _must(number == rows, True, "there must be as many terms as inputs, got", number),
-        _must(most_terms <= MOST_TERMS, True, limits, most_terms),
-        _must(most_forms <= MOST_FORMS, True, f"a term has at most {MOST_FORMS} forms, got", most_forms),
-        _must(longest <= MOST_CHARACTERS, True, f"a form has at most {MOST_CHARACTERS} characters, got", longest),
-    ]
-
-
-def _after(checks: Sequence[tf.Operation], value: Any) -> Any:
-    """Returns the same tensor, dense or ragged, available only after all checks have passed.
-
-    Otherwise TensorFlow computes refused inputs in parallel with the check: attention over 30,000 tokens takes
-    gigabytes.
-    """
-    with tf.control_dependencies(checks):
-        return tf.identity(value)
-
-
-def _one_each(rows: tf.Tensor, *options: tf.Tensor) -> Options:
-    """Returns each option with one value per row: [B]. An option may be a scalar, [1] or [B]."""
-    vectors = []
-    for option in options:
-        flat = tf.reshape(option, [-1])
-        size = tf.size(flat)
-        fits = (size == 1) | (size == rows)
-        check = _must(fits, True, "an option is one value, or one for each row, got", size)
-        vectors.append(tf.broadcast_to(_after([check], flat), [rows]))
-    return Options(*vectors)
-
-
-def _kinds(*options_B: tf.Tensor) -> tf.Tensor:
-    """Returns [B] int64: rows with the same number have the same options."""
-    kinds_B = tf.zeros(tf.shape(options_B[0]), tf.int64)
-    for option_B in options_B:
-        _, numbers_B = tf.unique(option_B, out_idx=tf.int64)
-        _, kinds_B = tf.unique(kinds_B * tf.size(option_B, tf.int64) + numbers_B, out_idx=tf.int64)
-    return kinds_B
-
-
-Outputs = tuple[tf.Tensor, ...]
-
-
-def _in_batches(
-    run: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Outputs],
-    nothing: Outputs,
-    lengths: tf.Tensor,
-    most_rows: tf.Tensor,
-    kinds: tf.Tensor | None = None,
-) -> Outputs:
-    """Calls `run(start, stop, order)` on batches of rows of one kind, shortest first, and restores the order of the
-    rows.
-
-    Args:
-      nothing: the outputs for no rows.
-      lengths: [B] int64.
-      most_rows: [B] int64, the number of rows of this length that may run together; at least one is always run.
-      kinds: [B] int64; None means that all rows are of one kind.
-    """
-    order = tf.argsort(lengths, stable=True)
-    kinds = tf.zeros_like(order) if kinds is None else kinds
-    order = tf.gather(order, tf.argsort(tf.gather(kinds, order), stable=True))
-    most_rows, kinds = tf.gather(most_rows, order), tf.gather(kinds, order)
-    size = tf.size(order)
-
-    def next_batch(start: tf.Tensor, outputs: Outputs) -> tuple[tf.Tensor, Outputs]:
-        rows = tf.range(1, tf.cast(size - start, tf.int64) + 1)
-        fits = (rows <= most_rows[start:]) & (kinds[start:] == kinds[start])
-        stop = start + tf.maximum(tf.math.count_nonzero(fits, dtype=tf.int32), 1)
-        new = run(start, stop, order)
-        return stop, tuple(tf.concat(both, axis=0) for both in zip(outputs, new, strict=True))
-
-    _, outputs = tf.while_loop(
-        lambda start, _: start < size,
-        next_batch,
-        (tf.constant(0), nothing),
-        shape_invariants=(tf.TensorShape([]), tuple(tf.TensorShape([None, None]) for _ in nothing)),
-        parallel_iterations=1,
-    )
-    back = tf.argsort(order)
-    return tuple(tf.gather(output, back) for output in outputs)

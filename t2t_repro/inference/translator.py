@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -20,36 +19,65 @@ from t2t_repro.documents.document import translated
 from t2t_repro.documents.splitter import Splitter
 from t2t_repro.inference import memory
 from t2t_repro.inference.batches import batches_by_length, padded, run_batches
-from t2t_repro.inference.beam_search import beam_search, n_best_options
+from t2t_repro.inference.beam_search import n_best_options
 from t2t_repro.inference.decoding_loop import NEG_INF, Constraint, Hypotheses
 from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
+from t2t_repro.inference.graphs import IDS, Graphs
 from t2t_repro.inference.line_windows import Advance, Report
-from t2t_repro.inference.sampling import draws, sample
-from t2t_repro.inference.shortlisted import search_among
-from t2t_repro.inference.terms.progress import TermVocabulary
-from t2t_repro.inference.terms.term_search import term_search
+from t2t_repro.inference.sampling import draws
 from t2t_repro.model.kernels import unset_weights
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.text.glossary import MOST_TERMS, Forms, Glossary, Required, lacking, spelled
 from t2t_repro.text.markup import MarkedText
-from t2t_repro.text.token_ids import PAD
 from t2t_repro.training import parallel
 from t2t_repro.training.checkpointing.checkpoints import load_weights
 from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
 
 BATCH_TOKENS = 2_048  # source positions of a batch, padding included, for a beam of at most `BATCH_WIDTH`
 BATCH_WIDTH = 4
-_IDS, _COUNT, _NUMBER = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int32), tf.TensorSpec([])
-_DRAWS, _TEMPERATURE = tf.TensorSpec([None, None, None]), tf.TensorSpec([], tf.float64)
-_SHORTLIST = tf.TensorSpec([None], tf.int32)
-_STRINGS = tf.TensorSpec([None], tf.string)
-
 _Scored = TypeVar("_Scored", bound=tuple[str, float])
 Found = list[tuple[str, float]]  # the translations of a text with their scores; `AlignedText` with an alignment head
 
 
-class Translator:
+class TextToText:
+    """The calls that a `Translator` and an `ExportedModel` share, in terms of their own."""
+
+    translate: Callable[..., list[str]]
+    n_best: Callable[..., list[Found]]
+    splitter: Callable[[str | None], Splitter]
+
+    def __call__(self, texts: Sequence[str]) -> list[str]:
+        """Returns the best translation of each text: `translate` with the run's beam size."""
+        return self.translate(texts)
+
+    def translate_documents(
+        self,
+        texts: Sequence[str],
+        language: str | None = None,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        glossary: Glossary | Mapping[str, Forms] | str | None = None,
+    ) -> list[str]:
+        """Returns the best translation of each text of any number of sentences and paragraphs, sentence by sentence.
+
+        Line ends and other white space stay: see `documents.document`. Nothing is truncated: sentences of more than
+        `max_positions` tokens are split; an export splits those of more than about as many bytes. The other arguments
+        are those of `n_best`. Raises ValueError if sentencex is not installed.
+
+        Args:
+          texts: the sources.
+          language: a code such as "en", whose rules find the sentences; None means the source language of the run.
+        """
+        must_be_list(texts)
+        for number, text in enumerate(texts, start=1):
+            must_be_unicode(number, text)
+        options: dict[str, Any] = {"n": 1, "beam_size": beam_size, "alpha": alpha, "glossary": glossary}
+        found = translated(texts, self.splitter(language), functools.partial(self.n_best, **options))
+        return [text for text, _ in found]
+
+
+class Translator(TextToText, Graphs):
     """One or several models that decode as one, with their vocabulary.
 
     Sentences are batched by length and number of tokens. Results are in the order of the input. Instances are
@@ -76,16 +104,14 @@ class Translator:
             raise ValueError(
                 "decoding is constrained to the words of the text, which a shortlist may lack: leave out the shortlist"
             )
-        self.shortlist = shortlist
-        self.ensemble = Ensemble.of(model)
-        self.model = self.ensemble.models[0]
-        self.vocabulary, self.hparams, self.constraint, self.language = vocabulary, hparams, constraint, language
+        super().__init__(Ensemble.of(model), vocabulary, constraint)
+        self.hparams, self.shortlist, self.language = hparams, shortlist, language
         self._links: Callable[..., Links] | None = None
 
     @classmethod
     def from_run(
         cls,
-        output_dir: str,
+        output_dir: str | Sequence[str],
         average_checkpoints: int = 1,
         int8: bool = False,
         precision: str = "auto",
@@ -95,46 +121,20 @@ class Translator:
     ) -> Translator:
         """Loads the run in `output_dir` with the mean of the weights of its last `average_checkpoints` checkpoints.
 
-        With `average_best`, they are those with the best validation scores: see
-        `training.checkpointing.checkpoints.to_average`.
-        With `moving_average`, the weights of each are the moving average that it holds (`ema_decay`).
-        The model computes in `precision`, of `t2t_repro.training.precision`; "auto" is that of the run. With `int8` the
-        decoder multiplies 8-bit integers, which is faster for large models on a CPU; the rest is in `precision`.
-        `shortlist` is a file of `t2t_repro.data.shortlist`.
+        Several runs are an ensemble, which decodes by the mean of their probabilities. The first run's hyperparameters
+        apply. With `average_best`, the checkpoints are those with the best validation scores: see
+        `training.checkpointing.checkpoints.to_average`. With `moving_average`, the weights of each are the moving
+        average that it holds (`ema_decay`). The model computes in `precision`, of `t2t_repro.training.precision`;
+        "auto" is that of the run. With `int8` the decoder multiplies 8-bit integers, which is faster for large models
+        on a CPU; the rest is in `precision`. `shortlist` is a file of `t2t_repro.data.shortlist`.
 
         Raises FileNotFoundError if there is no run or no checkpoint. Raises ValueError if one is damaged or holds no
-        moving average, if `precision` is not supported here, or if 8-bit products are missing or wrong here
-        (`t2t_repro.model.int8`).
-        """
-        return cls.from_runs(
-            [output_dir],
-            average_checkpoints,
-            int8=int8,
-            precision=precision,
-            average_best=average_best,
-            moving_average=moving_average,
-            shortlist=shortlist,
-        )
-
-    @classmethod
-    def from_runs(
-        cls,
-        output_dirs: Sequence[str],
-        average_checkpoints: int = 1,
-        int8: bool = False,
-        precision: str = "auto",
-        average_best: bool = False,
-        moving_average: bool = False,
-        shortlist: str | None = None,
-    ) -> Translator:
-        """Loads an ensemble of runs, which decodes by the mean of their probabilities.
-
-        The first run's hyperparameters apply. Each run computes in `precision`; "auto" is its own. Raises ValueError if
-        the runs have different vocabularies or linearizations, and all that `from_run` raises.
+        moving average, if the runs have different vocabularies or linearizations, if `precision` is not supported here,
+        or if 8-bit products are missing or wrong here (`t2t_repro.model.int8`).
         """
         if average_checkpoints < 1:
             raise ValueError(f"average_checkpoints must be at least 1, got {average_checkpoints}")
-        runs = [Run.open(output_dir) for output_dir in output_dirs]
+        runs = [Run.open(each) for each in ([output_dir] if isinstance(output_dir, str) else output_dir)]
         for run in runs[1:]:
             if run.vocabulary_sha256 != runs[0].vocabulary_sha256:
                 raise ValueError(
@@ -178,13 +178,9 @@ class Translator:
         found = Translator(self.ensemble.aligned(head), self.vocabulary, self.hparams, **kept)
         words, traces = Words(self.vocabulary), tf.TensorSpec([None, None, None], tf.int32)
         found._links = tf.function(
-            functools.partial(words.links, head=head), autograph=False, input_signature=[_IDS, traces, traces]
+            functools.partial(words.links, head=head), autograph=False, input_signature=[IDS, traces, traces]
         )
         return found
-
-    def __call__(self, texts: Sequence[str]) -> list[str]:
-        """Returns the best translation of each text: `translate` with the run's beam size."""
-        return self.translate(texts)
 
     def translate(
         self,
@@ -200,32 +196,6 @@ class Translator:
         options: dict[str, Any] = {"prefixes": prefixes, "min_length": min_length, "glossary": glossary}
         found = self.n_best(texts, 1, beam_size, alpha, markup=markup, **options)
         return [best[0][0] for best in found]
-
-    def translate_documents(
-        self,
-        texts: Sequence[str],
-        language: str | None = None,
-        beam_size: int | None = None,
-        alpha: float | None = None,
-        glossary: Glossary | Mapping[str, Forms] | str | None = None,
-    ) -> list[str]:
-        """Returns the best translation of each text of any number of sentences and paragraphs, sentence by sentence.
-
-        Line ends and other white space stay: see `documents.document`. Nothing is truncated: sentences of more than
-        `max_positions` tokens are split. The other arguments are those of `n_best`. Raises ValueError if sentencex is
-        not installed.
-
-        Args:
-          texts: the sources.
-          language: a code such as "en", whose rules find the sentences; None means the source language of the run.
-        """
-        must_be_list(texts)
-        for number, text in enumerate(texts, start=1):
-            must_be_unicode(number, text)
-        options: dict[str, Any] = {"n": 1, "beam_size": beam_size, "alpha": alpha, "glossary": glossary}
-        return [
-            text for text, _ in translated(texts, self.splitter(language), functools.partial(self.n_best, **options))
-        ]
 
     def splitter(self, language: str | None = None) -> Splitter:
         """Returns the splitter of texts into sentences of at most `max_positions` tokens: see `translate_documents`."""
@@ -423,97 +393,6 @@ class Translator:
         most = memory.batches_in_memory(BATCH_TOKENS, self.model.vocab_size)
         run_batches(scored, batches_by_length(lengths, BATCH_TOKENS), scores, advance, most)
         return scores
-
-    def search(
-        self,
-        source_BM: tf.Tensor,
-        beam_size: tf.Tensor,
-        alpha: tf.Tensor,
-        extra_length: tf.Tensor,
-        prefix_BP: tf.Tensor | None = None,
-        min_length: tf.Tensor | int = 0,
-        ids_S: tf.Tensor | None = None,
-    ) -> Hypotheses:
-        """Runs `beam_search` with this model, in one graph for every beam size, batch and length.
-
-        With `ids_S`, it runs among these ids: see `inference.shortlisted`.
-        """
-        if prefix_BP is None:
-            prefix_BP = tf.zeros([tf.shape(source_BM)[0], 0], tf.int32)
-        arguments = source_BM, beam_size, alpha, extra_length, prefix_BP, min_length
-        return self._search(*arguments) if ids_S is None else self._search_among(ids_S, *arguments)
-
-    # the graph only reads weights, so nothing needs control dependencies, whose search takes an eighth of the tracing
-    @tf.function(
-        autograph=False,
-        input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS, _COUNT],
-        experimental_attributes={"_disable_acd": True},
-    )
-    def _search(self, *arguments: tf.Tensor) -> Hypotheses:
-        return beam_search(self.ensemble, *arguments)
-
-    @tf.function(
-        autograph=False,
-        input_signature=[_SHORTLIST, _IDS, _COUNT, _NUMBER, _COUNT, _IDS, _COUNT],
-        experimental_attributes={"_disable_acd": True},
-    )
-    def _search_among(self, ids_S: tf.Tensor, *arguments: tf.Tensor) -> Hypotheses:
-        return self._among(beam_search, ids_S, *arguments)
-
-    @tf.function(autograph=False, input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS])
-    def constrained_search(
-        self, source_BM: Any, beam_size: Any, alpha: Any, extra_length: Any, required_BG: Any
-    ) -> Hypotheses:
-        """Runs `search` under the constraint. The output contains the words `required_BG`."""
-        options = {"required_BG": required_BG, "constraint": self.constraint}
-        return beam_search(self.ensemble, source_BM, beam_size, alpha, extra_length, **options)
-
-    @cached_property
-    def _term_vocabulary(self) -> TermVocabulary:
-        return TermVocabulary(self.vocabulary)
-
-    @tf.function(
-        autograph=False,
-        input_signature=[_IDS, _COUNT, _NUMBER, _COUNT, _IDS, _COUNT, _STRINGS],
-        experimental_attributes={"_disable_acd": True},
-    )
-    def search_with_terms(self, *arguments: Any) -> Hypotheses:
-        """Runs `term_search` with this model: the arguments of `search`, and a string of terms for each sentence."""
-        return term_search(self.ensemble, self._term_vocabulary, *arguments)
-
-    @tf.function(
-        autograph=False,
-        input_signature=[_IDS, _DRAWS, _TEMPERATURE, _COUNT, _COUNT, _IDS, _COUNT],
-    )
-    def _sample(self, *arguments: tf.Tensor) -> Hypotheses:
-        return sample(self.ensemble, *arguments)
-
-    @tf.function(
-        autograph=False, input_signature=[_SHORTLIST, _IDS, _DRAWS, _TEMPERATURE, _COUNT, _COUNT, _IDS, _COUNT]
-    )
-    def _sample_among(self, ids_S: tf.Tensor, *arguments: tf.Tensor) -> Hypotheses:
-        return self._among(sample, ids_S, *arguments)
-
-    def _among(self, search: Callable[..., Hypotheses], ids_S: tf.Tensor, *arguments: tf.Tensor) -> Hypotheses:
-        *options, prefix_BP, min_length = arguments
-        return search_among(
-            ids_S,
-            self.ensemble,
-            prefix_BP,
-            lambda ensemble, places_BP: search(ensemble, *options, places_BP, min_length),
-        )
-
-    @tf.function(autograph=False, input_signature=[_IDS, _IDS])
-    def token_log_probabilities(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
-        """Returns log p of each target token given the previous ones and the source: [B, L] float32, 0 at padding."""
-        log_p_BLV = tf.nn.log_softmax(self.ensemble.logits(source_BM, target_BL))
-        chosen_BL = tf.gather(log_p_BLV, target_BL, batch_dims=2)
-        return tf.where(target_BL != PAD, chosen_BL, 0.0)
-
-    @tf.function(autograph=False, input_signature=[_IDS, _IDS])
-    def memory_attention(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Returns the first model's attention to the source while it predicts the target: per layer, [B, H, L, M]."""
-        return self.model.attention(source_BM, target_BL).memory
 
     def _decode(
         self,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -25,6 +24,7 @@ from t2t_repro.problem import Problem
 from t2t_repro.run import Parent, Run, TrainingData
 from t2t_repro.selection import must_end_at_last_step, must_have_metrics
 from t2t_repro.system.log import report as log
+from t2t_repro.system.signals import Interrupted, caught_signals
 from t2t_repro.training import hardware, memory
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.checkpointing.checkpoints import (
@@ -33,9 +33,9 @@ from t2t_repro.training.checkpointing.checkpoints import (
     exclusive_lock,
     is_regular,
     load_checkpoint,
-    must_be_intact,
     variables_of,
 )
+from t2t_repro.training.checkpointing.damage import must_be_intact
 from t2t_repro.training.checkpointing.parent import checkpoint_of, find_origin
 from t2t_repro.training.distributed import coordination
 from t2t_repro.training.distributed.rendezvous import Cluster, Rendezvous
@@ -47,37 +47,6 @@ from t2t_repro.training.train_step import TrainStep, first_microbatch_tokens, ma
 from t2t_repro.training.validation import MakePreview, Stopping, Validation
 
 Prepare = Callable[..., Dataset]  # as `preparation.pipeline.prepare`
-
-
-class Interrupted(Exception):  # noqa: N818 (not an error: the run was asked to stop, and saved a checkpoint)
-    """A signal stopped training, after a checkpoint. `signal` is its number."""
-
-    def __init__(self, number: int):
-        super().__init__(f"stopped by {signal.Signals(number).name}; the same command continues")
-        self.signal = number
-
-
-@contextmanager
-def caught_signals() -> Iterator[list[int]]:
-    """Yields a list that receives the first SIGINT or SIGTERM. The second one has its usual effect."""
-    caught: list[int] = []
-    signals = coordination.SIGNALS if coordination.on_main_thread() else ()
-    before = {number: signal.getsignal(number) for number in signals}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def catch(number: int, _: Any) -> None:
-        caught.append(number)
-        restore()
-
-    for number in before:
-        signal.signal(number, catch)
-    try:
-        yield caught
-    finally:
-        restore()
 
 
 def train(

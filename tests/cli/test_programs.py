@@ -30,6 +30,7 @@ from t2t_repro.filters import FILTERS
 from t2t_repro.problem import Problem, TextFiles, TmxFile, TsvFile
 from t2t_repro.registry import HPARAMS, PROBLEMS
 from t2t_repro.run import Run
+from t2t_repro.system.signals import Interrupted
 
 FIXTURE = CHECKOUT / "tests/fixtures/run"
 PROGRAMS = sorted(file.stem.replace("_", "-") for file in (CHECKOUT / "bin").glob("t2t_*.py"))
@@ -678,11 +679,6 @@ def test_missing_text_error_lists_the_searched_folders(program, users_problem, t
 def training(stand_in, monkeypatch):
     """Stand-ins for what the trainer calls; `training.calls` fills up, `training.splits` says what data there is."""
 
-    class Interrupted(Exception):
-        def __init__(self, number):
-            super().__init__("stopped; the same command continues")
-            self.signal = number
-
     def train(*positional, **named):
         state.calls.append((positional, named))
         if state.signal:
@@ -693,7 +689,7 @@ def training(stand_in, monkeypatch):
         return named
 
     state = SimpleNamespace(calls=[], kept=[], signal=0, splits={"train": {}, "validation": {}, "test": {}})
-    stand_in("training.trainer", train=train, Interrupted=Interrupted)
+    stand_in("training.trainer", train=train)
     stand_in("evaluation.evaluator", evaluate=evaluate, table=lambda scores: f"scores on {scores['split']}")
     stand_in("evaluation.validation_preview", ValidationPreview="the preview")
     stand_in("preparation.pipeline", prepare="the preparation")
@@ -770,7 +766,7 @@ def test_trainer_scores_on_validation_without_test_text(program, training):
 def test_trainer_stopped_by_a_signal(program, training):
     training.signal = 15
     result = program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN)
-    assert result == (143, "", "t2t-trainer: stopped; the same command continues\n")
+    assert result == (143, "", "t2t-trainer: stopped by SIGTERM; the same command continues\n")
 
 
 def test_dry_run_trains_nothing(program, training, stand_in, monkeypatch):
@@ -822,7 +818,7 @@ def translator(stand_in, run):
         calls = []
 
         @classmethod
-        def from_runs(cls, output_dirs, average_checkpoints, int8, precision, average_best, moving_average, shortlist):
+        def from_run(cls, output_dirs, average_checkpoints, int8, precision, average_best, moving_average, shortlist):
             more = [*(["int8"] if int8 else []), *([precision] if precision != "auto" else [])]
             more += ["moving average"] if moving_average else []
             cls.calls.append((*output_dirs, average_checkpoints, *more))

@@ -23,7 +23,7 @@ from t2t_repro.data import shortlist
 from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting.ctranslate2 import write
-from t2t_repro.exporting.exporter import FORMATS, QUANTIZATIONS, export
+from t2t_repro.exporting.exporter import export
 from t2t_repro.inference.translator import Translator
 from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.registry import HPARAMS, PROBLEMS
@@ -192,13 +192,6 @@ def test_ctranslate2_not_installed(both, vocabulary, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"CTranslate2 is not installed; .*pip install 't2t_repro\[ctranslate2\]'"):
         write(both[0].model, vocabulary, str(tmp_path / "no"))
     assert not (tmp_path / "no").exists()
-
-
-def test_flag_accepts_every_format(program):
-    from t2t_repro.bin.t2t_exporter import FLAGS
-
-    assert tuple(FLAGS["format"].parser.enum_values) == FORMATS
-    assert tuple(FLAGS["quantization"].parser.enum_values) == QUANTIZATIONS
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.evaluation.attention_view import attend
 from t2t_repro.exporting import signatures
 from t2t_repro.exporting.exporter import export
+from t2t_repro.exporting.request_graph import in_batches
 from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference import ensemble, memory
 from t2t_repro.inference.memory import search_bytes
@@ -333,7 +334,7 @@ def test_rows_are_counted_in_64_bits():
         seen.append(int(stop - start))
         return (tf.cast(order[start:stop], tf.float32)[:, None],)
 
-    (found,) = signatures._in_batches(run, (tf.zeros([0, 1]),), lengths, (1 << 22) // lengths)
+    (found,) = in_batches(run, (tf.zeros([0, 1]),), lengths, (1 << 22) // lengths)
     assert set(seen) == {2} and found.numpy()[:, 0].tolist() == list(range(4_096))
 
 

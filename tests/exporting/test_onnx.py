@@ -266,7 +266,7 @@ def test_readme_of_a_parser_mentions_the_missing_constraint(trained, program, tm
     shutil.copytree(trained.checkpoints, parser.checkpoints, dirs_exist_ok=True)
     options = [f"--output_dir={parser.directory}", f"--export_dir={tmp_path / 'E'}", "--format=onnx"]
     code, out, err = program("t2t-exporter", *options)
-    assert code == 0 and "The ONNX export has no constrained decoding, which this run uses: see README.txt" in err
+    assert code == 0 and "ONNX Runtime has no constrained decoding, which this run uses: see README.txt" in err
     assert json.loads(Path(out.strip(), "model_card.json").read_text("utf-8"))["constrained"] is False
     assert "This model is a parser" in Path(out.strip(), "README.txt").read_text("utf-8")
 

@@ -295,7 +295,7 @@ def checkpoints(drawn: tuple[list[Any], bool]) -> None:
     import numpy as np
     import tensorflow as tf
 
-    from t2t_repro.training.checkpointing.checkpoints import damage
+    from t2t_repro.training.checkpointing.damage import damage
 
     path = os.path.join(folder(), CHECKPOINT)
     for end, here in ((".index", index), (".data-00000-of-00001", not index)):

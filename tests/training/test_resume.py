@@ -14,7 +14,7 @@ from helpers.tiny_model import PART_TOKENS, PROBLEM, TINY
 from t2t_repro.config import TrainingOptions
 from t2t_repro.data import batching
 from t2t_repro.run import Run
-from t2t_repro.training import trainer
+from t2t_repro.system.signals import caught_signals
 from t2t_repro.training.trainer import train
 
 STEPS = 8
@@ -51,7 +51,7 @@ def test_the_second_signal_stops_immediately():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell disables it in background processes
     terminates = signal.getsignal(signal.SIGTERM)
     try:
-        with pytest.raises(KeyboardInterrupt), trainer.caught_signals() as caught:
+        with pytest.raises(KeyboardInterrupt), caught_signals() as caught:
             signal.raise_signal(signal.SIGTERM)
             assert caught == [signal.SIGTERM]
             signal.raise_signal(signal.SIGINT)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import CHECKOUT
+from helpers.aligned_run import CHOSEN, aligned_run
 from helpers.tiny_model import silent, train_pairs
 
 import t2t_repro
@@ -25,15 +25,6 @@ from t2t_repro.serving.model import JOINED, ServedModel
 from t2t_repro.translation import alignments
 
 TEXT = "3 red cats and 4 old dogs\n\n12  big cows\n"
-CHOSEN = ChosenHead(
-    head=AlignmentHead(1, 2, READING),
-    writing_head=AlignmentHead(1, 1, WRITING),
-    criterion="",
-    validation_pairs=1,
-    learned_from=1,
-    checkpoints=(),
-    f1={},
-)
 
 
 @pytest.fixture
@@ -46,10 +37,7 @@ def run(trained, tmp_path) -> Run:
 @pytest.fixture
 def aligned(tmp_path) -> Run:
     """A run that translates, and whose head is chosen already. Its data is missing."""
-    shutil.copytree(CHECKOUT / "tests/fixtures/run", tmp_path / "ALIGNED")
-    run = Run.open(str(tmp_path / "ALIGNED"))
-    CHOSEN.save(run.alignment)
-    return run
+    return aligned_run(tmp_path / "ALIGNED")
 
 
 def test_links_of_a_text_in_which_words_correspond():
@@ -255,5 +243,5 @@ def test_exports_that_cannot_align(aligned, trained, tmp_path):
     """Without the option an export has no such signature; the transformers format has no alignments."""
     module = ExportedTranslator(Translator.from_run(trained.directory))
     assert "translate_with_alignments" not in module.signatures()
-    with pytest.raises(ValueError, match="^transformers returns the attention of all heads"):
+    with pytest.raises(ValueError, match="^the format huggingface has no word alignments"):
         t2t_repro.export(aligned.directory, str(tmp_path / "export"), format="huggingface", alignments=True)

@@ -6,30 +6,19 @@ import html
 import json
 import random
 import re
-import shutil
 
 import pytest
-from conftest import CHECKOUT
+from helpers.aligned_run import aligned_run
 from helpers.marked_lines import with_tags
 from helpers.tiny_model import train_pairs
 
 import t2t_repro
-from t2t_repro.alignment.head import READING, WRITING, AlignmentHead, ChosenHead
 from t2t_repro.inference.translator import Translator
 from t2t_repro.run import Run
 from t2t_repro.saved_model import ALIGNED_SIGNATURE, SavedModel
 from t2t_repro.serving import libretranslate, protocol
 from t2t_repro.serving.model import ServedModel
 
-CHOSEN = ChosenHead(
-    head=AlignmentHead(1, 2, READING),
-    writing_head=AlignmentHead(1, 1, WRITING),
-    criterion="",
-    validation_pairs=1,
-    learned_from=1,
-    checkpoints=(),
-    f1={},
-)
 LINES = ["<p>3 red <b>cats</b> &amp; {0} dogs</p>", "12 big cows", "", "<br/>", "<i>12</i> cows < 3"]
 TAG = re.compile(r"<[a-z/](?:[^<>'\"]|'[^']*'|\"[^\"]*\")*>")
 
@@ -37,11 +26,7 @@ TAG = re.compile(r"<[a-z/](?:[^<>'\"]|'[^']*'|\"[^\"]*\")*>")
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Run:
     """A run that translates, and whose head is chosen already."""
-    directory = tmp_path_factory.mktemp("marked") / "RUN"
-    shutil.copytree(CHECKOUT / "tests/fixtures/run", directory)
-    found = Run.open(str(directory))
-    CHOSEN.save(found.alignment)
-    return found
+    return aligned_run(tmp_path_factory.mktemp("marked") / "RUN")
 
 
 @pytest.fixture(scope="module")

@@ -27,11 +27,11 @@ from t2t_repro.run import Run
 from t2t_repro.selection import Selection
 from t2t_repro.system.log import short_reason
 from t2t_repro.training.checkpointing.checkpoint_list import LIST, files_of, paths, write_list
+from t2t_repro.training.checkpointing.damage import damage, reason_of
 
 MODEL, MOVING_AVERAGE = "model", "moving_average"  # names of both models in a checkpoint
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the name of every variable in a checkpoint
 _UNFINISHED = re.compile(r"ckpt-\d+_temp|ckpt-\d+\..*tempstate\d*|checkpoint\.tmp.*")
-_DAMAGE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)  # raised by reading a damaged checkpoint
 
 
 class Checkpoints:
@@ -188,37 +188,6 @@ def _regular(run: Run, existing: list[str]) -> list[str]:
     return [path for path in existing if is_regular(run, step_of(path))]
 
 
-def damage(path: str) -> str:
-    """Returns why a checkpoint cannot be read; "" if its checksums match."""
-    try:
-        reader = tf.train.load_checkpoint(path)
-        for name in reader.get_variable_to_shape_map():
-            reader.get_tensor(name)
-    except _DAMAGE as error:
-        return _reason(error)
-    except MemoryError:  # a damaged index may contain any size
-        return "it asks for more memory than there is"
-    return ""
-
-
-def _reason(error: Exception) -> str:
-    """Returns a short reason for an error of TensorFlow that reads a checkpoint."""
-    message = str(error).partition("\n")[0]
-    for pattern, reason in (
-        ("No such file", "a file of it is missing"),
-        ("Failed to find any", "a file of it is missing"),
-        ("Is a directory", "a file of it is a directory"),
-        ("Checksum does not match", "a checksum differs"),
-        ("checksum mismatch", "a checksum differs"),
-        ("Read less bytes", "it is cut off"),
-        ("too short", "it is cut off"),
-        ("bad magic number", "it is cut off"),
-    ):
-        if pattern in message:
-            return reason
-    return message
-
-
 def _remove_unfinished(run: Run) -> None:
     """Removes files that the list does not name, left by a trainer that was killed while writing or removing them."""
     existing = {name: name.partition(".")[0] for name in files_of(run)}
@@ -297,14 +266,8 @@ def _named(path: str) -> Iterator[None]:
         yield
     except (tf.errors.OpError, LookupError, RuntimeError) as error:
         raise ValueError(
-            f"{path} is damaged ({_reason(error)}); the same t2t-trainer command continues from the one before it"
+            f"{path} is damaged ({reason_of(error)}); the same t2t-trainer command continues from the one before it"
         ) from None
-
-
-def must_be_intact(path: str) -> None:
-    """Raises ValueError if a checkpoint cannot be read."""
-    if reason := damage(path):
-        raise ValueError(f"{path} is damaged ({reason}); take another checkpoint of its run")
 
 
 @contextmanager

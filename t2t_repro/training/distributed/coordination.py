@@ -7,7 +7,6 @@ import hashlib
 import os
 import re
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,9 +16,9 @@ from t2t_repro.config import TrainingOptions
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.problem import WEIGHTS, Problem
 from t2t_repro.run import Run, versions
+from t2t_repro.system.signals import SIGNALS, on_main_thread
 from t2t_repro.training.distributed.rendezvous import Cluster, watchdog
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 JOIN_SECONDS = 120  # for TensorFlow to connect the machines after the rendezvous
 
 _LOST = (  # raised by a collective when a machine disconnected or was restarted
@@ -45,11 +44,6 @@ def strategy(cluster: Cluster) -> tf.distribute.Strategy:
         for number in SIGNALS:  # TensorFlow has replaced the handler of SIGTERM
             signal.signal(number, signal.getsignal(number))
     return joined
-
-
-def on_main_thread() -> bool:
-    """Returns whether this thread may set handlers of signals."""
-    return threading.current_thread() is threading.main_thread()
 
 
 def open_prepared(problem: Problem, data_dir: str) -> Dataset:
