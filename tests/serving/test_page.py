@@ -19,8 +19,10 @@ pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
 
 from aiohttp.test_utils import TestServer  # noqa: E402
+from conftest import CHECKOUT  # noqa: E402
 from helpers.capitals import AlignedCapitals, Capitals  # noqa: E402
 
+from benchmarks.page_picture import photographed, with_few_colors  # noqa: E402
 from t2t_repro.saved_model import WITH_TERMS  # noqa: E402
 from t2t_repro.serving.app import Server, Settings  # noqa: E402
 from t2t_repro.serving.page import render  # noqa: E402
@@ -222,6 +224,18 @@ def test_pointing_at_a_word_shows_what_it_is_aligned_with(page, aligning):
     page.point_at(page.all("h1")[0])
     assert aligned(page) == [] and page.texts("#word") == [""]
     assert page.errors() == [] and page.browser.title == "Translate English to German"
+
+
+def test_picture_of_the_documentation_points_at_a_word(page, aligning):
+    shown = (CHECKOUT / "docs/page.png").read_bytes()
+    drawn = with_few_colors(photographed(page.browser, aligning[1], "one six two", 1))
+    assert aligned(page) == [("SIX", "target"), ("six", "source")] and page.texts("#said") == [""]
+    assert all(picture.startswith(b"\x89PNG") and len(picture) < 60_000 for picture in (shown, drawn))
+    with pytest.raises(ValueError, match=r"Received: 3; words: ONE SIX TWO$"):
+        photographed(page.browser, aligning[1], "one six two", 3)
+    with pytest.raises(ValueError, match="internal error"):
+        photographed(page.browser, aligning[1], "defect", 0)
+    page.errors()  # the browser logs the response
 
 
 def test_words_are_reached_by_keyboard(page, aligning):
