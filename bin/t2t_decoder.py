@@ -134,7 +134,7 @@ NOT_WITH = {  # flags without effect beside another one, and why
         "scores given translations",
     ),
     "documents": (
-        ("prefix_file", "min_length", "n_best", "markup"),
+        ("prefix_file", "min_length", "n_best"),
         "writes one translation per line, of sentences that it finds",
     ),
     "sampling_temperature": (("beam_size", "alpha", "glossary"), "replaces beam search"),
@@ -271,9 +271,9 @@ def _answer(translator: Any, glossary: Glossary | None) -> Answer:
     return _of_documents(translator.splitter(FLAGS.language), answer) if FLAGS.documents else answer
 
 
-def _of_documents(split: Splitter, answer: Answer) -> Answer:
+def _of_documents(splitter: Splitter, answer: Answer) -> Answer:
     """Returns the function from documents to their translations, by that of sentences."""
-    join: Any = None
+    split, join = splitter.marked if FLAGS.markup else splitter, None
     if FLAGS.alignments:
         from t2t_repro.alignment.documents import aligned_document
 

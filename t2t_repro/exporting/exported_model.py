@@ -71,6 +71,7 @@ class ExportedModel:
         beam_size: int | None = None,
         alpha: float | None = None,
         glossary: Glossary | Mapping[str, Forms] | str | None = None,
+        markup: bool = False,
     ) -> list[str]:
         """Returns the best translation of each text of any number of sentences and paragraphs, sentence by sentence.
 
@@ -79,12 +80,10 @@ class ExportedModel:
         """
         must_be_list(texts)
         options: dict[str, Any] = {"n": 1, "beam_size": beam_size, "alpha": alpha, "glossary": glossary}
-        return [
-            text
-            for text, _ in translated(
-                _strings(texts), self._model.splitter(language), functools.partial(self.n_best, **options)
-            )
-        ]
+        splitter = self._model.splitter(language)
+        split = splitter.marked if markup else splitter
+        answer = functools.partial(self.n_best, markup=markup, **options)
+        return [text for text, _ in translated(_strings(texts), split, answer)]
 
     def n_best(
         self,

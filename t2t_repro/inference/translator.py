@@ -208,6 +208,7 @@ class Translator:
         beam_size: int | None = None,
         alpha: float | None = None,
         glossary: Glossary | Mapping[str, Forms] | str | None = None,
+        markup: bool = False,
     ) -> list[str]:
         """Returns the best translation of each text of any number of sentences and paragraphs, sentence by sentence.
 
@@ -223,9 +224,10 @@ class Translator:
         for number, text in enumerate(texts, start=1):
             must_be_unicode(number, text)
         options: dict[str, Any] = {"n": 1, "beam_size": beam_size, "alpha": alpha, "glossary": glossary}
-        return [
-            text for text, _ in translated(texts, self.splitter(language), functools.partial(self.n_best, **options))
-        ]
+        splitter = self.splitter(language)
+        split = splitter.marked if markup else splitter
+        answer = functools.partial(self.n_best, markup=markup, **options)
+        return [text for text, _ in translated(texts, split, answer)]
 
     def splitter(self, language: str | None = None) -> Splitter:
         """Returns the splitter of texts into sentences of at most `max_positions` tokens: see `translate_documents`."""

@@ -168,8 +168,6 @@ def _with_markup(request: Request, markup: Any, signatures: Signatures, limits: 
         raise BadRequest("this model was exported without alignments; export the run again with them")
     if request.signature not in _BEST:
         raise BadRequest(f'signature {request.signature} takes no "markup"; expected {" or ".join(_BEST)}')
-    if request.language is not None:
-        raise BadRequest('"markup" is of single sentences: leave out "documents"')
     _must_be_short(request, "markup", limits)
     return replace(request, options=request.options | {MARKUP: np.array(True)})
 

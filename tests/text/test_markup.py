@@ -5,36 +5,15 @@ from __future__ import annotations
 import random
 import re
 import time
-from xml.parsers import expat
 
 import pytest
-from helpers.marked_lines import drawn
+from helpers.marked_lines import Read, drawn
 
 from t2t_repro.text.markup import MarkedText, links_of
 
 
 def restored(line: str, translation: str, links: str) -> str:
     return MarkedText(line).restored(translation, links_of(links))
-
-
-class Read:
-    """The text that an XML parser reads, and the parent of each tag, by the number in its attribute `id`."""
-
-    def __init__(self, line: str):
-        self.text, self.parents, self._open = "", {}, ["0"]
-        parser = expat.ParserCreate()
-        parser.StartElementHandler = self._start
-        parser.EndElementHandler = lambda _: self._open.pop()
-        parser.CharacterDataHandler = self._add
-        parser.Parse(f"<root id='0'>{line}</root>", True)
-
-    def _start(self, _, attributes):
-        assert attributes["id"] not in self.parents
-        self.parents[attributes["id"]] = self._open[-1]
-        self._open.append(attributes["id"])
-
-    def _add(self, text):
-        self.text += text
 
 
 def test_a_thousand_random_lines_keep_their_tags():
