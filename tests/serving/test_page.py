@@ -324,6 +324,16 @@ def test_paragraphs_are_translated_as_one_document_if_it_is_switched_on(page, al
     assert (first, blank, third.strip()) == ("MR. RED CAME.  HE LEFT!", "", "WHY?") and page.errors() == []
 
 
+def test_document_with_markup(page, aligning):
+    model, address = aligning
+    page.browser.get(address)
+    switched(page, "markup", "documents")
+    text = "<p>Mr. Red came. <b>He left. Why</b>?</p>\n\n<p>See {0}!</p>"
+    type_and_send(page, text)
+    assert lines(page) == ["<p>MR. RED CAME. <b>HE LEFT. WHY</b>?</p>\n\n<p>SEE {0}!</p>"] and page.errors() == []
+    assert model.calls[-1] == ("serving_default", 4)
+
+
 def test_switches_appear_only_if_model_and_packages_support_them(browser, tmp_path):
     parser, unsplit, aligned = AlignedCapitals(), Capitals(), AlignedCapitals()
     parser.task, unsplit.has_splitter, aligned.has_splitter = task_of("f1"), False, False
