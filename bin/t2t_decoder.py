@@ -36,6 +36,7 @@ find the sentences, if the run does not know it.
 
 --markup reads tags, placeholders ({0}, %s, {{name}}), addresses and entities:
 the text is translated without them, and they are put back by word alignment.
+With --documents, each sentence has the tags that stand in it.
 
 Repeat --output_dir to decode with an ensemble, which averages probabilities.
 All its runs must share one vocabulary.

@@ -23,7 +23,7 @@ Advance = Callable[[int], None]  # the number of texts just translated
 
 # Scripts whose sentences follow one another without a space, and full stops after which other scripts leave it out.
 _NO_SPACE = re.compile(f"[{WITHOUT_SPACES}\u3000-\u303f\uff00-\uffef\u0964\u0965\u1362-\u1368]")
-LINE_END = re.compile("[\n\r\v\f]+")
+_LINE_END = re.compile("[\n\r\v\f]+")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Document:
 
     @staticmethod
     def in_one_line(translation: str) -> str:
-        return LINE_END.sub(" ", translation)
+        return _LINE_END.sub(" ", translation)
 
     def _between(self, end: int, start: int, before: str) -> str:
         """Returns the space after the translation `before` of a sentence that is followed by no or one space."""

@@ -3,7 +3,8 @@
     "<p>A <b>cat</b> &amp; {0}. <i>Two. Three</i>.</p>"     "A <b>cat</b> &amp; {0}.", "Two.", "Three</i>."
 
 The sentences are found in the text without tags, with placeholders and addresses as words. Tags of paragraphs, lines,
-lists and tables end a sentence. What stands between two sentences stays as it is, so most tags are in none. A tag
+lists and tables end a sentence. In a text with them, a line end is a space, as in a browser, unless `<pre>` or
+`<textarea>` keeps it. What stands between two sentences stays as it is, so most tags are in none. A tag
 stands in a sentence if there is text of it on both sides, or if only a tag separates it from the sentence that has its
 partner.
 """
@@ -11,12 +12,16 @@ partner.
 from __future__ import annotations
 
 import bisect
+import re
 from collections.abc import Sequence
 
-from t2t_repro.documents.document import LINE_END, Document, Span
+from t2t_repro.documents.document import Document, Span
 from t2t_repro.text.markup import SEPARATE, Piece, escape_of, has_markup, partners_of, pieces_of
 
 _WORD = "XY"  # for a placeholder or an address
+_LINE_END = re.compile(r"[ \t]*[\n\r\v\f]\s*")
+_SPACE = str.maketrans("\n\r\v\f", "    ")
+_KEEPING = {"pre", "textarea"}
 
 
 class MarkedPlaces:
@@ -27,14 +32,16 @@ class MarkedPlaces:
         self._starts: list[int] = []  # of the characters of `plain`, in `text`
         self._ends: list[int] = []
         pieces = list(pieces_of(text))
+        names = {piece.name for piece in pieces}
+        is_wrapped = bool(names & (SEPARATE - {"br", "hr"})) and not names & _KEEPING
         places: list[tuple[int, int]] = []
         parts: list[str] = []
         place = 0
         for piece in pieces:
             end = place + len(piece.raw)
             places.append((place, end))
-            parts.append(_plain(piece))
             is_text = piece.kind == "text"
+            parts.append(piece.text.translate(_SPACE) if is_text and is_wrapped else _plain(piece))
             self._starts += range(place, end) if is_text else [place] * len(parts[-1])
             self._ends += range(place + 1, end + 1) if is_text else [end] * len(parts[-1])
             place = end
@@ -73,6 +80,10 @@ class MarkedDocument(Document):
     If any of it has markup, `&` and `<` are escaped in translations of sentences that have none too.
     """
 
+    @property
+    def sentences(self) -> list[str]:
+        return [self.in_one_line(sentence) for sentence in super().sentences]
+
     def pieces(self, translations: Sequence[str]) -> list[str]:
         if has_markup(self.text):
             both = zip(self.sentences, translations, strict=True)
@@ -82,7 +93,7 @@ class MarkedDocument(Document):
     @staticmethod
     def in_one_line(translation: str) -> str:
         return "".join(
-            piece.raw if piece.kind in ("tag", "whole") else LINE_END.sub(" ", piece.raw)
+            piece.raw if piece.kind in ("tag", "whole") else _LINE_END.sub(" ", piece.raw)
             for piece in pieces_of(translation)
         )
 

@@ -219,6 +219,7 @@ class Translator:
         Args:
           texts: the sources.
           language: a code such as "en", whose rules find the sentences; None means the source language of the run.
+          markup: as in `n_best`. The sentences are those of the text without markup (`documents.marked`).
         """
         must_be_list(texts)
         for number, text in enumerate(texts, start=1):

@@ -10,7 +10,7 @@
 "glossary", "documents" and "markup" are not part of TF Serving's API. "glossary" has terms that translations must
 contain, each with its forms, or null if it stays as it is (`t2t_repro.text.glossary`). With "documents", which is true
 or the language of the texts, texts have any number of sentences (`serving.documents`). With "markup", translations have
-the tags, placeholders, addresses and entities of their texts (`t2t_repro.text.markup`).
+the tags, placeholders, addresses and entities of their texts (`t2t_repro.text.markup`). All three work together.
 
 "signature_name" selects a signature other than serving_default. A string that is not valid UTF-8 is written
 {"b64": "..."}. Every request that TF Serving's REST API accepts has the same meaning here (its rules are in

@@ -266,7 +266,8 @@ class _Neighbors:
     ) -> dict[int, Span]:
         """Returns the part of the bounds that each child may be in, between the halves on both sides of it."""
         found: dict[int, Span] = {}
-        start, left = bounds.start, []
+        left: list[int] = []
+        start = bounds.start
         for number in numbers:
             if elements[number].is_half:
                 gap = max(start, self.gap(elements[number], parent, bounds))

@@ -55,13 +55,18 @@ def translated(text, order=list, links=list):
         ("One.&nbsp;Two &amp; &lt;one&gt; more.&#10; Three", ["One.", "Two &amp; &lt;one&gt; more.", "Three"]),
         # what is not text
         ("A. <!-- B. C. --><script>D. E.</script>\n<a title='F. G.'>h</a>", ["A.", "h"]),
+        # line ends
+        ("<p>One\n\t<b\n>two</b> three.\n Four</p>\nFive", ["One <b\n>two</b> three.", "Four", "Five"]),
+        ("<b>One</b>\ntwo<br>\nthree", ["One", "two", "three"]),
+        ("<pre>One\ntwo</pre>", ["One", "two"]),
         ("", []),
         ("<br> \n</p>", []),
     ],
 )
 def test_sentences(text, sentences):
     found = document(text)
-    assert found.sentences == sentences and found.joined(sentences) == text
+    assert found.sentences == sentences
+    assert found.joined(sentences) == text.replace("One\n\t<b", "One <b")  # the line end is in a sentence
 
 
 def test_long_sentences_are_split_without_their_tags_and_placeholders_stay_whole():
