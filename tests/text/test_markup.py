@@ -77,6 +77,8 @@ def test_a_thousand_random_lines_keep_their_tags():
         ("<b>a <i>c</b> d</i>", "a c d", "x y z", "0-0 1-1 2-2", "<b>x <i>y</b> z</i>"),
         ("<ul><li>a<li>b</ul>", "a b", "x y", "0-0 1-1", "<ul><li>x <li>y</ul>"),
         ("<A>a</a>", "a", "x", "0-0", "<A>x</a>"),
+        ("a <b>c <i>d</i>", "a c d", "x z y w", "0-0 1-2 2-1 2-3", "x z <b>y <i>w</i>"),  # its siblings keep their side
+        ("a <br>c <i>d</i>", "a c d", "z x y", "0-1 1-2 2-0", "<i>z</i> x <br>y"),  # which has no partner in HTML
         # no tags
         ("1 < 2 <3 a<b", "1 < 2 <3 a<b", "1 < 2 <3 a<b", "", "1 < 2 <3 a<b"),
         ("<a 'b>", "<a 'b>", "<a 'b>", "0-0", "<a 'b>"),
