@@ -3,7 +3,7 @@
     t2t-exporter --output_dir=run --export_dir=exported --alignments
     python -m benchmarks.page_picture --export_dir=exported --text="A man in a blue shirt." --word=2 --picture=page.png
 
-The page is the one that the server sends, in Chromium, which selenium drives (`pip install 't2t_repro[test,serve]'`).
+The page is the one that the server sends, in Chromium, which selenium drives (`pip install 't2t_repro[test]'`).
 The picture is a PNG of its form, with few colors to keep it small.
 """
 
