@@ -36,6 +36,7 @@ find the sentences, if the run does not know it.
 
 --markup reads tags, placeholders ({0}, %s, {{name}}), addresses and entities:
 the text is translated without them, and they are put back by word alignment.
+With --documents, each sentence has the tags that stand in it.
 
 Repeat --output_dir to decode with an ensemble, which averages probabilities.
 All its runs must share one vocabulary.
@@ -134,7 +135,7 @@ NOT_WITH = {  # flags without effect beside another one, and why
         "scores given translations",
     ),
     "documents": (
-        ("prefix_file", "min_length", "n_best", "markup"),
+        ("prefix_file", "min_length", "n_best"),
         "writes one translation per line, of sentences that it finds",
     ),
     "sampling_temperature": (("beam_size", "alpha", "glossary"), "replaces beam search"),
@@ -271,9 +272,9 @@ def _answer(translator: Any, glossary: Glossary | None) -> Answer:
     return _of_documents(translator.splitter(FLAGS.language), answer) if FLAGS.documents else answer
 
 
-def _of_documents(split: Splitter, answer: Answer) -> Answer:
+def _of_documents(splitter: Splitter, answer: Answer) -> Answer:
     """Returns the function from documents to their translations, by that of sentences."""
-    join: Any = None
+    split, join = splitter.marked if FLAGS.markup else splitter, None
     if FLAGS.alignments:
         from t2t_repro.alignment.documents import aligned_document
 

@@ -54,9 +54,13 @@ class Document:
             space = self.text[end:start]
             if found and space in ("", " "):
                 space = self._between(end, start, found[-1])
-            found += [space, _LINE_END.sub(" ", translation).strip(" \t")]
+            found += [space, self.in_one_line(translation).strip(" \t")]
             end = stop
         return [*found, self.text[end:]]
+
+    @staticmethod
+    def in_one_line(translation: str) -> str:
+        return _LINE_END.sub(" ", translation)
 
     def _between(self, end: int, start: int, before: str) -> str:
         """Returns the space after the translation `before` of a sentence that is followed by no or one space."""

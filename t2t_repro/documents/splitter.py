@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 
 from t2t_repro.documents.document import Document, Span
+from t2t_repro.documents.marked import MarkedPlaces
 
 WINDOW = 4_096  # characters that sentencex gets: it takes time quadratic in them
 MOST_JOINED = 64  # code points of a character that is not split
@@ -64,6 +65,12 @@ class Splitter:
                     parts += [(number, part) for part in _halves(texts[number], *span)]
             left = parts
         return [Document(text, tuple(sorted(found))) for text, found in zip(texts, spans, strict=True)]
+
+    def marked(self, texts: Sequence[str]) -> list[Document]:
+        """Returns the document of each text with markup: see `documents.marked`."""
+        every = [MarkedPlaces(text) for text in texts]
+        plain = self([each.plain for each in every])
+        return [each.document(sentences) for each, sentences in zip(every, plain, strict=True)]
 
     def _sentences(self, text: str) -> Iterator[Span]:
         """Yields the sentences of all lines. One of `WINDOW` characters or more is split at a space, if it has one."""

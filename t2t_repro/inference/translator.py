@@ -58,6 +58,7 @@ class TextToText:
         beam_size: int | None = None,
         alpha: float | None = None,
         glossary: Glossary | Mapping[str, Forms] | str | None = None,
+        markup: bool = False,
     ) -> list[str]:
         """Returns the best translation of each text of any number of sentences and paragraphs, sentence by sentence.
 
@@ -68,13 +69,21 @@ class TextToText:
         Args:
           texts: the sources.
           language: a code such as "en", whose rules find the sentences; None means the source language of the run.
+          markup: as in `n_best`. The sentences are those of the text without markup (`documents.marked`).
         """
         must_be_list(texts)
         for number, text in enumerate(texts, start=1):
             must_be_unicode(number, text)
-        options: dict[str, Any] = {"n": 1, "beam_size": beam_size, "alpha": alpha, "glossary": glossary}
-        found = translated(texts, self.splitter(language), functools.partial(self.n_best, **options))
-        return [text for text, _ in found]
+        options: dict[str, Any] = {
+            "n": 1,
+            "beam_size": beam_size,
+            "alpha": alpha,
+            "glossary": glossary,
+            "markup": markup,
+        }
+        splitter = self.splitter(language)
+        split = splitter.marked if markup else splitter
+        return [text for text, _ in translated(texts, split, functools.partial(self.n_best, **options))]
 
 
 class Translator(TextToText, Graphs):

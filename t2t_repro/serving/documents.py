@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from t2t_repro.documents.document import Document
-from t2t_repro.serving.model import GLOSSARY, ServedModel
+from t2t_repro.serving.model import GLOSSARY, MARKUP, ServedModel
 from t2t_repro.serving.protocol import BadRequest, Limits, Request, checked_positions, defaults
 
 
@@ -45,7 +45,8 @@ def split(request: Request, model: ServedModel, limits: Limits) -> Sentences:
         splitter = model.splitter(request.language or None)
     except ValueError as error:
         raise BadRequest(f'"documents": {error}') from None
-    documents = splitter([text.decode("utf-8", "replace") for text in request.inputs["inputs"]])
+    split = splitter.marked if MARKUP in request.options else splitter
+    documents = split([text.decode("utf-8", "replace") for text in request.inputs["inputs"]])
     counts = [len(document.spans) for document in documents]
     rows = sum(counts)
     if rows > limits.rows:

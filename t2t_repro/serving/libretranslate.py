@@ -7,8 +7,8 @@
 The body is JSON or a form. "alignments" and "confidence", true or false, are not part of LibreTranslate's API, and
 neither are the options of `protocol.OPTIONS`. In a form they are JSON.
 
-Texts have any number of sentences (`documents`), unless alternatives, alignments, confidence or the format "html" are
-asked for: these are of one sentence. "html" is the option `markup`.
+Texts have any number of sentences (`documents`), unless alternatives, alignments or confidence are asked for: these are
+of one sentence. The format "html" is the option `markup`.
 
 A server translates from one language to another. The source "auto" is that language, and nothing is detected.
 """
@@ -138,7 +138,7 @@ def parse(message: Mapping[str, Any], model: ServedModel, limits: Limits) -> Wan
     options = {key: message[key] for key in protocol.OPTIONS if key in message}
     if text_format == "html":
         options[MARKUP] = True
-    elif signature == DEFAULT_SIGNATURE and model.has_splitter:
+    if signature == DEFAULT_SIGNATURE and model.has_splitter:
         options.setdefault(protocol.DOCUMENTS, True)
     texts = message["q"] if isinstance(message["q"], list) else [message["q"]]
     for text in texts[: limits.rows]:  # more are refused below

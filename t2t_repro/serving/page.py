@@ -12,6 +12,7 @@ from typing import Any
 from babel import Locale
 
 from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE, WITH_TERMS
+from t2t_repro.serving.libretranslate import TRANSLATION
 from t2t_repro.serving.model import ServedModel
 
 ALTERNATIVES = 3  # outputs per line, the best one included
@@ -39,6 +40,8 @@ def render(model: ServedModel, name: str, example: str = "") -> str:
     """
     problem: dict[str, Any] = model.card.get("problem", {})
     signature, alternatives = signature_of(model)
+    translates = model.task.name == TRANSLATION
+    plain = _N_BEST if alternatives > 1 else DEFAULT_SIGNATURE
     values = {
         "NAME": name,
         "VERSION": str(model.version),
@@ -50,6 +53,8 @@ def render(model: ServedModel, name: str, example: str = "") -> str:
         "SIGNATURE": signature,
         "ALTERNATIVES": str(alternatives),
         "GLOSSARY": "terms" if WITH_TERMS in model.signatures else "",
+        "MARKUP": plain if translates and ALIGNED_SIGNATURE in model.signatures else "",
+        "DOCUMENTS": DEFAULT_SIGNATURE if translates and model.has_splitter else "",
         "EXAMPLE": example or str(problem.get("example", "")),
         "SOURCE_LANGUAGE": str(problem.get("source_language", "")),
         "TARGET_LANGUAGE": str(problem.get("target_language", "")),

@@ -10,7 +10,7 @@
 "glossary", "documents" and "markup" are not part of TF Serving's API. "glossary" has terms that translations must
 contain, each with its forms, or null if it stays as it is (`t2t_repro.text.glossary`). With "documents", which is true
 or the language of the texts, texts have any number of sentences (`serving.documents`). With "markup", translations have
-the tags, placeholders, addresses and entities of their texts (`t2t_repro.text.markup`).
+the tags, placeholders, addresses and entities of their texts (`t2t_repro.text.markup`). All three work together.
 
 "signature_name" selects a signature other than serving_default. A string that is not valid UTF-8 is written
 {"b64": "..."}. Every request that TF Serving's REST API accepts has the same meaning here (its rules are in
@@ -168,8 +168,6 @@ def _with_markup(request: Request, markup: Any, signatures: Signatures, limits: 
         raise BadRequest("this model was exported without alignments; export the run again with them")
     if request.signature not in _BEST:
         raise BadRequest(f'signature {request.signature} takes no "markup"; expected {" or ".join(_BEST)}')
-    if request.language is not None:
-        raise BadRequest('"markup" is of single sentences: leave out "documents"')
     _must_be_short(request, "markup", limits)
     return replace(request, options=request.options | {MARKUP: np.array(True)})
 

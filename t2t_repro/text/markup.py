@@ -23,7 +23,7 @@ import bisect
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from html import unescape
 from html.entities import html5
@@ -61,11 +61,13 @@ _MARK = re.compile(
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
 # elements of HTML that separate words
-_SEPARATE = frozenset(
+SEPARATE = frozenset(
     "address article aside blockquote body br caption center dd details dialog div dl dt fieldset figcaption figure "
     "footer form h1 h2 h3 h4 h5 h6 head header hr html legend li main nav ol option p pre section select summary table "
     "tbody td textarea tfoot th thead title tr ul".split()
 )
+
+_VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())  # without a partner
 
 
 def links_of(pharaoh: str) -> list[Link]:
@@ -74,7 +76,7 @@ def links_of(pharaoh: str) -> list[Link]:
     return [(int(source), int(target)) for source, target in pairs]
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """A part of a line."""
 
     kind: str  # "tag", "whole" (stands alone with its content), "kept", "entity" or "text"
@@ -95,9 +97,9 @@ class MarkedText:
 
     def __init__(self, line: str):
         self.line = line
-        pieces = list(_pieces(line))
+        pieces = list(pieces_of(line))
         self._has_markup = any(piece.kind != "text" for piece in pieces)
-        self._escape = _escape(pieces)
+        self._escape = escape_of(pieces)
         builder = _Builder(pieces)
         self._kept = builder.kept
         places = {each.start: each.end for each in self._kept}
@@ -158,34 +160,39 @@ class MarkedText:
         return replace(point, opening=f"{before}{kept.raw}{after}")
 
 
-def _pieces(line: str) -> Iterator[_Piece]:
+def has_markup(line: str) -> bool:
+    """Returns true if a line has a tag, a placeholder, an address or an entity."""
+    return any(piece.kind != "text" for piece in pieces_of(line))
+
+
+def pieces_of(line: str) -> Iterator[Piece]:
     """Yields the parts of a line."""
     place = 0
     for match in _MARK.finditer(line):
         if match.start() > place:
-            yield _Piece("text", line[place : match.start()], line[place : match.start()])
+            yield Piece("text", line[place : match.start()], line[place : match.start()])
         yield _piece(match)
         place = match.end()
     if place < len(line):
-        yield _Piece("text", line[place:], line[place:])
+        yield Piece("text", line[place:], line[place:])
 
 
-def _piece(match: re.Match[str]) -> _Piece:
+def _piece(match: re.Match[str]) -> Piece:
     raw = match[0]
     if match["whole"]:
-        return _Piece("whole", raw)
+        return Piece("whole", raw)
     if match["tag"]:
         name, rest = match["name"] or match["number"], match["rest"] or match["slash"] or ""
-        return _Piece("tag", raw, "", name.lower(), bool(match["close"]), rest.endswith("/"))
+        return Piece("tag", raw, "", name.lower(), bool(match["close"]), rest.endswith("/"))
     if match["kept"]:
-        return _Piece("kept", raw)
+        return Piece("kept", raw)
     text = unescape(raw)
     if not raw.startswith("&#") and raw[1:] not in html5:
-        return _Piece("text", raw, raw)
-    return _Piece("whole", raw) if unicodedata.category(text[0]) == "Cc" else _Piece("entity", raw, text)
+        return Piece("text", raw, raw)
+    return Piece("whole", raw) if unicodedata.category(text[0]) == "Cc" else Piece("entity", raw, text)
 
 
-def _partners(pieces: Sequence[_Piece]) -> dict[int, int]:
+def partners_of(pieces: Sequence[Piece]) -> dict[int, int]:
     """Returns the number of the closing tag of each opening one that has one. Elements nest."""
     found: dict[int, int] = {}
     opened: list[int] = []
@@ -209,7 +216,7 @@ def _partners(pieces: Sequence[_Piece]) -> dict[int, int]:
 class _Builder:
     """The text for the model, its elements with places in the text, and what is kept."""
 
-    def __init__(self, pieces: Sequence[_Piece]):
+    def __init__(self, pieces: Sequence[Piece]):
         self.elements = [Element("", "", -1, 0, 0)]
         self.kept: list[Kept] = []
         self._parts: list[str] = []
@@ -218,7 +225,7 @@ class _Builder:
         self._is_after_tag = self._separates = False
         text = "".join(piece.text for piece in pieces)
         stand_ins = chosen((piece.raw for piece in pieces if piece.kind == "kept"), text)
-        partners = _partners(pieces)
+        partners = partners_of(pieces)
         closing = set(partners.values())
         parents = [0]
         for number, piece in enumerate(pieces):
@@ -237,12 +244,11 @@ class _Builder:
                 self.elements.append(Element(piece.raw, closing_tag, parents[-1], place, place))
                 parents.append(len(self.elements) - 1)
             else:
-                in_order = piece.kind == "tag" and not piece.is_alone
-                self.elements.append(
-                    Element(piece.raw, "", parents[-1], place, place, True, piece.closes, in_order=in_order)
-                )
+                how = {"in_order": piece.kind == "tag" and not piece.is_alone}
+                how["is_half"] = how["in_order"] and piece.name not in _VOID
+                self.elements.append(Element(piece.raw, "", parents[-1], place, place, True, piece.closes, **how))
             self._is_after_tag = True
-            self._separates |= piece.name in _SEPARATE
+            self._separates |= piece.name in SEPARATE
         text = "".join(self._parts)
         self.text = text.rstrip(SPACES) if self._is_after_tag else text
         self.elements[0].last = len(self.text)
@@ -265,12 +271,13 @@ class _Builder:
             self._is_after_tag = self._separates = False
 
 
-def _escape(pieces: Sequence[_Piece]) -> Callable[[str], str]:
+def escape_of(pieces: Iterable[Piece]) -> Callable[[str], str]:
     """Returns the function that spells characters as entities, as the line does.
 
     `&` and `<` that the line does not have are spelled as entities, and so are those that would otherwise be read as an
     entity or a tag.
     """
+    pieces = list(pieces)
     spelled = {"&": "&amp;", "<": "&lt;"}
     bare = {each for piece in pieces if piece.kind == "text" for each in spelled if each in piece.raw}
     first = {piece.text: piece.raw for piece in reversed(pieces) if piece.kind == "entity"}

@@ -44,6 +44,7 @@ class Element:
     is_point: bool = False  # gets a place instead of text
     leans_left: bool = False  # a point that belongs to the previous unit, rather than to the next one
     in_order: bool = False  # a point that does not overtake others of this kind
+    is_half: bool = False  # a point that its siblings do not overtake either: its partner is in another text
 
 
 def units(text: str, cuts: Collection[int] = (), kept: Mapping[int, int] | None = None) -> list[Unit]:
@@ -152,7 +153,7 @@ def spans(elements: Sequence[Element], linked: Sequence[Sequence[int]], length: 
     parent, and siblings do not overlap: the one with the shorter span is placed first, and the other gets the part that
     remains with most of its units. An element without a linked unit gets units that nothing is linked to, if they
     follow what precedes it, or an empty span. If a parent has no units beside those of its children, their spans are
-    extended to its entire span. Points get a place beside their neighbors.
+    extended to its entire span. Points get a place beside their neighbors, and siblings of a half stay on their side.
 
     The first element is the entire text. Parents precede their children.
     """
@@ -164,14 +165,16 @@ def spans(elements: Sequence[Element], linked: Sequence[Sequence[int]], length: 
     for parent, bounds in enumerate(found):  # which the children of earlier elements have changed
         numbers = children.get(parent, ())
         texts = [number for number in numbers if not elements[number].is_point]
-        placed = _disjoint({number: _within(bounds, linked, elements[number]) for number in texts})
+        parts = neighbors.parts(numbers, elements, elements[parent], bounds)
+        placed = _disjoint({number: _within(parts[number], linked, elements[number]) for number in texts})
         taken = sorted(placed.values())
         for number in texts:
             if number not in placed:
-                span = placed[number] = neighbors.unlinked(elements[number], elements[parent], bounds, taken)
+                span = placed[number] = neighbors.unlinked(elements[number], elements[parent], parts[number], taken)
                 if span.end > span.start:
                     bisect.insort(taken, span)
-        if texts and sum(_size(elements[each]) for each in texts) == _size(elements[parent]):
+        is_all = sum(_size(elements[each]) for each in texts) == _size(elements[parent])
+        if texts and is_all and all(parts[each] == bounds for each in texts):
             placed = _filled(placed, bounds)
             taken = sorted(placed.values())
         least = bounds.start
@@ -179,6 +182,7 @@ def spans(elements: Sequence[Element], linked: Sequence[Sequence[int]], length: 
             element = elements[number]
             if element.is_point:
                 gap = neighbors.gap(element, elements[parent], bounds)
+                gap = min(max(gap, parts[number].start), parts[number].end)
                 gap = _outside(max(gap, least) if element.in_order else gap, least, taken)
                 least = gap if element.in_order else least
                 placed[number] = Span(gap, gap)
@@ -256,6 +260,22 @@ class _Neighbors:
             self._previous[number + 1] = number if each else self._previous[number]
         for number in range(len(linked) - 1, -1, -1):
             self._next[number] = number if linked[number] else self._next[number + 1]
+
+    def parts(
+        self, numbers: Sequence[int], elements: Sequence[Element], parent: Element, bounds: Span
+    ) -> dict[int, Span]:
+        """Returns the part of the bounds that each child may be in, between the halves on both sides of it."""
+        found: dict[int, Span] = {}
+        left: list[int] = []
+        start = bounds.start
+        for number in numbers:
+            if elements[number].is_half:
+                gap = max(start, self.gap(elements[number], parent, bounds))
+                found |= {each: Span(start, gap) for each in left} | {number: Span(gap, gap)}
+                start, left = gap, []
+            else:
+                left.append(number)
+        return found | {each: Span(start, bounds.end) for each in left}
 
     def unlinked(self, element: Element, parent: Element, bounds: Span, taken: list[Span]) -> Span:
         """Returns units that nothing is linked to, at most as many as the element has, for an element without links.

@@ -43,7 +43,7 @@ def test_options_are_those_of_sentences(model, monkeypatch):
     monkeypatch.setattr(model, "n_best", n_best)
     options = {"beam_size": 3, "alpha": 0.5, "glossary": {"cats": "Katzen"}}
     assert model.translate_documents(["One. Two.", "Three."], "en", **options) == ["One. Two.", "Three."]
-    assert calls == [(["One.", "Two.", "Three."], {"n": 1, **options})]
+    assert calls == [(["One.", "Two.", "Three."], {"n": 1, "markup": False, **options})]
 
 
 def test_nothing_is_truncated(run, exported, monkeypatch):

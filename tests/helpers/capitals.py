@@ -11,6 +11,7 @@ from t2t_repro.saved_model import ALIGNED_SIGNATURE, WrongInput
 from t2t_repro.serving.cancellation import Cancelled
 from t2t_repro.serving.model import Input
 from t2t_repro.task import task_of
+from t2t_repro.text.markup import MarkedText
 
 STRINGS = Input("inputs", "string", batched=True)
 TARGETS = Input("targets", "string", batched=True)
@@ -83,6 +84,8 @@ class AlignedCapitals(Capitals):
         self.glossaries = []
 
     def run(self, signature, inputs, cancellation):
+        if "markup" in inputs:
+            return self._marked(signature, inputs, cancellation)
         found = super().run(signature, inputs, cancellation)
         if "glossary" in inputs:
             self.glossaries.append(inputs["glossary"].item())
@@ -103,3 +106,15 @@ class AlignedCapitals(Capitals):
             }
             found["confidences"] = np.full(found["scores"].shape, 0.5, np.float32)
         return found
+
+    def _marked(self, signature, inputs, cancellation):
+        """Returns the capitals of the texts without markup, with the markup of the texts."""
+        lines = [MarkedText(text.decode()) for text in inputs["inputs"]]
+        texts = np.array([line.text.encode() for line in lines], object)
+        found = super().run(signature, {"n_best": 1, **inputs, "inputs": texts}, cancellation)
+        rows = found["outputs"].reshape(len(lines), -1)
+        outputs = [
+            [line.restored(text.decode(), [(n, n) for n, _ in enumerate(text.split())]).encode() for text in row]
+            for line, row in zip(lines, rows, strict=True)
+        ]
+        return found | {"outputs": np.array(outputs, object).reshape(found["outputs"].shape)}

@@ -14,8 +14,10 @@ import contextlib
 import functools
 import gzip
 import io
+import itertools
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -31,6 +33,7 @@ from t2t_repro.cli import text_lines
 from t2t_repro.data.dataset import DATASET, VOCABULARY, Dataset
 from t2t_repro.data.dataset_record import FORMAT
 from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.documents.splitter import Splitter
 from t2t_repro.evaluation import report_formats, report_page, report_runs, report_tables
 from t2t_repro.inference.line_windows import decode_to_file
 from t2t_repro.io import sha256
@@ -211,8 +214,11 @@ def vocabulary_files(changes: list[Any]) -> None:
 
 
 def markup(drawn: tuple[list[str], list[str], list[tuple[int, int]]]) -> None:
-    """Any line with markup has each of its tags once in any translation with any links."""
+    """Any line with markup has each of its tags once in any translation with any links, and so has any document."""
     line, translation = map("".join, drawn[:2])
+    (document,) = Splitter("en", 20).marked([line])
+    assert len(document.spans) < 2 or all(one[1] <= two[0] for one, two in itertools.pairwise(document.spans))
+    assert sorted(re.findall("[<>]", document.joined(document.sentences))) == sorted(re.findall("[<>]", line))
     found = MarkedText(line).restored(translation, drawn[2])
     tags = ("<b>", "</b>", "<i a='>'>", "</i>", "<br/>", "<!--<u>-->")
     if any(tag in line for tag in tags):

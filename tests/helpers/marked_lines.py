@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from typing import NamedTuple
+from xml.parsers import expat
 from xml.sax.saxutils import escape
 
 NAMES = ("b", "i", "a", "span", "x:g", "sub", "p", "td", "g1")
@@ -82,3 +83,23 @@ def drawn(rng: random.Random) -> Drawn:
         targets.append(words[source] if rng.random() < 0.2 else f"w{source}&{mark}")
     links += [(99, 0), (0, 99)] if rng.random() < 0.1 else []
     return Drawn(line, " ".join(words), " ".join(targets), links, tags)
+
+
+class Read:
+    """The text that an XML parser reads, and the parent of each tag, by the number in its attribute `id`."""
+
+    def __init__(self, line: str):
+        self.text, self.parents, self._open = "", {}, ["0"]
+        parser = expat.ParserCreate()
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = lambda _: self._open.pop()
+        parser.CharacterDataHandler = self._add
+        parser.Parse(f"<root id='0'>{line}</root>", True)
+
+    def _start(self, _, attributes):
+        assert attributes["id"] not in self.parents
+        self.parents[attributes["id"]] = self._open[-1]
+        self._open.append(attributes["id"])
+
+    def _add(self, text):
+        self.text += text

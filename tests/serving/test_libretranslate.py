@@ -106,6 +106,14 @@ def test_texts_have_several_sentences_unless_alternatives_are_wanted():
     assert status == 400 and '"documents" has one translation per text' in found["error"]
 
 
+def test_html_has_several_sentences():
+    model, text = AlignedCapitals(), "<p>It rains. <b>We go.</b></p>\n<p>Bye <i>now</i>!</p>"
+    for more in ({}, {"documents": False}):
+        found = translate(PAIR | {"q": text, "format": "html"} | more, model=model)
+        assert found[1]["translatedText"] == "<p>IT RAINS. <b>WE GO.</b></p>\n<p>BYE <i>NOW</i>!</p>"
+    assert model.calls == [("serving_default", 3), ("serving_default", 1)]
+
+
 def test_requests_share_batches_with_the_other_form():
     """A request without more options uses the signature that most requests use, with no second search."""
     model = AlignedCapitals()
@@ -167,7 +175,6 @@ def test_alternatives_widen_the_beam():
         (PAIR | {"q": "a", "target": "x" * 10_000}, "got 'en' to 'xxx"),
         (PAIR | {"q": "a", "format": "xml"}, "the format must be 'text' or 'html', got 'xml'"),
         (PAIR | {"q": "a", "format": ["text"]}, "the format must be 'text' or 'html', got ['text']"),
-        (PAIR | {"q": "a", "format": "html", "documents": True}, '"markup" is of single sentences'),
         (PAIR | {"q": "a", "format": "html", "alignments": True}, 'translate_with_alignments takes no "markup"'),
         (PAIR | {"q": "a", "alternatives": -1}, "'alternatives' must be an integer from 0 to 63, got a number -1"),
         (PAIR | {"q": "a", "alternatives": 64}, "got a number 64"),

@@ -19,8 +19,10 @@ pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
 
 from aiohttp.test_utils import TestServer  # noqa: E402
+from conftest import CHECKOUT  # noqa: E402
 from helpers.capitals import AlignedCapitals, Capitals  # noqa: E402
 
+from benchmarks.page_picture import photographed, with_few_colors  # noqa: E402
 from t2t_repro.saved_model import WITH_TERMS  # noqa: E402
 from t2t_repro.serving.app import Server, Settings  # noqa: E402
 from t2t_repro.serving.page import render  # noqa: E402
@@ -224,6 +226,18 @@ def test_pointing_at_a_word_shows_what_it_is_aligned_with(page, aligning):
     assert page.errors() == [] and page.browser.title == "Translate English to German"
 
 
+def test_picture_of_the_documentation_points_at_a_word(page, aligning):
+    shown = (CHECKOUT / "docs/page.png").read_bytes()
+    drawn = with_few_colors(photographed(page.browser, aligning[1], "one six two", 1))
+    assert aligned(page) == [("SIX", "target"), ("six", "source")] and page.texts("#said") == [""]
+    assert all(picture.startswith(b"\x89PNG") and len(picture) < 60_000 for picture in (shown, drawn))
+    with pytest.raises(ValueError, match=r"Received: 3; words: ONE SIX TWO$"):
+        photographed(page.browser, aligning[1], "one six two", 3)
+    with pytest.raises(ValueError, match="internal error"):
+        photographed(page.browser, aligning[1], "defect", 0)
+    page.errors()  # the browser logs the response
+
+
 def test_words_are_reached_by_keyboard(page, aligning):
     page.browser.get(aligning[1])
     type_and_send(page, "one six two")
@@ -272,6 +286,61 @@ def test_terms_are_sent_as_a_glossary(page, aligning):
     type_and_send(page, "a cat of Acme")
     assert page.texts("#said.wrong")[0].startswith('"glossary": a term is empty')
     page.errors()  # the browser logs the response
+
+
+def switched(page: Page, *options: str) -> list[str]:
+    """Turns on these switches alone. Returns those that the page shows."""
+    for option in page.all("input[type=checkbox]"):
+        if option.is_displayed() and option.is_selected() != (option.get_attribute("id") in options):
+            option.click()
+    return [each.get_attribute("id") for each in page.all("input[type=checkbox]") if each.is_displayed()]
+
+
+def test_markup_is_kept_if_it_is_switched_on(page, aligning):
+    page.browser.get(aligning[1])
+    text = "See <b>the\u00a0cat</b> of {0}\n\nx &amp; <i>y</i>"
+    type_and_send(page, text)
+    assert lines(page)[0] == "SEE <B>THE\u00a0CAT</B> OF {0}"
+    assert switched(page, "markup") == ["markup", "documents"]
+    type_and_send(page, text)
+    assert lines(page) == ["SEE <b>THE\u00a0CAT</b> OF {0}", "", "X &amp; <i>Y</i>"]
+    assert page.texts("#out summary") == ["1 alternative"] * 2 and page.texts("#out .word") == []
+    assert not page.all("#legend")[0].is_displayed() and page.errors() == []
+
+
+def test_paragraphs_are_translated_as_one_document_if_it_is_switched_on(page, aligning):
+    model, address = aligning
+    page.browser.get(address)
+    assert page.texts("label[for=text]") == ["One sentence per line"]
+    switched(page, "documents")
+    assert page.texts("label[for=text]") == ["Any number of sentences and paragraphs"]
+    text = "Mr. Red came.  He left!\n\n\tWhy?\n"
+    page(f"(document.getElementById('text').value = {text!r}, 0)")
+    page.all("button")[0].click()
+    settled(page)
+    assert lines(page) == [text.strip().upper()] and page.texts("#out summary") == []
+    assert model.calls[-1] == ("serving_default", 3)
+    first, blank, third, *_ = page.all("#out li")[0].text.split("\n")  # as the browser draws it
+    assert (first, blank, third.strip()) == ("MR. RED CAME.  HE LEFT!", "", "WHY?") and page.errors() == []
+
+
+def test_document_with_markup(page, aligning):
+    model, address = aligning
+    page.browser.get(address)
+    switched(page, "markup", "documents")
+    text = "<p>Mr. Red came. <b>He left. Why</b>?</p>\n\n<p>See {0}!</p>"
+    type_and_send(page, text)
+    assert lines(page) == ["<p>MR. RED CAME. <b>HE LEFT. WHY</b>?</p>\n\n<p>SEE {0}!</p>"] and page.errors() == []
+    assert model.calls[-1] == ("serving_default", 4)
+
+
+def test_switches_appear_only_if_model_and_packages_support_them(browser, tmp_path):
+    parser, unsplit, aligned = AlignedCapitals(), Capitals(), AlignedCapitals()
+    parser.task, unsplit.has_splitter, aligned.has_splitter = task_of("f1"), False, False
+    for model, wanted in ((parser, []), (unsplit, []), (aligned, ["markup"]), (Capitals(), ["documents"])):
+        (tmp_path / "page.html").write_text(render(model, "NAME"), "utf-8")
+        browser.get((tmp_path / "page.html").as_uri())
+        assert switched(Page(browser)) == wanted
 
 
 def test_aligned_words_on_a_phone(page, aligning):

@@ -5,36 +5,15 @@ from __future__ import annotations
 import random
 import re
 import time
-from xml.parsers import expat
 
 import pytest
-from helpers.marked_lines import drawn
+from helpers.marked_lines import Read, drawn
 
 from t2t_repro.text.markup import MarkedText, links_of
 
 
 def restored(line: str, translation: str, links: str) -> str:
     return MarkedText(line).restored(translation, links_of(links))
-
-
-class Read:
-    """The text that an XML parser reads, and the parent of each tag, by the number in its attribute `id`."""
-
-    def __init__(self, line: str):
-        self.text, self.parents, self._open = "", {}, ["0"]
-        parser = expat.ParserCreate()
-        parser.StartElementHandler = self._start
-        parser.EndElementHandler = lambda _: self._open.pop()
-        parser.CharacterDataHandler = self._add
-        parser.Parse(f"<root id='0'>{line}</root>", True)
-
-    def _start(self, _, attributes):
-        assert attributes["id"] not in self.parents
-        self.parents[attributes["id"]] = self._open[-1]
-        self._open.append(attributes["id"])
-
-    def _add(self, text):
-        self.text += text
 
 
 def test_a_thousand_random_lines_keep_their_tags():
@@ -98,6 +77,8 @@ def test_a_thousand_random_lines_keep_their_tags():
         ("<b>a <i>c</b> d</i>", "a c d", "x y z", "0-0 1-1 2-2", "<b>x <i>y</b> z</i>"),
         ("<ul><li>a<li>b</ul>", "a b", "x y", "0-0 1-1", "<ul><li>x <li>y</ul>"),
         ("<A>a</a>", "a", "x", "0-0", "<A>x</a>"),
+        ("a <b>c <i>d</i>", "a c d", "x z y w", "0-0 1-2 2-1 2-3", "x z <b>y <i>w</i>"),  # its siblings keep their side
+        ("a <br>c <i>d</i>", "a c d", "z x y", "0-1 1-2 2-0", "<i>z</i> x <br>y"),  # which has no partner in HTML
         # no tags
         ("1 < 2 <3 a<b", "1 < 2 <3 a<b", "1 < 2 <3 a<b", "", "1 < 2 <3 a<b"),
         ("<a 'b>", "<a 'b>", "<a 'b>", "0-0", "<a 'b>"),

@@ -16,7 +16,7 @@ import t2t_repro
 from t2t_repro.inference.translator import Translator
 from t2t_repro.run import Run
 from t2t_repro.saved_model import ALIGNED_SIGNATURE, SavedModel
-from t2t_repro.serving import libretranslate, protocol
+from t2t_repro.serving import documents, libretranslate, protocol
 from t2t_repro.serving.model import ServedModel
 
 LINES = ["<p>3 red <b>cats</b> &amp; {0} dogs</p>", "12 big cows", "", "<br/>", "<i>12</i> cows < 3"]
@@ -75,6 +75,34 @@ def test_python(model):
     for wrong in ([None], ["\ud800"]):
         with pytest.raises(ValueError, match="^text 1 is "):
             model.translate(wrong, markup=True)
+
+
+DOCUMENT = (
+    "<p>3 red <b>cats.\u00a0 4 old</b> dogs &amp; {0}.</p>\n\n<!-- 1. 2. --><ul\n><li>old <i>dogs</i></li></ul>\n"
+)
+SENTENCES = ["3 red <b>cats.", "4 old</b> dogs &amp; {0}.", "old <i>dogs</i>"]
+
+
+def test_documents(model, served, program, run):
+    one, two, three = model.translate(SENTENCES, markup=True)
+    expected = f"<p>{one}\u00a0 {two}</p>\n\n<!-- 1. 2. --><ul\n><li>{three}</li></ul>\n"
+    assert all(expected.count(tag) == 1 for tag in ("<b>", "</b>", "<i>", "</i>", "{0}"))
+    assert model.translate_documents([DOCUMENT, "", "<br>"], "en", markup=True) == [expected, "", "<br>"]
+    assert t2t_repro.load(served.path).translate_documents([DOCUMENT], "en", markup=True) == [expected]
+    request = protocol.parse(
+        json.dumps({"inputs": [DOCUMENT], "documents": "en", "markup": True}).encode(),
+        served.signatures,
+        protocol.Limits(),
+    )
+    parts = documents.split(request, served, protocol.Limits())
+    found = parts.joined(served.run(parts.request.signature, parts.request.inputs | parts.request.options))
+    assert found["outputs"].tolist() == [expected.encode()]
+    line = DOCUMENT.partition("\n")[0]
+    command = f"--output_dir={run.directory}", "--precision=float32", "--markup", "--documents", "--language=en"
+    shown = program("t2t-decoder", *command, stdin=f"{line}\n\n<br>\n".encode())
+    assert shown.code == 0 and shown.out.split("\n") == [expected.partition("\n")[0], "", "<br>", ""]
+    with pytest.raises(ValueError, match="markup is put back by word alignments, which are not loaded"):
+        Translator(model.model, model.vocabulary, model.hparams).translate_documents([line], "en", markup=True)
 
 
 def test_decoder(program, run, model):
