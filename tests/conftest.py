@@ -48,6 +48,7 @@ def pytest_collection_finish() -> None:
 
         (cpu,) = tf.config.list_physical_devices("CPU")
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        tf.config.list_logical_devices()  # starts TensorFlow: the first test cannot set its threads for all others
 
 
 def pytest_sessionfinish() -> None:
