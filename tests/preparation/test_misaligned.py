@@ -212,7 +212,7 @@ def test_too_little_text_is_an_error(problem: Problem, tmp_path: Path):
 
 
 @pytest.mark.corpora
-@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("add", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_damage_of_multi30k_is_found(corpora: Path, add: bool):
     sides = (gzip.decompress((corpora / f"multi30k/raw/train.{side}.gz").read_bytes()) for side in ("en", "de"))
     pairs = list(zip(*(side.decode().removesuffix("\n").split("\n") for side in sides), strict=True))

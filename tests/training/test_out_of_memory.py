@@ -45,6 +45,7 @@ def must_equal(found: Run, expected: Run) -> None:
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_training_starts_again_with_smaller_micro_batches(halved, data, tmp_path, on_replicas):
     """The result is that of a run with that size from the start."""
     on_replicas(2)
