@@ -11,8 +11,8 @@ for the open terms, only tokens that start or continue them are allowed.
 Shapes: B sentences, W beam width, G required terms, K subword sequences of their forms, S subwords of the longest one,
 C candidates, O offered tokens, V vocabulary.
 
-W is the largest beam width of the batch. Each sentence uses its own (`_own_width`), so that its translations do not
-depend on the number of terms in other sentences.
+W is the largest beam width of the batch. Each sentence uses its own (`_own_width`), so that it does not get more beams
+because other sentences have more terms.
 """
 
 from __future__ import annotations
