@@ -14,13 +14,19 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-import onnxruntime
-import sentencepiece
+try:
+    import numpy as np
+    import onnxruntime
+    import sentencepiece
+except ModuleNotFoundError as missing:
+    if __name__ != "__main__":
+        raise
+    sys.exit(f"translate.py: {missing}; install what it needs: pip install onnxruntime sentencepiece numpy")
 
 PAD, EOS = 0, 1
 NEVER = np.float32(-1e30)  # log-probability of an impossible beam; finite, so that differences are never NaN
@@ -46,9 +52,19 @@ class Beams(NamedTuple):
 
 
 class Translator:
-    """The model in `folder`, with its tokenizer. `threads` is for products; 0 means one per core."""
+    """The model in `folder`, with its tokenizer. `threads` is for products; 0 means one per core.
+
+    Raises ValueError if a file of the export is missing or damaged.
+    """
 
     def __init__(self, folder: str, threads: int = 0):
+        try:
+            self._load(folder, threads)
+        except Exception as error:  # those of onnxruntime have no other class in common
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"the model in {folder} cannot be loaded; export it again ({reason})") from error
+
+    def _load(self, folder: str, threads: int) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a third less processor time
@@ -257,19 +273,25 @@ def main() -> None:
     parser.add_argument("--alpha", type=float, help="exponent of the length penalty; default: that of the run")
     parser.add_argument("--threads", type=int, default=0, help="threads of each product; default: one per core")
     options = parser.parse_args()
-    translator = Translator(here, options.threads)
-    lines = _lines()
-    for start in itertools.count(1, WINDOW):
-        window = list(itertools.islice(lines, WINDOW))
-        if not window:
-            break
-        try:
+    for name in ("SIGINT", "SIGPIPE"):  # Ctrl-C, and a reader that leaves, as head does, end the program silently
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        translator = Translator(here, options.threads)
+        lines = _lines()
+        for start in itertools.count(1, WINDOW):
+            window = list(itertools.islice(lines, WINDOW))
+            if not window:
+                break
             found = translator.translate(window, options.beam_size, options.alpha, _report_from(start))
-        except ValueError as error:
-            sys.exit(f"translate.py: {error}")
-        for text in found:
-            sys.stdout.buffer.write(text.replace("\n", " ").encode("utf-8") + b"\n")
-        sys.stdout.buffer.flush()
+            for text in found:
+                sys.stdout.buffer.write(text.replace("\n", " ").encode("utf-8") + b"\n")
+            sys.stdout.buffer.flush()
+    except ValueError as error:
+        sys.exit(f"translate.py: {error}")
+    except OSError as error:  # the disk is full
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # otherwise, Python writes again at exit, and fails again
+        sys.exit(f"translate.py: {error}")
 
 
 if __name__ == "__main__":

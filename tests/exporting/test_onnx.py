@@ -7,7 +7,9 @@ import importlib.util
 import itertools
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -243,6 +245,41 @@ def test_program_refuses_what_it_cannot_translate(vocabulary, tmp_path):
         program.translate(["a"], beam_size=0)
     with pytest.raises(ValueError, match="alpha must be at least 0 and finite, got -1"):
         program.translate(["a"], alpha=-1)
+
+
+def test_damage_is_one_line(vocabulary, tmp_path):
+    onnx.write(random_model(vocabulary.size), vocabulary, str(tmp_path))
+    for name in sorted(set(FILES) - {"README.txt", "translate.py"}):
+        whole = Path(tmp_path, name).read_bytes()
+        Path(tmp_path, name).write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(ValueError, match="cannot be loaded; export it again"):
+            program_of(tmp_path).Translator(str(tmp_path))
+        Path(tmp_path, name).write_bytes(whole)
+    Path(tmp_path, "weights.bin").unlink()
+    done = subprocess.run(command(tmp_path), input=b"a\n", capture_output=True, timeout=120)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert re.fullmatch(rb"translate.py: the model in .*; export it again \(.*\)\n", done.stderr)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals and /dev/full")
+def test_program_ends_silently_when_nobody_reads_or_the_user_stops_it(vocabulary, tmp_path):
+    onnx.write(random_model(vocabulary.size), vocabulary, str(tmp_path))
+    text = b"a\n" * 3 * 1_024
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command(tmp_path), input=text, stdout=full, stderr=subprocess.PIPE, timeout=120)
+    assert (done.returncode, done.stderr) == (1, b"translate.py: [Errno 28] No space left on device\n")
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command(tmp_path), **pipes) as process:
+        process.stdin.write(text)
+        process.stdin.flush()
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == -signal.SIGINT and process.stderr.read() == b""
+    with subprocess.Popen(command(tmp_path), **pipes) as process:
+        process.stdout.close()
+        process.stdin.write(text)
+        process.stdin.close()
+        assert process.wait(60) == -signal.SIGPIPE and process.stderr.read() == b""
 
 
 def test_exporter_writes_a_run(trained, program, tmp_path):
