@@ -34,7 +34,7 @@ POLICY = (
 
 
 def render(model: ServedModel, name: str, example: str = "") -> str:
-    """Returns the page for a model: the description from its model card, and the address that receives the text.
+    """Returns the page for a model: what its model card says about it, and the address that receives the text.
 
     `example` replaces the example of the model's problem. With neither, the page has none.
     """
@@ -46,7 +46,7 @@ def render(model: ServedModel, name: str, example: str = "") -> str:
         "NAME": name,
         "VERSION": str(model.version),
         "TITLE": _title(model, problem, name),
-        "ABOUT": str(problem.get("description", "")),
+        "ABOUT": _about(problem, model.card.get("hparams", {})),
         "HINT": model.task.page_hint,
         "ACTION": model.task.page_action,
         "RESULT": model.task.page_result,
@@ -75,6 +75,12 @@ def signature_of(model: ServedModel) -> tuple[str, int]:
     if number > 1 or several == ALIGNED_SIGNATURE:
         return several, number
     return (best if best in model.signatures else DEFAULT_SIGNATURE), 1
+
+
+def _about(problem: dict[str, Any], hparams: dict[str, Any]) -> str:
+    """Returns what the model was trained on, as far as its card says."""
+    names = [str(each.get("name", "")) for each in (problem, hparams)]
+    return "Trained on problem {} with hyperparameter set {}.".format(*names) if all(names) else ""
 
 
 def _title(model: ServedModel, problem: dict[str, Any], name: str) -> str:

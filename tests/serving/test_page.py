@@ -53,7 +53,8 @@ def address():
     """Returns the address of a server."""
     model = Capitals()
     languages = {"source_language": "en", "target_language": "de"}
-    model.card = {"problem": {"name": "capitals", "description": HOSTILE, "example": EXAMPLE} | languages}
+    problem = {"name": HOSTILE, "example": EXAMPLE} | languages
+    model.card = {"problem": problem, "hparams": {"name": "base"}}
     with serving(model) as found:
         yield found
 
@@ -103,7 +104,8 @@ def test_lines_are_translated_and_text_stays_text(page):
     assert lines(page) == ["ONE LINE", "", HOSTILE.upper()]
     assert page.texts("#out li > small") == ["score -0.800", f"score -{len(HOSTILE) / 10:.3f}"]
     title = "Translate English to German"
-    assert page.texts("h1, footer p")[:2] == [title, HOSTILE] and page.browser.title == title
+    assert page.texts("h1")[:1] == [title] and page.browser.title == title
+    assert page.texts("footer p")[0] == f"Trained on problem {HOSTILE} with hyperparameter set base."
     assert page.texts("footer p")[1] == "Model m, version 3. Programs send text to v1/models/m:predict."
     assert page.texts("#said")[0].endswith(" seconds") and page.errors() == []
     assert page("performance.getEntriesByType('resource').map((e) => new URL(e.name).pathname)") == [

@@ -743,7 +743,8 @@ def test_health_and_metrics():
 def test_page_is_complete_and_escaped():
     model = Capitals()
     model.card = {
-        "problem": {"description": '"><script>alert(1)</script>', "source_language": "en", "target_language": "<b>&"}
+        "problem": {"name": '"><script>alert(1)</script>', "source_language": "en", "target_language": "<b>&"},
+        "hparams": {"name": "base"},
     }
 
     async def ask(client):
@@ -757,6 +758,7 @@ def test_page_is_complete_and_escaped():
     )
     assert (
         "<title>Translate English to &lt;b&gt;&amp;</title>" in text
+        and "&lt;script&gt;alert" in text
         and "<script>alert" not in text
         and text.count("<script>") == 1
     )
