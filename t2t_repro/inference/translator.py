@@ -28,6 +28,7 @@ from t2t_repro.inference.sampling import draws
 from t2t_repro.model.kernels import unset_weights
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
+from t2t_repro.system.log import warn
 from t2t_repro.text.glossary import MOST_TERMS, Forms, Glossary, Required, lacking, spelled
 from t2t_repro.text.markup import MarkedText
 from t2t_repro.training import parallel
@@ -238,7 +239,7 @@ class Translator(TextToText, Graphs):
           n: number of translations per text.
           beam_size: None means that of the run, or n if that is larger.
           alpha: exponent of the length penalty; None means that of the run.
-          report: called with the number of each truncated text and a message.
+          report: called with the number of each truncated text and a message; None logs a warning.
           prefixes: text that each translation starts with. Its tokens count in the score. Not with a constraint.
           min_length: number of tokens before the end-of-sentence token. Not with a constraint.
           advance: called after each batch with the number of its texts.
@@ -263,6 +264,7 @@ class Translator(TextToText, Graphs):
             return self.search(source_BM, width, penalty, extra, prefix_BP, min_length, ids_S)
 
         must_be_list(texts)
+        report = report or functools.partial(warn, texts)
         if self.constraint is not None:
             if prefixes is not None or min_length:
                 raise ValueError("decoding is constrained to the words of the text: leave out prefixes and min_length")
@@ -290,9 +292,8 @@ class Translator(TextToText, Graphs):
         again = self._decode(best_with_terms, left, kept, beams, None, starts, min_length, None)
         for number, hypotheses in zip(chosen, again, strict=True):
             results[number] = distinct(hypotheses, n)
-        if report:
-            for number in lacking(required, [[text for text, _ in hypotheses] for hypotheses in results]):
-                report(number, "lacks a term of the glossary, for which there was no room")
+        for number in lacking(required, [[text for text, _ in hypotheses] for hypotheses in results]):
+            report(number, "lacks a term of the glossary, for which there was no room")
         return results
 
     def _marked(self, texts: Sequence[str], decode: Callable[[list[str]], list[Found]]) -> list[Found]:
@@ -308,11 +309,11 @@ class Translator(TextToText, Graphs):
         return [[(line.restored(each.text, each.links), each.score) for each in some] for line, some in both]
 
     @staticmethod
-    def _required(glossary: Glossary, texts: Sequence[str], report: Report | None) -> list[tuple[Required, ...]]:
+    def _required(glossary: Glossary, texts: Sequence[str], report: Report) -> list[tuple[Required, ...]]:
         """Returns the first `MOST_TERMS` terms of each text."""
         every = [glossary.required(text) for text in texts]
         for number, found in enumerate(every):
-            if len(found) > MOST_TERMS and report:
+            if len(found) > MOST_TERMS:
                 report(number, f"has {len(found):,} terms of the glossary; the first {MOST_TERMS} are required")
         return [found[:MOST_TERMS] for found in every]
 
@@ -345,6 +346,8 @@ class Translator(TextToText, Graphs):
             how: dict[str, Any] = {"top_k": top_k, "seed": seed, "prefixes": prefixes, "min_length": min_length}
             draw = functools.partial(self.sample, n=n, temperature=temperature, report=report, advance=advance, **how)
             return self._marked(texts, draw)
+        must_be_list(texts)
+        report = report or functools.partial(warn, texts)
         if n < 1:
             raise ValueError(f"n must be at least 1, got {n}")
         if not 0 < temperature < float("inf"):

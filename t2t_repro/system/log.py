@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
+from collections.abc import Sequence
 
 DETAIL = "  "  # prefix of a line with details of the line before it
 LOGGER = logging.getLogger("t2t_repro")
@@ -44,3 +45,8 @@ def short_reason(error: Exception) -> str:
 def report(line: str) -> None:
     """Logs one line of information."""
     LOGGER.info("%s", line)
+
+
+def warn(texts: Sequence[str], number: int, message: str) -> None:
+    """Logs a message about the text of a number, from 0, as a warning. The text itself may be anything."""
+    LOGGER.warning("the text %r %s", texts[number][:40] + "...", message)

@@ -116,6 +116,16 @@ def test_long_text_is_truncated_and_reported(translator):
     assert translator.vocabulary.decode(found.ids[:, 0].numpy().tolist()) == [cut[0][0]]
 
 
+def test_long_text_is_logged_where_nobody_else_reports_it(translator, capsys):
+    long = "3 red cats and " * 30
+    (ids,) = translator.vocabulary.encode([long])
+    line = f"the text {long[:40] + '...'!r} has {len(ids)} tokens; the first {LIMIT - 1} are translated\n"
+    translator.translate(["old dogs", long])
+    assert capsys.readouterr().err == line
+    translator.sample([long])
+    assert capsys.readouterr().err == line
+
+
 def test_score_is_the_sum_of_log_probabilities(translator):
     """Compares with the model itself, one pair at a time. The EOS of the target counts."""
     pairs = [*train_pairs()][:3] + [("old dogs", "")]
