@@ -45,18 +45,23 @@ def test_instruction_sets_follow_from_the_flags(flags, expected):
     [
         (["AVX2"], False, ["AVX2 oneDNN"]),
         (["AVX2"], True, ["AVX2 Eigen"]),
-        (["AVX2", "AVX2_VNNI"], True, ["AVX2 Eigen", "AVX2 oneDNN"]),
+        (["AVX2", "AVX2_VNNI"], True, ["AVX2 Eigen", "AVX2 oneDNN only int8 bfloat16 float16"]),
         (["AVX2", "AVX2_VNNI"], False, ["AVX2 Eigen", "AVX2 oneDNN", "AVX2_VNNI oneDNN only int8"]),
         (["AVX2", "AVX512_CORE"], False, ["AVX2 Eigen", "AVX2 oneDNN no bfloat16", "AVX512_CORE oneDNN"]),
         (
             UP_TO_BF16,
             True,
-            ["AVX2 Eigen", "AVX2 oneDNN no bfloat16", "AVX512_CORE oneDNN", "AVX512_CORE_VNNI oneDNN only int8"],
+            [
+                "AVX2 Eigen",
+                "AVX2 oneDNN no bfloat16",
+                "AVX512_CORE oneDNN only int8 bfloat16 float16",
+                "AVX512_CORE_VNNI oneDNN only int8",
+            ],
         ),
         (
             ["AVX2", "AVX512_CORE", "AVX512_CORE_FP16"],
             True,
-            ["AVX2 Eigen", "AVX2 oneDNN no bfloat16 no float16", "AVX512_CORE oneDNN no float16"],
+            ["AVX2 Eigen", "AVX2 oneDNN no bfloat16 no float16", "AVX512_CORE oneDNN only int8 bfloat16 no float16"],
         ),
     ],
 )
