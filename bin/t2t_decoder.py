@@ -276,7 +276,7 @@ def _of_documents(splitter: Splitter, answer: Answer) -> Answer:
     """Returns the function from documents to their translations, by that of sentences."""
     split, join = splitter.marked if FLAGS.markup else splitter, None
     if FLAGS.alignments:
-        from t2t_repro.alignment.documents import aligned_document
+        from t2t_repro.documents.aligned import aligned_document
 
         join = aligned_document
 

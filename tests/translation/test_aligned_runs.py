@@ -204,7 +204,7 @@ def test_exported_alignments_are_those_of_the_run(aligned, tmp_path):
         request = protocol.parse(json.dumps(body | {"glossary": terms}).encode(), served.signatures, protocol.Limits())
         outputs = served.run(request.signature, request.inputs | request.options)
         answer = protocol.answer(request, outputs, protocol.Limits())["outputs"]
-        assert sorted(answer) == ["alignments", "confidences", "outputs", "scores", "word_confidences"]
+        assert sorted(answer) == ["alignments", "confidences", "num_tokens", "outputs", "scores", "word_confidences"]
         assert request.signature in JOINED
         for row, some in enumerate(expected):
             for column, each in enumerate(some):
