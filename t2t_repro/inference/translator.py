@@ -16,7 +16,7 @@ from t2t_repro.config import HParams
 from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs, must_be_unicode
 from t2t_repro.documents.aligned import aligned_document
-from t2t_repro.documents.document import translated
+from t2t_repro.documents.document import joined, translated
 from t2t_repro.documents.splitter import Splitter
 from t2t_repro.inference import memory
 from t2t_repro.inference.batches import batches_by_length, padded, run_batches
@@ -74,27 +74,31 @@ class TextToText:
           language: a code such as "en", whose rules find the sentences; None means the source language of the run.
           markup: as in `n_best`. The sentences are those of the text without markup (`documents.marked`).
         """
-        found = self.scored_documents(texts, language, beam_size, alpha, glossary, markup)
-        return [text for text, _ in found]
+        found = self.n_best_documents(texts, 1, language, beam_size, alpha, glossary, markup)
+        return [best[0][0] for best in found]
 
-    def scored_documents(
+    def n_best_documents(
         self,
         texts: Sequence[str],
+        n: int,
         language: str | None = None,
         beam_size: int | None = None,
         alpha: float | None = None,
         glossary: Glossary | Mapping[str, Forms] | str | None = None,
         markup: bool = False,
-    ) -> Found:
-        """Returns the translations of `translate_documents` with their scores: the mean of those of the sentences.
+    ) -> list[Found]:
+        """Returns the n best translations of each text of any number of sentences with their scores, best first.
 
-        With alignments, each is an `AlignedText` with the words of the entire text, unless there is markup.
+        Number i has the i-th best translation of each sentence, or the last one of a sentence with fewer; there are
+        fewer than n if all sentences have fewer. A score is the mean of those of the sentences. With alignments, each
+        is an `AlignedText` with the words of the entire text, unless there is markup. The arguments are those of
+        `translate_documents`.
         """
         must_be_list(texts)
         for number, text in enumerate(texts, start=1):
             must_be_unicode(number, text)
         options: dict[str, Any] = {
-            "n": 1,
+            "n": n,
             "beam_size": beam_size,
             "alpha": alpha,
             "glossary": glossary,
@@ -102,7 +106,7 @@ class TextToText:
         }
         splitter = self.splitter(language)
         split = splitter.marked if markup else splitter
-        join = aligned_document if self.has_links and not markup else None
+        join = aligned_document if self.has_links and not markup else joined
         return translated(texts, split, functools.partial(self.n_best, **options), join=join)
 
 

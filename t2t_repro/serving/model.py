@@ -147,16 +147,9 @@ class ServedModel:
         own = {name: value[chosen] if np.shape(value) == (rows,) else value for name, value in values.items()}
         own["terms"] = np.array([spelled(required[number]).encode("utf-8") for number in chosen], object)
         again = self._model.call(WITH_TERMS, {**self._defaults[WITH_TERMS], **own}, call)
-        missing = {
-            "outputs": b"",
-            "scores": -np.inf,
-            "alignments": b"",
-            "confidences": 0.0,
-            "word_confidences": b"",
-            "num_tokens": 0,
-        }
+        missing = {"outputs": b"", "scores": -np.inf, "alignments": b"", "word_confidences": b""}  # 0 for numbers
         for name in outputs:
-            columns[name][chosen] = missing[name]
+            columns[name][chosen] = missing.get(name, 0)
             columns[name][chosen, : again[name].shape[1]] = again[name]
             outputs[name] = columns[name].reshape(outputs[name].shape)
 
