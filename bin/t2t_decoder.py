@@ -187,9 +187,8 @@ def decode() -> None:
     decoder = task.decoder(translator, FLAGS.well_formed, FLAGS.min_confidence)
     if FLAGS.decode_interactive:
         answer = _answer(decoder, glossary)
-        text_lines.converse(
-            lambda line: _written(answer([line], report=_report), FLAGS.n_best > 1 or not FLAGS.documents)
-        )
+        with_scores = FLAGS.n_best > 1 or not FLAGS.documents
+        text_lines.converse(lambda line: _written(answer([line], report=_report), with_scores))
     elif FLAGS.decode_to_file:
         how = _window(decoder, glossary), FLAGS.decode_to_file, _made_by(runs)
         decode_to_file(items, *how, launcher.report, total)
