@@ -244,10 +244,7 @@ def test_exported_alignments_are_those_of_the_run(aligned, tmp_path):
 
 def check_a_loaded_export(loaded, model, served):
     """An export and a server align sentences and long text as the run does."""
-    lines = TEXT.splitlines()
-    pairs = [
-        *zip(loaded.n_best(lines, 2, glossary={"cows": "Rinder"}), model.n_best(lines, 2, glossary={"cows": "Rinder"}))
-    ]
+    short = [each.n_best(TEXT.splitlines(), 2, glossary={"cows": "Rinder"}) for each in (loaded, model)]
     text = "12 cats came.  3 old dogs.\n\n\tbig cows\n"
     long = [each.n_best_documents([text, "", " \n"], 3, "en") for each in (loaded, model)]
     for found, expected in [*zip(*short, strict=True), *zip(*long, strict=True)]:
