@@ -90,7 +90,7 @@ def evaluate(output_dir: str, split: str = "test", **options: Any) -> dict[str, 
 
 
 def export(output_dir: str, export_dir: str, **options: Any) -> str:
-    """Exports a run to the next version folder of `export_dir`, in one of four formats.
+    """Exports a run to the next version folder of `export_dir`, in one of five formats.
 
     Returns the path of the new folder.
 

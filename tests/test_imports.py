@@ -74,7 +74,7 @@ MAY_IMPORT = {
     "model": CORE,
     "charts": {"io", "run"},
     "training": MODEL | {"flops", "charts"},
-    "alignment": CORE | {"data", "documents"},
+    "alignment": CORE | {"data"},
     "documents": {"text"},
     "inference": MODEL | {"training", "alignment", "documents"},
     "parsing": MODEL | {"training", "inference", "evaluation"},
@@ -224,7 +224,7 @@ def test_every_dependency_is_declared():
     words = {word.arg: word.value for word in call.keywords}
     extras = ast.literal_eval(words["extras_require"])
     requires = [*ast.literal_eval(words["install_requires"])]
-    some = ("beam", "ctranslate2", "documents", "huggingface", "onnx", "serve")
+    some = ("beam", "argos", "ctranslate2", "documents", "huggingface", "onnx", "serve")
     requires += [each for name in some for each in extras[name]]
     declared = {re.match(r"[\w-]+", requirement)[0] for requirement in requires}
     at_once = {root(each) for part in MAY_IMPORT for each in imports(part) if each.top}

@@ -123,7 +123,7 @@ def export(
 
 
 class _Contents(NamedTuple):
-    """What an export is written from."""
+    """The content of an export, before it is written."""
 
     translator: Translator
     problem: Problem
