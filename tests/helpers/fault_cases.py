@@ -319,6 +319,8 @@ INPUT_FAULTS = Area(
         of_run("an export to a file", text("E", ""), "is a file", EXPORT),
         of_run("an export to a folder without permission to write", lambda: os.mkdir("shut", 0o555), "denied",
                ("t2t-exporter", "--output_dir=RUN", "--export_dir=shut/E"), around=unprivileged),
+        of_run("a package of Argos Translate from a run without languages", lambda: None, "codes of two languages",
+               (*EXPORT, "--format=argos")),
         of_run("an export to a full disk", lambda: None, "File too large", EXPORT, around=full_disk, slow=True,
                leaves=("E",)),
         of_run("an average to a folder that is not empty", both(folder("NEW"), text("NEW/x", "")), "not empty",
