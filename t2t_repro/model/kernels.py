@@ -43,9 +43,11 @@ from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
+from keras import ops
 
 from t2t_repro.model.flat_rows import flat_rows, from_rows
 from t2t_repro.model.random_masks import keep_mask
+from t2t_repro.system import processor
 
 Linear = Callable[[Any], Any]  # x [T, I] to x W + b [T, O]
 
@@ -116,6 +118,11 @@ def linear(x_BLI: Any, weight_IO: Any, bias_O: Any = None, activation: Callable[
         return from_rows(activated[activation](x_TI), sizes)
     if product:
         y_TO = product(x_TI)
+    elif bias_O is not None and x_TI.dtype == tf.bfloat16 and convolution_is_faster():
+        relu = activation is ops.relu
+        weights = map(tf.convert_to_tensor, (weight_IO, bias_O))
+        y_TO = tf.custom_gradient(lambda *xwb: _convolved_rows(*xwb, relu=relu))(x_TI, *weights)
+        activation = None if relu else activation
     else:
         y_TO = _linear_rows(x_TI, *(tf.convert_to_tensor(each) for each in (weight_IO, bias_O) if each is not None))
     return from_rows(activation(y_TO) if activation else y_TO, sizes)
@@ -125,14 +132,45 @@ def linear(x_BLI: Any, weight_IO: Any, bias_O: Any = None, activation: Callable[
 def _linear_rows(x_TI: Any, weight_IO: Any, *bias_O: Any) -> Any:
     """x W + b; dx = dy W^T, dW = x^T dy, db = the sum of dy's rows."""
 
+
     def grad(upstream_TO: Any) -> tuple[Any, ...]:
-        weight_again_IO = cast_again(weight_IO, x_TI.dtype, upstream_TO)
-        d_x_TI = tf.matmul(upstream_TO, weight_again_IO, transpose_b=True)
-        d_weight_IO = tf.matmul(x_TI, upstream_TO, transpose_a=True)
-        d_bias_O = [sum_of_rows(upstream_TO) for _ in bias_O]
-        return d_x_TI, *(tf.cast(each, weight_IO.dtype) for each in (d_weight_IO, *d_bias_O))
+        return _linear_gradients(x_TI, weight_IO, len(bias_O), upstream_TO)
 
     return narrow_linear(weight_IO, *bias_O, dtype=x_TI.dtype)(x_TI), grad
+
+
+def _convolved_rows(x_TI: Any, weight_IO: Any, bias_O: Any, relu: bool) -> Any:
+    """x W + b, or max(0, x W + b) if `relu`, as a convolution with one position.
+
+    oneDNN's product of matrices in bfloat16 uses AMX only without a bias; its convolution adds the bias and
+    applies ReLU before it writes the result.
+    """
+    narrow_IO, narrow_O = (tf.cast(each, x_TI.dtype) for each in (weight_IO, bias_O))
+    y_1T1O = tf.nn.bias_add(tf.nn.conv2d(x_TI[None, :, None], narrow_IO[None, None], 1, "VALID"), narrow_O)
+    y_TO = tf.reshape(tf.nn.relu(y_1T1O) if relu else y_1T1O, [-1, weight_IO.shape[1]])
+
+    def grad(upstream_TO: Any) -> tuple[Any, ...]:
+        if relu:
+            upstream_TO = tf.raw_ops.ReluGrad(gradients=upstream_TO, features=y_TO)
+        return _linear_gradients(x_TI, weight_IO, 1, upstream_TO)
+
+    return y_TO, grad
+
+
+def _linear_gradients(x_TI: Any, weight_IO: Any, biases: int, upstream_TO: Any) -> tuple[Any, ...]:
+    weight_again_IO = cast_again(weight_IO, x_TI.dtype, upstream_TO)
+    d_x_TI = tf.matmul(upstream_TO, weight_again_IO, transpose_b=True)
+    d_weight_IO = tf.matmul(x_TI, upstream_TO, transpose_a=True)
+    d_bias_O = [sum_of_rows(upstream_TO)] * biases
+    return d_x_TI, *(tf.cast(each, weight_IO.dtype) for each in (d_weight_IO, *d_bias_O))
+
+
+@functools.cache
+def convolution_is_faster() -> bool:
+    """Returns whether linear layers with a bias are computed as convolutions in bfloat16."""
+    if tf.config.list_physical_devices("GPU") or processor.onednn_is_off():
+        return False
+    return processor.has_bfloat16()
 
 
 def tied_logits(x_BLD: Any, embedding_VD: Any) -> Any:
