@@ -118,7 +118,7 @@ def linear(x_BLI: Any, weight_IO: Any, bias_O: Any = None, activation: Callable[
         return from_rows(activated[activation](x_TI), sizes)
     if product:
         y_TO = product(x_TI)
-    elif bias_O is not None and x_TI.dtype == tf.bfloat16 and convolution_is_faster():
+    elif bias_O is not None and x_TI.dtype == tf.bfloat16 and onednn_computes_bfloat16():
         relu = activation is ops.relu
         weights = map(tf.convert_to_tensor, (weight_IO, bias_O))
         y_TO = tf.custom_gradient(lambda *xwb: _convolved_rows(*xwb, relu=relu))(x_TI, *weights)
@@ -166,8 +166,8 @@ def _linear_gradients(x_TI: Any, weight_IO: Any, biases: int, upstream_TO: Any) 
 
 
 @functools.cache
-def convolution_is_faster() -> bool:
-    """Returns whether linear layers with a bias are computed as convolutions in bfloat16."""
+def onednn_computes_bfloat16() -> bool:
+    """Returns whether oneDNN computes bfloat16 here, with the instructions of the processor for it."""
     if tf.config.list_physical_devices("GPU") or processor.onednn_is_off():
         return False
     return processor.has_bfloat16()
