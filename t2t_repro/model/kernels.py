@@ -125,7 +125,7 @@ def linear(x_BLI: Any, weight_IO: Any, bias_O: Any = None, activation: Callable[
     elif bias_O is not None and x_TI.dtype == tf.bfloat16 and onednn_computes_bfloat16() and not tf.executing_eagerly():
         relu = activation is ops.relu
         weights = map(tf.convert_to_tensor, (weight_IO, bias_O))
-        y_TO = tf.custom_gradient(lambda *xwb: _convolved_rows(*xwb, relu=relu))(x_TI, *weights)
+        y_TO = tf.custom_gradient(lambda x, w, b: _convolved_rows(x, w, b, relu))(x_TI, *weights)
         activation = None if relu else activation
     else:
         y_TO = _linear_rows(x_TI, *(tf.convert_to_tensor(each) for each in (weight_IO, bias_O) if each is not None))
