@@ -164,7 +164,7 @@ def _linear_gradients(x_TI: Any, weight_IO: Any, biases: int, upstream_TO: Any) 
     weight_again_IO = cast_again(weight_IO, x_TI.dtype, upstream_TO)
     d_x_TI = tf.matmul(upstream_TO, weight_again_IO, transpose_b=True)
     d_weight_IO = tf.matmul(x_TI, upstream_TO, transpose_a=True)
-    d_bias_O = [sum_of_rows(upstream_TO)] * biases
+    d_bias_O = [sum_of_rows(upstream_TO) for _ in range(biases)]
     return d_x_TI, *(tf.cast(each, weight_IO.dtype) for each in (d_weight_IO, *d_bias_O))
 
 
