@@ -70,7 +70,8 @@ from absl import flags
 
 from t2t_repro import __version__
 from t2t_repro.cli import common_flags, launcher, text_lines
-from t2t_repro.documents.document import translated
+from t2t_repro.documents.aligned import aligned_document
+from t2t_repro.documents.document import joined, translated
 from t2t_repro.documents.splitter import Splitter
 from t2t_repro.io import sha256
 from t2t_repro.run import Run
@@ -134,10 +135,7 @@ NOT_WITH = {  # flags without effect beside another one, and why
         + ("alignments", "glossary", "documents", "language", "markup"),
         "scores given translations",
     ),
-    "documents": (
-        ("prefix_file", "min_length", "n_best"),
-        "writes one translation per line, of sentences that it finds",
-    ),
+    "documents": (("prefix_file", "min_length"), "translates sentences that it finds"),
     "sampling_temperature": (("beam_size", "alpha", "glossary"), "replaces beam search"),
     "markup": (("alignments",), "puts tags into the words that they link"),
     "decode_interactive": (("decode_from_file", "decode_to_file", "prefix_file"), "reads from the keyboard"),
@@ -189,7 +187,8 @@ def decode() -> None:
     decoder = task.decoder(translator, FLAGS.well_formed, FLAGS.min_confidence)
     if FLAGS.decode_interactive:
         answer = _answer(decoder, glossary)
-        text_lines.converse(lambda line: _written(answer([line], report=_report), not FLAGS.documents))
+        with_scores = FLAGS.n_best > 1 or not FLAGS.documents
+        text_lines.converse(lambda line: _written(answer([line], report=_report), with_scores))
     elif FLAGS.decode_to_file:
         how = _window(decoder, glossary), FLAGS.decode_to_file, _made_by(runs)
         decode_to_file(items, *how, launcher.report, total)
@@ -274,16 +273,9 @@ def _answer(translator: Any, glossary: Glossary | None) -> Answer:
 
 def _of_documents(splitter: Splitter, answer: Answer) -> Answer:
     """Returns the function from documents to their translations, by that of sentences."""
-    split, join = splitter.marked if FLAGS.markup else splitter, None
-    if FLAGS.alignments:
-        from t2t_repro.alignment.documents import aligned_document
-
-        join = aligned_document
-
-    def translations(texts: list[str], **options: Any) -> list[list[tuple[str, float]]]:
-        return [[each] for each in translated(texts, split, answer, join=join, **options)]
-
-    return translations
+    split = splitter.marked if FLAGS.markup else splitter
+    join = aligned_document if FLAGS.alignments else joined
+    return functools.partial(translated, split=split, answer=answer, join=join)
 
 
 def _report(number: int, what: str) -> None:

@@ -194,6 +194,7 @@ def load(
       shortlist: a file of `learn_shortlist`. Translations use its subwords alone, which is faster on a CPU.
       alignments: whether the translations of `n_best` and `sample` are `AlignedText`, with the links of their words to
         those of the source. The head that aligns is that of the first run; if it has none, one is chosen from its data.
+        An export must have been written with alignments.
 
     Raises FileNotFoundError if there is neither a run nor a SavedModel. Raises ValueError if it is damaged, if several
     runs do not share a vocabulary, or if this machine does not support `precision`.
@@ -208,11 +209,7 @@ def load(
             raise ValueError(f"{path!r} is an export, whose precision is fixed; load the run instead")
         if shortlist is not None:
             raise ValueError(f"{path!r} is an export, which decodes with all subwords; load the run instead")
-        if alignments:
-            raise ValueError(
-                f"{path!r} is an export: call its signature `translate_with_alignments` instead, or load the run"
-            )
-        model = ExportedModel(path)
+        model = ExportedModel(path, alignments)
         return model.task.decoder(model)
     paths = [path] if isinstance(path, str) else path
     translator = Translator.from_run(

@@ -9,9 +9,7 @@ Shapes: B sentences, N translations of each, M source length, L target length, V
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -21,8 +19,6 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.text.token_ids import EOS, NUM_FIXED, PAD, UNKNOWN
 from t2t_repro.text.words import SPACES, split_words
 
-Link = tuple[int, int]  # number of the source word, number of the target word, from 0
-
 
 class Links(NamedTuple):
     """The links of each translation: those where `kept` is true, in the order of the translation."""
@@ -30,57 +26,6 @@ class Links(NamedTuple):
     sources: tf.Tensor  # [B, N, L] int32, number of the source word
     targets: tf.Tensor  # [B, N, L] int32, number of the target word of each token; -1 if it has none
     kept: tf.Tensor  # [B, N, L] boolean: true at the first of equal links
-
-
-class AlignedText(tuple[str, float]):
-    """A translation and its score, as a pair, with its word alignment and the probabilities of its words."""
-
-    source_words: list[str]
-    words: list[str]
-    links: list[Link]  # in the order of the translation
-    probabilities: list[float]  # of each word: the product over its tokens, each given the previous ones and the source
-    confidence: float  # the geometric mean of the probabilities of the tokens
-    tokens: int  # the number of these tokens, without EOS
-
-    @classmethod
-    def of(cls, text: str, score: float, source: str, links: Sequence[Link], words_L: Any, log_p_L: Any) -> AlignedText:
-        """Returns the translation `text` of `source`. `words_L` are the words of its tokens, -1 for none."""
-        found = cls((text, score))
-        found.source_words, found.words, found.links = split_words(source), split_words(text), list(links)
-        sums = [0.0] * len(found.words)
-        for word, log_p in zip(words_L, log_p_L, strict=True):
-            if 0 <= word < len(sums):
-                sums[word] += log_p
-        found.probabilities = [math.exp(min(each, 0.0)) for each in sums]
-        mean = sum(log_p_L) / len(log_p_L) if len(log_p_L) else score
-        found.confidence = math.exp(min(mean, 0.0))
-        found.tokens = len(log_p_L)
-        return found
-
-    @property
-    def text(self) -> str:
-        return self[0]
-
-    @property
-    def score(self) -> float:
-        return self[1]
-
-    @property
-    def pharaoh(self) -> str:
-        """The links in Pharaoh format: `0-0 1-2`."""
-        return " ".join(f"{source}-{target}" for source, target in self.links)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the translation as JSON values. The probabilities have four digits."""
-        return {
-            "text": self.text,
-            "score": round(self.score, 4),
-            "confidence": round(self.confidence, 4),
-            "source_words": self.source_words,
-            "words": self.words,
-            "probabilities": [round(each, 4) for each in self.probabilities],
-            "alignment": [list(link) for link in self.links],
-        }
 
 
 class Words:

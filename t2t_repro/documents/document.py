@@ -21,6 +21,8 @@ Pair = tuple[str, float]  # a translation and its score
 Report = Callable[[int, str], None]  # the number of a text, from 0, and a message
 Advance = Callable[[int], None]  # the number of texts just translated
 
+Join = Callable[["Document", Sequence[Any]], Pair]  # a translation of a document, by those of its sentences
+
 # Scripts whose sentences follow one another without a space, and full stops after which other scripts leave it out.
 _NO_SPACE = re.compile(f"[{WITHOUT_SPACES}\u3000-\u303f\uff00-\uffef\u0964\u0965\u1362-\u1368]")
 _LINE_END = re.compile("[\n\r\v\f]+")
@@ -70,15 +72,32 @@ class Document:
         return " " if needed and before else self.text[end:start]
 
 
+def joined(document: Document, sentences: Sequence[Pair]) -> Pair:
+    """Returns a translation of a document and the mean of the scores of its sentences, 0 without any."""
+    scores = [score for _, score in sentences]
+    return document.joined([text for text, _ in sentences]), sum(scores) / max(1, len(scores))
+
+
+def ranked(document: Document, found: Sequence[Sequence[Pair]], join: Join) -> list[Pair]:
+    """Returns the translations of a document, best first, by those of each of its sentences.
+
+    Number n has translation n of each sentence, or the last one of a sentence with fewer.
+    """
+    most = max(map(len, found), default=1)
+    return [join(document, [some[min(number, len(some) - 1)] for some in found]) for number in range(most)]
+
+
 def translated(
     texts: Sequence[str],
     split: Callable[[Sequence[str]], list[Document]],
     answer: Callable[..., Sequence[Sequence[Pair]]],
     report: Report | None = None,
     advance: Advance | None = None,
-    join: Callable[[Document, Sequence[Any]], Pair] | None = None,
-) -> list[Pair]:
-    """Returns the translation of each text and its score. The sentences of all texts are translated in one call.
+    join: Join = joined,
+) -> list[list[Pair]]:
+    """Returns the translations of each text with their scores, best first: see `ranked`.
+
+    The sentences of all texts are translated in one call.
 
     Args:
       texts: of any number of sentences and paragraphs.
@@ -86,7 +105,7 @@ def translated(
       answer: returns the translations of each sentence, best first, as `Translator.n_best` does.
       report: called with the number of a text, and a message about one of its sentences.
       advance: called with the number of texts just translated, in proportion to their sentences.
-      join: returns the translation of a document, by those of its sentences; None means `joined`.
+      join: returns a translation of a document, by those of its sentences.
     """
     documents = split(texts)
     owners = [number for number, document in enumerate(documents) for _ in document.spans]
@@ -95,14 +114,8 @@ def translated(
         options["report"] = lambda number, what: report(owners[number], f"has a sentence that {what}")
     if advance is not None:
         options["advance"] = _in_proportion(advance, len(documents), len(owners))
-    found = answer([sentence for document in documents for sentence in document.sentences], **options)
-    best = iter([translations[0] for translations in found])
-    return [(join or joined)(document, [next(best) for _ in document.spans]) for document in documents]
-
-
-def joined(document: Document, best: Sequence[Pair]) -> Pair:
-    """Returns the translation of a document and the mean of the scores of its sentences, 0 without any."""
-    return document.joined([text for text, _ in best]), sum(score for _, score in best) / max(1, len(best))
+    found = iter(answer([sentence for document in documents for sentence in document.sentences], **options))
+    return [ranked(document, [next(found) for _ in document.spans], join) for document in documents]
 
 
 def _in_proportion(advance: Advance, texts: int, sentences: int) -> Advance:

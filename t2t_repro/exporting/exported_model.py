@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,32 +14,22 @@ from t2t_repro.config import HParams
 from t2t_repro.data.vocabulary import must_be_list, must_be_pairs, must_be_unicode
 from t2t_repro.documents.splitter import Splitter
 from t2t_repro.inference.beam_search import n_best_options
-from t2t_repro.inference.translator import TextToText, distinct
+from t2t_repro.inference.translator import Found, TextToText
 from t2t_repro.saved_model import ALIGNED_SIGNATURE, WITH_TERMS, SavedModel, WrongInput, holds_graph, newest_version
 from t2t_repro.text.glossary import Forms, Glossary, Required, lacking, must_be_few, spelled
-from t2t_repro.text.markup import Link, MarkedText, links_of
-
-
-class _Hypothesis(tuple[str, float]):
-    """A translation and its score, with its word links if the signature returns them."""
-
-    links: list[Link]
-
-    @classmethod
-    def of(cls, text: bytes, score: float, alignment: bytes) -> _Hypothesis:
-        found = cls((text.decode("utf-8"), score))
-        found.links = links_of(alignment.decode("utf-8"))
-        return found
+from t2t_repro.text.markup import MarkedText
+from t2t_repro.text.translations import ALIGNMENT_OUTPUTS, AlignedText, distinct, of_outputs
 
 
 class ExportedModel(TextToText):
     """The methods of a `Translator` for which the SavedModel has signatures. Instances are thread-safe."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, alignments: bool = False):
         """Loads the SavedModel in the folder `path`, or in its numbered subfolder with the highest number.
 
-        Raises FileNotFoundError if there is none. Raises ValueError if it is damaged, if TensorFlow lacks one of its
-        operations, or if this processor does not support its precision.
+        With `alignments`, translations with scores are `AlignedText`. Raises FileNotFoundError if there is none. Raises
+        ValueError if it is damaged or lacks the alignments, if TensorFlow lacks one of its operations, or if this
+        processor does not support its precision.
         """
         self.path = path if holds_graph(path) else os.path.join(path, str(newest_version(path)))
         self._model = SavedModel(self.path)
@@ -47,6 +38,15 @@ class ExportedModel(TextToText):
             self.hparams = HParams(**self._model.card["hparams"])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{self.path} is damaged: no hyperparameters ({error}); export the run again") from None
+        self.has_links = alignments
+        if alignments:
+            self._must_have_alignments()
+            if not self._model.counts_tokens:
+                raise ValueError(f"{self.path} is too old for alignments in Python; export the run again with them")
+
+    def _must_have_alignments(self) -> None:
+        if not self._model.has_alignments:
+            raise ValueError(f"{self.path} was exported without alignments; export the run again with them")
 
     def translate(
         self,
@@ -71,7 +71,7 @@ class ExportedModel(TextToText):
         alpha: float | None = None,
         glossary: Glossary | Mapping[str, Forms] | str | None = None,
         markup: bool = False,
-    ) -> list[list[tuple[str, float]]]:
+    ) -> list[Found]:
         """Returns the n best translations of each text with their scores, best first.
 
         A score is a log-probability divided by the length penalty. There are fewer than n if the beam holds fewer that
@@ -81,11 +81,12 @@ class ExportedModel(TextToText):
         with terms, and for markup if the export has no alignments.
         """
         must_be_list(texts)
-        if markup and not self._model.has_alignments:
-            raise ValueError(f"{self.path} was exported without alignments; export the run again with them")
+        if markup:
+            self._must_have_alignments()
         lines = [MarkedText(text) for text in _strings(texts)] if markup else []
         texts = [line.text for line in lines] if markup else texts
-        options = *n_best_options(self.hparams, n, beam_size, alpha), ALIGNED_SIGNATURE if markup else "translate"
+        signature = ALIGNED_SIGNATURE if markup or self.has_links else "translate"
+        options = *n_best_options(self.hparams, n, beam_size, alpha), signature
         required = None if glossary is None else self._required(Glossary.of(glossary), texts)
         found = self._found(texts, n, *options)
         if required is not None:
@@ -95,8 +96,8 @@ class ExportedModel(TextToText):
             for number, hypotheses in zip(chosen, again, strict=True):
                 found[number] = hypotheses
         if not markup:
-            return [list(hypotheses) for hypotheses in found]
-        both = zip(lines, found, strict=True)
+            return found
+        both = zip(lines, cast(list[list[AlignedText]], found), strict=True)
         return [[(line.restored(each[0], each.links), each[1]) for each in hypotheses] for line, hypotheses in both]
 
     def _required(self, glossary: Glossary, texts: Sequence[str]) -> list[tuple[Required, ...]]:
@@ -115,7 +116,8 @@ class ExportedModel(TextToText):
         penalty: float,
         signature: str,
         terms: Sequence[str] | None = None,
-    ) -> list[list[_Hypothesis]]:
+    ) -> list[Found]:
+        """Returns the n best translations of each text, as `AlignedText` if the signature aligns them."""
         if not texts:
             return []
         found = self._call(
@@ -127,13 +129,14 @@ class ExportedModel(TextToText):
             n_best=width if n > 1 else 1,
             **({} if terms is None else {"terms": list(terms)}),
         )
-        results = []
-        outputs, scores = found["outputs"], found["scores"]
-        aligned = found.get("alignments", np.full(outputs.shape, b"", object))
-        for rows in zip(outputs.tolist(), scores.tolist(), aligned.tolist(), strict=True):
-            every = [_Hypothesis.of(*row) for row in zip(*rows, strict=True)]
-            results.append(distinct([each for each in every if each[1] > -float("inf")], n))
-        return [found if text else [_Hypothesis.of(b"", 0.0, b"")] for text, found in zip(texts, results, strict=True)]
+        found.setdefault("num_tokens", np.zeros(found["scores"].shape, np.int32))  # older exports lack both
+        found.setdefault("word_confidences", np.full(found["scores"].shape, b"", object))
+        names = ["outputs", "scores", *(ALIGNMENT_OUTPUTS if signature == ALIGNED_SIGNATURE else ())]
+        results: list[Found] = []
+        for text, *columns in zip(texts, *(found[name].tolist() for name in names), strict=True):
+            every = [of_outputs(text, *each) for each in zip(*columns, strict=True)]
+            results.append(distinct([each for each in every if each[1] > -math.inf], n))
+        return results
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """Returns the log-probability of each target given its source, EOS included."""

@@ -140,8 +140,8 @@ class ExportedTranslator(tf.Module):
         other outputs are empty with score -inf.
 
         `aligned` is the translator with alignments. With it, there are also "alignments" [B, N], strings in Pharaoh
-        format, "confidences" [B, N], the geometric mean of the probabilities of the tokens, and "word_confidences"
-        [B, N], strings with the probability of each word.
+        format, "confidences" [B, N], the geometric mean of the probabilities of the tokens, "word_confidences" [B, N],
+        strings with the probability of each word, and "num_tokens" [B, N], int32.
         """
         if self._translator.ensemble.int8:
             inputs = after([must_be_exact(tf.size(inputs))], inputs)
@@ -191,15 +191,18 @@ class ExportedTranslator(tf.Module):
         most_rows = tf.minimum(TOKENS_PER_SEARCH // lengths, SEARCH_BYTES // bytes_B)
         lengths = after(checks, lengths)
         no_text = tf.as_string(nothing)
-        none = (no_text, nothing) if aligned is None else (no_text, nothing, no_text, nothing, no_text)
+        none: tuple[tf.Tensor, ...] = no_text, nothing
+        if aligned is not None:
+            none += no_text, nothing, no_text, tf.cast(nothing, tf.int32)
         texts, scores, *others = in_batches(search, none, lengths, most_rows, kinds(*options))
         empty, missing = (inputs == "")[:, None], scores <= NEG_INF / 1e6
         texts = tf.where(empty | missing, "", texts)
         result = {"outputs": texts, "scores": tf.where(empty, 0.0, tf.where(missing, -float("inf"), scores))}
         if aligned is not None:
-            alignments, confidences, word_confidences = others
+            alignments, confidences, word_confidences, num_tokens = others
             result["alignments"] = tf.where(empty | missing, "", alignments)
             result["word_confidences"] = tf.where(empty | missing, "", word_confidences)
+            result["num_tokens"] = tf.where(empty | missing, 0, num_tokens)
             result["confidences"] = tf.where(empty, 1.0, tf.where(missing, 0.0, confidences))
         return result
 
@@ -210,9 +213,9 @@ class ExportedTranslator(tf.Module):
         scores_BN: tf.Tensor,
         places_BNL: tf.Tensor,
         log_p_BNL: tf.Tensor,
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns the links in Pharaoh format, the confidence of each hypothesis and those of its words, [B, N]; see
-        `Beams.traces`."""
+    ) -> tuple[tf.Tensor, ...]:
+        """Returns the links in Pharaoh format, the confidence of each hypothesis, those of its words, and its number of
+        tokens without EOS, [B, N]; see `Beams.traces`."""
         assert self._aligned and self._aligned.ensemble.head
         links = Words(self._vocabulary).links(source_BM, ids_BNL, places_BNL, self._aligned.ensemble.head)
         tokens_BN = tf.maximum(tf.math.count_nonzero(ids_BNL != PAD, axis=2, dtype=tf.int32) - 1, 0)  # without EOS
@@ -220,7 +223,7 @@ class ExportedTranslator(tf.Module):
         means_BN = sums_BN / tf.cast(tf.maximum(tokens_BN, 1), tf.float32)
         gained_BNL = tf.pad(log_p_BNL[:, :, 1:] - log_p_BNL[:, :, :-1], [[0, 0], [0, 0], [0, 1]])
         of_words = probabilities(links.targets, gained_BNL)
-        return pharaoh(links), tf.exp(tf.where(tokens_BN > 0, means_BN, scores_BN)), of_words
+        return pharaoh(links), tf.exp(tf.where(tokens_BN > 0, means_BN, scores_BN)), of_words, tokens_BN
 
     def _sources(self, inputs: tf.Tensor) -> tf.RaggedTensor:
         """Returns the ids of each text, truncated as by `Translator`: the first tokens and EOS."""

@@ -5,17 +5,18 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
 
 from t2t_repro.alignment.head import AlignmentHead
-from t2t_repro.alignment.words import AlignedText, Links, Words
+from t2t_repro.alignment.words import Links, Words
 from t2t_repro.config import HParams
 from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs, must_be_unicode
-from t2t_repro.documents.document import translated
+from t2t_repro.documents.aligned import aligned_document
+from t2t_repro.documents.document import joined, translated
 from t2t_repro.documents.splitter import Splitter
 from t2t_repro.inference import memory
 from t2t_repro.inference.batches import batches_by_length, padded, run_batches
@@ -31,13 +32,13 @@ from t2t_repro.run import Run
 from t2t_repro.system.log import warn
 from t2t_repro.text.glossary import MOST_TERMS, Forms, Glossary, Required, lacking, spelled
 from t2t_repro.text.markup import MarkedText
+from t2t_repro.text.translations import AlignedText, distinct
 from t2t_repro.training import parallel
 from t2t_repro.training.checkpointing.checkpoints import load_weights
 from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
 
 BATCH_TOKENS = 2_048  # source positions of a batch, padding included, for a beam of at most `BATCH_WIDTH`
 BATCH_WIDTH = 4
-_Scored = TypeVar("_Scored", bound=tuple[str, float])
 Found = list[tuple[str, float]]  # the translations of a text with their scores; `AlignedText` with an alignment head
 
 
@@ -47,6 +48,7 @@ class TextToText:
     translate: Callable[..., list[str]]
     n_best: Callable[..., list[Found]]
     splitter: Callable[[str | None], Splitter]
+    has_links: bool  # whether translations are `AlignedText`
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
         """Returns the best translation of each text: `translate` with the run's beam size."""
@@ -72,11 +74,31 @@ class TextToText:
           language: a code such as "en", whose rules find the sentences; None means the source language of the run.
           markup: as in `n_best`. The sentences are those of the text without markup (`documents.marked`).
         """
+        found = self.n_best_documents(texts, 1, language, beam_size, alpha, glossary, markup)
+        return [best[0][0] for best in found]
+
+    def n_best_documents(
+        self,
+        texts: Sequence[str],
+        n: int,
+        language: str | None = None,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        glossary: Glossary | Mapping[str, Forms] | str | None = None,
+        markup: bool = False,
+    ) -> list[Found]:
+        """Returns the n best translations of each text of any number of sentences with their scores, best first.
+
+        Number i has the i-th best translation of each sentence, or the last one of a sentence with fewer; there are
+        fewer than n if all sentences have fewer. A score is the mean of those of the sentences. With alignments, each
+        is an `AlignedText` with the words of the entire text, unless there is markup. The arguments are those of
+        `translate_documents`.
+        """
         must_be_list(texts)
         for number, text in enumerate(texts, start=1):
             must_be_unicode(number, text)
         options: dict[str, Any] = {
-            "n": 1,
+            "n": n,
             "beam_size": beam_size,
             "alpha": alpha,
             "glossary": glossary,
@@ -84,7 +106,8 @@ class TextToText:
         }
         splitter = self.splitter(language)
         split = splitter.marked if markup else splitter
-        return [text for text, _ in translated(texts, split, functools.partial(self.n_best, **options))]
+        join = aligned_document if self.has_links and not markup else joined
+        return translated(texts, split, functools.partial(self.n_best, **options), join=join)
 
 
 class Translator(TextToText, Graphs):
@@ -117,6 +140,7 @@ class Translator(TextToText, Graphs):
         super().__init__(Ensemble.of(model), vocabulary, constraint)
         self.hparams, self.shortlist, self.language = hparams, shortlist, language
         self._links: Callable[..., Links] | None = None
+        self.has_links = False
 
     @classmethod
     def from_run(
@@ -186,6 +210,7 @@ class Translator(TextToText, Graphs):
             )
         kept: dict[str, Any] = {"shortlist": self.shortlist, "language": self.language}
         found = Translator(self.ensemble.aligned(head), self.vocabulary, self.hparams, **kept)
+        found.has_links = True
         words, traces = Words(self.vocabulary), tf.TensorSpec([None, None, None], tf.int32)
         found._links = tf.function(
             functools.partial(words.links, head=head), autograph=False, input_signature=[IDS, traces, traces]
@@ -502,11 +527,3 @@ class Translator(TextToText, Graphs):
     def _nothing(self) -> tuple[str, float]:
         """Returns the translation of an empty text."""
         return ("", 0.0) if self._links is None else AlignedText.of("", 0.0, "", [], [], [])
-
-
-def distinct(hypotheses: Sequence[_Scored], n: int) -> list[_Scored]:
-    """Returns the first n that differ. Texts that differ only in leading or trailing space count as one."""
-    first: dict[str, _Scored] = {}
-    for each in hypotheses:
-        first.setdefault(each[0].strip(), each)
-    return list(first.values())[:n]

@@ -252,7 +252,7 @@ class Server:
                     return await self.batcher(understood, model.run)
                 # in a thread, because hostile text takes a second
                 sentences = await asyncio.to_thread(documents.split, understood, model, self.settings.limits)
-                return sentences.joined(await self.batcher(sentences.request, model.run))
+                return await asyncio.to_thread(sentences.joined, await self.batcher(sentences.request, model.run))
         except TimeoutError:
             raise web.HTTPGatewayTimeout(reason="the model took too long; send fewer sentences") from None
 

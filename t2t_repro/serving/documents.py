@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from t2t_repro.documents.document import Document
+from t2t_repro.documents.aligned import aligned_document
+from t2t_repro.documents.document import Document, joined, ranked
+from t2t_repro.saved_model import ALIGNED_SIGNATURE
 from t2t_repro.serving.model import GLOSSARY, MARKUP, ServedModel
 from t2t_repro.serving.protocol import BadRequest, Limits, Request, checked_positions, defaults
+from t2t_repro.text.translations import ALIGNMENT_OUTPUTS, distinct, of_outputs
+
+_PAIR: dict[str, Callable[[Any], Any]] = {  # outputs of a translation
+    "outputs": lambda pair: pair[0].encode("utf-8"),
+    "scores": lambda pair: pair[1],
+}
+_ALIGNED: dict[str, Callable[[Any], Any]] = _PAIR | {
+    "alignments": lambda found: found.pharaoh.encode("utf-8"),
+    "confidences": lambda found: found.confidence,
+    "word_confidences": lambda found: " ".join(f"{each:.4f}" for each in found.probabilities).encode("utf-8"),
+    "num_tokens": lambda found: found.tokens,
+}
+_MISSING = {"outputs": b"", "scores": -np.inf, "alignments": b"", "word_confidences": b""}  # 0 for numbers
 
 
 class Sentences(NamedTuple):
@@ -19,18 +35,29 @@ class Sentences(NamedTuple):
     request: Request
 
     def joined(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns "outputs" and "scores" of the documents: a score is the mean of those of the sentences, or 0."""
-        shape = (len(self.documents), *outputs["outputs"].shape[1:])
-        texts = [text.decode("utf-8", "replace") for text in outputs["outputs"].reshape(-1)]
-        scores = outputs["scores"].reshape(-1)
-        found, means, start = [], [], 0
-        for document in self.documents:
-            stop = start + len(document.spans)
-            found.append(document.joined(texts[start:stop]).encode("utf-8"))
-            means.append(scores[start:stop].mean() if start < stop else 0.0)
-            start = stop
-        columns = {"outputs": np.array(found, object), "scores": np.array(means, np.float32)}
-        return {name: column.reshape(shape) for name, column in columns.items()}
+        """Returns the outputs of the documents, by those of their sentences: see `documents.ranked`.
+
+        A score is the mean of those of the sentences, 0 without any.
+        """
+        join, columns = (aligned_document, _ALIGNED) if "alignments" in outputs else (joined, _PAIR)
+        sentences = self._translations(outputs)
+        found = [ranked(document, [next(sentences) for _ in document.spans], join) for document in self.documents]
+        most = (*outputs["scores"].shape, 1)[1]
+        return {
+            name: np.array(
+                [[*map(of, some), *[_MISSING.get(name, 0)] * most][:most] for some in found], outputs[name].dtype
+            ).reshape(len(found), *outputs[name].shape[1:])
+            for name, of in columns.items()
+        }
+
+    def _translations(self, outputs: dict[str, np.ndarray]) -> Iterator[list[tuple[str, float]]]:
+        """Yields the translations of each sentence that differ in more than space, best first."""
+        sentences = [sentence for document in self.documents for sentence in document.sentences]
+        names = ("outputs", "scores", *(ALIGNMENT_OUTPUTS if "alignments" in outputs else ()))
+        for number, sentence in enumerate(sentences):
+            row = zip(*(np.atleast_1d(outputs[name][number]).tolist() for name in names), strict=True)
+            every = [of_outputs(sentence, *each) for each in row]
+            yield distinct([each for each in every if each[1] > -np.inf] or every[:1], len(every))
 
 
 def split(request: Request, model: ServedModel, limits: Limits) -> Sentences:
@@ -41,6 +68,8 @@ def split(request: Request, model: ServedModel, limits: Limits) -> Sentences:
     """
     if model.task.name != "translation":
         raise BadRequest(f'this model is for {model.task.name}, and "documents" is for translation')
+    if request.signature == ALIGNED_SIGNATURE and not model.aligns_documents:
+        raise BadRequest('this model is too old for alignments of "documents"; export the run again')
     try:
         splitter = model.splitter(request.language or None)
     except ValueError as error:

@@ -7,8 +7,7 @@
 The body is JSON or a form. "alignments" and "confidence", true or false, are not part of LibreTranslate's API, and
 neither are the options of `protocol.OPTIONS`. In a form they are JSON.
 
-Texts have any number of sentences (`documents`), unless alternatives, alignments or confidence are asked for: these are
-of one sentence. The format "html" is the option `markup`.
+Texts have any number of sentences (`documents`). The format "html" is the option `markup`.
 
 A server translates from one language to another. The source "auto" is that language, and nothing is detected.
 """
@@ -31,6 +30,7 @@ from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE
 from t2t_repro.serving import protocol
 from t2t_repro.serving.model import MARKUP, ServedModel
 from t2t_repro.serving.protocol import BadRequest, Limits, kind
+from t2t_repro.text.translations import links_of
 
 TRANSLATION = "translation"  # the name of the task whose models have this API
 MOST_ALTERNATIVES = 63  # an export searches with at most 64 beams
@@ -138,7 +138,9 @@ def parse(message: Mapping[str, Any], model: ServedModel, limits: Limits) -> Wan
     options = {key: message[key] for key in protocol.OPTIONS if key in message}
     if text_format == "html":
         options[MARKUP] = True
-    if signature == DEFAULT_SIGNATURE and model.has_splitter:
+    if options.get(MARKUP) and signature == ALIGNED_SIGNATURE:
+        raise BadRequest("'alignments' and 'confidence' are of texts without markup; choose the format 'text'")
+    if model.has_splitter and (signature != ALIGNED_SIGNATURE or model.aligns_documents):
         options.setdefault(protocol.DOCUMENTS, True)
     texts = message["q"] if isinstance(message["q"], list) else [message["q"]]
     for text in texts[: limits.rows]:  # more are refused below
@@ -165,7 +167,7 @@ def answer(wanted: Wanted, outputs: Mapping[str, np.ndarray], limits: Limits) ->
     if wanted.alternatives:
         found["alternatives"] = others
     if wanted.alignments:
-        found["alignments"] = [_links(row["alignments"]) for row in rows]
+        found["alignments"] = [[list(link) for link in links_of(row["alignments"])] for row in rows]
     if wanted.confidence:
         found["confidence"] = [row["confidences"] for row in rows]
         if "word_confidences" in columns:  # older exports lack it
@@ -241,7 +243,3 @@ def _others(texts: list[str], scores: list[float | None]) -> list[str]:
         if score is not None:
             found.setdefault(text.strip(), text)
     return [text for stripped, text in found.items() if stripped not in ("", texts[0].strip())]
-
-
-def _links(pharaoh: str) -> list[list[int]]:
-    return [[int(number) for number in link.split("-")] for link in pharaoh.split()]

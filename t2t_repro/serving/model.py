@@ -24,7 +24,8 @@ from t2t_repro.saved_model import (
 )
 from t2t_repro.serving.cancellation import Cancellation
 from t2t_repro.text.glossary import Glossary, lacking, must_be_few, spelled
-from t2t_repro.text.markup import MarkedText, links_of
+from t2t_repro.text.markup import MarkedText
+from t2t_repro.text.translations import links_of
 
 if TYPE_CHECKING:
     from t2t_repro.documents.splitter import Splitter
@@ -94,6 +95,11 @@ class ServedModel:
             return False
         return True
 
+    @property
+    def aligns_documents(self) -> bool:
+        """Returns true if the alignments have what those of texts of several sentences need."""
+        return self._model.counts_tokens
+
     def run(
         self, signature: str, inputs: Mapping[str, np.ndarray], cancellation: Cancellation | None = None
     ) -> dict[str, np.ndarray]:
@@ -141,9 +147,9 @@ class ServedModel:
         own = {name: value[chosen] if np.shape(value) == (rows,) else value for name, value in values.items()}
         own["terms"] = np.array([spelled(required[number]).encode("utf-8") for number in chosen], object)
         again = self._model.call(WITH_TERMS, {**self._defaults[WITH_TERMS], **own}, call)
-        missing = {"outputs": b"", "scores": -np.inf, "alignments": b"", "confidences": 0.0, "word_confidences": b""}
+        missing = {"outputs": b"", "scores": -np.inf, "alignments": b"", "word_confidences": b""}  # 0 for numbers
         for name in outputs:
-            columns[name][chosen] = missing[name]
+            columns[name][chosen] = missing.get(name, 0)
             columns[name][chosen, : again[name].shape[1]] = again[name]
             outputs[name] = columns[name].reshape(outputs[name].shape)
 

@@ -54,7 +54,7 @@ def render(model: ServedModel, name: str, example: str = "") -> str:
         "ALTERNATIVES": str(alternatives),
         "GLOSSARY": "terms" if WITH_TERMS in model.signatures else "",
         "MARKUP": plain if translates and ALIGNED_SIGNATURE in model.signatures else "",
-        "DOCUMENTS": DEFAULT_SIGNATURE if translates and model.has_splitter else "",
+        "DOCUMENTS": _of_documents(model, signature) if translates and model.has_splitter else "",
         "EXAMPLE": example or str(problem.get("example", "")),
         "SOURCE_LANGUAGE": str(problem.get("source_language", "")),
         "TARGET_LANGUAGE": str(problem.get("target_language", "")),
@@ -75,6 +75,11 @@ def signature_of(model: ServedModel) -> tuple[str, int]:
     if number > 1 or several == ALIGNED_SIGNATURE:
         return several, number
     return (best if best in model.signatures else DEFAULT_SIGNATURE), 1
+
+
+def _of_documents(model: ServedModel, signature: str) -> str:
+    """Returns the signature for texts of several sentences. Older exports align words of single sentences alone."""
+    return _N_BEST if signature == ALIGNED_SIGNATURE and not model.aligns_documents else signature
 
 
 def _about(problem: dict[str, Any], hparams: dict[str, Any]) -> str:

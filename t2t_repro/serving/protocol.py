@@ -33,8 +33,8 @@ from t2t_repro.serving.model import GLOSSARY, MARKUP, Input
 from t2t_repro.text.glossary import Glossary
 
 DOCUMENTS = "documents"
-_GLOSSED = (DEFAULT_SIGNATURE, "translate", ALIGNED_SIGNATURE)  # signatures that take a glossary
-_BEST = (DEFAULT_SIGNATURE, "translate")  # signatures that take documents and markup
+_SEARCHES = (DEFAULT_SIGNATURE, "translate", ALIGNED_SIGNATURE)  # signatures that take a glossary and documents
+_BEST = (DEFAULT_SIGNATURE, "translate")  # signatures that take markup
 
 
 Signatures = Mapping[str, Mapping[str, Input]]  # the inputs of each signature of a model
@@ -129,10 +129,8 @@ def _with_documents(request: Request, value: Any, signatures: Signatures, limits
         raise BadRequest(f'"documents" must be true, false or a language such as "en", got {kind(value)}')
     if value is False:
         return request
-    if request.signature not in _BEST:
-        raise BadRequest(f'signature {request.signature} takes no "documents"; expected {" or ".join(_BEST)}')
-    if np.any({**request.inputs, **request.options}.get("n_best", np.int32(1)) != 1):
-        raise BadRequest('"documents" has one translation per text: leave out n_best')
+    if request.signature not in _SEARCHES:
+        raise BadRequest(f'signature {request.signature} takes no "documents"; expected {" or ".join(_SEARCHES)}')
     size = sum(map(len, request.inputs["inputs"]))
     if size > limits.document_bytes:
         raise BadRequest(f"all documents of a request have {size:,} bytes; at most {limits.document_bytes:,}")
@@ -143,8 +141,8 @@ def _with_glossary(request: Request, terms: Any, signatures: Signatures, limits:
     """Returns the request with the glossary as an option. It costs twice as much: texts may be translated twice."""
     if WITH_TERMS not in signatures:
         raise BadRequest("this model was exported without glossaries; export the run again with them")
-    if request.signature not in _GLOSSED:
-        raise BadRequest(f'signature {request.signature} takes no "glossary"; expected {" or ".join(_GLOSSED)}')
+    if request.signature not in _SEARCHES:
+        raise BadRequest(f'signature {request.signature} takes no "glossary"; expected {" or ".join(_SEARCHES)}')
     if not isinstance(terms, dict):
         raise BadRequest(f'"glossary" must be an object of terms, got {kind(terms)}')
     if len(terms) > limits.terms:

@@ -32,9 +32,8 @@ from typing import NamedTuple
 from t2t_repro.text.glossary import is_word_character
 from t2t_repro.text.placement import Element, Span, Unit, spans, unit_links, units
 from t2t_repro.text.stand_ins import Found, Kept, chosen, find
+from t2t_repro.text.translations import Link
 from t2t_repro.text.words import SPACES, around
-
-Link = tuple[int, int]  # number of the source word, number of the target word, from 0
 
 # An alternative stops at the end of the line or at the next character of its kind, so that a search does not start
 # again and again over the same part of a long line. So an unclosed comment ends with the line.
@@ -68,12 +67,6 @@ SEPARATE = frozenset(
 )
 
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())  # without a partner
-
-
-def links_of(pharaoh: str) -> list[Link]:
-    """Returns the links in Pharaoh format, `0-0 1-2`."""
-    pairs = (each.split("-") for each in pharaoh.split())
-    return [(int(source), int(target)) for source, target in pairs]
 
 
 class Piece(NamedTuple):

@@ -8,10 +8,12 @@ import tensorflow as tf
 from helpers.tiny_model import PROBLEM, train_pairs
 
 from t2t_repro.alignment.head import READING, WRITING, AlignmentHead
-from t2t_repro.alignment.words import AlignedText, Words, pharaoh, probabilities, split_words
+from t2t_repro.alignment.words import Words, pharaoh, probabilities
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.text.token_ids import EOS, PAD
+from t2t_repro.text.translations import AlignedText
+from t2t_repro.text.words import split_words
 
 CHARACTERS = list("ab3 \t\n\r\v\f,é日\u00a0\u2003\u2581\U00100000▁#\x00\x1c")
 

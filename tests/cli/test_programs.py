@@ -1049,16 +1049,9 @@ def test_decoder_interactive(program, translator):
             "--sampling_temperature replaces beam search; remove --glossary (see t2t-decoder --help)",
         ),
         (
-            ["--documents", "--n_best=2"],
-            2,
-            "--documents writes one translation per line, of sentences that it finds; remove --n_best "
-            "(see t2t-decoder --help)",
-        ),
-        (
             ["--documents", "--prefix_file=one", "--min_length=2"],
             2,
-            "--documents writes one translation per line, of sentences that it finds; remove --prefix_file "
-            "(see t2t-decoder --help)",
+            "--documents translates sentences that it finds; remove --prefix_file (see t2t-decoder --help)",
         ),
         (
             ["--score_file=three.tsv", "--documents"],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from t2t_repro.documents.document import Document, translated
+from t2t_repro.documents.document import Document, ranked, translated
+from t2t_repro.documents.document import joined as joined_pairs
 from t2t_repro.documents.splitter import Splitter
 
 
@@ -59,7 +60,16 @@ def test_sentences_of_all_texts_are_translated_in_one_call():
     texts = ["One. Two.", "", "Three.\n\nFour. Five.", " "]
     both = (lambda *found: reports.append(found)), done.append
     found = translated(texts, Splitter("en", 100), answer, *both)
-    assert found == [("ONE. TWO.", -1.0), ("", 0.0), ("THREE.\n\nFOUR. FIVE.", -1.0), (" ", 0.0)]
+    best, others = [some[0] for some in found], [some[1:] for some in found]
+    assert best == [("ONE. TWO.", -1.0), ("", 0.0), ("THREE.\n\nFOUR. FIVE.", -1.0), (" ", 0.0)]
+    assert others == [[("second second", -2.0)], [], [("second\n\nsecond second", -2.0)], []]
     assert calls == [["One.", "Two.", "Three.", "Four.", "Five."]]
     assert reports == [(2, "has a sentence that has 17 terms")]
     assert sum(done) == 4 and len(done) == 5
+
+
+def test_sentences_with_fewer_translations_repeat_their_last():
+    document = Document("a. b.", ((0, 2), (3, 5)))
+    found = ranked(document, [[("A.", -1.0)], [("B.", -1.0), ("C.", -3.0), ("D.", -4.0)]], joined_pairs)
+    assert found == [("A. B.", -1.0), ("A. C.", -2.0), ("A. D.", -2.5)]
+    assert ranked(Document(" ", ()), [], joined_pairs) == [(" ", 0.0)]

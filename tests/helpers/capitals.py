@@ -34,7 +34,7 @@ class Capitals:
         "translate": {"inputs": STRINGS, **OPTIONS},
         "score": {"inputs": STRINGS, "targets": TARGETS},
     }
-    has_splitter = True
+    has_splitter, aligns_documents = True, False
 
     def __init__(self):
         self.calls, self.gate = [], threading.Event()
@@ -80,7 +80,7 @@ class AlignedCapitals(Capitals):
 
     def __init__(self, word_confidences=True):
         super().__init__()
-        self.word_confidences = word_confidences
+        self.word_confidences = self.aligns_documents = word_confidences
         self.glossaries = []
 
     def run(self, signature, inputs, cancellation):
@@ -99,7 +99,9 @@ class AlignedCapitals(Capitals):
                     for row in lines
                 ],
             }
-            if not self.word_confidences:
+            if self.word_confidences:
+                found["num_tokens"] = np.array([[len(words) for words in row] for row in lines], np.int32)
+            else:
                 del own["word_confidences"]
             found |= {
                 name: np.array([[text.encode() for text in row] for row in rows], object) for name, rows in own.items()

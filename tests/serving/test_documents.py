@@ -13,8 +13,9 @@ pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
 
 from aiohttp.test_utils import TestClient, TestServer  # noqa: E402
-from helpers.capitals import Capitals  # noqa: E402
+from helpers.capitals import AlignedCapitals, Capitals  # noqa: E402
 
+from t2t_repro.saved_model import ALIGNED_SIGNATURE  # noqa: E402
 from t2t_repro.serving import documents, protocol  # noqa: E402
 from t2t_repro.serving.app import Server, Settings  # noqa: E402
 from t2t_repro.serving.model import ServedModel  # noqa: E402
@@ -54,6 +55,35 @@ def test_documents_in_every_form():
     assert empty["outputs"] == {"outputs": [], "scores": []}
 
 
+def test_alternatives_are_those_of_the_sentences():
+    body = {"signature_name": "translate", "inputs": {"inputs": [TEXT, " ", "One."], "n_best": 4}, "documents": True}
+    (((status, found),), _) = answer(body)
+    assert status == 200
+    outputs, scores = (found["outputs"][name] for name in ("outputs", "scores"))
+    # the model's second output differs from the first in space alone, and the fourth is missing
+    assert outputs == [[CAPITALS, CAPITALS.lower(), "", ""], [" ", "", "", ""], ["ONE.", "one.", "", ""]]
+    assert scores[0][0] == pytest.approx(-(1.3 + 0.8 + 0.4) / 3) and scores[0][1] < scores[0][0]
+    assert scores[0][2:] == [None] * 2 and scores[1] == [0.0, None, None, None]
+
+
+def test_alignments_count_in_the_whole_text():
+    body = {"signature_name": ALIGNED_SIGNATURE, "inputs": ["Mr. Fox came.  He left!\n\n\tWhy?", ""], "documents": True}
+    (((status, found),), calls) = answer(body, model=AlignedCapitals())
+    assert status == 200 and calls == [(ALIGNED_SIGNATURE, 3)]
+    assert {name: column[0] for name, column in found["outputs"].items()} == {
+        "outputs": ["MR. FOX CAME.  HE LEFT!\n\n\tWHY?"],
+        "scores": [pytest.approx(-(1.3 + 0.8 + 0.4) / 3)],
+        "alignments": ["0-0 1-1 2-2 3-3 4-4 5-5"],
+        "confidences": [0.5],
+        "word_confidences": ["0.9000 0.2500 0.9000 0.9000 0.9000 0.9000"],
+        "num_tokens": [6],
+    }
+    assert found["outputs"]["alignments"][1] == [""] and found["outputs"]["confidences"][1] == [1.0]
+    (((status, found),), calls) = answer(body, model=AlignedCapitals(word_confidences=False))
+    message = 'this model is too old for alignments of "documents"; export the run again'
+    assert (status, found["error"], calls) == (400, message, [])
+
+
 def test_false_and_absent_are_the_same():
     (plain, same), _ = answer({"inputs": [TEXT]}, {"inputs": [TEXT], "documents": False})
     assert plain == same and plain[1]["outputs"]["outputs"] == [TEXT.upper()]
@@ -82,16 +112,8 @@ def test_sentences_of_several_requests_share_a_batch():
             "of all 1,024 rows is 4,210,688; at most 4,194,304: send fewer rows",
         ),
         (
-            {"signature_name": "translate", "inputs": {"inputs": ["a"], "n_best": 2}},
-            '"documents" has one translation per text: leave out n_best',
-        ),
-        (
-            {"signature_name": "translate", "inputs": {"inputs": ["a", "b"], "n_best": [1, 2]}},
-            '"documents" has one translation per text: leave out n_best',
-        ),
-        (
             {"signature_name": "score", "inputs": {"inputs": ["a"], "targets": ["b"]}},
-            'signature score takes no "documents"; expected serving_default or translate',
+            'signature score takes no "documents"; expected serving_default or translate or translate_with_alignments',
         ),
     ],
 )

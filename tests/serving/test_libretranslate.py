@@ -22,7 +22,10 @@ from aiohttp import FormData  # noqa: E402
 from aiohttp.test_utils import TestClient, TestServer  # noqa: E402
 from helpers.capitals import AlignedCapitals, Capitals  # noqa: E402
 
-from t2t_repro.saved_model import WITH_TERMS  # noqa: E402
+from t2t_repro.saved_model import (
+    ALIGNED_SIGNATURE,  # noqa: E402
+    WITH_TERMS,  # noqa: E402
+)
 from t2t_repro.serving import libretranslate  # noqa: E402
 from t2t_repro.serving.app import Server, Settings  # noqa: E402
 from t2t_repro.serving.protocol import BadRequest, Limits, json_object  # noqa: E402
@@ -93,11 +96,23 @@ def test_answers(body, expected):
     assert translate(PAIR | body) == (200, expected)
 
 
-def test_texts_have_several_sentences_unless_alternatives_are_wanted():
+def test_texts_have_several_sentences():
     model, both = AlignedCapitals(), {"q": "It rains. We go.\n\nBye!"}
-    for more in ({}, {"documents": False}, {"alternatives": 1}):
+    for more in ({}, {"documents": False}, {"alternatives": 1}, {"alignments": True}, {"confidence": True}):
         assert translate(PAIR | both | more, model=model)[1]["translatedText"] == "IT RAINS. WE GO.\n\nBYE!"
-    assert model.calls == [("serving_default", 3), ("serving_default", 1), ("translate", 1)]
+    calls = [("serving_default", 3), ("serving_default", 1), ("translate", 3), *[(ALIGNED_SIGNATURE, 3)] * 2]
+    assert model.calls == calls
+    status, found = translate(PAIR | both | {"alternatives": 1, "alignments": True, "confidence": True}, model=model)
+    assert status == 200 and found == {
+        "translatedText": "IT RAINS. WE GO.\n\nBYE!",
+        "alternatives": ["it rains. we go.\n\nbye!"],
+        "alignments": [[number, number] for number in range(5)],
+        "confidence": 0.5,
+        "wordConfidence": [0.9] * 5,
+    }
+    older = AlignedCapitals(word_confidences=False)
+    assert translate(PAIR | both | {"alignments": True}, model=older)[0] == 200
+    assert older.calls == [(ALIGNED_SIGNATURE, 1)]
     long = {"q": "It rains. " * 1_001}
     assert translate(PAIR | long)[0] == 200
     status, found = translate(PAIR | long | {"alternatives": 1})
@@ -175,7 +190,8 @@ def test_alternatives_widen_the_beam():
         (PAIR | {"q": "a", "target": "x" * 10_000}, "got 'en' to 'xxx"),
         (PAIR | {"q": "a", "format": "xml"}, "the format must be 'text' or 'html', got 'xml'"),
         (PAIR | {"q": "a", "format": ["text"]}, "the format must be 'text' or 'html', got ['text']"),
-        (PAIR | {"q": "a", "format": "html", "alignments": True}, 'translate_with_alignments takes no "markup"'),
+        (PAIR | {"q": "a", "format": "html", "alignments": True}, "without markup; choose the format 'text'"),
+        (PAIR | {"q": "a", "markup": True, "confidence": True}, "are of texts without markup"),
         (PAIR | {"q": "a", "alternatives": -1}, "'alternatives' must be an integer from 0 to 63, got a number -1"),
         (PAIR | {"q": "a", "alternatives": 64}, "got a number 64"),
         (PAIR | {"q": "a", "alternatives": 1.5}, "got a number 1.5"),

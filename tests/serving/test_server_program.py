@@ -21,7 +21,8 @@ import pytest
 from conftest import CHECKOUT
 from helpers.tiny_model import test_pairs as held_out_pairs
 
-from t2t_repro.inference.translator import Translator, distinct
+from t2t_repro.inference.translator import Translator
+from t2t_repro.text.translations import distinct
 
 pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")

@@ -9,7 +9,8 @@ import time
 import pytest
 from helpers.marked_lines import Read, drawn
 
-from t2t_repro.text.markup import MarkedText, links_of
+from t2t_repro.text.markup import MarkedText
+from t2t_repro.text.translations import links_of
 
 
 def restored(line: str, translation: str, links: str) -> str:

@@ -20,7 +20,7 @@ from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference.translator import Translator
 from t2t_repro.preparation.learning import links, shortlist
 from t2t_repro.run import Run
-from t2t_repro.serving import libretranslate, protocol
+from t2t_repro.serving import documents, libretranslate, protocol
 from t2t_repro.serving.model import JOINED, ServedModel
 from t2t_repro.translation import alignments
 
@@ -129,6 +129,10 @@ def test_alignments_of_documents_count_the_words_of_the_line(program, aligned):
     words = len(sentences[0]["words"])
     moved = [[source + 3, target + words] for source, target in sentences[1]["alignment"]]
     assert document["alignment"] == [*sentences[0]["alignment"], *moved]
+    code, out, _ = program(*command, "--documents", "--n_best=2", stdin=b"12 cats came.  3 old dogs.\n\n")
+    best, second, blank, missing = map(json.loads, out.splitlines())
+    assert code == 0 and best == document and second["text"] != best["text"] and second["score"] < best["score"]
+    assert blank["score"] == 0 and missing == {"text": "", "score": None}
 
 
 @pytest.mark.slow
@@ -204,7 +208,7 @@ def test_exported_alignments_are_those_of_the_run(aligned, tmp_path):
         request = protocol.parse(json.dumps(body | {"glossary": terms}).encode(), served.signatures, protocol.Limits())
         outputs = served.run(request.signature, request.inputs | request.options)
         answer = protocol.answer(request, outputs, protocol.Limits())["outputs"]
-        assert sorted(answer) == ["alignments", "confidences", "outputs", "scores", "word_confidences"]
+        assert sorted(answer) == ["alignments", "confidences", "num_tokens", "outputs", "scores", "word_confidences"]
         assert request.signature in JOINED
         for row, some in enumerate(expected):
             for column, each in enumerate(some):
@@ -235,13 +239,45 @@ def test_exported_alignments_are_those_of_the_run(aligned, tmp_path):
     for body in (unknown, unknown | {"instances": [1]}, unknown | {"instances": []}):
         with pytest.raises(protocol.BadRequest):
             protocol.parse(json.dumps(body).encode(), served.signatures, protocol.Limits())
-    with pytest.raises(ValueError, match="is an export: call its signature"):
-        t2t_repro.load(path, alignments=True)
+    check_a_loaded_export(t2t_repro.load(path, alignments=True), model, served)
+
+
+def check_a_loaded_export(loaded, model, served):
+    """An export and a server align sentences and long text as the run does."""
+    short = [each.n_best(TEXT.splitlines(), 2, glossary={"cows": "Rinder"}) for each in (loaded, model)]
+    text = "12 cats came.  3 old dogs.\n\n\tbig cows\n"
+    long = [each.n_best_documents([text, "", " \n"], 3, "en") for each in (loaded, model)]
+    for found, expected in [*zip(*short, strict=True), *zip(*long, strict=True)]:
+        assert [each.text for each in found] == [each.text for each in expected]
+        for one, other in zip(found, expected, strict=True):
+            assert (one.links, one.words, one.source_words) == (other.links, other.words, other.source_words)
+            assert one.score == pytest.approx(other.score, rel=1e-3) and one.tokens == other.tokens
+            assert one.confidence == pytest.approx(other.confidence, rel=1e-3)
+            assert one.probabilities == pytest.approx(other.probabilities, abs=1e-3)
+    best = long[1][0][0]
+    assert len(long[0][0]) > 1 and best.text.count("\n") == 3 and best.links
+    body = {"signature_name": "translate_with_alignments", "inputs": {"inputs": [text], "n_best": 3}, "documents": "en"}
+    request = protocol.parse(json.dumps(body).encode(), served.signatures, protocol.Limits())
+    parts = documents.split(request, served, protocol.Limits())
+    outputs = parts.joined(served.run(parts.request.signature, parts.request.inputs | parts.request.options))
+    answer = {
+        name: column[0][0] for name, column in protocol.answer(request, outputs, protocol.Limits())["outputs"].items()
+    }
+    assert (answer["outputs"], answer["alignments"], answer["num_tokens"]) == (best.text, best.pharaoh, best.tokens)
+    assert answer["confidences"] == pytest.approx(best.confidence, rel=1e-3)
+    (plain,) = loaded.translate_documents([text], "en")
+    (marked,) = loaded.translate_documents([f"<b>{text}</b>"], "en", markup=True)
+    assert plain == best.text and "".join(marked.replace("<b>", "").replace("</b>", "").split()) == "".join(
+        plain.split()
+    )
 
 
 def test_exports_that_cannot_align(aligned, trained, tmp_path):
     """Without the option an export has no such signature; the transformers format has no alignments."""
     module = ExportedTranslator(Translator.from_run(trained.directory))
     assert "translate_with_alignments" not in module.signatures()
+    path = t2t_repro.export(trained.directory, str(tmp_path / "plain"))
+    with pytest.raises(ValueError, match="was exported without alignments; export the run again with them"):
+        t2t_repro.load(path, alignments=True)
     with pytest.raises(ValueError, match="^the format huggingface has no word alignments"):
         t2t_repro.export(aligned.directory, str(tmp_path / "export"), format="huggingface", alignments=True)

@@ -6,9 +6,10 @@ import math
 
 import pytest
 
-from t2t_repro.alignment.documents import aligned_document
-from t2t_repro.alignment.words import AlignedText, split_words
+from t2t_repro.documents.aligned import aligned_document
 from t2t_repro.documents.document import Document
+from t2t_repro.text.translations import AlignedText
+from t2t_repro.text.words import split_words
 
 
 def aligned(source, text, links, log_p, score=-1.0):

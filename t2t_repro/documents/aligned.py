@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from t2t_repro.alignment.words import AlignedText
 from t2t_repro.documents.document import Document, joined
+from t2t_repro.text.translations import AlignedText
 from t2t_repro.text.words import SPACES, split_words
 
 _LEAST = 5e-324  # a confidence that is rounded to 0
 
 
 def aligned_document(document: Document, sentences: Sequence[AlignedText]) -> AlignedText:
-    """Returns the translation of a document, by those of its sentences.
+    """Returns a translation of a document, by those of its sentences.
 
     Two sentences without a space between them share a word, whose probability is the product. The confidence is the
     geometric mean of the probabilities of all tokens.
