@@ -41,6 +41,7 @@ ENVIRONMENTS = {
         ),
         "joeynmt.model, joeynmt.search",
     ),
+    "argos": Environment(((TORCH, "argostranslate==1.11.0"),), "argostranslate.translate"),
     "eflomal": Environment((("eflomal==2.0.0", "numpy"),), "eflomal"),
     "marian": Environment((("pymarian==1.12.42", "numpy"),), "pymarian"),
     "supar": Environment(

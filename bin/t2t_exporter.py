@@ -2,6 +2,7 @@
 
   t2t-exporter --output_dir=run --export_dir=exported
   t2t-exporter --output_dir=run --export_dir=fast --format=ctranslate2
+  t2t-exporter --output_dir=run --export_dir=package --format=argos
   t2t-exporter --output_dir=run --export_dir=shared --format=huggingface
   t2t-exporter --output_dir=run --export_dir=small --format=onnx
 
@@ -9,7 +10,8 @@ Each export is the next numbered version in --export_dir (exported/1,
 exported/2, ...), as TF Serving expects, with a model_card.json that describes
 it. To load a SavedModel, import tensorflow and tensorflow_text and call
 tf.saved_model.load, or run t2t-serve --export_dir=exported. A CTranslate2
-export has a README.txt that shows how to use it. A Hugging Face export is a
+export has a README.txt that shows how to use it. --format=argos writes a
+package for Argos Translate and LibreTranslate. A Hugging Face export is a
 MarianMTModel of transformers, with a model card, README.md. An ONNX export
 contains translate.py, which needs onnxruntime, sentencepiece and numpy alone.
 

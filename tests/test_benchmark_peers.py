@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -150,3 +151,35 @@ def test_peers_decode(module: str, environment: str, tmp_path: Path) -> None:
     worker = train.Worker(contestant, interpreter, [f"--model={SHAPE.name}", f"--weights={tmp_path}"])
     assert worker.run([2])["loss"] < 0  # a log-probability
     worker.close()
+
+
+ARGOS = """
+import json, sys
+from argostranslate import package, translate
+package.install_from_path(sys.argv[1])
+print(json.dumps([translate.translate(text, "en", "de") for text in json.load(sys.stdin)]))
+"""
+
+
+def test_argos_translate_installs_a_package(tmp_path: Path) -> None:
+    """It splits a text by a model in its cache, and translations of sentences have a space between them."""
+    from helpers import sentence_splitter, tiny_model
+
+    from t2t_repro.data.vocabulary import Vocabulary
+    from t2t_repro.exporting.ctranslate2 import write_argos
+    from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
+
+    argos = python("argos")
+    pairs, path = list(tiny_model.train_pairs()), str(tmp_path / "vocabulary.model")
+    learn_vocabulary([side for pair in pairs for side in pair], path, "bpe", tiny_model.PROBLEM.vocab_size)
+    vocabulary = Vocabulary(path)
+    problem = replace(tiny_model.PROBLEM, source_language="en", target_language="de")
+    write_argos(tiny_model.random_model(vocabulary.size), vocabulary, problem, str(tmp_path / "E"))
+    (tmp_path / ".local/share/argos-translate/minisbd").mkdir(parents=True)
+    sentence_splitter.write(str(tmp_path / ".local/share/argos-translate/minisbd/en.onnx"))
+    texts = ["3 red cats.", "4 old dogs.", "3 red cats. 4 old dogs.\n3 red cats.", ""]
+    command = [str(argos), "-c", ARGOS, str(tmp_path / "E" / "en_de.argosmodel")]
+    home = {"HOME": str(tmp_path), "PATH": "", "XDG_DATA_HOME": str(tmp_path / ".local/share")}
+    found = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True, env=home, check=True)
+    one, two, both, nothing = json.loads(found.stdout.splitlines()[-1])
+    assert both == f"{one} {two}\n{one}" and one != two and nothing == ""

@@ -1,5 +1,7 @@
 """Export to CTranslate2, an inference engine in C++: the same weights in its format, float32 or int8.
 
+Argos Translate installs packages of such a model and its tokenizer: see `write_argos`.
+
 Shapes: D d_model, H heads, K d_k, E d_v, P the wider of both, V vocabulary.
 
 CTranslate2's Transformer differs from this one in three points, and all of them are expressed by weights:
@@ -12,14 +14,19 @@ CTranslate2's Transformer differs from this one in three points, and all of them
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
+import tempfile
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from babel import Locale
 
 from t2t_repro.exporting import engines
+from t2t_repro.text.token_ids import PAD
 
 if TYPE_CHECKING:
     from t2t_repro.alignment.head import AlignmentHead
@@ -28,9 +35,12 @@ if TYPE_CHECKING:
     from t2t_repro.model.attention import MultiHeadAttention
     from t2t_repro.model.layers import AddNorm, FeedForward
     from t2t_repro.model.transformer import Transformer
+    from t2t_repro.problem import Problem
 
 VOCABULARY = "vocabulary.model"
 VOCABULARY_MAP = "vmap.txt"  # CTranslate2 expects this name
+SPACE = "<0x20>"  # the byte token of a space
+LONGEST = 1_024  # tokens of a source, the default limit of CTranslate2, which Argos Translate does not change
 
 _README = """This folder contains a model for CTranslate2 and its tokenizer, {vocabulary}, a sentencepiece model.
 
@@ -58,6 +68,19 @@ _VOCABULARY_MAP_NOTE = f"""
 translate_batch computes the probabilities of these subwords alone.
 """
 
+_PACKAGE_README = """# {source} to {target}
+
+A package for [Argos Translate](https://github.com/argosopentech/argos-translate) and LibreTranslate.
+
+    import argostranslate.package, argostranslate.translate
+
+    argostranslate.package.install_from_path("{file}")
+    print(argostranslate.translate.translate("a text", "{from_code}", "{to_code}"))
+
+Argos Translate decodes with its own beam size and length penalty, and stops after 256 tokens. The first time, it
+downloads a model that splits texts into sentences.
+"""
+
 
 def write(
     model: Transformer,
@@ -75,13 +98,7 @@ def write(
     `return_attention` returns the attention of `head`. Raises ValueError if CTranslate2 is not installed.
     """
     engines.FORMATS["ctranslate2"].must_be_installed()
-    spec = _specification(model, head)
-    spec.register_source_vocabulary(vocabulary.subwords)
-    spec.register_target_vocabulary(vocabulary.subwords)
-    spec.validate()
-    spec.optimize(quantization="float32" if quantization == "none" else quantization)
-    os.makedirs(directory, exist_ok=True)
-    spec.save(directory)
+    save(specification(model, head), vocabulary, directory, quantization)
     shutil.copyfile(vocabulary.path, os.path.join(directory, VOCABULARY))
     if shortlist is not None:
         shortlist.save(os.path.join(directory, VOCABULARY_MAP), vocabulary)
@@ -95,7 +112,70 @@ def write(
         file.write(_README.format(vocabulary=VOCABULARY, **values) + note)
 
 
-def _specification(model: Transformer, head: AlignmentHead | None = None) -> Any:
+def save(spec: Any, vocabulary: Vocabulary, directory: str, quantization: str) -> None:
+    """Writes the files that CTranslate2 reads to the folder `directory`."""
+    spec.register_source_vocabulary(vocabulary.subwords)
+    spec.register_target_vocabulary(vocabulary.subwords)
+    spec.validate()
+    spec.optimize(quantization="float32" if quantization == "none" else quantization)
+    os.makedirs(directory, exist_ok=True)
+    spec.save(directory)
+
+
+def must_fit_argos(problem: Problem) -> None:
+    """Raises ValueError if the languages of the problem are unknown, or if it is not one of translation."""
+    if problem.task.name != "translation":
+        raise ValueError(f"Argos Translate is for translation, and {problem.name} is for {problem.task.name}")
+    languages = problem.source_language, problem.target_language
+    if not all(languages) or languages[0] == languages[1]:
+        raise ValueError(
+            "a package of Argos Translate needs the codes of two languages. Received: "
+            f"source_language={languages[0]!r}, target_language={languages[1]!r}; train with both"
+        )
+
+
+def write_argos(
+    model: Transformer, vocabulary: Vocabulary, problem: Problem, directory: str, quantization: str = "none"
+) -> None:
+    """Writes the package `SOURCE_TARGET.argosmodel` to the new folder `directory`, and a README on its use.
+
+    Argos Translate splits a line into sentences, and decodes the tokens of all their translations as one list. This
+    vocabulary writes no space at the start of a text, so nothing would separate them. The package therefore has a
+    `target_prefix`, the token that each translation starts with: the byte token of a space, which no text has. As an
+    input of the decoder, it is the start token again, at the position of the start token.
+
+    `quantization` is that of `write`. Raises ValueError if CTranslate2 is not installed.
+    """
+    engines.FORMATS["argos"].must_be_installed()
+    spec = specification(model)
+    embedding_VD = spec.decoder.embeddings.weight.copy()
+    embedding_VD[vocabulary.subwords.index(SPACE)] = embedding_VD[PAD]  # padding is the start token
+    spec.decoder.embeddings.weight = embedding_VD
+    spec.encoder.position_encodings.encodings = engines.positions(model, "source", LONGEST + 1)
+    target_PD = engines.positions(model, "target")
+    spec.decoder.position_encodings.encodings = np.concatenate([target_PD[:1], target_PD])
+    codes = problem.source_language, problem.target_language
+    names = Locale("en").languages
+    source, target = (str(names.get(code, code)) for code in codes)
+    folder = "_".join(codes)
+    metadata = {"type": "translate", "package_version": "1.0", "argos_version": "1.9", "target_prefix": SPACE}
+    metadata |= {"from_code": codes[0], "from_name": source, "to_code": codes[1], "to_name": target}
+    values = {"source": source, "target": target, "from_code": codes[0], "to_code": codes[1]}
+    readme = _PACKAGE_README.format(**values, file=f"{folder}.argosmodel")
+    os.makedirs(directory, exist_ok=True)
+    path = os.path.join(directory, f"{folder}.argosmodel")
+    with tempfile.TemporaryDirectory(dir=directory) as temporary, zipfile.ZipFile(path, "w") as package:
+        save(spec, vocabulary, temporary, quantization)
+        package.writestr(f"{folder}/metadata.json", json.dumps(metadata, indent=2, ensure_ascii=True))
+        package.writestr(f"{folder}/README.md", readme)
+        package.write(vocabulary.path, f"{folder}/sentencepiece.model")
+        for name in sorted(os.listdir(temporary)):
+            package.write(os.path.join(temporary, name), f"{folder}/model/{name}")
+    with open(os.path.join(directory, "README.md"), "w", encoding="utf-8") as file:
+        file.write(readme)
+
+
+def specification(model: Transformer, head: AlignmentHead | None = None) -> Any:
     """Returns CTranslate2's description of the model, with all weights set.
 
     CTranslate2 returns the mean attention of the first heads of one layer, so the heads of that layer are exported in

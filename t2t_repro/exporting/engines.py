@@ -71,6 +71,13 @@ _ALL = (
         dtype_elsewhere="and choose a compute_type when you load the model",
     ),
     Format(
+        "argos",
+        "Argos Translate",
+        package="CTranslate2",
+        readme="README.md",
+        dtype_elsewhere="and set ARGOS_COMPUTE_TYPE when you translate",
+    ),
+    Format(
         "huggingface",
         "transformers",
         package="safetensors",
@@ -134,8 +141,8 @@ def num_positions(model: Transformer) -> int:
     return model.hparams.max_positions + model.hparams.extra_length
 
 
-def positions(model: Transformer, side: str) -> np.ndarray:
-    """Returns position encodings [positions, D], float32, of the side "source" or "target".
+def positions(model: Transformer, side: str, least: int = 0) -> np.ndarray:
+    """Returns position encodings [positions, D], float32, of the side "source" or "target": at least `least`.
 
     Those beyond a learned table repeat its last row.
     """
@@ -143,7 +150,7 @@ def positions(model: Transformer, side: str) -> np.ndarray:
 
     from t2t_repro.model.layers import sinusoids
 
-    length = num_positions(model)
+    length = max(num_positions(model), least)
     if model.hparams.positions == "sinusoid":
         return np.asarray(sinusoids(np.arange(length), model.hparams.d_model).numpy(), np.float32)
     table: Any = model.source_positions if side == "source" else model.target_positions

@@ -1,8 +1,9 @@
 """`export`: writes a trained run as a self-contained model to numbered folders, each written atomically.
 
 "saved_model" is loaded without this package: `import tensorflow, tensorflow_text`, then `tf.saved_model.load`, or TF
-Serving. "ctranslate2" is for CTranslate2, "huggingface" for transformers, and "onnx" for ONNX Runtime: see the modules
-`ctranslate2`, `huggingface` and `onnx`. `model_card.json` documents the model.
+Serving. "ctranslate2" is for CTranslate2, "argos" for Argos Translate, which runs it, "huggingface" for transformers,
+and "onnx" for ONNX Runtime: see the modules `ctranslate2`, `huggingface` and `onnx`. `model_card.json` documents the
+model.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from t2t_repro.alignment.head import AlignmentHead
+from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting import ctranslate2, huggingface, onnx
 from t2t_repro.exporting.engines import FORMATS, QUANTIZATIONS
 from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference.translator import Translator
 from t2t_repro.io import write_json
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.problem import Problem
 from t2t_repro.run import Run, versions
 from t2t_repro.system.log import report as log
 from t2t_repro.system.log import short_reason
@@ -80,6 +85,8 @@ def export(
     run = Run.open(output_dir)
     if glossaries and run.problem.task.name != "translation":
         raise ValueError(f"{output_dir!r} is a {run.problem.task.name} run, which has no glossaries; leave them out")
+    if format == "argos":
+        ctranslate2.must_fit_argos(run.problem)
     chosen.must_be_installed()
     if chosen.dtype_elsewhere:
         precision = "float32"
@@ -94,10 +101,8 @@ def export(
         moving_average=moving_average,
         shortlist=shortlist,
     )
-    if format == "huggingface":
-        huggingface.must_fit(translator.model)
-    if format == "onnx":
-        onnx.must_fit(translator.model)
+    if format in _CHECKS:
+        _CHECKS[format](translator.model)
     task = run.problem.task
     head = None
     if alignments:
@@ -112,18 +117,45 @@ def export(
     card |= _model_card(run, translator, average_checkpoints, average_best, moving_average)
     note = task.unconstrained_note.format(engine=chosen.engine)
     with _next_version(export_dir) as (temporary, path):
-        if format == "ctranslate2":
-            arguments = translator.model, translator.vocabulary, temporary, quantization, note
-            ctranslate2.write(*arguments, shortlist=translator.shortlist, head=head)
-        elif format == "huggingface":
-            huggingface.write(translator.model, translator.vocabulary, temporary, card, note)
-        elif format == "onnx":
-            onnx.write(translator.model, translator.vocabulary, temporary, quantization, note)
-        else:
-            module = ExportedTranslator(translator, task.signature, head, glossaries)
-            tf.saved_model.save(module, temporary, signatures=module.signatures())
+        _WRITERS[format](_Contents(translator, run.problem, quantization, head, glossaries, card, note), temporary)
         write_json(os.path.join(temporary, "model_card.json"), card)
     return path
+
+
+class _Contents(NamedTuple):
+    """What an export is written from."""
+
+    translator: Translator
+    problem: Problem
+    quantization: str
+    head: AlignmentHead | None
+    glossaries: bool
+    card: dict[str, Any]
+    note: str
+
+    @property
+    def model(self) -> tuple[Transformer, Vocabulary]:
+        return self.translator.model, self.translator.vocabulary
+
+
+def _saved_model(each: _Contents, directory: str) -> None:
+    module = ExportedTranslator(each.translator, each.problem.task.signature, each.head, each.glossaries)
+    tf.saved_model.save(module, directory, signatures=module.signatures())
+
+
+def _ctranslate2(each: _Contents, directory: str) -> None:
+    how: dict[str, Any] = {"shortlist": each.translator.shortlist, "head": each.head}
+    ctranslate2.write(*each.model, directory, each.quantization, each.note, **how)
+
+
+_WRITERS: dict[str, Callable[[_Contents, str], None]] = {  # to a folder
+    "saved_model": _saved_model,
+    "ctranslate2": _ctranslate2,
+    "argos": lambda each, directory: ctranslate2.write_argos(*each.model, each.problem, directory, each.quantization),
+    "huggingface": lambda each, directory: huggingface.write(*each.model, directory, each.card, each.note),
+    "onnx": lambda each, directory: onnx.write(*each.model, directory, each.quantization, each.note),
+}
+_CHECKS: dict[str, Callable[[Transformer], None]] = {"huggingface": huggingface.must_fit, "onnx": onnx.must_fit}
 
 
 @contextlib.contextmanager

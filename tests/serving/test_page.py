@@ -320,8 +320,10 @@ def test_paragraphs_are_translated_as_one_document_if_it_is_switched_on(page, al
     page(f"(document.getElementById('text').value = {text!r}, 0)")
     page.all("button")[0].click()
     settled(page)
-    assert lines(page) == [text.strip().upper()] and page.texts("#out summary") == []
-    assert model.calls[-1] == ("serving_default", 3)
+    assert lines(page) == [text.strip().upper()] and page.texts("#out summary") == ["1 alternative"]
+    assert model.calls[-1] == (ALIGNED_SIGNATURE, 3)
+    page.hover("#out .word", 4)
+    assert page.texts("#out .aligned") == ["LEFT!", "left!"]
     first, blank, third, *_ = page.all("#out li")[0].text.split("\n")  # as the browser draws it
     assert (first, blank, third.strip()) == ("MR. RED CAME.  HE LEFT!", "", "WHY?") and page.errors() == []
 
@@ -333,7 +335,7 @@ def test_document_with_markup(page, aligning):
     text = "<p>Mr. Red came. <b>He left. Why</b>?</p>\n\n<p>See {0}!</p>"
     type_and_send(page, text)
     assert lines(page) == ["<p>MR. RED CAME. <b>HE LEFT. WHY</b>?</p>\n\n<p>SEE {0}!</p>"] and page.errors() == []
-    assert model.calls[-1] == ("serving_default", 4)
+    assert model.calls[-1] == ("translate", 4)
 
 
 def test_switches_appear_only_if_model_and_packages_support_them(browser, tmp_path):
