@@ -23,7 +23,10 @@ from conftest import CHECKOUT  # noqa: E402
 from helpers.capitals import AlignedCapitals, Capitals  # noqa: E402
 
 from benchmarks.page_picture import photographed, with_few_colors  # noqa: E402
-from t2t_repro.saved_model import WITH_TERMS  # noqa: E402
+from t2t_repro.saved_model import (
+    ALIGNED_SIGNATURE,  # noqa: E402
+    WITH_TERMS,  # noqa: E402
+)
 from t2t_repro.serving.app import Server, Settings  # noqa: E402
 from t2t_repro.serving.page import render  # noqa: E402
 from t2t_repro.task import task_of  # noqa: E402
@@ -322,8 +325,8 @@ def test_paragraphs_are_translated_as_one_document_if_it_is_switched_on(page, al
     settled(page)
     assert lines(page) == [text.strip().upper()] and page.texts("#out summary") == ["1 alternative"]
     assert model.calls[-1] == (ALIGNED_SIGNATURE, 3)
-    page.hover("#out .word", 4)
-    assert page.texts("#out .aligned") == ["LEFT!", "left!"]
+    page.point_at(page.all("#out .word")[4])
+    assert aligned(page) == [("LEFT!", "target"), ("left!", "source")]
     first, blank, third, *_ = page.all("#out li")[0].text.split("\n")  # as the browser draws it
     assert (first, blank, third.strip()) == ("MR. RED CAME.  HE LEFT!", "", "WHY?") and page.errors() == []
 
