@@ -123,7 +123,7 @@ def export(
 
 
 class _Contents(NamedTuple):
-    """What an export is written from."""
+    """The inputs of a writer."""
 
     translator: Translator
     problem: Problem
