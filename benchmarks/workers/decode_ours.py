@@ -14,6 +14,7 @@ import itertools  # noqa: E402
 import os  # noqa: E402
 import subprocess  # noqa: E402
 import sys  # noqa: E402
+from typing import Any  # noqa: E402
 
 import tensorflow as tf  # noqa: E402
 
@@ -48,7 +49,7 @@ def main() -> None:
     precision, *options = mode.split(", ")
     set_threads(0 if "on all cores" in options else 1)
     among = {"ids_S": tf.constant(shortlist(shape.vocab_size))} if "shortlist" in options else {}
-    how = {"int8": precision == "int8", "precision": resolve("auto") if precision == "int8" else precision}
+    how: dict[str, Any] = {"int8": precision == "int8", "precision": resolve("auto") if precision == "int8" else precision}
     if "search_only" in inspect.signature(Translator.from_run).parameters:  # older versions keep all weights
         how["search_only"] = True
     translator = Translator.from_run(written_run(), **how)
