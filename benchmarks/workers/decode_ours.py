@@ -49,7 +49,8 @@ def main() -> None:
     precision, *options = mode.split(", ")
     set_threads(0 if "on all cores" in options else 1)
     among = {"ids_S": tf.constant(shortlist(shape.vocab_size))} if "shortlist" in options else {}
-    how: dict[str, Any] = {"int8": precision == "int8", "precision": resolve("auto") if precision == "int8" else precision}
+    int8 = precision == "int8"
+    how: dict[str, Any] = {"int8": int8, "precision": resolve("auto") if int8 else precision}
     if "search_only" in inspect.signature(Translator.from_run).parameters:  # older versions keep all weights
         how["search_only"] = True
     translator = Translator.from_run(written_run(), **how)
