@@ -196,8 +196,8 @@ def load(
       alignments: whether the translations of `n_best` and `sample` are `AlignedText`, with the links of their words to
         those of the source. The head that aligns is that of the first run; if it has none, one is chosen from its data.
         An export must have been written with alignments.
-      search_only: whether weights that translation does not read are freed, which takes about a quarter less memory.
-        Scores of given translations are then not available.
+      search_only: whether weights that translation does not read are freed, which takes less memory. Scores of
+        given translations are then not available.
 
     Raises FileNotFoundError if there is neither a run nor a SavedModel. Raises ValueError if it is damaged, if several
     runs do not share a vocabulary, or if this machine does not support `precision`.

@@ -165,7 +165,7 @@ class Translator(TextToText, Graphs):
         on a CPU; the rest is in `precision`. `shortlist` is a file of `t2t_repro.data.shortlist`.
 
         With `search_only`, the weights that beam search and sampling do not read are freed, so that decoding takes
-        about a quarter less memory; scores of given translations and attention are then ValueErrors.
+        less memory; scores of given translations and attention are then ValueErrors.
 
         Raises FileNotFoundError if there is no run or no checkpoint. Raises ValueError if one is damaged or holds no
         moving average, if the runs have different vocabularies or linearizations, if `precision` is not supported here,
