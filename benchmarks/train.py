@@ -11,6 +11,7 @@ tries more.
 
     python -m benchmarks.train --models=base_25000 --only='ours bf|OpenNMT' --updates=1    # the paper's, in parts
     python -m benchmarks.train --only=ours --add=ours:bfloat16+xla --add=ours:float32+xla
+    python -m benchmarks.train --only='ours f' --add=ours:float32+eigen    # without oneDNN
     python -m benchmarks.train --only=OpenNMT --add=opennmt:lazyadam --add=opennmt:lean+adam
 """
 

@@ -180,6 +180,7 @@ def decode() -> None:
         average_best=FLAGS.average_best,
         moving_average=FLAGS.moving_average,
         shortlist=FLAGS.shortlist,
+        search_only=not (FLAGS.score_file or FLAGS.alignments or FLAGS.markup),
     )
     if FLAGS.alignments or FLAGS.markup:
         where = FLAGS.data_dir, launcher.report, _checkpoints(runs[0])

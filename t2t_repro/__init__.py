@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import platform
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
@@ -23,6 +24,10 @@ __version__ = "0.2.0"
 _checkout = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if os.path.isfile(os.path.join(_checkout, "setup.py")):
     __path__.append(_checkout)
+
+# TensorFlow reads this when it is imported. By itself it uses oneDNN only on x86-64 processors with AVX-512 VNNI.
+if platform.machine() == "x86_64":
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 if TYPE_CHECKING:
     from t2t_repro.api import choose_alignment_head, evaluate, export, learn_shortlist, load, prepare, train

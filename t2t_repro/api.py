@@ -180,6 +180,7 @@ def load(
     moving_average: bool = False,
     shortlist: str | None = None,
     alignments: bool = False,
+    search_only: bool = False,
 ) -> Decoder:
     """Loads a trained model: a `Translator` or a `Parser` from a run, an `ExportedModel` from an export.
 
@@ -195,6 +196,8 @@ def load(
       alignments: whether the translations of `n_best` and `sample` are `AlignedText`, with the links of their words to
         those of the source. The head that aligns is that of the first run; if it has none, one is chosen from its data.
         An export must have been written with alignments.
+      search_only: whether weights that translation does not read are freed, which takes less memory. Scores of
+        given translations are then not available.
 
     Raises FileNotFoundError if there is neither a run nor a SavedModel. Raises ValueError if it is damaged, if several
     runs do not share a vocabulary, or if this machine does not support `precision`.
@@ -209,8 +212,12 @@ def load(
             raise ValueError(f"{path!r} is an export, whose precision is fixed; load the run instead")
         if shortlist is not None:
             raise ValueError(f"{path!r} is an export, which decodes with all subwords; load the run instead")
+        if search_only:
+            raise ValueError(f"{path!r} is an export, which keeps all weights; load the run instead")
         model = ExportedModel(path, alignments)
         return model.task.decoder(model)
+    if alignments and search_only:
+        raise ValueError("alignments choose a head by its attention, which needs all weights; load without search_only")
     paths = [path] if isinstance(path, str) else path
     translator = Translator.from_run(
         paths,
@@ -220,6 +227,7 @@ def load(
         average_best=average_best,
         moving_average=moving_average,
         shortlist=shortlist,
+        search_only=search_only,
     )
     run = Run.open(paths[0])
     if alignments:

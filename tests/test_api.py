@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_import_brings_no_tensorflow() -> None:
     use = "t2t_repro.get_hparams('base@tiny'), t2t_repro.TrainingOptions(), t2t_repro.train, t2t_repro.load"
     assert in_python(f"import sys, t2t_repro; {use}; print('tensorflow' in sys.modules)") == "False\n"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN is TensorFlow's own choice on other processors")
+def test_import_turns_onednn_on_unless_the_user_decides() -> None:
+    ask = "import os, t2t_repro; print(os.environ['TF_ENABLE_ONEDNN_OPTS'])"
+    assert in_python(f"import os; os.environ.pop('TF_ENABLE_ONEDNN_OPTS', None); {ask}") == "1\n"
+    assert in_python(f"import os; os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'; {ask}") == "0\n"
 
 
 @pytest.mark.parametrize("module", ["hparams.base", "problems.wmt14", "problem", "preparation", "exporting.exporter"])

@@ -1,4 +1,4 @@
-"""This package, as `t2t-decoder` runs it: its model, its beam search, its graph, a batch on each core. Mode: float32,
+"""This package, as `t2t-decoder` runs it: a run with one checkpoint, beam search, a batch on each core. Mode: float32,
 bfloat16, or int8, which computes in the fastest of these what has no products of 8-bit integers; "on all cores", one
 batch at a time; "shortlist", among a part of the subwords."""
 
@@ -9,7 +9,12 @@ from benchmarks.workers import protocol
 shape, weights, mode = protocol.decoding_arguments()
 protocol.quiet_output()
 
+import inspect  # noqa: E402
 import itertools  # noqa: E402
+import os  # noqa: E402
+import subprocess  # noqa: E402
+import sys  # noqa: E402
+from typing import Any  # noqa: E402
 
 import tensorflow as tf  # noqa: E402
 
@@ -22,12 +27,21 @@ from benchmarks.decode_workload import (  # noqa: E402
     batches_of_text,
     shortlist,
 )
-from benchmarks.workers.decode_weights import made_model  # noqa: E402
+from benchmarks.train import ROOT  # noqa: E402
 from t2t_repro.inference.batches import padded  # noqa: E402
-from t2t_repro.inference.ensemble import FixedEnsemble  # noqa: E402
 from t2t_repro.inference.translator import Translator  # noqa: E402
 from t2t_repro.training.parallel import num_parallel_batches, parallel_map, set_threads  # noqa: E402
 from t2t_repro.training.precision import resolve  # noqa: E402
+
+
+def written_run() -> str:
+    """Returns the directory of the run in `weights`, which the first worker writes, in a process of its own."""
+    path = os.path.join(weights, f"run of {shape.name}")
+    if not os.path.exists(path):
+        os.makedirs(path)
+        command = [sys.executable, "-m", "benchmarks.workers.random_run", f"--model={shape.name}", f"--weights={path}"]
+        subprocess.run([*command, "--mode=float32"], cwd=ROOT, check=True)
+    return path
 
 
 def main() -> None:
@@ -35,8 +49,11 @@ def main() -> None:
     precision, *options = mode.split(", ")
     set_threads(0 if "on all cores" in options else 1)
     among = {"ids_S": tf.constant(shortlist(shape.vocab_size))} if "shortlist" in options else {}
-    model = made_model(shape, resolve("auto") if precision == "int8" else precision)
-    translator = Translator(FixedEnsemble([model], int8=precision == "int8"), None, model.hparams)  # type: ignore[arg-type]  # ids in, ids out
+    int8 = precision == "int8"
+    how: dict[str, Any] = {"int8": int8, "precision": resolve("auto") if int8 else precision}
+    if "search_only" in inspect.signature(Translator.from_run).parameters:  # older versions keep all weights
+        how["search_only"] = True
+    translator = Translator.from_run(written_run(), **how)
     sources = [tf.constant(case.sources(shape.vocab_size)) for case in ONE_LENGTH]
     turns = itertools.count()
 

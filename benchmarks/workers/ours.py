@@ -1,11 +1,17 @@
-"""This package, as `t2t-trainer` runs it: its model, training step and graph. Mode: float32 or bfloat16, and +xla."""
+"""This package, as `t2t-trainer` runs it: its model, training step and graph. Mode: float32 or bfloat16, and +xla, or
++eigen: without oneDNN."""
 
 from __future__ import annotations
+
+import os
 
 from benchmarks.workers import protocol
 
 shape, path, mode = protocol.arguments()
 protocol.quiet_output()
+mode, eigen, _ = mode.partition("+eigen")
+if eigen:
+    os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
 
 from t2t_repro.cli.launcher import load_tensorflow  # noqa: E402
 from t2t_repro.system.heap import one_heap  # noqa: E402

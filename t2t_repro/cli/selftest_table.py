@@ -94,6 +94,7 @@ def _speed(found: dict[str, Any], width: int) -> list[str]:
 
 def _recommendations(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for each in found["recommendations"]:
-        option, value = f"--{each['option']}", each["value"]
+        option, value = each["option"], each["value"]
+        option = option if option.isupper() else f"--{option}"
         name = (option if value else f"no {option}") if isinstance(value, bool) else f"{option}={value}"
         yield name, each["reason"]

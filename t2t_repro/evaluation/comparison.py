@@ -232,7 +232,7 @@ def compared_runs(
     outputs: list[list[Any]] = []
     for run in runs:
         translator = Translator.from_run(
-            run.directory, average_checkpoints, int8, precision, average_best, moving_average
+            run.directory, average_checkpoints, int8, precision, average_best, moving_average, search_only=True
         )
         references = references or list(task.references(dataset, split, translator.vocabulary))
         outputs.append(run.problem.task.decode(translator, references, beam_size, alpha))  # its linearization

@@ -123,7 +123,7 @@ def export(
 
 
 class _Contents(NamedTuple):
-    """The content of an export, before it is written."""
+    """The inputs of a writer."""
 
     translator: Translator
     problem: Problem

@@ -226,7 +226,7 @@ def candidates(
     logits_NV = tf.reshape(logits_BWV, [-1, vocab_size])
     # two more, as PAD and EOS may be among them and forbidden: then no row of V logits needs a mask
     values_NC, tokens_NC = top_k(logits_NV, tf.minimum(k + 2, vocab_size))
-    totals_BW1 = tf.reshape(_log_sum_exp(logits_NV, tokens_NC[:, :1]), [-1, width, 1])
+    totals_BW1 = tf.reshape(_log_sum_exp(logits_NV, values_NC[:, :1], tokens_NC[:, :1]), [-1, width, 1])
     values, tokens = (tf.reshape(x, [-1, width, tf.shape(x)[1]]) for x in (values_NC, tokens_NC))
     forced_B = _forced(step, sentences)
     values = tf.where(may_follow(step, tokens, sentences), values, NEG_INF)
@@ -246,10 +246,9 @@ def vocabulary_size(logits_BWV: tf.Tensor) -> tf.Tensor | int:
     return tf.shape(logits_BWV)[2] if logits_BWV.shape[2] is None else logits_BWV.shape[2]
 
 
-def _log_sum_exp(logits_NV: tf.Tensor, likeliest_N1: tf.Tensor) -> tf.Tensor:
+def _log_sum_exp(logits_NV: tf.Tensor, likeliest_N1: tf.Tensor, tokens_N1: tf.Tensor) -> tf.Tensor:
     """Returns [N, 1] float32, as logit - log p of the likeliest token: softmax is one operation, logsumexp is six."""
-    p_N1, logit_N1 = (tf.gather(x, likeliest_N1, batch_dims=1) for x in (tf.nn.softmax(logits_NV), logits_NV))
-    return logit_N1 - tf.math.log(p_N1)
+    return likeliest_N1 - tf.math.log(tf.gather(tf.nn.softmax(logits_NV), tokens_N1, batch_dims=1))
 
 
 def may_follow(step: tf.Tensor, tokens: tf.Tensor, sentences: Sentences) -> tf.Tensor:

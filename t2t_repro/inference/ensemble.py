@@ -17,9 +17,11 @@ from t2t_repro.alignment.head import AlignmentHead
 from t2t_repro.model.incremental import (
     DecodingStep,
     KeysValues,
+    Load,
     MakeLinear,
     Past,
     Products,
+    already_loaded,
     empty_past,
     encoder_products,
     source_keys_values,
@@ -34,6 +36,7 @@ class Ensemble:
     """Models that share a vocabulary. Their sizes and dtypes may differ."""
 
     int8 = False  # true if a decoding step multiplies 8-bit integers
+    search_only = False  # true if some weights of the models are freed
     head: AlignmentHead | None = None  # of the first model, whose attention a decoding step returns
 
     def __init__(self, models: Sequence[Transformer]):
@@ -92,6 +95,14 @@ class Ensemble:
         """Returns the same models without products that are prepared for this machine: 8-bit integers remain."""
         return self
 
+    def must_have_weights(self) -> None:
+        """Raises ValueError if some weights are freed."""
+        if self.search_only:
+            raise ValueError(
+                "the model was loaded with search_only, without the weights that scores, attention and exports need; "
+                "load it without"
+            )
+
     def logits(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
         """Returns [B, L, V], float32: the logits of each target token, given the previous tokens and the source."""
         return log_mean_probabilities([model({"inputs": source_BM, "targets": target_BL}) for model in self.models])
@@ -100,23 +111,26 @@ class Ensemble:
 class FixedEnsemble(Ensemble):
     """Models whose weights no longer change, so that their matrices are prepared once and not in each call.
 
-    With `int8` a step multiplies 8-bit integers. Raises ValueError if this machine cannot (`must_have_int8`).
+    With `int8` a step multiplies 8-bit integers. Raises ValueError if this machine cannot (`must_have_int8`). `loads`
+    load and free the weights of each model, layer by layer; without them, all are loaded already, and stay.
     """
 
-    def __init__(self, models: Sequence[Transformer], int8: bool = False):
+    def __init__(self, models: Sequence[Transformer], int8: bool = False, loads: Sequence[Load] | None = None):
         super().__init__(models)
-        self.int8 = int8
+        self.int8, self.search_only = int8, loads is not None
         if int8:
             must_have_int8()
-        makers = [_fastest_linear(model.compute_dtype) for model in self.models]
-        self._steps = tuple(
-            DecodingStep(model, int8_linear if int8 else make) for model, make in zip(self.models, makers, strict=True)
-        )
+        loads = loads or [already_loaded] * len(self.models)
+        prepared = [self._prepared(*each) for each in zip(self.models, loads, strict=True)]
+        self._steps = tuple(step for step, _ in prepared)
+        self._encoders = tuple(products for _, products in prepared)
+
+    def _prepared(self, model: Transformer, load: Load) -> tuple[DecodingStep, Products]:
+        """Returns the decoding step of a model and the products of its encoder."""
+        make = _fastest_linear(model.compute_dtype)
+        step = DecodingStep(model, int8_linear if self.int8 else make, load)
         # float32 weights need no cast, and an encoder has too many rows to gain from packed ones in float32
-        self._encoders: tuple[Products, ...] = tuple(
-            {} if model.compute_dtype == "float32" else encoder_products(model, make)
-            for model, make in zip(self.models, makers, strict=True)
-        )
+        return step, encoder_products(model, None if model.compute_dtype == "float32" else make, load)
 
     def memories(self, source_BM: tf.Tensor) -> tuple[tuple[KeysValues, ...], ...]:
         both = zip(self.models, self._encoders, strict=True)
@@ -126,6 +140,7 @@ class FixedEnsemble(Ensemble):
         return self._steps
 
     def portable(self) -> Ensemble:
+        self.must_have_weights()
         if not self.int8:
             return Ensemble(self.models).aligned(self.head) if self.head else Ensemble(self.models)
         found = copy.copy(self)

@@ -114,6 +114,7 @@ class Graphs:
     @tf.function(autograph=False, input_signature=[IDS, IDS])
     def token_log_probabilities(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
         """Returns log p of each target token given the previous ones and the source: [B, L] float32, 0 at padding."""
+        self.ensemble.must_have_weights()
         log_p_BLV = tf.nn.log_softmax(self.ensemble.logits(source_BM, target_BL))
         chosen_BL = tf.gather(log_p_BLV, target_BL, batch_dims=2)
         return tf.where(target_BL != PAD, chosen_BL, 0.0)
@@ -121,4 +122,5 @@ class Graphs:
     @tf.function(autograph=False, input_signature=[IDS, IDS])
     def memory_attention(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Returns the first model's attention to the source while it predicts the target: per layer, [B, H, L, M]."""
+        self.ensemble.must_have_weights()
         return self.model.attention(source_BM, target_BL).memory

@@ -14,15 +14,24 @@ def top_k(x_NV: tf.Tensor, k: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor]:
     128 rows of 32,000 take 15 ms instead of 265 ms in one stage. Equal entries may be in another order.
     """
     size = tf.shape(x_NV)[-1] if x_NV.shape[-1] is None else x_NV.shape[-1]
-    groups = -(-size // GROUP)
+    group = _group(x_NV.shape[-1])
+    groups = -(-size // group)
     k = tf.minimum(k, size)
 
     def two_stages() -> tuple[tf.Tensor, tf.Tensor]:
-        padded = tf.pad(x_NV, [[0, 0], [0, groups * GROUP - size]], constant_values=x_NV.dtype.min)
-        grouped = tf.reshape(padded, [-1, groups, GROUP])
+        missing = groups * group - size
+        is_full = isinstance(missing, int) and missing == 0  # a row without padding is not copied
+        padded = x_NV if is_full else tf.pad(x_NV, [[0, 0], [0, missing]], constant_values=x_NV.dtype.min)
+        grouped = tf.reshape(padded, [-1, groups, group])
         _, best_groups = tf.math.top_k(tf.reduce_max(grouped, axis=-1), k)
-        members = tf.reshape(tf.gather(grouped, best_groups, batch_dims=1), [-1, k * GROUP])
+        members = tf.reshape(tf.gather(grouped, best_groups, batch_dims=1), [-1, k * group])
         values, at = tf.math.top_k(members, k)
-        return values, tf.gather(best_groups, at // GROUP, batch_dims=1) * GROUP + at % GROUP
+        return values, tf.gather(best_groups, at // group, batch_dims=1) * group + at % group
 
     return tf.cond(k < groups, two_stages, lambda: tuple(tf.math.top_k(x_NV, k)))
+
+
+def _group(size: int | None) -> int:
+    """Returns the entries per group: the divisor of `size` nearest to `GROUP`, or `GROUP` if none is near."""
+    near = [each for each in range(GROUP // 2, 2 * GROUP + 1) if size and size % each == 0]
+    return min(near, key=lambda each: abs(each - GROUP), default=GROUP)

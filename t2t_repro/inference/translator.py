@@ -32,9 +32,10 @@ from t2t_repro.run import Run
 from t2t_repro.system.log import warn
 from t2t_repro.text.glossary import MOST_TERMS, Forms, Glossary, Required, lacking, spelled
 from t2t_repro.text.markup import MarkedText
+from t2t_repro.text.token_ids import EOS
 from t2t_repro.text.translations import AlignedText, distinct
 from t2t_repro.training import parallel
-from t2t_repro.training.checkpointing.checkpoints import load_weights
+from t2t_repro.training.checkpointing.checkpoints import layer_loader, load_weights
 from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
 
 BATCH_TOKENS = 2_048  # source positions of a batch, padding included, for a beam of at most `BATCH_WIDTH`
@@ -152,6 +153,7 @@ class Translator(TextToText, Graphs):
         average_best: bool = False,
         moving_average: bool = False,
         shortlist: str | None = None,
+        search_only: bool = False,
     ) -> Translator:
         """Loads the run in `output_dir` with the mean of the weights of its last `average_checkpoints` checkpoints.
 
@@ -161,6 +163,9 @@ class Translator(TextToText, Graphs):
         average that it holds (`ema_decay`). The model computes in `precision`, of `t2t_repro.training.precision`;
         "auto" is that of the run. With `int8` the decoder multiplies 8-bit integers, which is faster for large models
         on a CPU; the rest is in `precision`. `shortlist` is a file of `t2t_repro.data.shortlist`.
+
+        With `search_only`, the weights that beam search and sampling do not read are freed, so that decoding takes
+        less memory; scores of given translations and attention are then ValueErrors.
 
         Raises FileNotFoundError if there is no run or no checkpoint. Raises ValueError if one is damaged or holds no
         moving average, if the runs have different vocabularies or linearizations, if `precision` is not supported here,
@@ -189,10 +194,23 @@ class Translator(TextToText, Graphs):
                 Transformer(vocabulary.size, run.hparams, dtype=POLICIES[its_own])
                 for run, its_own in zip(runs, chosen, strict=True)
             ]
-        for run, model in zip(runs, models, strict=True):
-            load_weights(run, model, average_checkpoints, average_best, moving_average)
+        which = average_checkpoints, average_best, moving_average
+        loads = None
+        if search_only:
+            loads = [layer_loader(run, model, *which) for run, model in zip(runs, models, strict=True)]
+        else:
+            for run, model in zip(runs, models, strict=True):
+                load_weights(run, model, *which)
         constraint, language = runs[0].problem.task.constraint(vocabulary), runs[0].problem.source_language
-        return cls(FixedEnsemble(models, int8), vocabulary, runs[0].hparams, constraint, limited_to, language)
+        ensemble = FixedEnsemble(models, int8, loads)
+        found = cls(ensemble, vocabulary, runs[0].hparams, constraint, limited_to, language)
+        if search_only and constraint is None and limited_to is None and (int8 or "bfloat16" in chosen):
+            found.pack()
+        return found
+
+    def pack(self) -> None:
+        """Packs the matrices of `search` before its first batch, whose larger tensors would fragment the memory."""
+        self.search(tf.constant([[EOS]]), self.hparams.beam_size, self.hparams.alpha, 0)
 
     def with_alignments(self, head: AlignmentHead) -> Translator:
         """Returns the same translator, whose translations with scores are `AlignedText`, aligned by `head`.

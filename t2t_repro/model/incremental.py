@@ -29,7 +29,14 @@ MakeLinear = Callable[..., kernels.Linear]  # of `narrow_linear`'s arguments, wi
 Products = Mapping[tuple[int, int], kernels.Linear]  # for `kernels.prepared_products`
 KeysValues = tuple[Any, Any]  # [B, H, M, K] and [B, H, M, E]
 Past = tuple[KeysValues, KeysValues]  # of complete blocks of `BLOCK` positions, M = n BLOCK W, and of the latest ones
+# Loads the weights of a layer, or with the name "" those of the model alone. Returns the function that frees weights.
+Load = Callable[[str, Layer], Callable[..., None]]
 BLOCK = 16  # positions: products with complete blocks have few shapes, and oneDNN compiles a product for each shape
+
+
+def already_loaded(name: str, layer: Layer) -> Callable[..., None]:
+    """The `Load` of a model that has its weights and keeps them."""
+    return lambda *weights: None
 
 
 class DecodingStep:
@@ -37,18 +44,21 @@ class DecodingStep:
 
     Create it once for many steps, outside of their loop. `make` prepares a product; the default casts the weights. Here
     W_Q, W_K and W_V of self-attention are concatenated, and the embedding is transposed: on a CPU a float32 product
-    that transposes its matrix takes up to three times as long.
+    that transposes its matrix takes up to three times as long. The weights of a layer are loaded by `load`, and then
+    freed if a product replaces them.
     """
 
-    def __init__(self, model: Transformer, make: MakeLinear | None = None):
+    def __init__(self, model: Transformer, make: MakeLinear | None = None, load: Load = already_loaded):
         self.model = model
         make = make or functools.partial(kernels.narrow_linear, dtype=model.compute_dtype)
         self.dtype = "float32" if make is int8_linear else model.compute_dtype  # of the activations between products
         key = kernels.product_key
         narrow = functools.partial(ops.cast, dtype=self.dtype)  # first, so that half of the bytes move
+        load("", model)
         self.products = {key(model.embedding): make(ops.transpose(narrow(model.embedding)), result="float32")}
         self.joined: list[tuple[tuple[Any, ...], kernels.Linear]] = []  # weights, and the product with all of them
-        for layer in model.decoder_layers:
+        for number, layer in enumerate(model.decoder_layers):
+            free = load(f"decoder_layers/{number}", layer)
             own, memory, feed_forward = layer.self_attention, layer.memory_attention, layer.feed_forward
             weights = own.w_q, own.w_k, own.w_v
             joined = ops.concatenate(tuple(map(narrow, weights)), axis=1)
@@ -61,6 +71,7 @@ class DecodingStep:
                 (feed_forward.w_2, feed_forward.b_2),
             ):
                 self.products[key(*each)] = make(*each)
+            free(*weights, memory.w_q, own.w_o, memory.w_o, feed_forward.w_1, feed_forward.w_2)
 
     def among(self, ids_S: Any) -> DecodingStep:
         """Returns the same step with logits of the tokens `ids_S` alone: [B, W, S]. Call it outside of loops.
@@ -127,16 +138,27 @@ class DecodingStep:
             return model.logits(states_BWD), tuple(grown)
 
 
-def encoder_products(model: Transformer, make: MakeLinear) -> Products:
-    """Returns the products with weights of `model.encode` and `source_keys_values`, for `kernels.prepared_products`."""
-    weights: list[tuple[Any, ...]] = []
-    for layer in model.encoder_layers:
+def encoder_products(model: Transformer, make: MakeLinear | None, load: Load = already_loaded) -> Products:
+    """Returns the products with weights of `model.encode` and `source_keys_values`, for `kernels.prepared_products`.
+
+    Without `make` it only loads the weights.
+    """
+    products: dict[tuple[int, int], kernels.Linear] = {}
+
+    def prepare(free: Callable[..., None], *weights: tuple[Any, ...]) -> None:
+        if make:
+            products.update({kernels.product_key(*each): make(*each) for each in weights})
+            free(*(weight for weight, *_ in weights))
+
+    for number, layer in enumerate(model.encoder_layers):
+        free = load(f"encoder_layers/{number}", layer)
         own, feed_forward = layer.self_attention, layer.feed_forward
-        weights += [(own.w_q,), (own.w_k,), (own.w_v,), (own.w_o,)]
-        weights += [(feed_forward.w_1, feed_forward.b_1), (feed_forward.w_2, feed_forward.b_2)]
+        matrices = (own.w_q,), (own.w_k,), (own.w_v,), (own.w_o,)
+        both = (feed_forward.w_1, feed_forward.b_1), (feed_forward.w_2, feed_forward.b_2)
+        prepare(free, *matrices, *both)
     for layer in model.decoder_layers:
-        weights += [(layer.memory_attention.w_k,), (layer.memory_attention.w_v,)]
-    return {kernels.product_key(*each): make(*each) for each in weights}
+        prepare(free, (layer.memory_attention.w_k,), (layer.memory_attention.w_v,))
+    return products
 
 
 def source_keys_values(model: Transformer, source_BM: Any, products: Products | None = None) -> tuple[KeysValues, ...]:

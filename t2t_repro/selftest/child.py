@@ -46,9 +46,10 @@ class Child:
     As a context manager it ends the process and removes its temporary files.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, **variables: str) -> None:
+        """`variables` are added to the environment of the process."""
         self._process: subprocess.Popen[str] | None = None
-        self._killed = False
+        self._variables, self._killed = variables, False
 
     def __enter__(self) -> Child:
         return self
@@ -78,7 +79,8 @@ class Child:
         self._scratch = tempfile.TemporaryDirectory(prefix="t2t-selftest-")
         self._log = open(os.path.join(self._scratch.name, "log"), "w+", errors="replace")  # noqa: SIM115
         root = os.path.dirname(os.path.dirname(os.path.abspath(t2t_repro.__file__)))
-        environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"} | ENVIRONMENT
+        environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+        environment |= ENVIRONMENT | self._variables
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         environment["TMPDIR"] = self._scratch.name  # TensorFlow leaves files there if its process is killed
         read, write = os.pipe()

@@ -10,14 +10,18 @@ SMALL = "tiny"  # its step is not bound by matrix products
 
 
 class Recommendation(NamedTuple):
-    option: str  # of a program
+    option: str  # of a program, or an environment variable
     value: str | bool | int
     reason: str
 
 
 def recommendations(
-    machine: dict[str, Any], products: dict[str, Any], speed: list[dict[str, Any]]
+    machine: dict[str, Any],
+    products: dict[str, Any],
+    speed: list[dict[str, Any]],
+    other_onednn: tuple[bool, float] | None = None,
 ) -> list[Recommendation]:
+    """Returns one recommendation per option. `other_onednn` is that of `timing`, if it was measured."""
     measured = {(row["set"], row["precision"], row["xla"]): row for row in speed if "seconds" in row}
     return [
         _precision(machine, products, measured),
@@ -25,6 +29,7 @@ def recommendations(
         _int8(machine["auto_precision"], products),
         _threads(machine),
         _micro_batch(machine, measured),
+        *([_onednn(*other_onednn)] if other_onednn else []),
     ]
 
 
@@ -75,6 +80,13 @@ def _micro_batch(machine: dict[str, Any], measured: dict[Any, Any]) -> Recommend
         used = f"take {row['peak_bytes'] / GIB:.1f} of {memory / GIB:.1f} GiB"
         reason = f"{row['micro_batches']} micro-batches per step of {row['set']} {used}"
     return Recommendation("microbatch_tokens", 0, reason)
+
+
+def _onednn(other: bool, ratio: float) -> Recommendation:
+    """`ratio` is the speed with oneDNN in the state `other` over the speed in the present state."""
+    reason = f"with oneDNN {'on' if other else 'off'} {SMALL} is {ratio:.2f} times as fast"
+    best = other if ratio >= WORTH else not other
+    return Recommendation("TF_ENABLE_ONEDNN_OPTS", int(best), reason)
 
 
 def _ratios(measured: dict[Any, Any], one: tuple[str, bool], other: tuple[str, bool]) -> dict[str, float]:

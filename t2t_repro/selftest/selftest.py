@@ -54,7 +54,8 @@ def selftest(report: Report, seconds: float = timing.SECONDS) -> dict[str, Any]:
         if "error" in each:
             name = f"train step of {each['set']} in {each['precision']}"
             checks.append({"name": name, "right": False, "detail": each["error"]})
-    advice = recommendations(machine.value, products, speed) if machine.value else []
+    onednn = timing.other_onednn(machine.value, speed, say) if speed else None
+    advice = recommendations(machine.value, products, speed, onednn) if machine.value else []
     return {
         "machine": machine.value,
         "versions": versions(),

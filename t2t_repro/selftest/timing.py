@@ -62,6 +62,24 @@ def measure(
     return sorted(found, key=lambda row: (order[row["set"]], order[row["precision"]], row["xla"]))
 
 
+def other_onednn(
+    machine: dict[str, Any], speed: list[dict[str, Any]], say: Callable[[str], None]
+) -> tuple[bool, float] | None:
+    """Returns the other state of oneDNN, and the speed of a step of `SMALL` in that state over the speed in this one.
+
+    None if `speed` has no such step, or if a GPU computes.
+    """
+    case = Case(SMALL, machine["auto_precision"], False)
+    here = [row for row in speed if "seconds" in row and (row["set"], row["precision"], row["xla"]) == case]
+    if machine["gpus"] or not here:
+        return None
+    other = not machine["tensorflow"]["onednn"]
+    say(f"training speed: {case.set} in {case.precision} {'with' if other else 'without'} oneDNN")
+    with Child(TF_ENABLE_ONEDNN_OPTS=str(int(other))) as child:
+        outcome = child.do("speed.step", set_name=case.set, precision=case.precision)
+    return None if outcome.error else (other, here[0]["seconds"] / outcome.value["seconds"])
+
+
 def _result(outcome: Outcome) -> dict[str, Any]:
     if not outcome.error:
         return dict(outcome.value)

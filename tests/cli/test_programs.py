@@ -818,7 +818,8 @@ def translator(stand_in, run):
         calls = []
 
         @classmethod
-        def from_run(cls, output_dirs, average_checkpoints, int8, precision, average_best, moving_average, shortlist):
+        def from_run(cls, output_dirs, average_checkpoints, int8, precision, average_best, *, search_only, **weights):
+            cls.search_only, moving_average = search_only, weights["moving_average"]
             more = [*(["int8"] if int8 else []), *([precision] if precision != "auto" else [])]
             more += ["moving average"] if moving_average else []
             cls.calls.append((*output_dirs, average_checkpoints, *more))
@@ -968,6 +969,7 @@ def test_decoder_samples(program, translator):
     options = ["--sampling_temperature=0.5", "--sampling_top_k=9", "--seed=4", "--n_best=2"]
     assert program("t2t-decoder", "--output_dir=RUN", *options, stdin=b"ab\n").out == "-2.5000\tba\n-2.5000\tba\n"
     assert translator.calls[1] == (["ab"], 2, ("temperature", 0.5), ("top_k", 9), ("seed", 4))
+    assert translator.search_only
 
 
 def test_decoder_scores(program, translator):
@@ -975,6 +977,7 @@ def test_decoder_scores(program, translator):
     arguments = ["--output_dir=RUN", "--score_file=pairs.tsv", "--decode_to_file=scores"]
     assert program("t2t-decoder", *arguments) == (0, "", "line 3 has 9,999 tokens\n")
     assert Path("scores").read_text() == "-1.2500\t-1.0000 -0.2500\n" * 2 + "-inf\t\n"
+    assert not translator.search_only
 
 
 def test_decoder_raises_the_beam_to_n_best(program, translator):

@@ -50,6 +50,7 @@ KEYWORDS = {  # of the tests of a dtype, which have it in their name or as a mar
     "float16": "(float16 and not bfloat16)",
 }
 PROBE = """
+import t2t_repro  # before TensorFlow, as in the tests: it turns oneDNN on
 import tensorflow as tf
 tf.function(tf.nn.softmax)(tf.matmul(tf.ones([64, 64]), tf.ones([64, 64])))
 """

@@ -57,7 +57,7 @@ def test_the_length_penalty_of_wu_et_al():
     np.testing.assert_allclose(length_penalty(tf.constant([1, 7, 13]), tf.constant(0.0)), 1)
 
 
-@pytest.mark.parametrize("size", [1, 5, 128, 129, 1000, 5000])
+@pytest.mark.parametrize("size", [1, 5, 128, 129, 1000, 1009, 5000])
 @pytest.mark.parametrize("k", [1, 2, 8])
 def test_top_k_is_tensorflows(size, k):
     x = tf.constant(RNG.permutation(3 * size).reshape(3, size).astype(np.float32))

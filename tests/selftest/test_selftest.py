@@ -297,6 +297,41 @@ def test_recommendations_follow_the_measurements(speed, option, value, reason):
     assert (found.value, found.reason) == (value, reason)
 
 
+@pytest.mark.parametrize(
+    ("other", "ratio", "value", "reason"),
+    [
+        (False, 0.8, 1, "with oneDNN off tiny is 0.80 times as fast"),
+        (False, 1.2, 0, "with oneDNN off tiny is 1.20 times as fast"),
+        (True, 1.2, 1, "with oneDNN on tiny is 1.20 times as fast"),
+        (True, 1.05, 0, "with oneDNN on tiny is 1.05 times as fast"),
+    ],
+)
+def test_onednn_is_recommended_by_its_measurement(other, ratio, value, reason):
+    *_, found = recommendations(CPU, PRODUCTS, [], (other, ratio))
+    assert found == ("TF_ENABLE_ONEDNN_OPTS", value, reason)
+
+
+def test_onednn_is_measured_in_the_other_state(monkeypatch):
+    variables = []
+
+    class Recording(Child):
+        def __init__(self, **given):
+            variables.append(given)
+
+        def do(self, function, **arguments):
+            return Outcome(STEP | {"seconds": 2.0})
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(timing, "Child", Recording)
+    speed = [timed("tiny", "bfloat16", False, 1.0)]
+    assert timing.other_onednn(CPU, speed, lambda line: None) == (False, 0.5)
+    assert variables == [{"TF_ENABLE_ONEDNN_OPTS": "0"}]
+    assert timing.other_onednn(CPU, [], lambda line: None) is None
+    assert timing.other_onednn(CPU | {"gpus": [H100]}, speed, lambda line: None) is None
+
+
 def test_recommendations_avoid_faulty_products():
     wrong = PRODUCTS | {"bfloat16": {"fault": "2 instead of 1"}, "int8": {"missing": "a GPU computes"}}
     found = {each.option: (each.value, each.reason) for each in recommendations(CPU, wrong, [])}

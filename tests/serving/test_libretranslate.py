@@ -114,7 +114,7 @@ def test_texts_have_several_sentences():
     assert translate(PAIR | both | {"alignments": True}, model=older)[0] == 200
     assert older.calls == [(ALIGNED_SIGNATURE, 1)]
     long = {"q": "It rains. " * 1_001}
-    assert translate(PAIR | long)[0] == 200
+    assert translate(PAIR | long)[0] == translate(PAIR | long | {"alternatives": 1})[0] == 200
     status, found = translate(PAIR | long | {"alternatives": 1, "documents": False})
     assert status == 400 and "at most 10,000" in found["error"]
 

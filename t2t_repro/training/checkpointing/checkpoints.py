@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from filelock import FileLock, Timeout
@@ -215,6 +216,58 @@ def load_weights(
     Raises FileNotFoundError if there is no checkpoint, and ValueError if the weights of one do not fit `model`, if one
     holds no moving average, or if the checkpoints are of different runs.
     """
+    part, chosen = _chosen(run, model, average, best, moving_average)
+    if len(chosen) == 1:
+        _read(chosen[0], model, part)
+        return chosen
+    variables = variables_of(model)
+    sums = [np.zeros(variable.shape, np.float64) for variable in variables]
+    for path in chosen:
+        _read(path, model, part)
+        for total, variable in zip(sums, variables, strict=True):
+            total += variable.numpy()
+    for total, variable in zip(sums, variables, strict=True):
+        variable.assign((total / len(chosen)).astype(np.float32))
+    return chosen
+
+
+def layer_loader(
+    run: Run, model: tf.Module, average: int = 1, best: bool = False, moving_average: bool = False
+) -> Callable[[str, Any], Callable[..., None]]:
+    """Returns a function that loads one layer of `model` at a time, by its name, such as "decoder_layers/0".
+
+    Until then its weights take no memory. With the name "" it loads the weights of the model that are in no layer. The
+    function returns one that frees given weights. Checkpoints and errors are those of `load_weights`; if several are
+    averaged, all weights are loaded immediately.
+    """
+    part, chosen = _chosen(run, model, average, best, moving_average)
+    if len(chosen) > 1:
+        load_weights(run, model, average, best, moving_average)
+        return lambda name, layer: _free
+    _free(*model.weights)
+
+    def load(name: str, layer: Any) -> Callable[..., None]:
+        if name:
+            for each in reversed(name.split("/")):
+                layer = tf.train.Checkpoint(**{each: layer})
+        else:
+            own = {each: value for each, value in vars(layer).items() if isinstance(value, keras.Variable)}
+            layer = tf.train.Checkpoint(**own)
+        _read(chosen[0], layer, part)
+        return _free
+
+    return load
+
+
+def _free(*weights: Any) -> None:
+    """Frees the memory of weights, which then have no values."""
+    for weight in weights:
+        nothing = tf.zeros([0], weight.dtype)  # unlike `assign`, the operation takes another shape
+        tf.raw_ops.AssignVariableOp(resource=weight.value.handle, value=nothing)
+
+
+def _chosen(run: Run, model: Any, average: int, best: bool, moving_average: bool) -> tuple[str, list[str]]:
+    """Returns the name of the weights in a checkpoint, and the checkpoints. The errors are those of `load_weights`."""
     part = MOVING_AVERAGE if moving_average else MODEL
     chosen = to_average(run, average, best)
     if not chosen:
@@ -228,17 +281,7 @@ def load_weights(
     if len(fingerprints - {None}) > 1:
         names = ", ".join(map(os.path.basename, chosen))
         raise ValueError(f"{names} in {run.checkpoints!r} are checkpoints of different runs; keep those of one")
-    if len(chosen) == 1:
-        _read(chosen[0], model, part)
-        return chosen
-    sums = [np.zeros(variable.shape, np.float64) for variable in variables]
-    for path in chosen:
-        _read(path, model, part)
-        for total, variable in zip(sums, variables, strict=True):
-            total += variable.numpy()
-    for total, variable in zip(sums, variables, strict=True):
-        variable.assign((total / len(chosen)).astype(np.float32))
-    return chosen
+    return part, chosen
 
 
 def load_checkpoint(path: str, model: tf.Module) -> None:
