@@ -22,12 +22,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2t_repro.model.kernels import cast_again, onednn_computes_bfloat16
+from t2t_repro.model.kernels import cast_again
 from t2t_repro.text.token_ids import PAD
 from t2t_repro.training.loss import Loss
 
 CHUNK = 512  # maximum number of tokens whose logits exist at one time
-BLOCK = 4_000 * 512  # elements of the part of the embedding whose logits are computed at one time
+BLOCK = 4_000  # subwords whose logits are computed at one time
 
 Sums = tuple[tf.Tensor, ...]  # the first three numbers of `Loss`
 
@@ -37,8 +37,8 @@ def vocabulary_blocks(embedding_VD: tf.Tensor) -> list[tf.Tensor]:
 
     On a GPU, where launching each operation has a cost, the matrix is one block.
     """
-    vocab_size, d_model = embedding_VD.shape
-    size = vocab_size if tf.config.list_physical_devices("GPU") else max(1, BLOCK // d_model)
+    vocab_size = embedding_VD.shape[0]
+    size = vocab_size if tf.config.list_physical_devices("GPU") else BLOCK
     return [embedding_VD[start : start + size] for start in range(0, vocab_size, size)]
 
 
@@ -160,8 +160,9 @@ def _chunk(
     """
     states32_CD, real_C = tf.cast(states_CD, tf.float32), tf.cast(targets_C != PAD, tf.float32)
     logits_CJ = _logits(states_CD, blocks_JD)
-    highest_C, log_total_C, exps_CJ, total_C = _exps(logits_CJ)
+    highest_C, exps_CJ, total_C = _exps(logits_CJ)
     chosen_C = tf.cast(_chosen(logits_CJ, targets_C), tf.float32)
+    log_total_C = highest_C + tf.math.log(total_C)
     mean_logit_C = tf.linalg.matvec(states32_CD, mean_row_D)
     sums = (
         tf.reduce_sum(real_C * (log_total_C - (1 - eps) * chosen_C - eps * mean_logit_C)),
@@ -171,8 +172,6 @@ def _chunk(
     if r_drop:
         divergence, exps_CJ = _divergence(logits_CJ, exps_CJ, total_C, r_drop / 2)
         sums, total_C = (sums[0] + divergence, *sums[1:]), tf.ones_like(total_C)
-    if len(exps_CJ) != len(blocks_JD):
-        exps_CJ = tf.split(exps_CJ[0], [block_JD.shape[0] for block_JD in blocks_JD], axis=1)
     expected_CD = _weighted_sum(exps_CJ, blocks_JD) * (factor / total_C)[:, None]
     d_states_CD = expected_CD - ((1 - eps) * factor) * rows_CD - (eps * factor) * mean_row_D
     scaled_CD = tf.cast(states32_CD / total_C[:, None], states_CD.dtype)
@@ -181,37 +180,22 @@ def _chunk(
 
 
 def _logits(states_CD: tf.Tensor, blocks_JD: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns the logits of each block in the dtype of the states, joined to one if `_softmax_is_one_pass`."""
+    """Returns the logits of each block in the dtype of the states."""
     logits_CJ: list[tf.Tensor] = []
     for block_JD in blocks_JD:
         logits_CJ.append(tf.matmul(states_CD, _narrow(block_JD, states_CD.dtype, logits_CJ[-1:]), transpose_b=True))
-    if len(logits_CJ) > 1 and _softmax_is_one_pass(states_CD.dtype):
-        return [tf.concat(logits_CJ, axis=1)]
     return logits_CJ
 
 
-def _exps(logits_CJ: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], tf.Tensor]:
-    """Returns maximum and log-sum-exp of the logits of all blocks [C], and each block's exp(logits - a) and their sum
-    [C] for some a [C].
+def _exps(logits_CJ: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
+    """Returns the maximum logit over all blocks [C], exp(logits - maximum) of each block, and their sum [C].
 
-    The exponentials have the dtype of the logits; the others are float32. a is the maximum, or the log-sum-exp of one
-    block in bfloat16 if oneDNN computes it. Its softmax is one pass over the logits, in place of six, with sums in
-    float32. The largest element of the softmax is 1 / the sum of exp(logits - maximum).
+    The exponentials have the dtype of the logits; maximum and sum are float32.
     """
     highest_C = tf.reduce_max(tf.stack([_highest(block_CJ) for block_CJ in logits_CJ]), axis=0)
-    highest32_C = tf.cast(highest_C, tf.float32)
-    if len(logits_CJ) == 1 and _softmax_is_one_pass(highest_C.dtype):
-        weights_CV = tf.nn.softmax(logits_CJ[0])
-        log_total_C = highest32_C - tf.math.log(tf.cast(_highest(weights_CV, positive=True), tf.float32))
-        return highest32_C, log_total_C, [weights_CV], tf.ones_like(highest32_C)
     exps_CJ = [tf.exp(tf.cast(block_CJ - highest_C[:, None], tf.float32)) for block_CJ in logits_CJ]
     total_C = tf.add_n([tf.reduce_sum(block_CJ, axis=-1) for block_CJ in exps_CJ])
-    narrow_CJ = [tf.cast(block_CJ, highest_C.dtype) for block_CJ in exps_CJ]
-    return highest32_C, highest32_C + tf.math.log(total_C), narrow_CJ, total_C
-
-
-def _softmax_is_one_pass(dtype: tf.DType) -> bool:
-    return dtype == tf.bfloat16 and onednn_computes_bfloat16()
+    return tf.cast(highest_C, tf.float32), [tf.cast(block_CJ, highest_C.dtype) for block_CJ in exps_CJ], total_C
 
 
 def _divergence(
@@ -239,8 +223,8 @@ def _divergence(
     return tf.reduce_sum(mean - other_mean), gradients_CJ
 
 
-def _highest(x_CJ: tf.Tensor, positive: bool = False) -> tf.Tensor:
-    """Returns the maximum of each row: [C]. `positive`: no number is negative.
+def _highest(x_CJ: tf.Tensor) -> tf.Tensor:
+    """Returns the maximum of each row: [C].
 
     Numbers of 16 bits are compared by their bits, as integers: positive numbers have the same order, negative ones the
     opposite. On a CPU, TensorFlow takes a third of the time for them.
@@ -248,8 +232,6 @@ def _highest(x_CJ: tf.Tensor, positive: bool = False) -> tf.Tensor:
     if x_CJ.dtype.size != 2 or tf.config.list_physical_devices("GPU"):
         return tf.reduce_max(x_CJ, axis=-1)
     bits_CJ = tf.bitcast(x_CJ, tf.int16)
-    if positive:
-        return tf.bitcast(tf.reduce_max(bits_CJ, axis=-1), x_CJ.dtype)
     highest_C, lowest_C = tf.reduce_max(bits_CJ, axis=-1), tf.reduce_min(bits_CJ, axis=-1)
     return tf.bitcast(tf.where(highest_C >= 0, highest_C, lowest_C), x_CJ.dtype)
 

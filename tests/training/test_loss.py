@@ -77,7 +77,7 @@ def fused(states, embedding, wanted, label_smoothing, factor=1.0):
 def test_fused_equals_plain_in_any_number_of_chunks(monkeypatch, tokens, label_smoothing):
     """Chunks of 8: less than one, one, the boundary, several, the last not full. Blocks of 5 words, and one of 3."""
     monkeypatch.setattr(fused_loss, "CHUNK", 8)
-    monkeypatch.setattr(fused_loss, "BLOCK", 5 * D_MODEL)
+    monkeypatch.setattr(fused_loss, "BLOCK", 5)
     case = normal(tokens, D_MODEL), normal(VOCAB, D_MODEL), targets(tokens), label_smoothing
     compare(value_and_gradients(fused, *case), value_and_gradients(plainly, *case, tf.float64), 2e-6)
 
@@ -96,11 +96,9 @@ def test_one_target_many_times():
 
 
 @pytest.mark.bfloat16
-@pytest.mark.parametrize("block", [5, VOCAB])
-def test_narrow_states(monkeypatch, block):
+def test_narrow_states(monkeypatch):
     """bfloat16 has 8 bits of precision: errors are a few thousandths. Sums are taken in float32."""
     monkeypatch.setattr(fused_loss, "CHUNK", 64)
-    monkeypatch.setattr(fused_loss, "BLOCK", block * 32)
     states = tf.cast(normal(300, 32), tf.bfloat16)
     case = 0.5 * normal(VOCAB, 32), targets(300), 0.1
     ours = value_and_gradients(fused, states, *case, tf.bfloat16)
@@ -127,18 +125,17 @@ def test_a_tie_counts_as_correct_only_in_training():
     assert (float(loss.correct), float(evaluated.correct)) == (2, 1)
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("tokens", [0, 5])
-def test_padding_alone_has_no_loss(tokens, dtype):
-    case = tf.cast(normal(tokens, D_MODEL), dtype), normal(VOCAB, D_MODEL), np.full(tokens, PAD, np.int32), 0.1
-    for found in value_and_gradients(fused, *case, dtype):
+def test_padding_alone_has_no_loss(tokens):
+    case = normal(tokens, D_MODEL), normal(VOCAB, D_MODEL), np.full(tokens, PAD, np.int32), 0.1
+    for found in value_and_gradients(fused, *case):
         assert not found.any()
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=["float32", "bfloat16"])
 def test_xla_computes_the_same(monkeypatch, dtype):
     monkeypatch.setattr(fused_loss, "CHUNK", 8)
-    monkeypatch.setattr(fused_loss, "BLOCK", 5 * D_MODEL)
+    monkeypatch.setattr(fused_loss, "BLOCK", 5)
     specs = [tf.TensorSpec([None, D_MODEL], dtype), tf.TensorSpec([VOCAB, D_MODEL]), tf.TensorSpec([None], tf.int32)]
 
     def compiled(states, embedding, wanted, *numbers):

@@ -72,7 +72,7 @@ def fused(states, embedding, wanted, alpha, factor=1.0):
 def test_fused_equals_plain_in_any_number_of_chunks(monkeypatch, tokens, alpha):
     """Chunks of 8 rows, of 4 tokens in two passes, and blocks of 5 words."""
     monkeypatch.setattr(fused_loss, "CHUNK", 8)
-    monkeypatch.setattr(fused_loss, "BLOCK", 5 * D_MODEL)
+    monkeypatch.setattr(fused_loss, "BLOCK", 5)
     case = 2 * normal(2 * tokens, D_MODEL), normal(VOCAB, D_MODEL), targets(tokens), alpha
     compare(value_and_gradients(fused, *case), value_and_gradients(plainly, *case, tf.float64), 3e-6)
 
