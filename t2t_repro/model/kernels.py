@@ -23,9 +23,8 @@ Measured gains, for base in bfloat16 on two CPU cores (AMD EPYC, AVX512-BF16) un
 |                                                              |   30% of all operations' time for one sentence      |
 | decoding: keys and values in blocks, `incremental.BLOCK`     | 1.03 in bfloat16, 1.00 to 1.11 in float32; a quarter|
 |                                                              |   of the compilations of real text (Intel Xeon, AMX)|
-| training: a product with a bias is a convolution, with its   | 1.08 for base and 1.19 for d_model 128 together; the|
-|   ReLU (`_convolved_rows`), and softmax of the loss in one   |   convolution alone 1.08 for d_model 256 (Intel     |
-|   pass, `fused_loss`, in bfloat16                            |   Xeon with AMX)                                    |
+| training: a product with a bias is a convolution, with its   | 1.10 for base, 1.08 for d_model 256, 1.02 for 128   |
+|   ReLU, `_convolved_rows`, in bfloat16                       |   (Intel Xeon with AMX)                             |
 | training: a micro-batch per core up to d_model 256,          | 1.23 for d_model 128, 1.13 for 256; 1.11 and 1.06   |
 |   `training.parallel`                                        |   times the memory (Intel Xeon with AMX)            |
 | loading a run: `unset_weights`                               | the model is made in 0.26 s instead of 0.83 (Intel  |

@@ -108,14 +108,14 @@ class Parsing:
         alpha: float | None,
     ) -> dict[str, Any]:
         """Returns scores in percent. `repaired` is the share of sentences whose output was not a tree over their
-        words."""
+        words. `precision` alone would be the precision of the model's products."""
         from t2t_repro.parsing.evalb import evalb
 
         parser = self._parser(translator)
         trees = _parse_references(parser, references, beam_size, alpha)
         found = evalb(references, trees).all
-        names = ("f1", "recall", "precision", "complete_match", "skipped")
-        scores = {"sentences": len(references)} | {name: getattr(found, name) for name in names}
+        scores = {name: getattr(found, name) for name in ("f1", "complete_match", "skipped")}
+        scores |= {"sentences": len(references), "bracket_recall": found.recall, "bracket_precision": found.precision}
         return scores | {"repaired": 100 * parser.repaired / len(references), "repairs": parser.repairs}
 
     def decode(
@@ -148,8 +148,7 @@ class Parsing:
         repaired = f"{scores['repaired']:.2f}% of outputs were not a tree over the words of their sentence"
         return [
             ("F1", f"{scores['f1']:.2f}  (labeled brackets, as EVALB counts with COLLINS.prm{skipped})"),
-            ("recall", f"{scores['recall']:.2f}"),
-            ("precision", f"{scores['precision']:.2f}"),
+            ("brackets", f"recall {scores['bracket_recall']:.2f}, precision {scores['bracket_precision']:.2f}"),
             ("complete", f"{scores['complete_match']:.2f}% of sentences have every bracket right"),
             ("repaired", f"{repaired} ({scores['repairs']:,} repairs)"),
         ]

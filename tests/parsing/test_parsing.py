@@ -553,7 +553,8 @@ def test_from_bracketed_files_to_f1(program, one_cpu, treebank, tmp_path, monkey
     assert code == 0, err
     rows = dict(re.split(r"  +", line, maxsplit=1) for line in out.rstrip("\n").split("\n"))
     assert rows["problem"] == "parse_wsj, test (8 sentences)" and "BLEU" not in rows
-    assert all(0 <= float(rows[name].split("%")[0].split()[0]) <= 100 for name in ("F1", "recall", "repaired"))
+    assert all(0 <= float(rows[name].split("%")[0].split()[0]) <= 100 for name in ("F1", "repaired"))
+    assert rows["precision"] == "float32" and rows["brackets"].startswith("recall ")
     missing = "sections 02-21: 160 of 39,832 trees; section 22: 8 of 1,700 trees; section 23: 8 of 2,416 trees"
     assert rows["data"] == f"not the paper's: {missing}"
     assert f"Not the paper's data: {missing}" in " ".join(program("t2t-report", "RUN").out.split())
@@ -608,9 +609,9 @@ def test_from_bracketed_files_to_f1(program, one_cpu, treebank, tmp_path, monkey
     ]
     expected = evalb(gold, retagged).all
     assert code == 0 and (scores["sentences"], scores["skipped"]) == (8, 0)
-    assert (scores["f1"], scores["recall"], scores["complete_match"]) == pytest.approx(
-        (expected.f1, expected.recall, expected.complete_match)
-    )
+    found = [scores[name] for name in ("f1", "bracket_recall", "bracket_precision", "complete_match")]
+    assert found == pytest.approx([expected.f1, expected.recall, expected.precision, expected.complete_match])
+    assert scores["precision"] == "float32"
     assert scores["repaired"] == pytest.approx(100 * int(err.split()[1]) / 8) and scores["loss"] > 0
 
 
