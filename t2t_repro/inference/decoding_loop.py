@@ -32,7 +32,9 @@ class Hypotheses(NamedTuple):
 
     ids: tf.Tensor  # [B, W, L] int32, each ending in EOS, padded with PAD
     scores: tf.Tensor  # [B, W] float32; below -1e20 for rows beyond the translations found
-    traces: tuple[tf.Tensor, ...] = ()  # with an alignment head, those of `Beams`, padded with 0
+    # with an alignment head, two [B, W, L], padded with 0: the place in the source that it attends to most at each step,
+    # int32, and the log-probability of the tokens before the step, float32
+    traces: tuple[tf.Tensor, ...] = ()
 
 
 class Sentences(NamedTuple):
@@ -60,9 +62,7 @@ class Beams(NamedTuple):
     finished_ids: tf.Tensor  # [B, W, T] int32
     finished_scores: tf.Tensor  # [B, W] float32
     caches: tuple[Any, ...]  # per model and layer: [B, H, T W, K] and [B, H, T W, E]
-    # with an alignment head, two [B, W, T]: the place in the source that it attends to most at each step, int32, and
-    # the log-probability of the tokens before the step, float32
-    traces: tuple[tf.Tensor, ...] = ()
+    traces: tuple[tf.Tensor, ...] = ()  # with an alignment head [B, W, T] int64, whose halves are those of `Hypotheses`
     finished_traces: tuple[tf.Tensor, ...] = ()
     state: Any = ()  # of a search with terms, [B, W, ...]: see `inference.terms.progress`
 
@@ -168,11 +168,11 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: Dec
             history = tf.concat([beams.history, own_slots_BW[:, :, None]], axis=2)
             found = model_step(beams.tokens, step, beams.caches, _history_bias(history, width))
             logits_BWV, caches = found[:2]
-            news = (*found[2:], beams.log_p)[: len(beams.traces)]
-            traces = tuple(
-                tf.concat([trace, new[:, :, None]], axis=2) for trace, new in zip(beams.traces, news, strict=True)
-            )
-            beams = beams._replace(history=history, caches=caches, traces=traces)
+            traces = [
+                tf.concat([trace, _in_one(attended, beams.log_p)[:, :, None]], axis=2)
+                for trace, attended in zip(beams.traces, found[2:], strict=True)
+            ]
+            beams = beams._replace(history=history, caches=caches, traces=tuple(traces))
             return step + 1, strategy.choose(step, beams, logits_BWV, sentences)
 
         step, beams = _while(goes_on, advance, (step, beams))
@@ -187,14 +187,26 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: Dec
     start = (tf.constant(0), tf.range(batch), sentences, beams, nobody)
     *_, done = _while(lambda _, numbers, *__: tf.size(numbers) > 0, until_some_are_done, start)
     back = tf.argsort(done.numbers)[: tf.math.count_nonzero(sentences.longest)]
-    return Hypotheses(*_rows((done.ids, done.scores, done.traces), back))
+    ids, scores, traces = _rows((done.ids, done.scores, done.traces), back)
+    return Hypotheses(ids, scores, tuple(half for trace in traces for half in _apart(trace)))
+
+
+def _in_one(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Returns int32 `x` and float32 `y` as the halves of int64: beams then move one tensor instead of two."""
+    return tf.bitcast(tf.stack([x, tf.bitcast(y, tf.int32)], axis=-1), tf.int64)
+
+
+def _apart(both: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the two tensors of `_in_one`."""
+    x, y = tf.unstack(tf.bitcast(both, tf.int32), axis=-1)
+    return x, tf.bitcast(y, tf.float32)
 
 
 def first_beams(ensemble: Ensemble, log_p_BW: tf.Tensor) -> Beams:
     """Returns the beams before their first token, with these log-probabilities."""
     shape = tf.shape(log_p_BW)
     nothing = tf.zeros([shape[0], shape[1], 0], tf.int32)
-    traces = (nothing, tf.zeros([shape[0], shape[1], 0])) if ensemble.head else ()
+    traces = (tf.cast(nothing, tf.int64),) if ensemble.head else ()
     return Beams(
         tokens=tf.fill(shape, PAD),  # the decoder's input starts with padding (section 3.1)
         log_p=log_p_BW,
