@@ -115,8 +115,10 @@ def ablation_differences() -> str:
 
 
 def fine_tuning() -> str:
-    """Returns the validation perplexity of a run that starts from a parent and of one that does not."""
+    """Returns the curves of a run that starts from a parent and of one that does not, and those of a parser."""
     (table,) = table_with("fine_tuning.md", "step", "from random weights")
+    (parser,) = table_with("fine_tuning.md", "step", "greedy F1")
+    f1 = Curve("from run", [(number(row["step"]), number(row["greedy F1"])) for row in parser], COLORS[0])
     names = ("from `parent`", "from random weights")
     curves = tuple(
         Curve(
@@ -126,7 +128,8 @@ def fine_tuning() -> str:
         )
         for name, color in zip(names, COLORS, strict=False)
     )
-    return panels_svg([Panel("Fine-tuning on captions", "validation perplexity", "steps", curves, log="y")])
+    captions = Panel("Fine-tuning on captions", "validation perplexity", "steps", curves, log="y")
+    return panels_svg([captions, Panel("Fine-tuning a parser", "greedy F1", "steps", (f1,))])
 
 
 PICTURES: dict[str, Callable[[], str]] = {

@@ -32,8 +32,8 @@ class Hypotheses(NamedTuple):
 
     ids: tf.Tensor  # [B, W, L] int32, each ending in EOS, padded with PAD
     scores: tf.Tensor  # [B, W] float32; below -1e20 for rows beyond the translations found
-    # with an alignment head, two [B, W, L], padded with 0: the place in the source that it attends to most at each step,
-    # int32, and the log-probability of the tokens before the step, float32
+    # with an alignment head, two [B, W, L], padded with 0: the place in the source that it attends to most at each
+    # step, int32, and the log-probability of the tokens before the step, float32
     traces: tuple[tf.Tensor, ...] = ()
 
 
@@ -166,11 +166,11 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: Dec
         def advance(step: tf.Tensor, beams: Beams) -> tuple[tf.Tensor, Beams]:
             own_slots_BW = tf.zeros_like(beams.tokens) + tf.range(width)
             history = tf.concat([beams.history, own_slots_BW[:, :, None]], axis=2)
-            found = model_step(beams.tokens, step, beams.caches, _history_bias(history, width))
+            found: Any = model_step(beams.tokens, step, beams.caches, _history_bias(history, width))
             logits_BWV, caches = found[:2]
             traces = [
-                tf.concat([trace, _in_one(attended, beams.log_p)[:, :, None]], axis=2)
-                for trace, attended in zip(beams.traces, found[2:], strict=True)
+                tf.concat([trace, _in_one(places_BW, beams.log_p)[:, :, None]], axis=2)
+                for trace, places_BW in zip(beams.traces, found[2:], strict=True)
             ]
             beams = beams._replace(history=history, caches=caches, traces=tuple(traces))
             return step + 1, strategy.choose(step, beams, logits_BWV, sentences)
