@@ -8,8 +8,9 @@ The model is that of a run, or has random weights. It is exported to a temporary
 it, and loads what it saved, which is compared:
 
 - "tokens": texts whose ids differ, and texts that decoding does not restore
-- "logits": the largest difference over all positions of the targets, the largest logit, and the positions with another
-  likeliest token. Without --target, the targets are the model's own greedy translations
+- "logits": the largest difference over all positions of the targets, the largest logit, and the positions with
+  another likeliest token. "our rounding" and "their rounding" are the differences from the exported weights in
+  float64. Without --target, the targets are the model's own greedy translations
 - "greedy": sentences with another greedy translation, each with its own maximum length. If they are "alike", the logits
   of the two tokens at the first difference are within 0.0001 of each other, so rounding decided
 - "saved": the largest difference of logits between the model before and after it was saved
@@ -38,6 +39,8 @@ class Compared(NamedTuple):
     positions: int
     largest: float  # logit
     difference: float  # of logits
+    our_rounding: float  # difference of our logits to those of the export in float64
+    their_rounding: float
     different_argmax: int  # positions
     different_greedy: int  # sentences
     alike: int  # of these, because of rounding
@@ -58,6 +61,7 @@ def compare(translator: Any, exported: str, sources: Sequence[str], targets: Seq
         original.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         model, tokenizer = load(folder)
+        exact = load(folder)[0].double()
     vocabulary = translator.vocabulary
     texts = [*sources, *(targets or ())]
     ids = tokenizer(texts)["input_ids"]
@@ -67,16 +71,16 @@ def compare(translator: Any, exported: str, sources: Sequence[str], targets: Seq
     ours = _greedy(translator, source_ids)
     target_ids = expected[len(sources) :] if targets else ours
     positions, largest, difference, other, resaved = 0, 0.0, 0.0, 0, 0.0
+    our_rounding, their_rounding = 0.0, 0.0
     for batch in _batches(source_ids):
         both = [source_ids[place] for place in batch], [target_ids[place] for place in batch]
-        mine, theirs, before = (
-            _our_logits(translator, *both),
-            _their_logits(model, *both),
-            _their_logits(original, *both),
-        )
+        mine = _our_logits(translator, *both)
+        theirs, before, rounded_less = (_their_logits(each, *both) for each in (model, original, exact))
         positions += len(mine)
         largest = max(largest, float(abs(mine).max()))
         difference = max(difference, float(abs(mine - theirs).max()))
+        our_rounding = max(our_rounding, float(abs(mine - rounded_less).max()))
+        their_rounding = max(their_rounding, float(abs(theirs - rounded_less).max()))
         resaved = max(resaved, float(abs(before - theirs).max()))
         other += int((mine.argmax(axis=1) != theirs.argmax(axis=1)).sum())
     wrong = [
@@ -91,6 +95,8 @@ def compare(translator: Any, exported: str, sources: Sequence[str], targets: Seq
         positions=positions,
         largest=largest,
         difference=difference,
+        our_rounding=our_rounding,
+        their_rounding=their_rounding,
         different_argmax=other,
         different_greedy=len(wrong),
         alike=sum(_are_alike(translator, *each) for each in wrong),
@@ -201,7 +207,7 @@ def main() -> None:
 
     columns = [
         *("model", "sentences", "other tokens", "other texts", "positions", "largest logit", "largest difference"),
-        *("other argmax", "other greedy", "of them alike", "saved"),
+        *("our rounding", "their rounding", "other argmax", "other greedy", "of them alike", "saved"),
     ]
     print(f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", sep="\n", flush=True)
     for name in [None] if arguments.output_dir else arguments.hparams.split(","):
@@ -214,7 +220,8 @@ def main() -> None:
             huggingface.write(translator.model, translator.vocabulary, exported)
             found = compare(translator, exported, *sides)
         cells = [
-            f"{value:.1e}" if name in ("difference", "resaved") else f"{value:,}" for name, value in _rounded(found)
+            f"{value:.1e}" if isinstance(value, float) and name != "largest" else f"{value:,}"
+            for name, value in _rounded(found)
         ]
         print(f"| {name or translator.hparams.name} | {' | '.join(cells)} |", flush=True)
 
