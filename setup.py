@@ -79,7 +79,7 @@ setup(
         "beam": ["apache-beam>=2.77", "sentencepiece<0.2.3"],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],  # CUDA libraries, which plain tensorflow does not install
         "ctranslate2": ["ctranslate2>=4.8"],  # a second engine, whose translations must equal ours
-        "argos": ["t2t_repro[ctranslate2]"],  # writes packages; Argos Translate needs an environment of its own
+        "argos": ["ctranslate2>=4.8"],  # writes packages; Argos Translate needs an environment of its own
         "documents": ["sentencex>=1.0.32"],  # splits long text into sentences, by rules for about 300 languages
         "huggingface": ["safetensors>=0.8"],  # writes the weights for transformers
         "onnx": ["onnx>=1.23", "onnxruntime>=1.32"],  # writes the graphs, and runs them
