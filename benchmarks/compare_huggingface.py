@@ -75,12 +75,12 @@ def compare(translator: Any, exported: str, sources: Sequence[str], targets: Seq
     for batch in _batches(source_ids):
         both = [source_ids[place] for place in batch], [target_ids[place] for place in batch]
         mine = _our_logits(translator, *both)
-        theirs, before, rounded_less = (_their_logits(each, *both) for each in (model, original, exact))
+        theirs, before, in_float64 = (_their_logits(each, *both) for each in (model, original, exact))
         positions += len(mine)
         largest = max(largest, float(abs(mine).max()))
         difference = max(difference, float(abs(mine - theirs).max()))
-        our_rounding = max(our_rounding, float(abs(mine - rounded_less).max()))
-        their_rounding = max(their_rounding, float(abs(theirs - rounded_less).max()))
+        our_rounding = max(our_rounding, float(abs(mine - in_float64).max()))
+        their_rounding = max(their_rounding, float(abs(theirs - in_float64).max()))
         resaved = max(resaved, float(abs(before - theirs).max()))
         other += int((mine.argmax(axis=1) != theirs.argmax(axis=1)).sum())
     wrong = [

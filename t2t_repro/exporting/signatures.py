@@ -215,7 +215,7 @@ class ExportedTranslator(tf.Module):
         log_p_BNL: tf.Tensor,
     ) -> tuple[tf.Tensor, ...]:
         """Returns the links in Pharaoh format, the confidence of each hypothesis, those of its words, and its number of
-        tokens without EOS, [B, N]; see `Beams.traces`."""
+        tokens without EOS, [B, N]; see `Hypotheses.traces`."""
         assert self._aligned and self._aligned.ensemble.head
         links = Words(self._vocabulary).links(source_BM, ids_BNL, places_BNL, self._aligned.ensemble.head)
         tokens_BN = tf.maximum(tf.math.count_nonzero(ids_BNL != PAD, axis=2, dtype=tf.int32) - 1, 0)  # without EOS

@@ -474,7 +474,8 @@ class Translator(TextToText, Graphs):
             found = decode(places, batch, source_BM, padded([prefix_ids[place] for place in places]))
             if self._links is None:
                 return list(self._texts(found, n))
-            return list(self._aligned_texts(found, n, source_BM, [texts[place] for place in places]))
+            sides = source_BM, [texts[place] for place in places]
+            return list(self._aligned_texts(self._links, found, n, *sides))
 
         tokens = BATCH_TOKENS * BATCH_WIDTH // max(width, BATCH_WIDTH)
         batches = batches_by_length({place: [len(ids)] * 2 for place, ids in sources.items()}, tokens)
@@ -519,14 +520,13 @@ class Translator(TextToText, Graphs):
             yield [(text, score) for text, score in both if score > NEG_INF / 1e6]
 
     def _aligned_texts(
-        self, found: Hypotheses, n: int, source_BM: tf.Tensor, sources: Sequence[str]
+        self, links_of: Callable[..., Links], found: Hypotheses, n: int, source_BM: tf.Tensor, sources: Sequence[str]
     ) -> Iterator[Found]:
         """Yields the same as `_texts`, as `AlignedText`, of the texts `sources`."""
-        assert self._links is not None
         ids_BNL, scores_BN, places_BNL, log_p_BNL = (
             each.numpy()[:, :n] for each in (found.ids, found.scores, *found.traces)
         )
-        links = self._links(source_BM, ids_BNL, places_BNL)
+        links = links_of(source_BM, ids_BNL, places_BNL)
         lengths_BN = np.count_nonzero(ids_BNL, axis=2) - 1  # without EOS; PAD is 0
         arrays = (*(each.numpy() for each in links), np.diff(log_p_BNL, axis=2), lengths_BN, scores_BN)
         lines = iter(self.vocabulary.decode(ids_BNL.reshape(-1, ids_BNL.shape[2]).tolist()))

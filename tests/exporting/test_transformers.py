@@ -55,6 +55,7 @@ def random_translator(vocabulary, **changes):
 def must_be_equal(found, sentences):
     assert found.sentences == sentences and found.largest > 2 and found.positions > 5 * sentences
     assert found.difference < TOLERANCE and found.different_argmax == 0
+    assert 0 < found.our_rounding < TOLERANCE and 0 < found.their_rounding < TOLERANCE
     assert found.different_greedy == 0 and found.resaved == 0
     assert found.different_tokens == found.different_texts == 0
 

@@ -125,10 +125,11 @@ def test_a_tie_counts_as_correct_only_in_training():
     assert (float(loss.correct), float(evaluated.correct)) == (2, 1)
 
 
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("tokens", [0, 5])
-def test_padding_alone_has_no_loss(tokens):
-    case = normal(tokens, D_MODEL), normal(VOCAB, D_MODEL), np.full(tokens, PAD, np.int32), 0.1
-    for found in value_and_gradients(fused, *case):
+def test_padding_alone_has_no_loss(tokens, dtype):
+    case = tf.cast(normal(tokens, D_MODEL), dtype), normal(VOCAB, D_MODEL), np.full(tokens, PAD, np.int32), 0.1
+    for found in value_and_gradients(fused, *case, dtype):
         assert not found.any()
 
 
