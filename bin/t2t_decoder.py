@@ -137,7 +137,6 @@ NOT_WITH = {  # flags without effect beside another one, and why
     ),
     "documents": (("prefix_file", "min_length"), "translates sentences that it finds"),
     "sampling_temperature": (("beam_size", "alpha", "glossary"), "replaces beam search"),
-    "markup": (("alignments",), "puts tags into the words that they link"),
     "decode_interactive": (("decode_from_file", "decode_to_file", "prefix_file"), "reads from the keyboard"),
 }
 ONLY_FOR = {  # flags that other tasks do not have
@@ -291,6 +290,11 @@ def _check(run: Run) -> None:
         common_flags.must_be_directory("data_dir", FLAGS.data_dir)
     if FLAGS.language and not FLAGS.documents:
         raise launcher.UsageError("--language is only to split lines into sentences; give --documents too")
+    if FLAGS.markup and FLAGS.alignments == "pharaoh":
+        raise launcher.UsageError(
+            "--alignments=pharaoh numbers words that spaces separate, and tags have spaces; with --markup, give "
+            "--alignments=json, which has the words"
+        )
     for flag, (others, why) in NOT_WITH.items():
         given = [other for other in others if FLAGS[other].present]
         if FLAGS[flag].value not in (None, False) and given:

@@ -92,7 +92,7 @@ class TextToText:
 
         Number i has the i-th best translation of each sentence, or the last one of a sentence with fewer; there are
         fewer than n if all sentences have fewer. A score is the mean of those of the sentences. With alignments, each
-        is an `AlignedText` with the words of the entire text, unless there is markup. The arguments are those of
+        is an `AlignedText` with the words and the sentences of the entire text. The arguments are those of
         `translate_documents`.
         """
         must_be_list(texts)
@@ -107,7 +107,7 @@ class TextToText:
         }
         splitter = self.splitter(language)
         split = splitter.marked if markup else splitter
-        join = aligned_document if self.has_links and not markup else joined
+        join = aligned_document if self.has_links else joined
         return translated(texts, split, functools.partial(self.n_best, **options), join=join)
 
 
@@ -346,7 +346,7 @@ class Translator(TextToText, Graphs):
         lines = [MarkedText(text) for text in texts]
         found = decode([line.text for line in lines])
         both = zip(lines, cast(list[list[AlignedText]], found), strict=True)
-        return [[(line.restored(each.text, each.links), each.score) for each in some] for line, some in both]
+        return [[line.translation(each) for each in some] for line, some in both]
 
     @staticmethod
     def _required(glossary: Glossary, texts: Sequence[str], report: Report) -> list[tuple[Required, ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -13,7 +15,7 @@ from t2t_repro.documents.document import Document, joined, ranked
 from t2t_repro.saved_model import ALIGNED_SIGNATURE
 from t2t_repro.serving.model import GLOSSARY, MARKUP, ServedModel
 from t2t_repro.serving.protocol import BadRequest, Limits, Request, checked_positions, defaults
-from t2t_repro.text.translations import ALIGNMENT_OUTPUTS, distinct, of_outputs
+from t2t_repro.text.translations import ALIGNMENT_OUTPUTS, WORDS, distinct, of_outputs, sentences_json
 
 _PAIR: dict[str, Callable[[Any], Any]] = {  # outputs of a translation
     "outputs": lambda pair: pair[0].encode("utf-8"),
@@ -24,8 +26,9 @@ _ALIGNED: dict[str, Callable[[Any], Any]] = _PAIR | {
     "confidences": lambda found: found.confidence,
     "word_confidences": lambda found: " ".join(f"{each:.4f}" for each in found.probabilities).encode("utf-8"),
     "num_tokens": lambda found: found.tokens,
+    "sentences": lambda found: sentences_json(found.sentences),
 }
-_MISSING = {"outputs": b"", "scores": -np.inf, "alignments": b"", "word_confidences": b""}  # 0 for numbers
+_MISSING = {"scores": -np.inf, "confidences": 0.0, "num_tokens": 0, "sentences": [], **dict.fromkeys(WORDS, [])}
 
 
 class Sentences(NamedTuple):
@@ -37,23 +40,25 @@ class Sentences(NamedTuple):
     def joined(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the outputs of the documents, by those of their sentences: see `documents.ranked`.
 
-        A score is the mean of those of the sentences, 0 without any.
+        A score is the mean of those of the sentences, 0 without any. Alignments have the sentences too, as lists.
         """
         join, columns = (aligned_document, _ALIGNED) if "alignments" in outputs else (joined, _PAIR)
+        columns = columns | {name: operator.attrgetter(name) for name in WORDS if name in outputs}
         sentences = self._translations(outputs)
         found = [ranked(document, [next(sentences) for _ in document.spans], join) for document in self.documents]
-        most = (*outputs["scores"].shape, 1)[1]
-        return {
-            name: np.array(
-                [[*map(of, some), *[_MISSING.get(name, 0)] * most][:most] for some in found], outputs[name].dtype
-            ).reshape(len(found), *outputs[name].shape[1:])
-            for name, of in columns.items()
-        }
+        shape = len(found), *outputs["scores"].shape[1:]
+        most = (*shape, 1)[1]
+        results = {}
+        for name, of in columns.items():
+            rows = ([*map(of, some), *[_MISSING.get(name, b"")] * most][:most] for some in found)
+            dtype = outputs[name].dtype if name in outputs else object
+            results[name] = np.fromiter(itertools.chain.from_iterable(rows), dtype).reshape(shape)
+        return results
 
     def _translations(self, outputs: dict[str, np.ndarray]) -> Iterator[list[tuple[str, float]]]:
         """Yields the translations of each sentence that differ in more than space, best first."""
         sentences = [sentence for document in self.documents for sentence in document.sentences]
-        names = ("outputs", "scores", *(ALIGNMENT_OUTPUTS if "alignments" in outputs else ()))
+        names = ["outputs", "scores", *(name for name in (*ALIGNMENT_OUTPUTS, *WORDS) if name in outputs)]
         for number, sentence in enumerate(sentences):
             row = zip(*(np.atleast_1d(outputs[name][number]).tolist() for name in names), strict=True)
             every = [of_outputs(sentence, *each) for each in row]

@@ -138,8 +138,6 @@ def parse(message: Mapping[str, Any], model: ServedModel, limits: Limits) -> Wan
     options = {key: message[key] for key in protocol.OPTIONS if key in message}
     if text_format == "html":
         options[MARKUP] = True
-    if options.get(MARKUP) and signature == ALIGNED_SIGNATURE:
-        raise BadRequest("'alignments' and 'confidence' are of texts without markup; choose the format 'text'")
     if model.has_splitter and (signature != ALIGNED_SIGNATURE or model.aligns_documents):
         options.setdefault(protocol.DOCUMENTS, True)
     texts = message["q"] if isinstance(message["q"], list) else [message["q"]]
@@ -172,6 +170,10 @@ def answer(wanted: Wanted, outputs: Mapping[str, np.ndarray], limits: Limits) ->
         found["confidence"] = [row["confidences"] for row in rows]
         if "word_confidences" in columns:  # older exports lack it
             found["wordConfidence"] = [[float(each) for each in row["word_confidences"].split()] for row in rows]
+        if "sentences" in columns:
+            found["sentences"] = [row["sentences"] for row in rows]
+    if "words" in columns:
+        found |= {"sourceWords": [row["source_words"] for row in rows], "words": [row["words"] for row in rows]}
     return found if wanted.is_list else {name: values[0] for name, values in found.items()}
 
 

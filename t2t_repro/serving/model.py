@@ -25,7 +25,7 @@ from t2t_repro.saved_model import (
 from t2t_repro.serving.cancellation import Cancellation
 from t2t_repro.text.glossary import Glossary, lacking, must_be_few, spelled
 from t2t_repro.text.markup import MarkedText
-from t2t_repro.text.translations import links_of
+from t2t_repro.text.translations import WORDS, links_of
 
 if TYPE_CHECKING:
     from t2t_repro.documents.splitter import Splitter
@@ -120,7 +120,7 @@ class ServedModel:
         if glossary is not None:
             self._add_terms(glossary.item(), values, outputs, call)
         if lines is not None:
-            outputs = _marked(lines, outputs, is_best=signature == DEFAULT_SIGNATURE)
+            outputs = _marked(lines, outputs, signature)
         return self.task.served(signature, values, outputs)
 
     def _add_terms(
@@ -173,16 +173,25 @@ class ServedModel:
         }
 
 
-def _marked(lines: Sequence[MarkedText], outputs: Mapping[str, np.ndarray], is_best: bool) -> dict[str, np.ndarray]:
-    """Returns the outputs of `translate`, or of the default signature, with the markup of the lines."""
+def _marked(lines: Sequence[MarkedText], outputs: Mapping[str, np.ndarray], signature: str) -> dict[str, np.ndarray]:
+    """Returns the outputs of a signature with the markup of the lines, from those of the one with alignments.
+
+    With alignments, `WORDS` are added: lists of words without markup.
+    """
     outputs_BN, scores_BN = outputs["outputs"].copy(), outputs["scores"]
+    source_words_BN, words_BN = (np.full(outputs_BN.shape, None, object) for _ in WORDS)
     for row, line in enumerate(lines):
         for column, both in enumerate(zip(outputs_BN[row], outputs["alignments"][row], strict=True)):
+            source_words_BN[row, column], words_BN[row, column] = [], []
             if scores_BN[row, column] > -np.inf:
-                text, links = (each.decode("utf-8", "replace") for each in both)
-                outputs_BN[row, column] = line.restored(text, links_of(links)).encode("utf-8")
+                text, links = both[0].decode("utf-8", "replace"), links_of(both[1].decode())
+                outputs_BN[row, column] = line.restored(text, links).encode("utf-8")
+                source_words_BN[row, column], words_BN[row, column] = line.source_words, line.words(text, links)
+    if signature == ALIGNED_SIGNATURE:
+        words = dict(zip(WORDS, (source_words_BN, words_BN), strict=True))
+        return {**outputs, "outputs": outputs_BN, **words}
     found = {"outputs": outputs_BN, "scores": scores_BN}
-    return {name: each[:, 0] for name, each in found.items()} if is_best else found
+    return {name: each[:, 0] for name, each in found.items()} if signature == DEFAULT_SIGNATURE else found
 
 
 def _definitions(path: str) -> dict[str, Any]:

@@ -33,8 +33,7 @@ from t2t_repro.serving.model import GLOSSARY, MARKUP, Input
 from t2t_repro.text.glossary import Glossary
 
 DOCUMENTS = "documents"
-_SEARCHES = (DEFAULT_SIGNATURE, "translate", ALIGNED_SIGNATURE)  # signatures that take a glossary and documents
-_BEST = (DEFAULT_SIGNATURE, "translate")  # signatures that take markup
+_SEARCHES = (DEFAULT_SIGNATURE, "translate", ALIGNED_SIGNATURE)  # signatures that take the options below
 
 
 Signatures = Mapping[str, Mapping[str, Input]]  # the inputs of each signature of a model
@@ -164,8 +163,8 @@ def _with_markup(request: Request, markup: Any, signatures: Signatures, limits: 
         return request
     if ALIGNED_SIGNATURE not in signatures:
         raise BadRequest("this model was exported without alignments; export the run again with them")
-    if request.signature not in _BEST:
-        raise BadRequest(f'signature {request.signature} takes no "markup"; expected {" or ".join(_BEST)}')
+    if request.signature not in _SEARCHES:
+        raise BadRequest(f'signature {request.signature} takes no "markup"; expected {" or ".join(_SEARCHES)}')
     _must_be_short(request, "markup", limits)
     return replace(request, options=request.options | {MARKUP: np.array(True)})
 
@@ -372,7 +371,7 @@ def answer(request: Request, outputs: Mapping[str, np.ndarray], limits: Limits) 
 
 def _plain(value: np.ndarray) -> Any:
     if value.dtype == object:
-        return _each(value.tolist(), lambda text: text.decode("utf-8", "replace"))
+        return _each(value.tolist(), lambda each: each.decode("utf-8", "replace") if isinstance(each, bytes) else each)
     if value.dtype == np.float32:
         return _shortest(value)
     return value.tolist()

@@ -31,8 +31,8 @@ from typing import NamedTuple
 
 from t2t_repro.text.glossary import is_word_character
 from t2t_repro.text.placement import Element, Span, Unit, spans, unit_links, units
-from t2t_repro.text.stand_ins import Found, Kept, chosen, find
-from t2t_repro.text.translations import Link
+from t2t_repro.text.stand_ins import Found, Kept, chosen, find, words_with
+from t2t_repro.text.translations import AlignedText, Link
 from t2t_repro.text.words import SPACES, around
 
 # An alternative stops at the end of the line or at the next character of its kind, so that a search does not start
@@ -132,6 +132,20 @@ class MarkedText:
             both = placed[number], placed[kept.parent]
             elements[number] = self._with_spaces(kept, elements[number], *both, target)
         return "".join(_rendered(elements, placed, target, _Text(translation, found, self._escape)))
+
+    def translation(self, found: AlignedText) -> AlignedText:
+        """Returns a translation of `text` as one of the line: the text has the markup, and the words are `words`."""
+        own = {"source_words": self.source_words, "words": self.words(found.text, found.links)}
+        return found.replaced(self.restored(found.text, found.links), **own)
+
+    @property
+    def source_words(self) -> list[str]:
+        """The words of `text`, with the placeholders and addresses of the line."""
+        return words_with(self.text, [Found(kept.start, kept.end, kept) for kept in self._kept] if self.text else [])
+
+    def words(self, translation: str, links: Sequence[Link]) -> list[str]:
+        """Returns the words of the translation of `text`, with the placeholders and addresses that it has."""
+        return words_with(translation, find(self.text, self._kept, translation, links) if self.text else [])
 
     def _point(self, kept: Kept) -> Element:
         """Returns the point at which a placeholder is put that the translation lacks."""

@@ -102,6 +102,28 @@ def find(text: str, every: Sequence[Kept], translation: str, links: Sequence[tup
     return sorted(results, key=lambda each: each.start)
 
 
+def words_with(text: str, found: Sequence[Found]) -> list[str]:
+    """Returns the words of a text, with placeholders and addresses in place of what is `found`.
+
+    If a placeholder takes the place of several words, it is the first of them, and the others are "".
+    """
+    words = []
+    waiting = list(reversed(found))
+    for match in WORD.finditer(text):
+        place, end = match.span()
+        parts = []
+        while waiting and waiting[-1].start < end:
+            start, stop, kept = waiting[-1]
+            parts.append(text[place : max(place, start)])
+            parts.append(kept.raw if kept and start >= match.start() else "")
+            place = min(stop, end)
+            if stop > end:
+                break
+            waiting.pop()
+        words.append("".join(parts) + text[place:end])
+    return words
+
+
 def _word_at(words: Sequence[_Span], place: int) -> int:
     """Returns the number of the word that contains this place."""
     return bisect.bisect_right(words, place, key=lambda word: word[0]) - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from t2t_repro.text.words import split_words
 
@@ -26,15 +26,24 @@ def distinct(hypotheses: Sequence[_Scored], n: int) -> list[_Scored]:
     return list(first.values())[:n]
 
 
+class Sentence(NamedTuple):
+    """A sentence of a document and its translation."""
+
+    source: str
+    text: str
+    confidence: float
+
+
 class AlignedText(tuple[str, float]):
     """A translation and its score, as a pair, with its word alignment and the probabilities of its words."""
 
-    source_words: list[str]
+    source_words: list[str]  # without markup, but with placeholders and addresses
     words: list[str]
     links: list[Link]  # in the order of the translation
     probabilities: list[float]  # of each word: the product over its tokens, each given the previous ones and the source
     confidence: float  # the geometric mean of the probabilities of the tokens
     tokens: int  # the number of these tokens, without EOS
+    sentences: Sequence[Sentence] = ()  # of a document
 
     @classmethod
     def of(cls, text: str, score: float, source: str, links: Sequence[Link], words_L: Any, log_p_L: Any) -> AlignedText:
@@ -51,6 +60,12 @@ class AlignedText(tuple[str, float]):
         found.tokens = len(log_p_L)
         return found
 
+    def replaced(self, text: str, **attributes: Any) -> AlignedText:
+        """Returns the same translation with another text and other attributes."""
+        found = AlignedText((text, self.score))
+        vars(found).update(vars(self) | attributes)
+        return found
+
     @property
     def text(self) -> str:
         return self[0]
@@ -65,8 +80,8 @@ class AlignedText(tuple[str, float]):
         return " ".join(f"{source}-{target}" for source, target in self.links)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the translation as JSON values. The probabilities have four digits."""
-        return {
+        """Returns the translation as JSON values. Only that of a document has `sentences`."""
+        found = {
             "text": self.text,
             "score": round(self.score, 4),
             "confidence": round(self.confidence, 4),
@@ -75,10 +90,18 @@ class AlignedText(tuple[str, float]):
             "probabilities": [round(each, 4) for each in self.probabilities],
             "alignment": [list(link) for link in self.links],
         }
+        return found | ({"sentences": sentences_json(self.sentences)} if self.sentences else {})
 
 
-# Outputs of an export that aligns words, beside "outputs" and "scores": the arguments `alignment` of `of_outputs`.
+def sentences_json(sentences: Sequence[Sentence]) -> list[dict[str, Any]]:
+    """Returns sentences as JSON values."""
+    return [each._asdict() | {"confidence": round(each.confidence, 4)} for each in sentences]
+
+
+# Outputs of an export that aligns words, beside "outputs" and "scores", and those that a server adds to texts with
+# markup: the arguments `alignment` of `of_outputs`.
 ALIGNMENT_OUTPUTS = ("alignments", "word_confidences", "confidences", "num_tokens")
+WORDS = ("source_words", "words")
 
 
 def of_outputs(source: str, output: bytes, score: float, *alignment: Any) -> tuple[str, float]:
@@ -86,9 +109,10 @@ def of_outputs(source: str, output: bytes, score: float, *alignment: Any) -> tup
     text = output.decode("utf-8", "replace")
     if not alignment:
         return text, score
-    links, probabilities, confidence, tokens = alignment
+    links, probabilities, confidence, tokens, *words = alignment
     found = AlignedText((text, score))
-    found.source_words, found.words, found.links = split_words(source), split_words(text), links_of(links.decode())
+    found.source_words, found.words = words or (split_words(source), split_words(text))
+    found.links = links_of(links.decode())
     numbers = [float(each) for each in probabilities.split()]
     found.probabilities = (numbers + [0.0] * len(found.words))[: len(found.words)]
     found.confidence, found.tokens = confidence, tokens

@@ -28,6 +28,8 @@ def test_words_and_links_count_in_the_whole_text():
     assert found.pharaoh == "0-0 1-1 4-3 2-4 3-5"
     assert found.probabilities == pytest.approx([*first.probabilities, *second.probabilities])
     assert found.tokens == 6 and found.confidence == pytest.approx(math.exp(-2.5 / 6))
+    assert [each.source for each in found.sentences] == ["One cat.", "A dog came."]
+    assert [each.confidence for each in found.sentences] == [first.confidence, second.confidence]
 
 
 def test_sentences_without_a_space_share_a_word():

@@ -77,7 +77,14 @@ def test_alignments_count_in_the_whole_text():
         "confidences": [0.5],
         "word_confidences": ["0.9000 0.2500 0.9000 0.9000 0.9000 0.9000"],
         "num_tokens": [6],
+        "sentences": [
+            [
+                {"source": source, "text": source.upper(), "confidence": 0.5}
+                for source in ("Mr. Fox came.", "He left!", "Why?")
+            ]
+        ],
     }
+    assert found["outputs"]["sentences"][1] == [[]]
     assert found["outputs"]["alignments"][1] == [""] and found["outputs"]["confidences"][1] == [1.0]
     (((status, found),), calls) = answer(body, model=AlignedCapitals(word_confidences=False))
     message = 'this model is too old for alignments of "documents"; export the run again'

@@ -81,13 +81,17 @@ def part(name, value):
         ({"q": "one two", "alignments": True}, {"translatedText": "ONE TWO", "alignments": [[0, 0], [1, 1]]}),
         (
             {"q": ["six one"], "confidence": True},
-            {"translatedText": ["SIX ONE"], "confidence": [0.5], "wordConfidence": [[0.25, 0.9]]},
+            {
+                **{"translatedText": ["SIX ONE"], "confidence": [0.5], "wordConfidence": [[0.25, 0.9]]},
+                "sentences": [[{"source": "six one", "text": "SIX ONE", "confidence": 0.5}]],
+            },
         ),
         (
             {"q": "Six", "alternatives": 1, "alignments": True, "confidence": True},
             {
                 **{"translatedText": "SIX", "alternatives": ["six"], "alignments": [[0, 0]]},
                 **{"confidence": 0.5, "wordConfidence": [0.25]},
+                "sentences": [{"source": "Six", "text": "SIX", "confidence": 0.5}],
             },
         ),
     ],
@@ -109,6 +113,9 @@ def test_texts_have_several_sentences():
         "alignments": [[number, number] for number in range(5)],
         "confidence": 0.5,
         "wordConfidence": [0.9] * 5,
+        "sentences": [
+            {"source": source, "text": source.upper(), "confidence": 0.5} for source in ("It rains.", "We go.", "Bye!")
+        ],
     }
     older = AlignedCapitals(word_confidences=False)
     assert translate(PAIR | both | {"alignments": True}, model=older)[0] == 200
@@ -188,8 +195,6 @@ def test_alternatives_widen_the_beam():
         (PAIR | {"q": "a", "target": "x" * 10_000}, "got 'en' to 'xxx"),
         (PAIR | {"q": "a", "format": "xml"}, "the format must be 'text' or 'html', got 'xml'"),
         (PAIR | {"q": "a", "format": ["text"]}, "the format must be 'text' or 'html', got ['text']"),
-        (PAIR | {"q": "a", "format": "html", "alignments": True}, "without markup; choose the format 'text'"),
-        (PAIR | {"q": "a", "markup": True, "confidence": True}, "are of texts without markup"),
         (PAIR | {"q": "a", "alternatives": -1}, "'alternatives' must be an integer from 0 to 63, got a number -1"),
         (PAIR | {"q": "a", "alternatives": 64}, "got a number 64"),
         (PAIR | {"q": "a", "alternatives": 1.5}, "got a number 1.5"),

@@ -183,3 +183,13 @@ def test_hostile_lines_are_read_in_a_moment():
         found = marked.restored(marked.text[::-1], links)
         assert time.process_time() - started < 3, part
         assert found.count("<") >= line.count("<a>") + line.count("<b/>")
+
+
+def test_words_have_placeholders_where_the_translation_has_them():
+    line = MarkedText("<b>see</b> {{ my name }}, a@b.de and %s.")
+    assert line.text == "see XY, XZ and YX." and line.source_words == ["see", "{{ my name }},", "a@b.de", "and", "%s."]
+    assert line.words("sieh XY, XZ und YX.", []) == ["sieh", "{{ my name }},", "a@b.de", "und", "%s."]
+    garbled = MarkedText("see {0} now")
+    assert garbled.words("jetzt X Y sehen", [(1, 1), (1, 2)]) == ["jetzt", "{0}", "", "sehen"]
+    assert garbled.words("jetzt", []) == ["jetzt"] and MarkedText("<br>{0}").source_words == []
+    assert MarkedText("a b").words("c  d", []) == ["c", "d"]

@@ -112,10 +112,75 @@ def test_decoder(program, run, model):
     assert code == 0 and out.splitlines() == model.translate(LINES, markup=True) and "alig" not in err
 
 
+WORDS = "source_words", "words", "links", "probabilities", "confidence", "tokens"
+
+
+def test_alignments_are_those_of_the_text_without_markup(model, program, run):
+    line = "3 red <b>cats</b> &amp; {{ name }} dogs"
+    plain, marked = model.n_best(["3 red cats & XY dogs", line], 1), model.n_best([line, "12 big cows"], 1, markup=True)
+    (first,), (second,) = marked
+    assert first.text.count("<b>") == 1 and first.source_words == ["3", "red", "cats", "&", "{{ name }}", "dogs"]
+    assert [getattr(first, name) for name in WORDS[2:]] == [getattr(plain[0][0], name) for name in WORDS[2:]]
+    assert len(first.words) == len(plain[0][0].words)
+    (same,) = model.n_best(["12 big cows"], 1)
+    assert [getattr(second, name) for name in WORDS] == [getattr(same[0], name) for name in WORDS]
+
+    command = "t2t-decoder", f"--output_dir={run.directory}", "--precision=float32", "--markup", "--alignments=json"
+    code, out, _ = program(*command, stdin=f"{line}\n12 big cows\n".encode())
+    assert code == 0 and [json.loads(each) for each in out.splitlines()] == [first.to_json(), second.to_json()]
+
+
+def test_alignments_of_documents_have_the_words_and_sentences_of_the_text(model, served, program, run):
+    (found,) = model.n_best_documents([DOCUMENT], 1, "en", markup=True)[0]
+    parts = [best for (best,) in model.n_best(SENTENCES, 1, markup=True)]
+    assert found.text == model.translate_documents([DOCUMENT], "en", markup=True)[0]
+    assert found.source_words == "3 red cats. 4 old dogs & {0}. old dogs".split()
+    assert found.words == [word for part in parts for word in part.words]
+    assert found.probabilities == [each for part in parts for each in part.probabilities]
+    shift = len(parts[0].source_words), len(parts[0].words)
+    second = [(one + shift[0], other + shift[1]) for one, other in parts[1].links]
+    assert second and found.links[len(parts[0].links) :][: len(second)] == second
+    assert [tuple(each) for each in found.sentences] == [
+        (source, part.text, part.confidence) for source, part in zip(SENTENCES, parts, strict=True)
+    ]
+    assert [set(each) for each in found.to_json()["sentences"]] == [{"source", "text", "confidence"}] * 3
+    assert "sentences" not in parts[0].to_json()
+
+    exported = t2t_repro.load(served.path, alignments=True).n_best_documents([DOCUMENT], 1, "en", markup=True)[0][0]
+    assert exported.text == found.text and exported.words == found.words and exported.links == found.links
+    fields = {"q": [DOCUMENT, ""], "source": "en", "target": "de", "format": "html"}
+    wanted = libretranslate.parse(fields | {"alignments": True, "confidence": True}, served, protocol.Limits())
+    split = documents.split(wanted.request, served, protocol.Limits())
+    outputs = split.joined(served.run(split.request.signature, split.request.inputs | split.request.options))
+    answer = libretranslate.answer(wanted, outputs, protocol.Limits())
+    assert json.loads(json.dumps(answer)) == answer
+    assert answer["translatedText"] == [found.text, ""]
+    assert answer["sourceWords"] == [found.source_words, []] and answer["words"] == [found.words, []]
+    assert answer["alignments"] == [[list(link) for link in found.links], []]
+    assert [each["text"] for each in answer["sentences"][0]] == [part.text for part in parts]
+    assert answer["confidence"][0] == pytest.approx(found.confidence, rel=1e-3) and answer["sentences"][1] == []
+
+    line = DOCUMENT.partition("\n")[0]
+    command = "--precision=float32", "--markup", "--documents", "--language=en", "--alignments=json"
+    shown = program("t2t-decoder", f"--output_dir={run.directory}", *command, stdin=f"{line}\n".encode())
+    (expected,) = model.n_best_documents([line], 1, "en", markup=True)[0]
+    assert shown.code == 0 and json.loads(shown.out) == expected.to_json()
+
+
+def test_served_rows_with_markup_have_their_words(model, served):
+    columns = {"inputs": LINES, "n_best": 2, "beam_size": 4}
+    found = ask(served, signature_name=ALIGNED_SIGNATURE, inputs=columns, markup=True)["outputs"]
+    expected = model.n_best(LINES, 2, markup=True)
+    assert [row[0] for row in found["outputs"]] == [each[0].text for each in expected]
+    assert [row[0] for row in found["source_words"]] == [each[0].source_words for each in expected]
+    assert [row[0] for row in found["words"]] == [each[0].words for each in expected]
+    assert [row[0] for row in found["alignments"]] == [each[0].pharaoh for each in expected]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--alignments=json"], "--markup puts tags into the words that they link; remove --alignments"),
+        (["--alignments=pharaoh"], "with --markup, give --alignments=json, which has the words"),
         (["--score_file=pairs.tsv"], "--score_file scores given translations; remove --markup"),
     ],
 )
@@ -172,7 +237,7 @@ def test_markup_with_glossaries_and_samples(model, run, tmp_path):
     [
         ({"markup": 1}, '"markup" must be true or false, got a number'),
         ({"markup": None}, '"markup" must be true or false, got null'),
-        ({"markup": True, "signature_name": ALIGNED_SIGNATURE}, f'signature {ALIGNED_SIGNATURE} takes no "markup"'),
+        ({"markup": True, "signature_name": "score", "inputs": {"inputs": ["a"], "targets": ["b"]}}, "score takes no"),
         (
             {"markup": True, "inputs": ["<" * 9_999] * 11},
             "all texts of a request with markup have 109,989 bytes; at most",
