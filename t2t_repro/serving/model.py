@@ -120,7 +120,7 @@ class ServedModel:
         if glossary is not None:
             self._add_terms(glossary.item(), values, outputs, call)
         if lines is not None:
-            outputs = _marked(lines, outputs, signature)
+            outputs = marked(lines, outputs, signature)
         return self.task.served(signature, values, outputs)
 
     def _add_terms(
@@ -173,7 +173,7 @@ class ServedModel:
         }
 
 
-def _marked(lines: Sequence[MarkedText], outputs: Mapping[str, np.ndarray], signature: str) -> dict[str, np.ndarray]:
+def marked(lines: Sequence[MarkedText], outputs: Mapping[str, np.ndarray], signature: str) -> dict[str, np.ndarray]:
     """Returns the outputs of a signature with the markup of the lines, from those of the one with alignments.
 
     With alignments, `WORDS` are added: lists of words without markup.

@@ -41,7 +41,6 @@ def render(model: ServedModel, name: str, example: str = "") -> str:
     problem: dict[str, Any] = model.card.get("problem", {})
     signature, alternatives = signature_of(model)
     translates = model.task.name == TRANSLATION
-    plain = _N_BEST if alternatives > 1 else DEFAULT_SIGNATURE
     values = {
         "NAME": name,
         "VERSION": str(model.version),
@@ -53,8 +52,8 @@ def render(model: ServedModel, name: str, example: str = "") -> str:
         "SIGNATURE": signature,
         "ALTERNATIVES": str(alternatives),
         "GLOSSARY": "terms" if WITH_TERMS in model.signatures else "",
-        "MARKUP": plain if translates and ALIGNED_SIGNATURE in model.signatures else "",
-        "DOCUMENTS": _of_documents(model, signature) if translates and model.has_splitter else "",
+        "MARKUP": _with_options(model, signature) if translates and ALIGNED_SIGNATURE in model.signatures else "",
+        "DOCUMENTS": _with_options(model, signature) if translates and model.has_splitter else "",
         "EXAMPLE": example or str(problem.get("example", "")),
         "SOURCE_LANGUAGE": str(problem.get("source_language", "")),
         "TARGET_LANGUAGE": str(problem.get("target_language", "")),
@@ -77,8 +76,8 @@ def signature_of(model: ServedModel) -> tuple[str, int]:
     return (best if best in model.signatures else DEFAULT_SIGNATURE), 1
 
 
-def _of_documents(model: ServedModel, signature: str) -> str:
-    """Returns the signature for texts of several sentences. Older exports align words of single sentences alone."""
+def _with_options(model: ServedModel, signature: str) -> str:
+    """Returns the signature for long text and for markup. Older exports align words of single sentences alone."""
     return _N_BEST if signature == ALIGNED_SIGNATURE and not model.aligns_documents else signature
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from t2t_repro.documents.splitter import Splitter
 from t2t_repro.saved_model import ALIGNED_SIGNATURE, WrongInput
 from t2t_repro.serving.cancellation import Cancelled
-from t2t_repro.serving.model import Input
+from t2t_repro.serving.model import Input, marked
 from t2t_repro.task import task_of
 from t2t_repro.text.markup import MarkedText
 
@@ -113,6 +113,9 @@ class AlignedCapitals(Capitals):
         """Returns the capitals of the texts without markup, with the markup of the texts."""
         lines = [MarkedText(text.decode()) for text in inputs["inputs"]]
         texts = np.array([line.text.encode() for line in lines], object)
+        if signature == ALIGNED_SIGNATURE:
+            plain = {name: value for name, value in inputs.items() if name != "markup"}
+            return marked(lines, self.run(signature, plain | {"inputs": texts}, cancellation), signature)
         found = super().run(signature, {"n_best": 1, **inputs, "inputs": texts}, cancellation)
         rows = found["outputs"].reshape(len(lines), -1)
         outputs = [

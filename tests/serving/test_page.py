@@ -309,8 +309,15 @@ def test_markup_is_kept_if_it_is_switched_on(page, aligning):
     assert switched(page, "markup") == ["markup", "documents"]
     type_and_send(page, text)
     assert lines(page) == ["SEE <b>THE\u00a0CAT</b> OF {0}", "", "X &amp; <i>Y</i>"]
-    assert page.texts("#out summary") == ["1 alternative"] * 2 and page.texts("#out .word") == []
-    assert not page.all("#legend")[0].is_displayed() and page.errors() == []
+    assert page.texts("#out summary") == ["1 alternative"] * 2
+    assert page.texts("#out .source") == ["See the\u00a0cat of {0}", "x & y"]
+    words = page.all("#out .word")
+    assert page("[...document.querySelectorAll('#out .word')].slice(0, 4).map((each) => each.textContent)") == [
+        *["SEE", "THE\u00a0CAT", "OF", "{0}"]
+    ]
+    page.point_at(words[1])
+    assert aligned(page) == [("THE\u00a0CAT", "target"), ("the\u00a0cat", "source")]
+    assert page.all("#legend")[0].is_displayed() and page.errors() == []
 
 
 def test_paragraphs_are_translated_as_one_document_if_it_is_switched_on(page, aligning):
@@ -338,7 +345,9 @@ def test_document_with_markup(page, aligning):
     text = "<p>Mr. Red came. <b>He left. Why</b>?</p>\n\n<p>See {0}!</p>"
     type_and_send(page, text)
     assert lines(page) == ["<p>MR. RED CAME. <b>HE LEFT. WHY</b>?</p>\n\n<p>SEE {0}!</p>"] and page.errors() == []
-    assert model.calls[-1] == ("translate", 4)
+    assert model.calls[-1] == (ALIGNED_SIGNATURE, 4)
+    page.point_at(page.all("#out .word")[6])
+    assert aligned(page) == [("SEE", "target"), ("See", "source")]
 
 
 def test_switches_appear_only_if_model_and_packages_support_them(browser, tmp_path):
