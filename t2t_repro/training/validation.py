@@ -203,4 +203,6 @@ class Stopping:
         if name and self._options.selects:
             self._note(dataclasses.replace(selection, recommended=name))
             loads = "and `moving_average` load" if self._run.hparams.ema_decay else "loads"
-            self._report(f"recommended: {name}, {why}; `average_best` {loads} it")
+            best = len(self.best())
+            mean = f"; with `average_checkpoints`={best}, the mean of the {best} best, which is often better"
+            self._report(f"recommended: {name}, {why}; `average_best` {loads} it{mean * (best > 1)}")

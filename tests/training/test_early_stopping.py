@@ -83,7 +83,8 @@ def test_patience_ends_training_and_the_best_are_kept(data, whole, copied, scrip
     run, said, scored = whole
     why = "6 scores in a row are no better than the validation perplexity 2.00 of step 2 (patience=6)"
     assert said[-2] == f"ended at step 8 of 20: {why}"
-    assert said[-1] == "recommended: ckpt-2, validation perplexity 2.00, the lowest of 8; `average_best` loads it"
+    first = "recommended: ckpt-2, validation perplexity 2.00, the lowest of 8; `average_best` loads it"
+    assert said[-1] == f"{first}; with `average_checkpoints`=2, the mean of the 2 best, which is often better"
     assert steps_of(paths(run)) == KEPT and run.last_step == run.training.step == 8
     assert steps_of(to_average(run, 1, best=True)) == [2] and steps_of(to_average(run, 2, best=True)) == [1, 2]
     assert steps_of(to_average(run, 2)) == [7, 8]
