@@ -9,6 +9,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import tensorflow as tf
@@ -126,11 +127,14 @@ class FixedEnsemble(Ensemble):
         self._encoders = tuple(products for _, products in prepared)
 
     def _prepared(self, model: Transformer, load: Load) -> tuple[DecodingStep, Products]:
-        """Returns the decoding step of a model and the products of its encoder."""
+        """Returns the decoding step of a model, and its products for `memories`. Encoder and decoder take a core each."""
         make = _fastest_linear(model.compute_dtype)
-        step = DecodingStep(model, int8_linear if self.int8 else make, load)
         # float32 weights need no cast, and an encoder has too many rows to gain from packed ones in float32
-        return step, encoder_products(model, None if model.compute_dtype == "float32" else make, load)
+        of_encoder = None if model.compute_dtype == "float32" else make
+        with ThreadPoolExecutor(1) as other_core:
+            encoder = other_core.submit(encoder_products, model, of_encoder, load)
+            step = DecodingStep(model, int8_linear if self.int8 else make, load, of_encoder)
+            return step, {**encoder.result(), **step.memory_products}
 
     def memories(self, source_BM: tf.Tensor) -> tuple[tuple[KeysValues, ...], ...]:
         both = zip(self.models, self._encoders, strict=True)

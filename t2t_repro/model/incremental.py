@@ -45,10 +45,16 @@ class DecodingStep:
     Create it once for many steps, outside of their loop. `make` prepares a product; the default casts the weights. Here
     W_Q, W_K and W_V of self-attention are concatenated, and the embedding is transposed: on a CPU a float32 product
     that transposes its matrix takes up to three times as long. The weights of a layer are loaded by `load`, and then
-    freed if a product replaces them.
+    freed if a product replaces them. `make_memory` prepares the products of `source_keys_values` with these layers.
     """
 
-    def __init__(self, model: Transformer, make: MakeLinear | None = None, load: Load = already_loaded):
+    def __init__(
+        self,
+        model: Transformer,
+        make: MakeLinear | None = None,
+        load: Load = already_loaded,
+        make_memory: MakeLinear | None = None,
+    ):
         self.model = model
         make = make or functools.partial(kernels.narrow_linear, dtype=model.compute_dtype)
         self.dtype = "float32" if make is int8_linear else model.compute_dtype  # of the activations between products
@@ -56,6 +62,7 @@ class DecodingStep:
         narrow = functools.partial(ops.cast, dtype=self.dtype)  # first, so that half of the bytes move
         load("", model)
         self.products = {key(model.embedding): make(ops.transpose(narrow(model.embedding)), result="float32")}
+        self.memory_products: dict[tuple[int, int], kernels.Linear] = {}
         self.joined: list[tuple[tuple[Any, ...], kernels.Linear]] = []  # weights, and the product with all of them
         for number, layer in enumerate(model.decoder_layers):
             free = load(f"decoder_layers/{number}", layer)
@@ -72,6 +79,9 @@ class DecodingStep:
             ):
                 self.products[key(*each)] = make(*each)
             free(*weights, memory.w_q, own.w_o, memory.w_o, feed_forward.w_1, feed_forward.w_2)
+            if make_memory:
+                self.memory_products |= {key(each): make_memory(each) for each in (memory.w_k, memory.w_v)}
+                free(memory.w_k, memory.w_v)
 
     def among(self, ids_S: Any) -> DecodingStep:
         """Returns the same step with logits of the tokens `ids_S` alone: [B, W, S]. Call it outside of loops.
@@ -139,32 +149,27 @@ class DecodingStep:
 
 
 def encoder_products(model: Transformer, make: MakeLinear | None, load: Load = already_loaded) -> Products:
-    """Returns the products with weights of `model.encode` and `source_keys_values`, for `kernels.prepared_products`.
+    """Returns the products with weights of `model.encode`, for `kernels.prepared_products`.
 
     Without `make` it only loads the weights.
     """
     products: dict[tuple[int, int], kernels.Linear] = {}
-
-    def prepare(free: Callable[..., None], *weights: tuple[Any, ...]) -> None:
-        if make:
-            products.update({kernels.product_key(*each): make(*each) for each in weights})
-            free(*(weight for weight, *_ in weights))
-
     for number, layer in enumerate(model.encoder_layers):
         free = load(f"encoder_layers/{number}", layer)
         own, feed_forward = layer.self_attention, layer.feed_forward
         matrices = (own.w_q,), (own.w_k,), (own.w_v,), (own.w_o,)
         both = (feed_forward.w_1, feed_forward.b_1), (feed_forward.w_2, feed_forward.b_2)
-        prepare(free, *matrices, *both)
-    for layer in model.decoder_layers:
-        prepare(free, (layer.memory_attention.w_k,), (layer.memory_attention.w_v,))
+        if make:
+            weights = *matrices, *both
+            products |= {kernels.product_key(*each): make(*each) for each in weights}
+            free(*(weight for weight, *_ in weights))
     return products
 
 
 def source_keys_values(model: Transformer, source_BM: Any, products: Products | None = None) -> tuple[KeysValues, ...]:
     """Returns keys and values of the encoder's output for every decoder layer, computed once per sentence.
 
-    With `products`, those of `encoder_products`, there is no gradient, and layers are copied.
+    With `products`, those of `encoder_products` and `memory_products`, there is no gradient, and layers are copied.
     """
     if not products:
         memory_BMD = model.encode(source_BM)
