@@ -127,7 +127,7 @@ class FixedEnsemble(Ensemble):
         self._encoders = tuple(products for _, products in prepared)
 
     def _prepared(self, model: Transformer, load: Load) -> tuple[DecodingStep, Products]:
-        """Returns the decoding step of a model, and its products for `memories`. Encoder and decoder take a core each."""
+        """Returns the decoding step of a model, and its products for `memories`. Each is prepared on a core."""
         make = _fastest_linear(model.compute_dtype)
         # float32 weights need no cast, and an encoder has too many rows to gain from packed ones in float32
         of_encoder = None if model.compute_dtype == "float32" else make
