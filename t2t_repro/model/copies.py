@@ -71,6 +71,7 @@ class _Operations:
 
     def __init__(self, function: Callable[[], Any], tensors: list[Any]):
         graph = tf.__internal__.FuncGraph("copied")
+        _keep(graph)
         with graph.as_default():
             self._result = function()
             self._outputs = [graph.capture(each) for each in tf.nest.flatten(self._result)]
@@ -103,6 +104,14 @@ class _Operations:
         for each, ours in zip(found, self._outputs, strict=True):
             each.set_shape(ours.shape)
         return tf.nest.pack_sequence_as(self._result, found)
+
+
+def _keep(graph: Any) -> None:
+    """Keeps a graph as long as the function that is traced: with a graph, TensorFlow removes its branches and loops."""
+    function = tf.compat.v1.get_default_graph()
+    while isinstance(function.outer_graph, tf.__internal__.FuncGraph):
+        function = function.outer_graph
+    function.copied = [*getattr(function, "copied", []), graph]
 
 
 def _needed(nodes: Iterable[Any], results: list[str]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 
 import keras
 import numpy as np
@@ -101,3 +102,22 @@ def counted(call, traced, name):
         return call(*args, **kwargs)
 
     return counting
+
+
+def test_branches_outlive_the_trace():
+    weights = [tf.Variable(float(number)) for number in (2, 3, 5)]
+
+    @tf.function(autograph=False)
+    def stack(x, limit):
+        def step(number, x):
+            copies, is_small = Copies(), x < limit
+            for weight in weights:
+                branch = functools.partial(tf.cond, is_small, functools.partial(tf.multiply, x, weight))
+                x = copies(functools.partial(branch, lambda x=x: x), (x, weight.handle))
+            return number + 1, x
+
+        return tf.while_loop(lambda number, _: number < 2, step, (0, x))[1]
+
+    traced = stack.get_concrete_function(tf.constant(1.0), tf.constant(100.0))
+    gc.collect()  # before the first call
+    assert traced(tf.constant(1.0), tf.constant(100.0)).numpy() == 900  # after 30
