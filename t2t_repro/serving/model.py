@@ -182,11 +182,13 @@ def marked(lines: Sequence[MarkedText], outputs: Mapping[str, np.ndarray], signa
     source_words_BN, words_BN = (np.full(outputs_BN.shape, None, object) for _ in WORDS)
     for row, line in enumerate(lines):
         for column, both in enumerate(zip(outputs_BN[row], outputs["alignments"][row], strict=True)):
-            source_words_BN[row, column], words_BN[row, column] = [], []
-            if scores_BN[row, column] > -np.inf:
-                text, links = both[0].decode("utf-8", "replace"), links_of(both[1].decode())
+            text, links = both[0].decode("utf-8", "replace"), links_of(both[1].decode())
+            is_found = scores_BN[row, column] > -np.inf
+            if is_found:
                 outputs_BN[row, column] = line.restored(text, links).encode("utf-8")
-                source_words_BN[row, column], words_BN[row, column] = line.source_words, line.words(text, links)
+            if signature == ALIGNED_SIGNATURE:
+                source_words_BN[row, column] = line.source_words if is_found else []
+                words_BN[row, column] = line.words(text, links) if is_found else []
     if signature == ALIGNED_SIGNATURE:
         words = dict(zip(WORDS, (source_words_BN, words_BN), strict=True))
         return {**outputs, "outputs": outputs_BN, **words}
