@@ -7,8 +7,8 @@ Any other flags are those of `t2t-trainer`: with them, the run is first trained 
 (`--keep_best`). Each checkpoint is scored as `t2t-eval` does, with the run's beam search, and its score is added to
 `scores.jsonl` of the run; after a kill, the same command continues with those that have none. A choice is compared with
 the best of all, on the text that is scored: the checkpoint with the lowest perplexity of the validation text, that with
-the highest BLEU of it if the run has that score (`--validate_metrics=bleu`), the mean of the best ones by each
-(`average_best`), and the last one.
+the highest BLEU of it if the run has that score (`--validate_metrics=bleu`), the mean of the best ones by each, what
+the trainer recommends if it keeps as many (`--mean`), and the last one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.noise import ALL
 Steps = tuple[int, ...]  # of the checkpoints whose mean is scored, ascending
 
 
-def score(run: Any, steps: Steps, split: str) -> dict[str, Any]:
+def score(run: Any, steps: Steps, split: str, beam_size: int | None = None) -> dict[str, Any]:
     """Scores the mean of checkpoints: in a run directory with links to its files, whose list has no others."""
     import dataclasses
 
@@ -41,7 +41,7 @@ def score(run: Any, steps: Steps, split: str) -> dict[str, Any]:
             for name in files_of(run, f"ckpt-{step}"):
                 os.symlink(os.path.abspath(os.path.join(run.checkpoints, name)), os.path.join(alone.checkpoints, name))
         write_list(alone, [os.path.join(alone.checkpoints, f"ckpt-{step}") for step in steps])
-        return evaluate(folder, split, average_checkpoints=len(steps))
+        return evaluate(folder, split, average_checkpoints=len(steps), beam_size=beam_size)
 
 
 def scored(run: Any, split: str) -> dict[Steps, dict[str, float]]:
@@ -100,6 +100,10 @@ def main() -> None:
         chosen[f"validation {NAMES[by]}"] = (best[0],)
         if arguments.mean > 1:
             chosen[f"validation {NAMES[by]}, mean of {len(best)}"] = tuple(sorted(best))
+            found = score(run, tuple(sorted(best)), "validation", beam_size=1)[by]
+            recommended, why = Selection(by, selection.scores).recommendation(best, found)
+            chosen[f"recommended by validation {NAMES[by]}"] = tuple(recommended)
+            print(f"recommended: {why}", flush=True)
     chosen["the last"] = (max(steps),)
     done = scored(run, arguments.split)
     wanted = dict.fromkeys([*((step,) for step in steps), *chosen.values()])

@@ -51,7 +51,7 @@ flags.DEFINE_enum(
     flag_values=FLAGS,
 )
 flags.DEFINE_boolean(
-    "average_best", False, "average the --keep_best best checkpoints in the final score", flag_values=FLAGS
+    "average_best", False, "score the recommended checkpoints at the end, instead of the last ones", flag_values=FLAGS
 )
 flags.DEFINE_boolean(
     "moving_average", False, "score the moving average of the weights (ema_decay) at the end", flag_values=FLAGS
@@ -177,7 +177,7 @@ def train_and_score() -> None:
     single = split == "validation" or FLAGS.moving_average
     weights: dict[str, Any] = {"average_checkpoints": 1 if single else hparams.average_checkpoints}
     if FLAGS.average_best:
-        weights = {"average_checkpoints": max(options.best_kept, 1), "average_best": True}
+        weights = {"average_best": True}
     if FLAGS.moving_average:
         weights["moving_average"] = True
     scores = evaluate(FLAGS.output_dir, split=split, **weights)

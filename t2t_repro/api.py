@@ -189,8 +189,8 @@ def load(
       average_checkpoints: number of last checkpoints of a run to average.
       int8: whether a run's decoder uses int8 matrix products (faster for large models on a CPU).
       precision: of all other matrix products, such as "float32" or "bfloat16"; "auto" is the run's.
-      average_best: whether the averaged checkpoints are those with the best validation scores. With one checkpoint it
-        is the one that training recommends.
+      average_best: whether the averaged checkpoints are those with the best validation scores. With
+        `average_checkpoints` 1 they are those that training recommends.
       moving_average: whether the moving averages in the checkpoints are taken, instead of the weights (`ema_decay`).
       shortlist: a file of `learn_shortlist`. Translations use its subwords alone, which is faster on a CPU.
       alignments: whether the translations of `n_best` and `sample` are `AlignedText`, with the links of their words to

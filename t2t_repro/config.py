@@ -148,6 +148,7 @@ class HParams:
 LATER = ("bpe_dropout", "r_drop", "decay_steps", "ema_decay")  # not in run.json of older versions; 0: off
 
 PRECISIONS = ("auto", "float32", "tf32", "bfloat16", "float16")
+BEST_KEPT = 5  # checkpoints, the number whose mean the paper uses (section 6.1)
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ class TrainingOptions:
     validate_metrics: tuple[str, ...] = ()  # scores of the complete validation split, decoded greedily: bleu, chrf, f1
     validate_every: int = 0  # regular checkpoints between two such scorings; 0: at most 5% of the time
     also_validate: tuple[str, ...] = ()  # directories of prepared data, whose validation perplexity is reported too
-    keep_best: int = 0  # best regular checkpoints kept beside the last ones
+    keep_best: int = 0  # best regular checkpoints kept beside the last ones; 0: BEST_KEPT if `selects`
     train_minutes: float = 0.0  # minutes of training over all starts that end it; 0: no limit
     train_epochs: int = 0  # passes over the data that end training; 0: no limit
 
@@ -187,8 +188,8 @@ class TrainingOptions:
 
     @property
     def best_kept(self) -> int:
-        """The number of best checkpoints to keep: at least the one to recommend."""
-        return max(self.keep_best, int(self.selects))
+        """The number of best checkpoints to keep, whose mean may be recommended."""
+        return self.keep_best or BEST_KEPT * self.selects
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**18:

@@ -29,7 +29,7 @@ class Selection(JsonRecord):
     interval: int | None = None  # regular checkpoints between two scorings of decoded text, as chosen at the first one
     stopped_step: int | None = None  # the last step, if training ended before `train_steps`
     reason: str | None = None  # for that
-    recommended: str | None = None  # name of a checkpoint, at the end of training
+    recommended_steps: tuple[int, ...] | None = None  # of the checkpoints whose mean is best, at the end of training
 
     def steps(self) -> list[int]:
         """Returns the steps that have a score by the deciding metric, in order."""
@@ -48,7 +48,7 @@ class Selection(JsonRecord):
         scores = {metric: dict(found) for metric, found in self.scores.items()}
         for metric, value in values.items():
             scores.setdefault(metric, {})[str(step)] = value if math.isfinite(value) else sys.float_info.max
-        return dataclasses.replace(self, scores=scores)
+        return dataclasses.replace(self, scores=scores, recommended_steps=None)
 
     def at(self, step: int) -> Selection:
         """Returns the selection of a run whose newest checkpoint is that of `step`: without what came later."""
@@ -57,7 +57,7 @@ class Selection(JsonRecord):
             for metric, found in self.scores.items()
         }
         scores = {metric: found for metric, found in scores.items() if found}
-        found = dataclasses.replace(self, scores=scores, recommended=None)
+        found = dataclasses.replace(self, scores=scores, recommended_steps=None)
         return found if self.stopped_step == step else dataclasses.replace(found, stopped_step=None, reason=None)
 
     def best(self, number: int, among: Collection[int] | None = None) -> list[int]:
@@ -65,9 +65,12 @@ class Selection(JsonRecord):
 
         With `among`, only these steps are considered.
         """
-        sign = 1 if self.by == PERPLEXITY else -1
         steps = [step for step in self.steps() if among is None or step in among]
-        return sorted(steps, key=lambda step: (sign * self.value(step), step))[:number]
+        return sorted(steps, key=lambda step: (self._loss(self.value(step)), step))[:number]
+
+    def _loss(self, value: float) -> float:
+        """Returns a score as a number that is lower for a better one."""
+        return value if self.by == PERPLEXITY else -value
 
     def without_improvement(self) -> int:
         """Returns the number of scores after the best one."""
@@ -76,9 +79,7 @@ class Selection(JsonRecord):
 
     def described(self, step: int) -> str:
         """Returns the score of `step` as text: `validation perplexity 8.31`."""
-        value = self.value(step)
-        shown = f"{value:.2f}" if value < sys.float_info.max else "inf"
-        return f"validation {NAMES.get(self.by, self.by)} {shown}"
+        return f"validation {NAMES.get(self.by, self.by)} {_shown(self.value(step))}"
 
     def exhausted(self, patience: int) -> str:
         """Returns why training ends: `patience` scores in a row without an improvement. "" if it continues."""
@@ -88,17 +89,27 @@ class Selection(JsonRecord):
         count = f"{self.without_improvement()} scores in a row are" if patience > 1 else "the score is"
         return f"{count} no better than the {self.described(best)} of step {best:,} (patience={patience})"
 
-    def recommendation(self, existing: Collection[int]) -> tuple[str, str]:
-        """Returns the name of the best checkpoint of the steps `existing`, and the reason; "" if none is scored."""
-        best = self.best(1, existing)
-        if not best:
-            return "", ""
-        lowest, steps = "lowest" if self.by == PERPLEXITY else "highest", self.steps()
-        why, (first,) = f"{self.described(best[0])}, the {lowest} of", self.best(1)
-        if first == best[0]:
-            return f"ckpt-{first}", f"{why} {len(steps):,}"
-        kept = sum(step in existing for step in steps)
-        return f"ckpt-{best[0]}", f"{why} the {kept:,} kept; the {lowest} of all {len(steps):,} was step {first:,}"
+    def recommendation(self, best: Sequence[int], mean: float | None = None) -> tuple[list[int], str]:
+        """Returns the checkpoints whose mean to use, by step, and a line that names them with the reason.
+
+        `best` are the steps of the best existing checkpoints, best first, and `mean` is the score of their mean, if it
+        was computed. The mean is recommended if it is better than the best checkpoint.
+        """
+        lowest, steps, (first,) = "lowest" if self.by == PERPLEXITY else "highest", self.steps(), self.best(1)
+        alone = f"ckpt-{best[0]}, {self.described(best[0])}, the {lowest} of {len(steps):,}"
+        if first != best[0]:
+            alone += f" but that of step {first:,}, which was removed"
+        if mean is None:
+            return [best[0]], alone
+        if self._loss(mean) >= self._loss(self.value(best[0])):
+            return [best[0]], f"{alone}; the mean of the {len(best)} best has {_shown(mean)}"
+        names = [f"ckpt-{step}" for step in sorted(best)]
+        listed = f"{', '.join(names[:-1])} and {names[-1]}"
+        return sorted(best), f"the mean of {listed}, which has {_shown(mean)}; the best of them is {alone}"
+
+
+def _shown(value: float) -> str:
+    return f"{value:.2f}" if value < sys.float_info.max else "inf"
 
 
 def interval_within(scoring_seconds: float, training_seconds: float) -> int:

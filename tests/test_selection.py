@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -67,26 +68,48 @@ def test_a_perplexity_that_is_not_finite_is_the_worst_and_fits_json():
 
 
 def test_a_run_that_returns_to_a_checkpoint_forgets_what_came_later():
-    found = replace(selection(perplexity=[9.0, 8.0, 7.0]), stopped_step=30, reason="why", recommended="ckpt-30")
-    assert found.at(30) == replace(found, recommended=None)
+    found = replace(selection(perplexity=[9.0, 8.0, 7.0]), stopped_step=30, reason="why", recommended_steps=(30,))
+    assert found.at(30) == replace(found, recommended_steps=None)
     assert found.at(20) == selection(perplexity=[9.0, 8.0])
     assert found.at(40).stopped_step is None and found.at(40).scores == found.scores
     assert found.at(0) == Selection()
 
 
 def test_selection_is_read_back_from_json():
-    found = replace(selection("bleu", perplexity=[9.0], bleu=[1.5]), interval=4)
-    assert Selection.from_json(found.to_json()) == found
+    found = replace(selection("bleu", perplexity=[9.0], bleu=[1.5]), interval=4, recommended_steps=(10, 20))
+    assert Selection.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert Selection.from_json({"by": "bleu", "recommended": "ckpt-10"}) == Selection("bleu")  # of a first version
 
 
-def test_recommendation_is_the_best_that_exists():
-    found = selection(perplexity=[9.0, 7.0, 8.0])
-    assert found.recommendation({10, 20, 30}) == ("ckpt-20", "validation perplexity 7.00, the lowest of 3")
-    assert found.recommendation({10, 30}) == (
-        "ckpt-30",
-        "validation perplexity 8.00, the lowest of the 2 kept; the lowest of all 3 was step 20",
-    )
-    assert replace(found, by="bleu").recommendation({10}) == ("", "")
+ALONE = "ckpt-20, validation perplexity 7.00, the lowest of 3"
+REMOVED = "ckpt-30, validation perplexity 8.00, the lowest of 3 but that of step 20, which was removed"
+
+
+@pytest.mark.parametrize(
+    ("best", "mean", "steps", "line"),
+    [
+        ([20], None, [20], ALONE),
+        ([20, 30, 10], 7.0, [20], f"{ALONE}; the mean of the 3 best has 7.00"),
+        (
+            [20, 30, 10],
+            6.5,
+            [10, 20, 30],
+            f"the mean of ckpt-10, ckpt-20 and ckpt-30, which has 6.50; the best of them is {ALONE}",
+        ),
+        ([30], None, [30], REMOVED),
+    ],
+)
+def test_the_mean_is_recommended_if_it_is_better_than_the_best_checkpoint(best, mean, steps, line):
+    assert selection(perplexity=[9.0, 7.0, 8.0]).recommendation(best, mean) == (steps, line)
+
+
+def test_a_higher_bleu_is_better():
+    found = selection("bleu", bleu=[9.0, 7.0])
+    assert found.recommendation([10, 20], 9.5)[0] == [10, 20] and found.recommendation([10, 20], 8.5)[0] == [10]
+
+
+def test_a_new_score_removes_the_recommendation():
+    assert Selection(recommended_steps=(10, 20)).with_scores(30, {"perplexity": 9.0}).recommended_steps is None
 
 
 @pytest.mark.parametrize("seconds", [0.01, 4.9, 5.1, 30.0, 3_000.0])
@@ -110,9 +133,9 @@ def test_the_deciding_metric_is_also_computed():
 
 
 @pytest.mark.parametrize(
-    ("options", "kept"), [({}, 0), ({"patience": 3}, 1), ({"keep_best": 4}, 4), ({"validate_by": "bleu"}, 1)]
+    ("options", "kept"), [({}, 0), ({"patience": 3}, 5), ({"keep_best": 4}, 4), ({"validate_by": "bleu"}, 5)]
 )
-def test_at_least_the_recommended_checkpoint_is_kept(options, kept):
+def test_checkpoints_to_average_are_kept_if_there_is_a_choice(options, kept):
     assert TrainingOptions(**options).best_kept == kept
 
 

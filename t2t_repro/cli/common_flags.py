@@ -47,7 +47,7 @@ def training_flags(values: flags.FlagValues) -> None:
         ("train_epochs", 0, 0, "end training after N passes over the data; 0: no limit"),
         ("patience", 0, 0, "end training after N validation scores without an improvement; 0: no limit"),
         ("validate_every", 0, 0, "decode for --validate_metrics at each N-th regular checkpoint; 0: 5% of the time"),
-        ("keep_best", 0, 0, "best checkpoints kept beside the last ones"),
+        ("keep_best", 0, 0, "best checkpoints kept beside the last ones; 0: 5 if validation decides anything"),
         ("microbatch_tokens", 0, 0, microbatches),
         ("seed", 1, 0, "random seed of initial weights, data order and dropout"),
     ):
@@ -104,7 +104,7 @@ def average_flags(values: flags.FlagValues, checkpoints: int | None = 1) -> None
     """Defines the flags that select checkpoints: `training.checkpointing.checkpoints.to_average` takes their values."""
     meaning = "average the last N checkpoints" + ("" if checkpoints else ", instead of the hyperparameter set's number")
     flags.DEFINE_integer("average_checkpoints", checkpoints, meaning, lower_bound=1, flag_values=values)
-    meaning = "take the best checkpoints by validation score, instead of the last; one is the recommended one"
+    meaning = "take the recommended checkpoints, or the N best by validation score, instead of the last"
     flags.DEFINE_boolean("average_best", False, meaning, flag_values=values)
     meaning = "take the moving average of the weights in a checkpoint (ema_decay), instead of the weights"
     flags.DEFINE_boolean("moving_average", False, meaning, flag_values=values)

@@ -33,6 +33,7 @@ from t2t_repro.training.checkpointing.checkpoints import (
     exclusive_lock,
     is_regular,
     load_checkpoint,
+    load_weights,
     variables_of,
 )
 from t2t_repro.training.checkpointing.damage import must_be_intact
@@ -343,7 +344,24 @@ class Trainer:
         if step and step.number > saved_step:
             self._save(checkpoints, step, logger, validate=not stop.signal)
         if not stop.signal:
-            self.stopping.conclude(number, checkpoints)
+            self.stopping.conclude(number, checkpoints, self._score_mean)
+
+    def _score_mean(self, number: int) -> float | None:
+        """Returns the validation score of the mean of the `number` best checkpoints, by the metric that decides.
+
+        The model keeps these weights. Returns None if memory runs out.
+        """
+        if not self.validation:
+            return None
+        average = self.moving_average
+        try:
+            load_weights(self.run, average.model if average else self.model, number, True, bool(average))
+            return self.validation.score(self.options.validate_by)
+        except tf.errors.OpError as error:
+            if not memory.is_out_of_memory(error):
+                raise
+            self.report(f"the mean of the {number} best is not scored: out of memory ({error.message:.100})")
+            return None
 
     def _save(self, checkpoints: Checkpoints, step: Step, logger: MetricsLogger, validate: bool = True) -> None:
         """Reports and saves the steps up to this one, and validates the model if memory suffices."""

@@ -90,6 +90,13 @@ class Validation:
         logger.show(step, sample.translations)
         return {PERPLEXITY: perplexity} | scores
 
+    def score(self, metric: str) -> float:
+        """Returns one score of the current weights. Raises `tf.errors.OpError` if memory runs out."""
+        if metric != PERPLEXITY and self._preview:
+            return self._preview.scores([metric])[metric]
+        loss = _sum(self._losses(self._shards, self._corpora))
+        return safe_exp(loss.plain / loss.tokens)
+
     def _losses(self, shards: Sequence[str], corpora: Sequence[str] = ()) -> dict[str, Loss]:
         """Returns the sums over a split as Python numbers, by name of corpus ("" without `corpora`).
 
@@ -192,17 +199,21 @@ class Stopping:
         """Notes that training ends at `step`, before `train_steps`."""
         self._note(dataclasses.replace(self.selection, stopped_step=step, reason=reason))
 
-    def conclude(self, step: int, checkpoints: Checkpoints) -> None:
-        """Reports why training ended and which checkpoint is best. Notes the latter."""
+    def conclude(self, step: int, checkpoints: Checkpoints, score_mean: Callable[[int], float | None]) -> None:
+        """Reports why training ended and which checkpoints to use. Notes the latter.
+
+        `score_mean` returns the score of the mean of the given number of best checkpoints; None if it cannot.
+        """
         if self._options.selects:
             checkpoints.remove_except(self.best())
         selection = self.selection
         if selection.reason:
             self._report(f"ended at step {step:,} of {self._run.hparams.train_steps:,}: {selection.reason}")
-        name, why = selection.recommendation({step_of(path) for path in paths(self._run)})
-        if name and self._options.selects:
-            self._note(dataclasses.replace(selection, recommended=name))
-            loads = "and `moving_average` load" if self._run.hparams.ema_decay else "loads"
-            best = len(self.best())
-            mean = f"; with `average_checkpoints`={best}, the mean of the {best} best, which is often better"
-            self._report(f"recommended: {name}, {why}; `average_best` {loads} it{mean * (best > 1)}")
+        best = selection.best(self._options.best_kept, {step_of(path) for path in paths(self._run)})
+        if not best:
+            return
+        self._note(selection)
+        steps, why = selection.recommendation(best, score_mean(len(best)) if len(best) > 1 else None)
+        self._note(dataclasses.replace(selection, recommended_steps=tuple(steps)))
+        loads = "and `moving_average` load" if self._run.hparams.ema_decay else "loads"
+        self._report(f"recommended: {why}; `average_best` {loads} it")

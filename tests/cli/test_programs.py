@@ -725,7 +725,7 @@ def test_trainer_stops_and_scores_by_validation(program, training):
     limits = {"patience": 4, "keep_best": 3, "train_minutes": 1.5, "train_epochs": 2, "validate_every": 6}
     expected = TrainingOptions(validate_by="bleu", validate_metrics=("chrf", "bleu"), **limits)
     assert training.calls[0][0][4] == expected
-    assert training.calls[1] == ("RUN", {"split": "test", "average_checkpoints": 3, "average_best": True})
+    assert training.calls[1] == ("RUN", {"split": "test", "average_best": True})
 
 
 @pytest.mark.parametrize(

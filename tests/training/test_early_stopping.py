@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from helpers.tiny_model import FLOAT32, PROBLEM, TINY, on_cpus, silent, values
 
 from t2t_repro.config import TrainingOptions
@@ -27,6 +28,7 @@ from t2t_repro.training.validation import Stopping, Validation
 HPARAMS = replace(TINY, train_steps=20, average_checkpoints=2)
 OPTIONS = replace(FLOAT32, checkpoint_steps=1, patience=6, keep_best=2)
 PERPLEXITIES = {1: 3.0, 2: 2.0, 3: 9.0, 4: 4.0, 5: 5.0, 6: 6.0, 7: 7.0, 8: 8.0, 9: 1.5, 10: 1.8}
+MEAN = 1.9  # perplexity of the mean of the best
 KEPT = [1, 2, 4, 5, 6, 7, 8]  # the two best, and the last five
 
 
@@ -44,6 +46,7 @@ def script(patch: pytest.MonkeyPatch) -> list[int]:
         return {"perplexity": PERPLEXITIES.get(step, 9.0)}
 
     patch.setattr(Validation, "__call__", score)
+    patch.setattr(Validation, "score", lambda self, metric: MEAN)
     return scored
 
 
@@ -83,13 +86,14 @@ def test_patience_ends_training_and_the_best_are_kept(data, whole, copied, scrip
     run, said, scored = whole
     why = "6 scores in a row are no better than the validation perplexity 2.00 of step 2 (patience=6)"
     assert said[-2] == f"ended at step 8 of 20: {why}"
-    first = "recommended: ckpt-2, validation perplexity 2.00, the lowest of 8; `average_best` loads it"
-    assert said[-1] == f"{first}; with `average_checkpoints`=2, the mean of the 2 best, which is often better"
+    why = "the best of them is ckpt-2, validation perplexity 2.00, the lowest of 8"
+    best = "the mean of ckpt-1 and ckpt-2, which has 1.90"
+    assert said[-1] == f"recommended: {best}; {why}; `average_best` loads it"
     assert steps_of(paths(run)) == KEPT and run.last_step == run.training.step == 8
-    assert steps_of(to_average(run, 1, best=True)) == [2] and steps_of(to_average(run, 2, best=True)) == [1, 2]
+    assert steps_of(to_average(run, 1, best=True)) == [1, 2] == steps_of(to_average(run, 2, best=True))
     assert steps_of(to_average(run, 2)) == [7, 8]
     selection = run.training.selection
-    assert (selection.stopped_step, selection.reason, selection.recommended) == (8, why, "ckpt-2")
+    assert (selection.stopped_step, selection.recommended_steps) == (8, (1, 2))
 
     again: list[str] = []
     train(PROBLEM, HPARAMS, data, copied.directory, OPTIONS, report=again.append)
@@ -102,7 +106,7 @@ def test_more_patience_continues(data, copied, scripted):
     run = train(PROBLEM, hparams, data, copied.directory, options, report=silent)
     selection = run.training.selection
     assert run.training.step == run.last_step == 10 and selection.stopped_step is None and selection.reason is None
-    assert selection.recommended == "ckpt-9" and steps_of(paths(run)) == [6, 7, 8, 9, 10]
+    assert selection.recommended_steps == (9,) and steps_of(paths(run)) == [6, 7, 8, 9, 10]
     assert scripted == [9, 10]
 
 
@@ -241,12 +245,37 @@ def test_scores_equal_those_of_evaluate(decoded):
     assert found["validation_chrf"] == selection.scores["chrf"]["5"] and found["step"] == 5
 
 
-def test_evaluate_scores_the_best_checkpoint(decoded):
-    run, _ = decoded
-    best = run.training.selection.best(1)[0]
-    found = evaluate(run.directory, split="validation", beam_size=1, average_best=True)
-    assert found["checkpoints"] == [f"ckpt-{best}"] and found["average_best"] is True
-    assert found["bleu"] == pytest.approx(run.training.selection.value(best), rel=1e-5)
+def test_the_better_of_the_best_and_of_their_mean_is_recommended(decoded):
+    """The trainer's score of the mean is that of evaluate, which takes the recommended checkpoints."""
+    run, said = decoded
+    selection = run.training.selection
+    best, scores = selection.best(1)[0], {"split": "validation", "beam_size": 1, "average_best": True}
+    mean, found = (evaluate(run.directory, average_checkpoints=number, **scores) for number in (5, 1))
+    alone, better = selection.value(best), mean["bleu"] > selection.value(best)
+    assert len(mean["checkpoints"]) == 3 and f" has {mean['bleu']:.2f};" in said[-1]
+    assert found["checkpoints"] == (mean["checkpoints"] if better else [f"ckpt-{best}"])
+    assert found["bleu"] == pytest.approx(max(alone, mean["bleu"]), rel=1e-5) and found["average_best"] is True
+
+
+def test_a_mean_that_does_not_fit_memory_is_not_recommended(data, copied, scripted, monkeypatch):
+    def full(self, metric):
+        raise tf.errors.ResourceExhaustedError(None, None, "no memory")
+
+    monkeypatch.setattr(Validation, "score", full)
+    said: list[str] = []
+    train(PROBLEM, HPARAMS, data, copied.directory, OPTIONS, report=said.append)
+    assert copied.training.selection.recommended_steps == (2,)
+    assert said[-2] == "the mean of the 2 best is not scored: out of memory (no memory)"
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_mean_is_scored_on_every_number_of_devices(data, copied, on_replicas, monkeypatch, replicas):
+    """The validation really runs; `PERPLEXITIES` are so low that the best checkpoint stays recommended."""
+    on_replicas(replicas)
+    said: list[str] = []
+    train(PROBLEM, HPARAMS, data, copied.directory, OPTIONS, report=said.append)
+    mean = evaluate(copied.directory, "validation", average_checkpoints=2, beam_size=1, average_best=True)
+    assert said[-1].endswith(f"the mean of the 2 best has {mean['perplexity']:.2f}; `average_best` loads it")
 
 
 def test_the_interval_is_chosen_once_and_noted(data, tmp_path, monkeypatch):

@@ -161,11 +161,14 @@ def to_average(run: Run, number: int, best: bool = False) -> list[str]:
     elapsed time or an interruption are not, and neither is the one at step 0 of a run that starts from another run. If
     `number` is 1, or there is no regular checkpoint, returns the newest checkpoint of any kind.
 
-    The best ones have the best validation scores of those that still exist. Raises ValueError if none has a score.
+    The best ones have the best validation scores of those that still exist. If `number` is 1, they are those that the
+    trainer recommended at the end, whose mean may be better. Raises ValueError if no checkpoint has a score.
     """
     existing = paths(run)
     if best:
-        steps = (run.training.selection or Selection()).best(number, {step_of(path) for path in existing})
+        selection, found = run.training.selection or Selection(), {step_of(path) for path in existing}
+        recommended = list(selection.recommended_steps or ()) if number == 1 else []
+        steps = recommended if recommended and found.issuperset(recommended) else selection.best(number, found)
         if existing and not steps:
             raise ValueError(
                 f"no checkpoint of {run.directory!r} has a validation score; use the last ones, without average_best"
