@@ -91,6 +91,14 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[[Problem], Problem]:
     return register
 
 
+@pytest.fixture(autouse=True)
+def no_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training in a test draws curves only if the test is marked: they take a tenth of the time of a short run."""
+    trainer = sys.modules.get("t2t_repro.training.trainer")
+    if trainer and "curves" not in request.keywords:
+        monkeypatch.setattr(trainer, "write_curves", lambda run, report: [])
+
+
 @pytest.fixture
 def one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trains on one CPU. Elsewhere the tests have two, and the trainer takes all."""

@@ -309,6 +309,7 @@ def others(data, tmp_path) -> dict[str, str]:
     return {name: str(tmp_path / name) for name in ("general", "foreign")}
 
 
+@pytest.mark.curves
 def test_another_validation_set_is_scored_at_each_checkpoint(data, tmp_path, others):
     """Here it is a copy of the run's own, so the perplexities are equal."""
     said: list[str] = []
