@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from t2t_repro.data.dataset import Dataset
     from t2t_repro.data.vocabulary import Vocabulary
     from t2t_repro.evaluation.comparison import Compared
-    from t2t_repro.inference.decoding_loop import Constraint
+    from t2t_repro.inference.search.decoding_loop import Constraint
     from t2t_repro.inference.translator import Translator
     from t2t_repro.run import Run
     from t2t_repro.training.validation import Sample

@@ -13,8 +13,8 @@ import numpy as np
 from t2t_repro.config import HParams
 from t2t_repro.data.vocabulary import must_be_list, must_be_pairs, must_be_unicode
 from t2t_repro.documents.splitter import Splitter
-from t2t_repro.inference.beam_search import n_best_options
-from t2t_repro.inference.translator import Found, TextToText
+from t2t_repro.inference.search.beam_search import n_best_options
+from t2t_repro.inference.text_to_text import Found, TextToText
 from t2t_repro.saved_model import ALIGNED_SIGNATURE, WITH_TERMS, SavedModel, WrongInput, holds_graph, newest_version
 from t2t_repro.text.glossary import Forms, Glossary, Required, lacking, must_be_few, spelled
 from t2t_repro.text.markup import MarkedText

@@ -16,8 +16,8 @@ import tensorflow as tf
 from t2t_repro.alignment.head import AlignmentHead
 from t2t_repro.alignment.words import Words, pharaoh, probabilities
 from t2t_repro.exporting.request_graph import Options, after, counted_terms, in_batches, kinds, must, one_each
-from t2t_repro.inference.decoding_loop import NEG_INF
 from t2t_repro.inference.memory import SEARCH_BYTES, search_bytes
+from t2t_repro.inference.search.decoding_loop import NEG_INF
 from t2t_repro.inference.terms.term_search import MOST_BANKS
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model.int8 import must_be_exact

@@ -1,1 +1,1 @@
-"""Beam search, and text in, text out (section 6.1)."""
+"""Text in, text out: decoding with trained models (section 6.1)."""

@@ -12,11 +12,11 @@ from typing import Any
 import tensorflow as tf
 
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.inference.beam_search import beam_search
-from t2t_repro.inference.decoding_loop import Constraint, Hypotheses
 from t2t_repro.inference.ensemble import Ensemble
-from t2t_repro.inference.sampling import sample
-from t2t_repro.inference.shortlisted import search_among
+from t2t_repro.inference.search.beam_search import beam_search
+from t2t_repro.inference.search.decoding_loop import Constraint, Hypotheses
+from t2t_repro.inference.search.sampling import sample
+from t2t_repro.inference.search.shortlisted import search_among
 from t2t_repro.inference.terms.progress import TermVocabulary
 from t2t_repro.inference.terms.term_search import term_search
 from t2t_repro.text.token_ids import PAD
@@ -46,7 +46,7 @@ class Graphs:
     ) -> Hypotheses:
         """Runs `beam_search` with this model, in one graph for every beam size, batch and length.
 
-        With `ids_S`, it runs among these ids: see `inference.shortlisted`.
+        With `ids_S`, it runs among these ids: see `inference.search.shortlisted`.
         """
         if prefix_BP is None:
             prefix_BP = tf.zeros([tf.shape(source_BM)[0], 0], tf.int32)

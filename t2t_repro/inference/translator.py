@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -15,17 +15,17 @@ from t2t_repro.alignment.words import Links, Words
 from t2t_repro.config import HParams
 from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs, must_be_unicode
-from t2t_repro.documents.aligned import aligned_document
-from t2t_repro.documents.document import joined, translated
 from t2t_repro.documents.splitter import Splitter
 from t2t_repro.inference import memory
 from t2t_repro.inference.batches import batches_by_length, padded, run_batches
-from t2t_repro.inference.beam_search import n_best_options
-from t2t_repro.inference.decoding_loop import NEG_INF, Constraint, Hypotheses
 from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
 from t2t_repro.inference.graphs import IDS, Graphs
+from t2t_repro.inference.hypothesis_texts import aligned_hypotheses, hypothesis_texts
 from t2t_repro.inference.line_windows import Advance, Report
-from t2t_repro.inference.sampling import draws
+from t2t_repro.inference.search.beam_search import n_best_options
+from t2t_repro.inference.search.decoding_loop import Constraint, Hypotheses
+from t2t_repro.inference.search.sampling import draws
+from t2t_repro.inference.text_to_text import Found, TextToText
 from t2t_repro.model.kernels import unset_weights
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
@@ -40,75 +40,6 @@ from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
 
 BATCH_TOKENS = 2_048  # source positions of a batch, padding included, for a beam of at most `BATCH_WIDTH`
 BATCH_WIDTH = 4
-Found = list[tuple[str, float]]  # the translations of a text with their scores; `AlignedText` with an alignment head
-
-
-class TextToText:
-    """The calls that a `Translator` and an `ExportedModel` share, in terms of their own."""
-
-    translate: Callable[..., list[str]]
-    n_best: Callable[..., list[Found]]
-    splitter: Callable[[str | None], Splitter]
-    has_links: bool  # whether translations are `AlignedText`
-
-    def __call__(self, texts: Sequence[str]) -> list[str]:
-        """Returns the best translation of each text: `translate` with the run's beam size."""
-        return self.translate(texts)
-
-    def translate_documents(
-        self,
-        texts: Sequence[str],
-        language: str | None = None,
-        beam_size: int | None = None,
-        alpha: float | None = None,
-        glossary: Glossary | Mapping[str, Forms] | str | None = None,
-        markup: bool = False,
-    ) -> list[str]:
-        """Returns the best translation of each text of any number of sentences and paragraphs, sentence by sentence.
-
-        Line ends and other white space stay: see `documents.document`. Nothing is truncated: sentences of more than
-        `max_positions` tokens are split; an export splits those of more than about as many bytes. The other arguments
-        are those of `n_best`. Raises ValueError if sentencex is not installed.
-
-        Args:
-          texts: the sources.
-          language: a code such as "en", whose rules find the sentences; None means the source language of the run.
-          markup: as in `n_best`. The sentences are those of the text without markup (`documents.marked`).
-        """
-        found = self.n_best_documents(texts, 1, language, beam_size, alpha, glossary, markup)
-        return [best[0][0] for best in found]
-
-    def n_best_documents(
-        self,
-        texts: Sequence[str],
-        n: int,
-        language: str | None = None,
-        beam_size: int | None = None,
-        alpha: float | None = None,
-        glossary: Glossary | Mapping[str, Forms] | str | None = None,
-        markup: bool = False,
-    ) -> list[Found]:
-        """Returns the n best translations of each text of any number of sentences with their scores, best first.
-
-        Number i has the i-th best translation of each sentence, or the last one of a sentence with fewer; there are
-        fewer than n if all sentences have fewer. A score is the mean of those of the sentences. With alignments, each
-        is an `AlignedText` with the words and the sentences of the entire text. The arguments are those of
-        `translate_documents`.
-        """
-        must_be_list(texts)
-        for number, text in enumerate(texts, start=1):
-            must_be_unicode(number, text)
-        options: dict[str, Any] = {
-            "n": n,
-            "beam_size": beam_size,
-            "alpha": alpha,
-            "glossary": glossary,
-            "markup": markup,
-        }
-        splitter = self.splitter(language)
-        split = splitter.marked if markup else splitter
-        join = aligned_document if self.has_links else joined
-        return translated(texts, split, functools.partial(self.n_best, **options), join=join)
 
 
 class Translator(TextToText, Graphs):
@@ -473,15 +404,16 @@ class Translator(TextToText, Graphs):
             source_BM = padded(batch)
             found = decode(places, batch, source_BM, padded([prefix_ids[place] for place in places]))
             if self._links is None:
-                return list(self._texts(found, n))
+                return list(hypothesis_texts(self.vocabulary, found, n))
             sides = source_BM, [texts[place] for place in places]
-            return list(self._aligned_texts(self._links, found, n, *sides))
+            return list(aligned_hypotheses(self.vocabulary, self._links, found, n, *sides))
 
         tokens = BATCH_TOKENS * BATCH_WIDTH // max(width, BATCH_WIDTH)
         batches = batches_by_length({place: [len(ids)] * 2 for place, ids in sources.items()}, tokens)
         lengths = {i: max(len(ids), len(prefix_ids[i]) + 1, min_length + 1) for i, ids in sources.items()}
         batches = [part for places in batches for part in self._in_memory(places, lengths, width)]
-        results: list[Found] = [[self._nothing()]] * len(texts)
+        nothing = AlignedText.of("", 0.0, "", [], [], []) if self.has_links else ("", 0.0)
+        results: list[Found] = [[nothing]] * len(texts)
         run_batches(best, batches, results, advance)
         return results
 
@@ -511,34 +443,3 @@ class Translator(TextToText, Graphs):
     def _max_positions(self) -> int:
         """Returns the maximum number of tokens of a text. Attention takes memory quadratic in it."""
         return min(model.hparams.max_positions for model in self.ensemble.models)
-
-    def _texts(self, found: Hypotheses, n: int) -> Iterator[Found]:
-        all_ids, all_scores = found.ids.numpy()[:, :n], found.scores.numpy()[:, :n]
-        texts = iter(self.vocabulary.decode(all_ids.reshape(-1, all_ids.shape[2]).tolist()))
-        for scores in all_scores:
-            both = [(next(texts), float(score)) for score in scores]
-            yield [(text, score) for text, score in both if score > NEG_INF / 1e6]
-
-    def _aligned_texts(
-        self, links_of: Callable[..., Links], found: Hypotheses, n: int, source_BM: tf.Tensor, sources: Sequence[str]
-    ) -> Iterator[Found]:
-        """Yields the same as `_texts`, as `AlignedText`, of the texts `sources`."""
-        ids_BNL, scores_BN, places_BNL, log_p_BNL = (
-            each.numpy()[:, :n] for each in (found.ids, found.scores, *found.traces)
-        )
-        links = links_of(source_BM, ids_BNL, places_BNL)
-        lengths_BN = np.count_nonzero(ids_BNL, axis=2) - 1  # without EOS; PAD is 0
-        arrays = (*(each.numpy() for each in links), np.diff(log_p_BNL, axis=2), lengths_BN, scores_BN)
-        lines = iter(self.vocabulary.decode(ids_BNL.reshape(-1, ids_BNL.shape[2]).tolist()))
-        for source, *rows in zip(sources, *(each.tolist() for each in arrays), strict=True):
-            aligned: Found = []
-            for sources_L, words_L, kept_L, gained_L, length, score in zip(*rows, strict=True):
-                text = next(lines)
-                if score > NEG_INF / 1e6:
-                    pairs = [(one, other) for one, other, kept in zip(sources_L, words_L, kept_L, strict=True) if kept]
-                    aligned.append(AlignedText.of(text, score, source, pairs, words_L[:length], gained_L[:length]))
-            yield aligned
-
-    def _nothing(self) -> tuple[str, float]:
-        """Returns the translation of an empty text."""
-        return ("", 0.0) if self._links is None else AlignedText.of("", 0.0, "", [], [], [])

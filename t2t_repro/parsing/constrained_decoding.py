@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from t2t_repro.inference.decoding_loop import NEG_INF, Beams, Sentences
-from t2t_repro.inference.top_k import top_k
+from t2t_repro.inference.search.decoding_loop import NEG_INF, Beams, Sentences
+from t2t_repro.inference.search.top_k import top_k
 from t2t_repro.parsing.linearization import CLOSE, IN_ORDER, OPEN, TOP_DOWN, UNKNOWN_TAG, split_words, symbol_of
 from t2t_repro.text.token_ids import EOS, PAD
 

@@ -110,7 +110,7 @@ class Parser:
 
     def _confident(self, hypotheses: list[tuple[str, float]], alpha: float | None) -> list[tuple[str, float]]:
         """Returns the hypotheses that are confident enough, `_NOTHING` without any."""
-        from t2t_repro.inference.beam_search import length_penalty
+        from t2t_repro.inference.search.beam_search import length_penalty
 
         exponent = self.translator.hparams.alpha if alpha is None else alpha
         lengths = [len(ids) for ids in self.translator.vocabulary.encode([text for text, _ in hypotheses])]

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from t2t_repro.inference.beam_search import beam_search
-from t2t_repro.inference.decoding_loop import NEG_INF
-from t2t_repro.inference.sampling import sample
+from t2t_repro.inference.search.beam_search import beam_search
+from t2t_repro.inference.search.decoding_loop import NEG_INF
+from t2t_repro.inference.search.sampling import sample
 from t2t_repro.text.token_ids import EOS, PAD
 
 IDS = tf.TensorSpec([None, None], tf.int32)

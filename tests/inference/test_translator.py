@@ -11,7 +11,7 @@ import tensorflow as tf
 from helpers.tiny_model import PROBLEM, random_model, train_pairs
 
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.inference.decoding_loop import Hypotheses
+from t2t_repro.inference.search.decoding_loop import Hypotheses
 from t2t_repro.inference.translator import Translator
 from t2t_repro.parsing.parser import Parser
 from t2t_repro.preparation.learning.vocabulary import learn_vocabulary

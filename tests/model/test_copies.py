@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 from helpers.tiny_model import random_model
 
-from t2t_repro.inference.beam_search import beam_search
 from t2t_repro.inference.ensemble import FixedEnsemble
+from t2t_repro.inference.search.beam_search import beam_search
 from t2t_repro.model.copies import Copies
 from t2t_repro.model.transformer import DecoderLayer, EncoderLayer
 

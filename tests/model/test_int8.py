@@ -8,8 +8,8 @@ import tensorflow as tf
 from helpers.tiny_model import random_ids, random_model
 
 import t2t_repro
-from t2t_repro.inference.beam_search import beam_search
 from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
+from t2t_repro.inference.search.beam_search import beam_search
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model import int8
 from t2t_repro.model.incremental import DecodingStep

@@ -11,8 +11,8 @@ import tensorflow as tf
 from helpers.reference_decoder import batch, compiled_log_p, hypotheses, penalty
 from helpers.tiny_model import shared_model
 
-from t2t_repro.inference.beam_search import beam_search
-from t2t_repro.inference.decoding_loop import NEG_INF, Beams, Sentences
+from t2t_repro.inference.search.beam_search import beam_search
+from t2t_repro.inference.search.decoding_loop import NEG_INF, Beams, Sentences
 from t2t_repro.parsing.constrained_decoding import ParseConstraint
 from t2t_repro.parsing.linearization import linearize_tree, rebuild
 from t2t_repro.parsing.trees import Tree

@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from t2t_repro.inference.beam_search import can_be, length_penalty
-from t2t_repro.inference.decoding_loop import (
+from t2t_repro.inference.ensemble import Ensemble
+from t2t_repro.inference.search.beam_search import can_be, length_penalty
+from t2t_repro.inference.search.decoding_loop import (
     NEG_INF,
     Beams,
     Hypotheses,
@@ -32,7 +33,6 @@ from t2t_repro.inference.decoding_loop import (
     search,
     sentences_of,
 )
-from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.inference.terms.progress import NO_LENGTH, Progress, Terms, TermVocabulary, advanced, is_open
 from t2t_repro.text.glossary import MOST_TERMS
 from t2t_repro.text.token_ids import EOS, PAD

@@ -11,8 +11,8 @@ from helpers.tiny_model import random_model, train_pairs
 
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.inference.batches import padded
-from t2t_repro.inference.decoding_loop import NEG_INF
 from t2t_repro.inference.ensemble import FixedEnsemble
+from t2t_repro.inference.search.decoding_loop import NEG_INF
 from t2t_repro.inference.terms.progress import Progress, TermVocabulary, advanced
 from t2t_repro.inference.translator import Translator
 from t2t_repro.parsing.constrained_decoding import ParseConstraint

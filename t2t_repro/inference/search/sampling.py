@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from t2t_repro.inference.decoding_loop import (
+from t2t_repro.inference.ensemble import Ensemble
+from t2t_repro.inference.search.decoding_loop import (
     NEG_INF,
     Beams,
     Hypotheses,
@@ -24,7 +25,6 @@ from t2t_repro.inference.decoding_loop import (
     sentences_of,
     vocabulary_size,
 )
-from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.text.token_ids import EOS
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2t_repro.inference.decoding_loop import Hypotheses
 from t2t_repro.inference.ensemble import Ensemble
+from t2t_repro.inference.search.decoding_loop import Hypotheses
 from t2t_repro.model.incremental import DecodingStep, KeysValues
 
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from t2t_repro.config import HParams
-from t2t_repro.inference.decoding_loop import (
+from t2t_repro.inference.ensemble import Ensemble
+from t2t_repro.inference.search.decoding_loop import (
     NEG_INF,
     Beams,
     Constraint,
@@ -22,7 +23,6 @@ from t2t_repro.inference.decoding_loop import (
     search,
     sentences_of,
 )
-from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.text.token_ids import EOS
 

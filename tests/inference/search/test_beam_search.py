@@ -11,8 +11,8 @@ import tensorflow as tf
 from helpers.reference_decoder import batch, compiled_log_p, compiled_search, hypotheses, penalty
 from helpers.tiny_model import random_ids, shared_model
 
-from t2t_repro.inference.beam_search import length_penalty
-from t2t_repro.inference.top_k import top_k
+from t2t_repro.inference.search.beam_search import length_penalty
+from t2t_repro.inference.search.top_k import top_k
 from t2t_repro.text.token_ids import EOS, PAD
 
 pytestmark = pytest.mark.numeric

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow as tf
 
 from t2t_repro.inference.ensemble import Ensemble
-from t2t_repro.inference.top_k import top_k
+from t2t_repro.inference.search.top_k import top_k
 from t2t_repro.model.attention import mask_bias
 from t2t_repro.model.incremental import BLOCK, with_complete_blocks
 from t2t_repro.text.token_ids import EOS, PAD

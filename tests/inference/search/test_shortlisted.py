@@ -13,8 +13,8 @@ from t2t_repro.data import shortlist
 from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.inference.batches import padded
-from t2t_repro.inference.decoding_loop import NEG_INF
 from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble, log_mean_probabilities
+from t2t_repro.inference.search.decoding_loop import NEG_INF
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model import packed
 from t2t_repro.parsing.constrained_decoding import ParseConstraint

@@ -1,0 +1,1 @@
+"""Beam search and sampling: the decoding loop and its strategies."""
