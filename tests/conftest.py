@@ -40,9 +40,10 @@ def pytest_configure() -> None:
 def pytest_collection_finish() -> None:
     """Splits the CPU into two logical devices, which must happen before TensorFlow's first operation.
 
-    From then on Python does not search modules and collected tests for garbage: they stay.
+    From then on Python searches for garbage less often, and not in modules and collected tests, which stay.
     """
     gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
     if "tensorflow" in sys.modules:
         import tensorflow as tf
 
