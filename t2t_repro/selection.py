@@ -18,6 +18,7 @@ from t2t_repro.io import JsonRecord
 PERPLEXITY = "perplexity"
 NAMES = {PERPLEXITY: "perplexity", "bleu": "BLEU", "chrf": "chrF", "f1": "F1"}  # of metrics, in messages
 TIME_SHARE = 0.05  # maximum share of training time that decoding the validation set takes by default
+FIRST_INTERVAL = 4  # maximum number of regular checkpoints between the first decoding and the second
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Selection(JsonRecord):
 
     by: str = PERPLEXITY  # the metric that decides
     scores: dict[str, dict[str, float]] = field(default_factory=dict)  # by metric and step
-    interval: int | None = None  # regular checkpoints between two scorings of decoded text, as chosen at the first one
+    interval: int | None = None  # regular checkpoints between two scorings of decoded text
     stopped_step: int | None = None  # the last step, if training ended before `train_steps`
     reason: str | None = None  # for that
     recommended_steps: tuple[int, ...] | None = None  # of the checkpoints whose mean is best, at the end of training

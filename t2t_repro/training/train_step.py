@@ -317,7 +317,9 @@ def first_microbatch_tokens(run: Run, options: TrainingOptions, replicas: int, m
 def make_evaluator(model: Transformer, label_smoothing: float) -> Any:
     """Returns a function from source [B, M] and target [B, L] to their `Loss`, without dropout."""
 
-    @tf.function(autograph=False, reduce_retracing=True)
+    ids = tf.TensorSpec([None, None], tf.int32)
+
+    @tf.function(autograph=False, input_signature=[ids, ids])
     def evaluate(source_BM: tf.Tensor, target_BL: tf.Tensor) -> Loss:
         states_BLD = model.decode(target_BL, model.encode(source_BM), source_BM)
         real_T2 = tf.where(target_BL != PAD)

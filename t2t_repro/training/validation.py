@@ -13,7 +13,7 @@ from t2t_repro.data import input_pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
-from t2t_repro.selection import NAMES, PERPLEXITY, Selection, interval_within
+from t2t_repro.selection import FIRST_INTERVAL, NAMES, PERPLEXITY, Selection, interval_within
 from t2t_repro.training import memory
 from t2t_repro.training.checkpointing.checkpoint_list import paths
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints, is_regular, step_of
@@ -176,15 +176,25 @@ class Stopping:
           training_seconds: the time of training between two regular checkpoints.
         """
         selection = self.selection.with_scores(step, values)
-        if len(values) > 1 and not self._options.validate_every and selection.interval is None:
-            selection = dataclasses.replace(selection, interval=interval_within(seconds, training_seconds))
-            which = f"every {selection.interval} regular checkpoints" if selection.interval != 1 else "each of them"
-            names = ", ".join(NAMES.get(metric, metric) for metric in self._options.metrics)
-            self._report(
-                f"scoring {names} took {seconds:.1f} s, and training from one regular checkpoint to the next "
-                f"{training_seconds:.1f} s: scored at {which} (validate_every)"
-            )
+        if len(values) > 1 and not self._options.validate_every:
+            selection = self._with_interval(selection, seconds, training_seconds)
         self._note(selection)
+
+    def _with_interval(self, selection: Selection, seconds: float, training_seconds: float) -> Selection:
+        """Chooses the interval of decoding by the second decoding: the first one is longer, of an untrained model."""
+        decoded = len(selection.scores[self._options.metrics[0]])
+        if decoded > 2:
+            return selection
+        interval = interval_within(seconds, training_seconds)
+        if decoded == 1:
+            interval = min(interval, FIRST_INTERVAL)
+        which = f"every {interval} regular checkpoints" if interval > 1 else "each of them"
+        names = ", ".join(NAMES.get(metric, metric) for metric in self._options.metrics)
+        self._report(
+            f"scoring {names} took {seconds:.1f} s, and training from one regular checkpoint to the next "
+            f"{training_seconds:.1f} s: scored at {which}{' at first' * (decoded == 1)} (validate_every)"
+        )
+        return dataclasses.replace(selection, interval=interval)
 
     def is_over(self, seconds: float) -> bool:
         """Returns whether `seconds` of training are all that is allowed."""

@@ -278,8 +278,9 @@ def test_the_mean_is_scored_on_every_number_of_devices(data, copied, on_replicas
     assert said[-1].endswith(f"the mean of the 2 best has {mean['perplexity']:.2f}; `average_best` loads it")
 
 
-def test_the_interval_is_chosen_once_and_noted(data, tmp_path, monkeypatch):
-    """Decoding seems to take 1.5 times a checkpoint's training: 5% of the time allow every 32nd."""
+def test_the_interval_is_chosen_by_the_second_decoding_and_noted(data, tmp_path, monkeypatch):
+    """Decoding seems to take 1.5 times a checkpoint's training at first, and then a third: 5% of the time allow every
+    8th."""
     asked: list[tuple[int, bool]] = []
 
     def score(self, step, logger, decodes=False):
@@ -288,14 +289,20 @@ def test_the_interval_is_chosen_once_and_noted(data, tmp_path, monkeypatch):
 
     note = Stopping.note_scores
     monkeypatch.setattr(Validation, "__call__", score)
-    monkeypatch.setattr(Stopping, "note_scores", lambda self, step, found, *_: note(self, step, found, 1.5, 1.0))
+    took = {1: 1.5, 4: 0.34}
+    monkeypatch.setattr(
+        Stopping, "note_scores", lambda self, step, found, *_: note(self, step, found, took.get(step, 9.0), 1.0)
+    )
     said: list[str] = []
     options = replace(FLOAT32, checkpoint_steps=1, validate_metrics=("bleu",))
     arguments = PROBLEM, HPARAMS, data, str(tmp_path / "RUN"), options
     run = train(*arguments, report=said.append, preview=ValidationPreview)
-    assert [step for step, decodes in asked if decodes] == [1, 20] and run.training.selection.interval == 32
-    (line,) = [line for line in said if line.startswith("scoring BLEU took 1.5 s")]
-    assert line.endswith("scored at every 32 regular checkpoints (validate_every)")
+    assert [step for step, decodes in asked if decodes] == [1, 4, 8, 16, 20]
+    assert run.training.selection.interval == 8
+    first, second = [line for line in said if line.startswith("scoring BLEU took ")]
+    assert first.startswith("scoring BLEU took 1.5 s")
+    assert first.endswith("scored at every 4 regular checkpoints at first (validate_every)")
+    assert second.endswith("scored at every 8 regular checkpoints (validate_every)")
 
 
 # Other validation sets.
