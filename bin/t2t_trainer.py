@@ -152,6 +152,7 @@ def train_and_score() -> None:
         estimate(problem, hparams, options)
         return
     cluster = Cluster.from_environment()
+    launcher.use_huge_pages()
     one_heap()
     launcher.load_tensorflow()
     from t2t_repro.data.dataset import Dataset

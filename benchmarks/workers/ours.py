@@ -6,18 +6,18 @@ from __future__ import annotations
 import os
 
 from benchmarks.workers import protocol
+from t2t_repro.cli import launcher
+from t2t_repro.system.heap import one_heap
 
+getattr(launcher, "use_huge_pages", lambda: None)()  # which older versions lack; `benchmarks.compare` runs them too
 shape, path, mode = protocol.arguments()
 protocol.quiet_output()
 mode, eigen, _ = mode.partition("+eigen")
 if eigen:
     os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
 
-from t2t_repro.cli.launcher import load_tensorflow  # noqa: E402
-from t2t_repro.system.heap import one_heap  # noqa: E402
-
 one_heap()
-load_tensorflow()
+launcher.load_tensorflow()
 
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402

@@ -28,6 +28,7 @@ from absl import flags
 from t2t_repro import __version__
 from t2t_repro.cli.messages import in_flags, logged_in_flags
 from t2t_repro.run import Run
+from t2t_repro.system import heap
 
 WIDTH = 80
 _ENVIRONMENT = dict(os.environ)  # at the start of the program
@@ -241,11 +242,20 @@ def keep_scores(output_dir: str, scores: dict[str, Any]) -> None:
         report(f"t2t_repro: the scores are printed but not saved: {_message(error)}")
 
 
-def restart() -> NoReturn:
-    """Replaces this process by a new one with the same command line."""
+def restart(**variables: str) -> NoReturn:
+    """Replaces this process by a new one with the same command line, and with `variables` in its environment."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], _ENVIRONMENT)
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], _ENVIRONMENT | variables)
+
+
+def use_huge_pages() -> None:
+    """Restarts this process if it can have huge pages (`system.heap`), which must be requested at its start.
+
+    It does nothing if GLIBC_TUNABLES is set, to whatever value.
+    """
+    if heap.TUNABLES not in os.environ and heap.can_have_huge_pages():
+        restart(**{heap.TUNABLES: heap.HUGE_PAGES})
 
 
 def continue_in_child(value: int) -> tuple[int, Callable[[int], NoReturn]]:
