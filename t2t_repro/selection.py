@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.io import JsonRecord
@@ -19,6 +20,14 @@ PERPLEXITY = "perplexity"
 NAMES = {PERPLEXITY: "perplexity", "bleu": "BLEU", "chrf": "chrF", "f1": "F1"}  # of metrics, in messages
 TIME_SHARE = 0.05  # maximum share of training time that decoding the validation set takes by default
 FIRST_INTERVAL = 4  # maximum number of regular checkpoints between the first decoding and the second
+
+
+class Mean(NamedTuple):
+    """The mean of the weights of several checkpoints."""
+
+    name: str  # "best 5"
+    steps: tuple[int, ...]  # ascending
+    score: float  # by the metric that decides
 
 
 @dataclass(frozen=True)
@@ -30,7 +39,7 @@ class Selection(JsonRecord):
     interval: int | None = None  # regular checkpoints between two scorings of decoded text
     stopped_step: int | None = None  # the last step, if training ended before `train_steps`
     reason: str | None = None  # for that
-    recommended_steps: tuple[int, ...] | None = None  # of the checkpoints whose mean is best, at the end of training
+    recommended_steps: tuple[int, ...] | None = None  # whose mean is best, at the end of training
 
     def steps(self) -> list[int]:
         """Returns the steps that have a score by the deciding metric, in order."""
@@ -90,23 +99,27 @@ class Selection(JsonRecord):
         count = f"{self.without_improvement()} scores in a row are" if patience > 1 else "the score is"
         return f"{count} no better than the {self.described(best)} of step {best:,} (patience={patience})"
 
-    def recommendation(self, best: Sequence[int], mean: float | None = None) -> tuple[list[int], str]:
+    def recommendation(self, best: Sequence[int], means: Sequence[Mean] = ()) -> tuple[list[int], str]:
         """Returns the checkpoints whose mean to use, by step, and a line that names them with the reason.
 
-        `best` are the steps of the best existing checkpoints, best first, and `mean` is the score of their mean, if it
-        was computed. The mean is recommended if it is better than the best checkpoint.
+        `best` are the steps of the best existing checkpoints, best first. A mean is recommended if its score is better
+        than those of the best checkpoint and of the means before it.
         """
         lowest, steps, (first,) = "lowest" if self.by == PERPLEXITY else "highest", self.steps(), self.best(1)
         alone = f"ckpt-{best[0]}, {self.described(best[0])}, the {lowest} of {len(steps):,}"
         if first != best[0]:
             alone += f" but that of step {first:,}, which was removed"
-        if mean is None:
-            return [best[0]], alone
-        if self._loss(mean) >= self._loss(self.value(best[0])):
-            return [best[0]], f"{alone}; the mean of the {len(best)} best has {_shown(mean)}"
-        names = [f"ckpt-{step}" for step in sorted(best)]
+        chosen, least = None, self._loss(self.value(best[0]))
+        for mean in means:
+            if self._loss(mean.score) < least:
+                chosen, least = mean, self._loss(mean.score)
+        others = "".join(f"; the mean of the {each.name} has {_shown(each.score)}" for each in means if each != chosen)
+        if chosen is None:
+            return [best[0]], f"{alone}{others}"
+        names = [f"ckpt-{step}" for step in chosen.steps]
         listed = f"{', '.join(names[:-1])} and {names[-1]}"
-        return sorted(best), f"the mean of {listed}, which has {_shown(mean)}; the best of them is {alone}"
+        why = f"the mean of {listed}, the {chosen.name}, which has {_shown(chosen.score)}"
+        return list(chosen.steps), f"{why}{others}; the best one is {alone}"
 
 
 def _shown(value: float) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from t2t_repro.config import TrainingOptions
-from t2t_repro.selection import TIME_SHARE, Selection, interval_within, must_have_metrics
+from t2t_repro.selection import TIME_SHARE, Mean, Selection, interval_within, must_have_metrics
 
 
 def selection(by: str = "perplexity", **scores: list[float]) -> Selection:
@@ -86,26 +86,35 @@ REMOVED = "ckpt-30, validation perplexity 8.00, the lowest of 3 but that of step
 
 
 @pytest.mark.parametrize(
-    ("best", "mean", "steps", "line"),
+    ("best", "means", "steps", "line"),
     [
-        ([20], None, [20], ALONE),
-        ([20, 30, 10], 7.0, [20], f"{ALONE}; the mean of the 3 best has 7.00"),
+        ([20], [], [20], ALONE),
+        ([20, 30, 10], [7.0], [20], f"{ALONE}; the mean of the best 3 has 7.00"),
         (
             [20, 30, 10],
-            6.5,
+            [6.5],
             [10, 20, 30],
-            f"the mean of ckpt-10, ckpt-20 and ckpt-30, which has 6.50; the best of them is {ALONE}",
+            f"the mean of ckpt-10, ckpt-20 and ckpt-30, the best 3, which has 6.50; the best one is {ALONE}",
         ),
-        ([30], None, [30], REMOVED),
+        (
+            [20, 30, 10],
+            [6.5, 6.4],
+            [20, 30],
+            "the mean of ckpt-20 and ckpt-30, the last 2, which has 6.40; the mean of the best 3 has 6.50; "
+            f"the best one is {ALONE}",
+        ),
+        ([30], [], [30], REMOVED),
     ],
 )
-def test_the_mean_is_recommended_if_it_is_better_than_the_best_checkpoint(best, mean, steps, line):
-    assert selection(perplexity=[9.0, 7.0, 8.0]).recommendation(best, mean) == (steps, line)
+def test_the_best_of_the_means_and_of_the_checkpoints_is_recommended(best, means, steps, line):
+    scored = [Mean(*each) for each in zip(("best 3", "last 2"), ((10, 20, 30), (20, 30)), means, strict=False)]
+    assert selection(perplexity=[9.0, 7.0, 8.0]).recommendation(best, scored) == (steps, line)
 
 
 def test_a_higher_bleu_is_better():
     found = selection("bleu", bleu=[9.0, 7.0])
-    assert found.recommendation([10, 20], 9.5)[0] == [10, 20] and found.recommendation([10, 20], 8.5)[0] == [10]
+    for score, steps in ((9.5, [10, 20]), (8.5, [10])):
+        assert found.recommendation([10, 20], [Mean("best 2", (10, 20), score)])[0] == steps
 
 
 def test_a_new_score_removes_the_recommendation():

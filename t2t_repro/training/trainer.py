@@ -346,8 +346,8 @@ class Trainer:
         if not stop.signal:
             self.stopping.conclude(number, checkpoints, self._score_mean)
 
-    def _score_mean(self, number: int) -> float | None:
-        """Returns the validation score of the mean of the `number` best checkpoints, by the metric that decides.
+    def _score_mean(self, number: int, best: bool) -> float | None:
+        """Returns the validation score of the mean of the `number` best or last checkpoints, by the deciding metric.
 
         The model keeps these weights. Returns None if memory runs out.
         """
@@ -355,12 +355,13 @@ class Trainer:
             return None
         average = self.moving_average
         try:
-            load_weights(self.run, average.model if average else self.model, number, True, bool(average))
+            load_weights(self.run, average.model if average else self.model, number, best, bool(average))
             return self.validation.score(self.options.validate_by)
         except tf.errors.OpError as error:
             if not memory.is_out_of_memory(error):
                 raise
-            self.report(f"the mean of the {number} best is not scored: out of memory ({error.message:.100})")
+            which = "best" if best else "last"
+            self.report(f"the mean of the {which} {number} is not scored: out of memory ({error.message:.100})")
             return None
 
     def _save(self, checkpoints: Checkpoints, step: Step, logger: MetricsLogger, validate: bool = True) -> None:

@@ -13,10 +13,10 @@ from t2t_repro.data import input_pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
-from t2t_repro.selection import FIRST_INTERVAL, NAMES, PERPLEXITY, Selection, interval_within
+from t2t_repro.selection import FIRST_INTERVAL, NAMES, PERPLEXITY, Mean, Selection, interval_within
 from t2t_repro.training import memory
 from t2t_repro.training.checkpointing.checkpoint_list import paths
-from t2t_repro.training.checkpointing.checkpoints import Checkpoints, is_regular, step_of
+from t2t_repro.training.checkpointing.checkpoints import Checkpoints, is_regular, step_of, to_average
 from t2t_repro.training.loss import Loss, total
 from t2t_repro.training.metrics import MetricsLogger, safe_exp
 from t2t_repro.training.parallel import num_parallel_batches, parallel_map
@@ -209,10 +209,11 @@ class Stopping:
         """Notes that training ends at `step`, before `train_steps`."""
         self._note(dataclasses.replace(self.selection, stopped_step=step, reason=reason))
 
-    def conclude(self, step: int, checkpoints: Checkpoints, score_mean: Callable[[int], float | None]) -> None:
+    def conclude(self, step: int, checkpoints: Checkpoints, score_mean: Callable[[int, bool], float | None]) -> None:
         """Reports why training ended and which checkpoints to use. Notes the latter.
 
-        `score_mean` returns the score of the mean of the given number of best checkpoints; None if it cannot.
+        `score_mean` returns the score of the mean of a number of checkpoints, the last or the best ones; None if it
+        cannot.
         """
         if self._options.selects:
             checkpoints.remove_except(self.best())
@@ -223,7 +224,14 @@ class Stopping:
         if not best:
             return
         self._note(selection)
-        steps, why = selection.recommendation(best, score_mean(len(best)) if len(best) > 1 else None)
-        self._note(dataclasses.replace(selection, recommended_steps=tuple(steps)))
+        last = [step_of(path) for path in to_average(self._run, self._run.hparams.average_checkpoints)]
+        means: dict[tuple[int, ...], Mean] = {}  # of the paper's recipe too: the last ones
+        for name, steps in (("best", sorted(best)), ("last", last)):
+            if len(steps) > 1 and tuple(steps) not in means:
+                score = score_mean(len(steps), name == "best")
+                if score is not None:
+                    means[tuple(steps)] = Mean(f"{name} {len(steps)}", tuple(steps), score)
+        recommended, why = selection.recommendation(best, tuple(means.values()))
+        self._note(dataclasses.replace(selection, recommended_steps=tuple(recommended)))
         loads = "and `moving_average` load" if self._run.hparams.ema_decay else "loads"
         self._report(f"recommended: {why}; `average_best` {loads} it")

@@ -86,8 +86,8 @@ def test_patience_ends_training_and_the_best_are_kept(data, whole, copied, scrip
     run, said, scored = whole
     why = "6 scores in a row are no better than the validation perplexity 2.00 of step 2 (patience=6)"
     assert said[-2] == f"ended at step 8 of 20: {why}"
-    why = "the best of them is ckpt-2, validation perplexity 2.00, the lowest of 8"
-    best = "the mean of ckpt-1 and ckpt-2, which has 1.90"
+    why = "the mean of the last 2 has 1.90; the best one is ckpt-2, validation perplexity 2.00, the lowest of 8"
+    best = "the mean of ckpt-1 and ckpt-2, the best 2, which has 1.90"
     assert said[-1] == f"recommended: {best}; {why}; `average_best` loads it"
     assert steps_of(paths(run)) == KEPT and run.last_step == run.training.step == 8
     assert steps_of(to_average(run, 1, best=True)) == [1, 2] == steps_of(to_average(run, 2, best=True))
@@ -249,12 +249,13 @@ def test_the_better_of_the_best_and_of_their_mean_is_recommended(decoded):
     """The trainer's score of the mean is that of evaluate, which takes the recommended checkpoints."""
     run, said = decoded
     selection = run.training.selection
-    best, scores = selection.best(1)[0], {"split": "validation", "beam_size": 1, "average_best": True}
-    mean, found = (evaluate(run.directory, average_checkpoints=number, **scores) for number in (5, 1))
-    alone, better = selection.value(best), mean["bleu"] > selection.value(best)
+    alone, scores = selection.value(selection.best(1)[0]), {"split": "validation", "beam_size": 1}
+    last = evaluate(run.directory, average_checkpoints=2, **scores)
+    mean, found = (evaluate(run.directory, average_checkpoints=n, average_best=True, **scores) for n in (5, 1))
     assert len(mean["checkpoints"]) == 3 and f" has {mean['bleu']:.2f};" in said[-1]
-    assert found["checkpoints"] == (mean["checkpoints"] if better else [f"ckpt-{best}"])
-    assert found["bleu"] == pytest.approx(max(alone, mean["bleu"]), rel=1e-5) and found["average_best"] is True
+    expected = max(alone, mean["bleu"], last["bleu"])
+    assert found["bleu"] == pytest.approx(expected, rel=1e-5) and found["average_best"] is True
+    assert [f"ckpt-{step}" for step in selection.recommended_steps] == found["checkpoints"]
 
 
 def test_a_mean_that_does_not_fit_memory_is_not_recommended(data, copied, scripted, monkeypatch):
@@ -265,7 +266,8 @@ def test_a_mean_that_does_not_fit_memory_is_not_recommended(data, copied, script
     said: list[str] = []
     train(PROBLEM, HPARAMS, data, copied.directory, OPTIONS, report=said.append)
     assert copied.training.selection.recommended_steps == (2,)
-    assert said[-2] == "the mean of the 2 best is not scored: out of memory (no memory)"
+    for line, which in zip(said[-3:-1], ("best", "last"), strict=True):
+        assert line == f"the mean of the {which} 2 is not scored: out of memory (no memory)"
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -275,7 +277,7 @@ def test_the_mean_is_scored_on_every_number_of_devices(data, copied, on_replicas
     said: list[str] = []
     train(PROBLEM, HPARAMS, data, copied.directory, OPTIONS, report=said.append)
     mean = evaluate(copied.directory, "validation", average_checkpoints=2, beam_size=1, average_best=True)
-    assert said[-1].endswith(f"the mean of the 2 best has {mean['perplexity']:.2f}; `average_best` loads it")
+    assert f"; the mean of the best 2 has {mean['perplexity']:.2f}; the mean of the last 2 has " in said[-1]
 
 
 def test_the_interval_is_chosen_by_the_second_decoding_and_noted(data, tmp_path, monkeypatch):
