@@ -115,21 +115,23 @@ def ablation_differences() -> str:
 
 
 def fine_tuning() -> str:
-    """Returns the curves of a run that starts from a parent and of one that does not, and those of a parser."""
-    (table,) = table_with("fine_tuning.md", "step", "from random weights")
-    (parser,) = table_with("fine_tuning.md", "step", "greedy F1")
-    f1 = Curve("from run", [(number(row["step"]), number(row["greedy F1"])) for row in parser], COLORS[0])
-    names = ("from `parent`", "from random weights")
-    curves = tuple(
-        Curve(
-            name.replace("`", ""),
-            [(number(row["step"]), number(row[name])) for row in table if row[name] != "-"],
-            color,
+    """Returns the curves of a run that starts from a parent and of one that does not, and those of two parsers."""
+    panels = []
+    for title, *names in (
+        ("Fine-tuning on captions", "from `parent`", "from random weights"),
+        ("Fine-tuning a parser of CRAFT", "after 24,000 steps", "after 6,070 steps"),
+    ):
+        (table,) = table_with("fine_tuning.md", "step", *names)
+        curves = tuple(
+            Curve(
+                name.replace("`", ""),
+                [(number(row["step"]), number(row[name])) for row in table if row[name] != "-"],
+                color,
+            )
+            for name, color in zip(names, COLORS, strict=False)
         )
-        for name, color in zip(names, COLORS, strict=False)
-    )
-    captions = Panel("Fine-tuning on captions", "validation perplexity", "steps", curves, log="y")
-    return panels_svg([captions, Panel("Fine-tuning a parser", "greedy F1", "steps", (f1,))])
+        panels.append(Panel(title, "validation perplexity", "steps", curves, log="y"))
+    return panels_svg(panels)
 
 
 PICTURES: dict[str, Callable[[], str]] = {

@@ -105,9 +105,9 @@ def no_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trains on one CPU. Elsewhere the tests have two, and the trainer takes all."""
     import tensorflow as tf
+    from helpers.tiny_model import MIRRORED
 
-    one_cpu = functools.partial(tf.distribute.MirroredStrategy, ["CPU:0"])
-    monkeypatch.setattr(tf.distribute, "MirroredStrategy", one_cpu)
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", functools.partial(MIRRORED, ["CPU:0"]))
 
 
 @pytest.fixture
