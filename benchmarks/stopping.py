@@ -83,7 +83,7 @@ def main() -> None:
     arguments, training = parser.parse_known_args()
     from t2t_repro.cli import jobs, launcher
     from t2t_repro.run import Run
-    from t2t_repro.selection import NAMES, Selection
+    from t2t_repro.selection import NAMES, Mean, Selection
 
     if training:
         jobs.program("t2t_trainer", [*training, f"--output_dir={arguments.output_dir}", f"--keep_best={ALL}"])
@@ -100,8 +100,11 @@ def main() -> None:
         chosen[f"validation {NAMES[by]}"] = (best[0],)
         if arguments.mean > 1:
             chosen[f"validation {NAMES[by]}, mean of {len(best)}"] = tuple(sorted(best))
-            found = score(run, tuple(sorted(best)), "validation", beam_size=1)[by]
-            recommended, why = Selection(by, selection.scores).recommendation(best, found)
+            means = []
+            for name, each in (("best", sorted(best)), ("last", steps[-run.hparams.average_checkpoints :])):
+                found: float = score(run, tuple(each), "validation", beam_size=1)[by]
+                means.append(Mean(f"{name} {len(each)}", tuple(each), found))
+            recommended, why = Selection(by, selection.scores).recommendation(best, means)
             chosen[f"recommended by validation {NAMES[by]}"] = tuple(recommended)
             print(f"recommended: {why}", flush=True)
     chosen["the last"] = (max(steps),)
