@@ -101,9 +101,9 @@ def main() -> None:
         if arguments.mean > 1:
             chosen[f"validation {NAMES[by]}, mean of {len(best)}"] = tuple(sorted(best))
             means = []
-            for name, each in (("best", sorted(best)), ("last", steps[-run.hparams.average_checkpoints :])):
-                found: float = score(run, tuple(each), "validation", beam_size=1)[by]
-                means.append(Mean(f"{name} {len(each)}", tuple(each), found))
+            for name, those in (("best", sorted(best)), ("last", steps[-run.hparams.average_checkpoints :])):
+                found: float = score(run, tuple(those), "validation", beam_size=1)[by]
+                means.append(Mean(f"{name} {len(those)}", tuple(those), found))
             recommended, why = Selection(by, selection.scores).recommendation(best, means)
             chosen[f"recommended by validation {NAMES[by]}"] = tuple(recommended)
             print(f"recommended: {why}", flush=True)
