@@ -34,16 +34,24 @@ def recommendations(
 
 
 def _precision(machine: dict[str, Any], products: dict[str, Any], measured: dict[Any, Any]) -> Recommendation:
-    """Recommends the trainer's choice, unless its products are wrong here or it is slower than float32."""
-    auto, reason = machine["auto_precision"], f"{machine['auto_precision']}: {machine['auto_reason']}"
-    if auto == "float32":
-        return Recommendation("precision", "auto", reason)
+    """Recommends the trainer's choice, unless its products are wrong here or another precision is faster.
+
+    A step of base, or of big, decides if it was measured in both. Otherwise the rates of products decide.
+    """
+    auto = machine["auto_precision"]
+    other = "bfloat16" if auto == "float32" else "float32"
     if products[auto].get("fault"):
         return Recommendation("precision", "float32", f"auto is {auto}, whose products are wrong here")
-    ratios = _ratios(measured, (auto, False), ("float32", False))
-    if ratios.keys() - {SMALL} and max(ratios.values()) < 1:
-        return Recommendation("precision", "float32", f"auto is {auto}, {_times(ratios)} as fast as float32 here")
-    return Recommendation("precision", "auto", f"{reason}{f'; {_times(ratios)} as fast as float32' if ratios else ''}")
+    ratios, rate = _ratios(measured, (auto, False), (other, False)), products[other].get("rate")
+    if ratios.keys() - {SMALL}:
+        slowdown, how = 1 / max(ratios.values()), _times({name: 1 / ratio for name, ratio in ratios.items()})
+    else:
+        slowdown = rate / products[auto]["rate"] if rate and products[auto].get("rate") else 0.0
+        how = f"products {slowdown:.2f} times"
+    if slowdown >= WORTH and not products[other].get("fault"):
+        return Recommendation("precision", other, f"{how} as fast as in {auto}, the choice of auto")
+    compared = f"; {_times(ratios)} as fast as {other}" if ratios else ""
+    return Recommendation("precision", "auto", f"{auto}: {machine['auto_reason']}{compared}")
 
 
 def _jit_compile(auto: str, measured: dict[Any, Any]) -> Recommendation:

@@ -80,7 +80,7 @@ def tensorflow_build() -> dict[str, Any]:
 
 
 def native_precision() -> tuple[str, str]:
-    """Returns the fastest precision that the devices compute natively, and the reason.
+    """Returns the precision with the fastest products on these devices, and the reason.
 
     The answer is needed before TensorFlow runs any operation (strategies come first), so nothing is computed here.
     `product_fault` tests the products.
@@ -99,6 +99,8 @@ def native_precision() -> tuple[str, str]:
         return "float32", f"the processor has no products in bfloat16{limited}"
     if not tensorflow_build()["onednn"]:
         return "float32", "without oneDNN products in bfloat16 are computed in float32"
+    if slow := processor.slow_bfloat16():
+        return "float32", slow
     return "bfloat16", "the processor has products in bfloat16"
 
 

@@ -30,10 +30,10 @@ def allow_tf32(allowed: bool) -> None:
 def resolve(precision: str, of_run: str | None = None) -> str:
     """Returns the precision that "auto" stands for; returns any other `precision` unchanged.
 
-    "auto" stands for `of_run`, the precision of a run. Without a run it stands for the fastest precision that the
-    hardware computes natively (`hardware.native_precision`): "bfloat16" on GPUs of compute capability 8.0 and later and
-    on processors with bfloat16 products, "float16" on GPUs of 7.0 and later, whose tensor cores support only that, and
-    "float32" elsewhere.
+    "auto" stands for `of_run`, the precision of a run. Without a run it stands for that with the fastest products
+    (`hardware.native_precision`): "bfloat16" on GPUs of compute capability 8.0 and later and on processors whose
+    products in bfloat16 are faster than in float32, "float16" on GPUs of 7.0 and later, whose tensor cores support only
+    that, and "float32" elsewhere.
 
     Raises ValueError for an unknown precision, and for one that cannot be computed here. "tf32" needs GPUs of compute
     capability 8.0 or later, unless it is `of_run`: the weights of such a run are float32.

@@ -267,7 +267,7 @@ def test_out_of_memory_is_a_reason_and_another_death_is_a_failure(monkeypatch):
             [timed("base", "bfloat16", False, 2.0), timed("base", "float32", False, 1.0)],
             "precision",
             "float32",
-            "auto is bfloat16, base 0.50 times as fast as float32 here",
+            "base 2.00 times as fast as in bfloat16, the choice of auto",
         ),
         ([], "jit_compile", False, "XLA was not measured; it is off by default"),
         (
@@ -337,6 +337,23 @@ def test_recommendations_avoid_faulty_products():
     found = {each.option: (each.value, each.reason) for each in recommendations(CPU, wrong, [])}
     assert found["precision"] == ("float32", "auto is bfloat16, whose products are wrong here")
     assert found["int8"] == (False, "a GPU computes")
+
+
+@pytest.mark.parametrize(
+    ("auto", "rate", "value", "reason"),
+    [
+        ("bfloat16", 4e11, "float32", "products 2.00 times as fast as in bfloat16, the choice of auto"),
+        ("bfloat16", 1e11, "auto", "bfloat16: a reason; tiny 0.90 times as fast as float32"),
+        ("float32", 1e11, "bfloat16", "products 2.00 times as fast as in float32, the choice of auto"),
+        ("float32", 4e11, "auto", "float32: a reason; tiny 1.11 times as fast as bfloat16"),
+    ],
+)
+def test_the_precision_with_the_faster_products_is_recommended(auto, rate, value, reason):
+    products = PRODUCTS | {"float32": {"rate": rate}, "bfloat16": {"rate": 2e11, "decoding_rate": 3e11}}
+    machine = CPU | {"auto_precision": auto, "auto_reason": "a reason"}
+    speed = [timed("tiny", "bfloat16", False, 1.0), timed("tiny", "float32", False, 0.9)]
+    found, *_ = recommendations(machine, products, speed)
+    assert found == ("precision", value, reason)
 
 
 def test_a_gpu_is_compared_with_the_paper():

@@ -90,6 +90,23 @@ def test_has_bfloat16_by_features_and_onednn_limit(monkeypatch, features, limit,
 
 
 @pytest.mark.parametrize(
+    ("vendor", "features", "limit", "slow"),
+    [
+        ("GenuineIntel", ("avx512_bf16",), "", True),
+        ("GenuineIntel", ("avx512_bf16", "amx_bf16"), "", False),
+        ("GenuineIntel", ("avx512_bf16", "amx_bf16"), "AVX512_CORE_FP16", True),
+        ("AuthenticAMD", ("avx512_bf16",), "", False),
+        ("", ("bf16",), "", False),
+    ],
+)
+def test_bfloat16_is_slow_on_intel_without_amx(monkeypatch, vendor, features, limit, slow):
+    monkeypatch.setattr(processor, "features", lambda: features)
+    monkeypatch.setattr(processor, "_lines", lambda *keys: iter([vendor]))
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    assert bool(processor.slow_bfloat16()) == slow
+
+
+@pytest.mark.parametrize(
     ("features", "limit", "onednn", "fault"),
     [
         (("avx512f", "avx512_bf16"), "AVX2", "1", "oneDNN has no products in it under ONEDNN_MAX_CPU_ISA=AVX2"),

@@ -109,12 +109,19 @@ def test_auto_follows_the_oldest_gpu(monkeypatch, capabilities, expected):
 
 
 @pytest.mark.parametrize(
-    ("native", "onednn", "expected"),
-    [(True, True, "bfloat16"), (True, False, "float32"), (False, True, "float32"), (False, False, "float32")],
+    ("native", "slow", "onednn", "expected"),
+    [
+        (True, "", True, "bfloat16"),
+        (True, "products are slow", True, "float32"),
+        (True, "", False, "float32"),
+        (False, "", True, "float32"),
+        (False, "", False, "float32"),
+    ],
 )
-def test_auto_on_a_processor(monkeypatch, native, onednn, expected):
+def test_auto_on_a_processor(monkeypatch, native, slow, onednn, expected):
     monkeypatch.setattr(hardware, "gpus", lambda: [])
     monkeypatch.setattr(processor, "has_bfloat16", lambda: native)
+    monkeypatch.setattr(processor, "slow_bfloat16", lambda: slow)
     monkeypatch.setattr(hardware, "tensorflow_build", lambda: {"onednn": onednn})
     assert precision.resolve("auto") == expected
 
