@@ -83,7 +83,7 @@ def decoding_flags(values: flags.FlagValues) -> None:
         "alpha", None, "length penalty of the paper's section 6.1, instead of the run's", flag_values=values
     )
     precision_flag(values)
-    meaning = "decoder matrix products in int8, the rest in --precision (faster for large models on a CPU)"
+    meaning = "decoder products, in float32 also the encoder's, in int8 (faster for large models on a CPU)"
     flags.DEFINE_boolean("int8", False, meaning, flag_values=values)
     threads_flag(values)
 

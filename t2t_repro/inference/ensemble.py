@@ -112,8 +112,9 @@ class Ensemble:
 class FixedEnsemble(Ensemble):
     """Models whose weights no longer change, so that their matrices are prepared once and not in each call.
 
-    With `int8` a step multiplies 8-bit integers. Raises ValueError if this machine cannot (`must_have_int8`). `loads`
-    load and free the weights of each model, layer by layer; without them, all are loaded already, and stay.
+    With `int8` a step multiplies 8-bit integers, and so does an encoder in float32. Raises ValueError if this machine
+    cannot (`must_have_int8`). `loads` load and free the weights of each model, layer by layer; without them, all are
+    loaded already, and stay.
     """
 
     def __init__(self, models: Sequence[Transformer], int8: bool = False, loads: Sequence[Load] | None = None):
@@ -128,9 +129,10 @@ class FixedEnsemble(Ensemble):
 
     def _prepared(self, model: Transformer, load: Load) -> tuple[DecodingStep, Products]:
         """Returns the decoding step of a model, and its products for `memories`. Each is prepared on a core."""
-        make = _fastest_linear(model.compute_dtype)
-        # float32 weights need no cast, and an encoder has too many rows to gain from packed ones in float32
-        of_encoder = None if model.compute_dtype == "float32" else make
+        make: MakeLinear = _fastest_linear(model.compute_dtype)
+        of_encoder: MakeLinear | None = make
+        if model.compute_dtype == "float32":  # weights need no cast, and so many rows gain nothing from packed ones
+            of_encoder = int8_linear if self.int8 else None
         with ThreadPoolExecutor(1) as other_core:
             encoder = other_core.submit(encoder_products, model, of_encoder, load)
             step = DecodingStep(model, int8_linear if self.int8 else make, load, of_encoder)
@@ -148,7 +150,8 @@ class FixedEnsemble(Ensemble):
         if not self.int8:
             return Ensemble(self.models).aligned(self.head) if self.head else Ensemble(self.models)
         found = copy.copy(self)
-        found._encoders = ({},) * len(self.models)
+        packed = [model.compute_dtype != "float32" for model in self.models]  # for this machine
+        found._encoders = tuple({} if each else own for each, own in zip(packed, self._encoders, strict=True))
         return found
 
 
