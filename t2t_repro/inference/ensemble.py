@@ -131,7 +131,7 @@ class FixedEnsemble(Ensemble):
         """Returns the decoding step of a model, and its products for `memories`. Each is prepared on a core."""
         make: MakeLinear = _fastest_linear(model.compute_dtype)
         of_encoder: MakeLinear | None = make
-        if model.compute_dtype == "float32":  # weights need no cast, and so many rows gain nothing from packed ones
+        if model.compute_dtype == "float32":  # weights need no cast, and packing gains nothing for many rows
             of_encoder = int8_linear if self.int8 else None
         with ThreadPoolExecutor(1) as other_core:
             encoder = other_core.submit(encoder_products, model, of_encoder, load)
