@@ -211,7 +211,7 @@ class Record:
     """
 
     name: str  # name of the hyperparameter set
-    place: str  # "Table 3 (A)"
+    place: str = ""  # in the paper: "Table 3 (A)"; "" for a set that is not in it
     perplexity: float | None = None  # per word-piece
     bleu_dev: float | None = None
     bleu_ende: float | None = None

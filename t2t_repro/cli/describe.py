@@ -54,7 +54,8 @@ def describe_hparams(hparams: HParams, vocab_size: int) -> str:
     changes = ", ".join(f"{symbol} {_show(value)}" for symbol, value in hparams.changes(HPARAMS["base"]).items())
     texts = [count, f"Changes of base: {changes or 'none'}."]
     if record:
-        texts += [f"Paper, {record.printed()}.", f"Measured here: {'; '.join(record.measured) or '-'}"]
+        texts += [f"Paper, {record.printed()}."] * bool(record.place)
+        texts.append(f"Measured here: {'; '.join(record.measured) or '-'}")
     paragraphs = [line for text in texts for line in textwrap.wrap(text, WIDTH)]
     return "\n".join([*_title("Hyperparameters", hparams), "", *_columns(rows), "", *paragraphs])
 

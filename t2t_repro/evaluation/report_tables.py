@@ -62,7 +62,8 @@ def build_tables(results: Sequence[RunResult]) -> list[Table]:
         names = {record.name for record in records}
         groups = _by_condition([each for each in results if each.set_name in names])
         built += [build(records, group) for group in groups or [[]]]
-    others = _by_condition([each for each in results if each.set_name not in RECORDS])
+    printed = {record.name for record in RECORDS.in_order() if record.place}
+    others = _by_condition([each for each in results if each.set_name not in printed])
     return built + [_other_sets(group) for group in others]
 
 
