@@ -4,9 +4,13 @@ A weight matrix is quantized once, with a scale per column. Activations are quan
 row: to -127 to 127, and weights to -64 to 64 (seven bits). Sums are exact, in 32 bits, so that a row's product does not
 depend on the other rows.
 
-The reason for seven bits: on a processor without VNNI, oneDNN shifts signed rows by 128 and adds pairs of products in
-16 bits (`vpmaddubsw`), which saturate at 32,767. The largest pair is (127 + 128) * 64 * 2 = 32,640; with 65 it is
-33,150. With weights up to 127, as VNNI allows, the products are wrong on those processors, without an error.
+Processors multiply unsigned by signed bytes, so rows are shifted by 128 first. The sums then exceed the right ones by
+128 times the sum of a column, which is known in advance and subtracted with the bias, in float32. oneDNN would shift
+signed rows itself, in each product.
+
+The reason for seven bits: on a processor without VNNI, oneDNN adds pairs of products in 16 bits (`vpmaddubsw`), which
+saturate at 32,767. The largest pair is 255 * 64 * 2 = 32,640; with 65 it is 33,150. With weights up to 127, as VNNI
+allows, the products are wrong on those processors, without an error.
 
 Any x86-64 processor that TensorFlow supports will do, if TensorFlow includes oneDNN. Support is detected by computing
 products at the limits of both ranges, never by the processor's name: see `must_have_int8` and `must_be_exact`.
@@ -28,6 +32,7 @@ AttrValue = tf.compat.v1.AttrValue
 
 LARGEST_ROW = 127  # the range is symmetric, as in oneDNN: -128 is not used
 LARGEST_WEIGHT = 64
+SHIFT = 128  # added to the numbers of a row, which then are 1 to 255
 PROBES = ((1, 8, 8), (5, 100, 40))  # N, I, O: a vector and a matrix, for which oneDNN may choose different code
 _WRONG = "products of 8-bit integers are wrong on this processor: expected"
 _EXPORT_AGAIN = "export the run without int8"
@@ -38,6 +43,13 @@ class Int8Matrix(NamedTuple):
 
     values_IO: tf.Tensor  # int8, -64 to 64
     scales_O: tf.Tensor  # float32
+    shift_O: tf.Tensor  # float32: what takes `SHIFT` out of the product of a shifted row
+
+
+def int8_matrix(values_IO: tf.Tensor, scales_O: tf.Tensor) -> Int8Matrix:
+    """Returns the matrix of `values_IO`, -64 to 64, with what takes `SHIFT` out of its products."""
+    sums_O = tf.reduce_sum(tf.cast(values_IO, tf.int32), axis=0)
+    return Int8Matrix(values_IO, scales_O, tf.cast(-SHIFT * sums_O, tf.float32) * scales_O)
 
 
 def int8_linear(
@@ -51,13 +63,14 @@ def int8_linear(
     """
     weight_IO = tf.convert_to_tensor(weight_IO)
     scales_1O = _scales(weight_IO, 0, LARGEST_WEIGHT)
-    matrix = Int8Matrix(_rounded(weight_IO, scales_1O), scales_1O[0])
+    matrix = int8_matrix(tf.cast(tf.round(weight_IO * (1 / scales_1O)), tf.int8), scales_1O[0])
     bias_O = None if bias_O is None else tf.convert_to_tensor(bias_O)
 
     def apply(x_NI: tf.Tensor) -> tf.Tensor:
         x_NI = tf.cast(x_NI, tf.float32)
         scales_N1 = _scales(x_NI, 1, LARGEST_ROW)
-        y_NO = _quantized_matmul(_rounded(x_NI, scales_N1), matrix) * scales_N1
+        shifted_NI = tf.cast(x_NI * (1 / scales_N1) + (SHIFT + 0.5), tf.uint8)  # rounded: a cast drops the fraction
+        y_NO = _quantized_matmul(shifted_NI, matrix) * scales_N1
         return tf.cast(y_NO if bias_O is None else y_NO + bias_O, result)
 
     return prepared(apply, *matrix, bias_O)
@@ -94,12 +107,12 @@ def _furthest(size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
     `size` is as for `must_be_exact`.
     """
-    zero = tf.cast(tf.minimum(size, 0), tf.int8)
+    zero = tf.cast(tf.minimum(size, 0), tf.uint8)
     pairs = []
     for rows, inputs, outputs in PROBES:
         x_NI, weight_IO = _extremes(rows, inputs) * LARGEST_ROW, _extremes(outputs, inputs).T * LARGEST_WEIGHT
-        matrix = Int8Matrix(tf.constant(weight_IO, tf.int8), tf.ones([outputs]))
-        received_NO = _quantized_matmul(tf.constant(x_NI, tf.int8) + zero, matrix)
+        matrix = int8_matrix(tf.constant(weight_IO, tf.int8), tf.ones([outputs]))
+        received_NO = _quantized_matmul(tf.constant(x_NI + SHIFT, tf.uint8) + zero, matrix)
         pairs.append((tf.reshape((x_NI @ weight_IO).astype(np.float32), [-1]), tf.reshape(received_NO, [-1])))
     expected, received = (tf.concat(side, axis=0) for side in zip(*pairs, strict=True))
     error = tf.abs(received - expected)
@@ -124,24 +137,20 @@ def _scales(x: tf.Tensor, axis: int, largest: int) -> tf.Tensor:
     return tf.maximum(tf.reduce_max(tf.abs(x), axis=axis, keepdims=True) / largest, 1e-30)
 
 
-def _rounded(x: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tf.round(x * (1 / scales)), tf.int8)
-
-
 def _quantized_matmul(x_NI: tf.Tensor, matrix: Int8Matrix) -> tf.Tensor:
-    """Returns oneDNN's 8-bit product as float32: TensorFlow's `_QuantizedMatMul`, which has no Python function.
+    """Returns oneDNN's 8-bit product of x - `SHIFT` (x uint8) as float32: TensorFlow's `_QuantizedMatMul`, which has no
+    Python function.
 
-    The operations with a Python function lack signed rows, a scale per column, or the packed copy of the matrix. The
-    result is never requested as bfloat16: without AVX-512 that aborts the process.
+    The operations with a Python function lack a scale per column, or the packed copy of the matrix. The result is never
+    requested as bfloat16: without AVX-512 that aborts the process.
     """
     outputs = matrix.scales_O.shape[0]
-    bias_O = tf.zeros([outputs])  # the kernel needs a bias to return floating-point numbers
-    largest_O = matrix.scales_O * 127  # the kernel divides by 127, whatever the range
-    ranges = [-127.0, 127.0, -largest_O, largest_O]
-    integers = (tf.bitcast(each, tf.qint8) for each in (x_NI, matrix.values_IO))  # loops cannot carry that type
-    inputs = [*integers, bias_O, *(tf.convert_to_tensor(each) for each in ranges)]
+    largest_O = matrix.scales_O * 127  # the kernel divides rows by 255 and weights by 127, whatever the range
+    ranges = [0.0, 255.0, -largest_O, largest_O]
+    integers = tf.bitcast(x_NI, tf.quint8), tf.bitcast(matrix.values_IO, tf.qint8)  # loops cannot carry these types
+    inputs = [*integers, matrix.shift_O, *(tf.convert_to_tensor(each) for each in ranges)]
     attributes = {
-        "T1": _type(tf.qint8),
+        "T1": _type(tf.quint8),
         "T2": _type(tf.qint8),
         "Tbias": _type(tf.float32),
         "U": _type(tf.float32),
@@ -151,6 +160,7 @@ def _quantized_matmul(x_NI: tf.Tensor, matrix: Int8Matrix) -> tf.Tensor:
         "Thost_inputs": _types([each.dtype for each in inputs]),
         "Thost_outputs": _types([tf.float32]),
         "fused_ops": AttrValue(list=AttrValue.ListValue(s=[b"BiasAdd", b"Dequantize"])),
+        "input_quant_mode": AttrValue(s=b"SCALED"),
     }
     graph = tf.compat.v1.get_default_graph()
     operation = graph.create_op("_QuantizedMatMul", inputs, [tf.float32], attrs=attributes, name="int8_product")

@@ -149,7 +149,7 @@ def test_decoding_equals_that_of_the_formula(trained, monkeypatch):
     found = t2t_repro.load(trained.directory, int8=True).n_best(TEXTS, 2)
 
     def plain(x_NI: tf.Tensor, matrix: int8.Int8Matrix) -> tf.Tensor:
-        return tf.matmul(*(tf.cast(side, tf.float32) for side in (x_NI, matrix.values_IO))) * matrix.scales_O
+        return tf.matmul(tf.cast(x_NI, tf.float32) - 128, tf.cast(matrix.values_IO, tf.float32)) * matrix.scales_O
 
     monkeypatch.setattr(int8, "_quantized_matmul", plain)
     expected = t2t_repro.load(trained.directory, int8=True).n_best(TEXTS, 2)
@@ -167,9 +167,9 @@ def test_decoding_with_8_bit_integers_is_independent_of_the_batch(trained):
 
 
 def saturating(x_NI: tf.Tensor, matrix: int8.Int8Matrix) -> tf.Tensor:
-    """Returns the result of oneDNN without VNNI: rows shifted by 128, pairs of products added in 16 bits."""
-    shifted_NI1, values_IO = (tf.cast(x_NI, tf.int32) + 128)[:, :, None], tf.cast(matrix.values_IO, tf.int32)
-    products_NIO = shifted_NI1 * values_IO
+    """Returns the result of oneDNN without VNNI: pairs of products are added in 16 bits."""
+    values_IO = tf.cast(matrix.values_IO, tf.int32)
+    products_NIO = tf.cast(x_NI, tf.int32)[:, :, None] * values_IO
     pairs_NIO = tf.clip_by_value(products_NIO[:, ::2] + products_NIO[:, 1::2], -(2**15), 2**15 - 1)
     sums_NO = tf.reduce_sum(pairs_NIO, axis=1) - 128 * tf.reduce_sum(values_IO, axis=0)
     return tf.cast(sums_NO, tf.float32) * matrix.scales_O
