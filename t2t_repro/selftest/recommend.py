@@ -42,14 +42,18 @@ def _precision(machine: dict[str, Any], products: dict[str, Any], measured: dict
     other = "bfloat16" if auto == "float32" else "float32"
     if products[auto].get("fault"):
         return Recommendation("precision", "float32", f"auto is {auto}, whose products are wrong here")
-    ratios, rate = _ratios(measured, (auto, False), (other, False)), products[other].get("rate")
-    if ratios.keys() - {SMALL}:
-        slowdown, how = 1 / max(ratios.values()), _times({name: 1 / ratio for name, ratio in ratios.items()})
+    gains, rates = (
+        _ratios(measured, (other, False), (auto, False)),
+        [products[each].get("rate") for each in (other, auto)],
+    )
+    if gains.keys() - {SMALL}:
+        gain, how = min(gains.values()), _times(gains)
     else:
-        slowdown = rate / products[auto]["rate"] if rate and products[auto].get("rate") else 0.0
-        how = f"products {slowdown:.2f} times"
-    if slowdown >= WORTH and not products[other].get("fault"):
+        gain = rates[0] / rates[1] if all(rates) else 0.0
+        how = f"products {gain:.2f} times"
+    if gain >= WORTH and not products[other].get("fault"):
         return Recommendation("precision", other, f"{how} as fast as in {auto}, the choice of auto")
+    ratios = _ratios(measured, (auto, False), (other, False))
     compared = f"; {_times(ratios)} as fast as {other}" if ratios else ""
     return Recommendation("precision", "auto", f"{auto}: {machine['auto_reason']}{compared}")
 

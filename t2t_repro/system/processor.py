@@ -62,8 +62,8 @@ def has_bfloat16() -> bool:
 def slow_bfloat16() -> str:
     """Returns why products in bfloat16 are slower than in float32, although the processor has them; "" if they are not.
 
-    Without AMX, Intel's processors multiply half as many pairs of numbers per second in bfloat16 as in float32
-    (measured on a Xeon of model 207 whose AMX is hidden: 83 and 153 GFLOP/s per core). AMD's multiply twice as many.
+    Measured on a Xeon of model 207 whose AMX is hidden: 83 GFLOP/s per core in bfloat16, and 153 in float32. All of
+    Intel's processors without AMX are taken to be alike. On an AMD EPYC with AVX512-BF16, bfloat16 is the faster one.
     """
     intel = next(_lines("vendor_id"), "") == "GenuineIntel"
     if not intel or ("amx_bf16" in features() and onednn_limit() not in _WITHOUT_AMX):

@@ -11,7 +11,7 @@ import t2t_repro
 from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
 from t2t_repro.inference.search.beam_search import beam_search
 from t2t_repro.inference.translator import Translator
-from t2t_repro.model import int8
+from t2t_repro.model import int8, kernels
 from t2t_repro.model.incremental import DecodingStep
 
 pytestmark = pytest.mark.numeric
@@ -109,6 +109,18 @@ def test_fixed_weights_are_the_same_weights():
     model, source_BM = random_model(), random_ids(RNG, 11, 4, 6)
     for ours, theirs in zip(found(FixedEnsemble([model]), source_BM), found(Ensemble([model]), source_BM), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "integers"), [("float32", True), ("mixed_bfloat16", False)])
+def test_an_encoder_in_float32_multiplies_8_bit_integers_here_and_in_exports(dtype, integers):
+    """Packed matrices are for this machine, so an export has none of them."""
+    model = random_model(dtype=dtype)
+    ensemble = FixedEnsemble([model], int8=True)
+    layer = model.encoder_layers[0].feed_forward
+    for each, has_product in ((ensemble, True), (ensemble.portable(), integers)):
+        product = each._encoders[0].get(kernels.product_key(layer.w_1, layer.b_1))
+        assert (product is not None) == has_product
+        assert product is None or (product.tensors[0].dtype == tf.int8) == integers
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
