@@ -140,7 +140,8 @@ class _Contents(NamedTuple):
 
 def _saved_model(each: _Contents, directory: str) -> None:
     module = ExportedTranslator(each.translator, each.problem.task.signature, each.head, each.glossaries)
-    tf.saved_model.save(module, directory, signatures=module.signatures())
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)  # nobody trains an export
+    tf.saved_model.save(module, directory, signatures=module.signatures(), options=options)
 
 
 def _ctranslate2(each: _Contents, directory: str) -> None:

@@ -28,7 +28,7 @@ from t2t_repro.model.incremental import (
     source_keys_values,
 )
 from t2t_repro.model.int8 import int8_linear, must_have_int8
-from t2t_repro.model.kernels import narrow_linear
+from t2t_repro.model.kernels import narrow_linear, prepared_products
 from t2t_repro.model.packed import can_pack, packed_linear
 from t2t_repro.model.transformer import Transformer
 
@@ -105,8 +105,13 @@ class Ensemble:
             )
 
     def logits(self, source_BM: tf.Tensor, target_BL: tf.Tensor) -> tf.Tensor:
-        """Returns [B, L, V], float32: the logits of each target token, given the previous tokens and the source."""
-        return log_mean_probabilities([model({"inputs": source_BM, "targets": target_BL}) for model in self.models])
+        """Returns [B, L, V], float32: the logits of each target token, given the previous tokens and the source.
+
+        They have no gradient.
+        """
+        inputs = {"inputs": source_BM, "targets": target_BL}
+        with prepared_products({}):
+            return log_mean_probabilities([model(inputs) for model in self.models])
 
 
 class FixedEnsemble(Ensemble):

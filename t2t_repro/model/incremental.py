@@ -169,11 +169,12 @@ def encoder_products(model: Transformer, make: MakeLinear | None, load: Load = a
 def source_keys_values(model: Transformer, source_BM: Any, products: Products | None = None) -> tuple[KeysValues, ...]:
     """Returns keys and values of the encoder's output for every decoder layer, computed once per sentence.
 
-    With `products`, those of `encoder_products` and `memory_products`, there is no gradient, and layers are copied.
+    There is no gradient. With `products`, those of `encoder_products` and `memory_products`, layers are copied.
     """
     if not products:
-        memory_BMD = model.encode(source_BM)
-        return tuple(layer.memory_attention.keys_values(memory_BMD) for layer in model.decoder_layers)
+        with kernels.prepared_products({}):
+            memory_BMD = model.encode(source_BM)
+            return tuple(layer.memory_attention.keys_values(memory_BMD) for layer in model.decoder_layers)
     layers, attentions = Copies(), Copies()
 
     def call(layer: EncoderLayer, x_BMD: Any, *args: Any, seed: Any) -> Any:

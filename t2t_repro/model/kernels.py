@@ -130,15 +130,20 @@ def linear(x_BLI: Any, weight_IO: Any, bias_O: Any = None, activation: Callable[
         y_TO = product(x_TI)
     elif bias_O is not None and x_TI.dtype == tf.bfloat16 and onednn_computes_bfloat16() and not tf.executing_eagerly():
         relu = activation is ops.relu
-        weights = map(tf.convert_to_tensor, (weight_IO, bias_O))
-        y_TO = tf.custom_gradient(lambda x, w, b: _convolved_rows(x, w, b, relu))(x_TI, *weights)
+        weights = [tf.convert_to_tensor(each) for each in (weight_IO, bias_O)]
+        y_TO = _with_gradient(lambda x, w, b: _convolved_rows(x, w, b, relu), x_TI, *weights)
         activation = None if relu else activation
     else:
-        y_TO = _linear_rows(x_TI, *(tf.convert_to_tensor(each) for each in (weight_IO, bias_O) if each is not None))
+        weights = [tf.convert_to_tensor(each) for each in (weight_IO, bias_O) if each is not None]
+        y_TO = _with_gradient(_linear_rows, x_TI, *weights)
     return from_rows(activation(y_TO) if activation else y_TO, sizes)
 
 
-@tf.custom_gradient
+def _with_gradient(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns the first result of `function`, with the second as its gradient; inside `prepared_products` without."""
+    return tf.custom_gradient(function)(*arguments) if _PREPARED.get() is None else function(*arguments)[0]
+
+
 def _linear_rows(x_TI: Any, weight_IO: Any, *bias_O: Any) -> Any:
     """x W + b; dx = dy W^T, dW = x^T dy, db = the sum of dy's rows."""
 
@@ -188,7 +193,7 @@ def tied_logits(x_BLD: Any, embedding_VD: Any) -> Any:
     product = (_PREPARED.get() or {}).get(product_key(embedding_VD))
     if product:
         return from_rows(product(x_TD), sizes)
-    logits_TV = _linear_rows(x_TD, tf.transpose(tf.convert_to_tensor(embedding_VD)))
+    logits_TV = _with_gradient(_linear_rows, x_TD, tf.transpose(tf.convert_to_tensor(embedding_VD)))
     return from_rows(tf.cast(logits_TV, tf.float32), sizes)
 
 
@@ -273,11 +278,7 @@ def layer_norm(gain_D: Any, bias_D: Any, *terms_BLD: Any) -> Any:
     flats = [flat_rows(each) for each in terms_BLD]
     gain_D, bias_D = tf.convert_to_tensor(gain_D), tf.convert_to_tensor(bias_D)
     rows = [each.rows for each in flats]
-    if _PREPARED.get() is None:
-        y_TD = tf.custom_gradient(_layer_norm_rows)(gain_D, bias_D, *rows)
-    else:
-        y_TD, _ = _layer_norm_rows(gain_D, bias_D, *rows)
-    return from_rows(y_TD, flats[0].sizes)
+    return from_rows(_with_gradient(_layer_norm_rows, gain_D, bias_D, *rows), flats[0].sizes)
 
 
 def _layer_norm_rows(gain_D: Any, bias_D: Any, *terms_TD: Any) -> Any:

@@ -185,8 +185,8 @@ class Transformer(keras.Model):
         return mask_bias(source_BM != PAD)[:, None, None, :]
 
     def attention(self, source_BM: Any, target_BL: Any) -> AttentionWeights:
-        """Returns the attention weights of every layer and head while the model predicts the target."""
-        with kernels.recorded_attention() as weights:
+        """Returns the attention weights of every layer and head while the model predicts the target. No gradient."""
+        with kernels.recorded_attention() as weights, kernels.prepared_products({}):
             self({"inputs": source_BM, "targets": target_BL})
 
         def of(layers: Sequence[Layer], name: str) -> tuple[Any, ...]:

@@ -100,6 +100,11 @@ def exported(run, tmp_path_factory):
     return made
 
 
+def test_no_operation_has_a_gradient_of_its_own(exported):
+    """Such an operation makes TensorFlow warn, when the export is loaded, that its gradient is not saved."""
+    assert b"_gradient_op_type" not in Path(exported("none"), "saved_model.pb").read_bytes()
+
+
 @pytest.mark.numeric
 @pytest.mark.parametrize("quantization", ["none", pytest.param("int8", marks=pytest.mark.slow)])
 def test_export_without_this_package_gives_the_runs_results(run, exported, tmp_path, quantization):
