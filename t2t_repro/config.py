@@ -38,6 +38,9 @@ class HParams:
     num_heads: int = _paper(8, "3.2.2", "parallel attention heads", "h")
     d_k: int = _paper(64, "3.2.2", "width of queries and keys, independent of d_model / h (Table 3, rows B)")
     d_v: int = _paper(64, "3.2.2", "width of values")
+    initializer_gain: float = _paper(
+        1.0, "3.1", "factor of the Glorot-uniform initial values of the layers' matrices; not in the paper"
+    )
     positions: str = _paper("sinusoid", "3.5", "position encoding: sinusoid, or learned (Table 3, row E)")
     max_positions: int = _paper(1024, "3.5", "maximum tokens per sequence; rows of each learned position table")
 
@@ -141,11 +144,12 @@ class HParams:
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns every field, ready for JSON, except the fields of later versions that are off."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if value or name not in LATER}
+        """Returns every field, ready for JSON, except the fields of later versions that have their default."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value != LATER.get(name)}
 
 
-LATER = ("bpe_dropout", "r_drop", "decay_steps", "ema_decay")  # not in run.json of older versions; 0: off
+# The fields that run.json of older versions lacks, with their defaults.
+LATER = {"initializer_gain": 1.0, "bpe_dropout": 0.0, "r_drop": 0.0, "decay_steps": 0, "ema_decay": 0.0}
 
 PRECISIONS = ("auto", "float32", "tf32", "bfloat16", "float16")
 BEST_KEPT = 5  # checkpoints, the number whose mean the paper uses (section 6.1)
@@ -244,7 +248,7 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
         "at least 0 and below 1",
     ),
     ("adam_beta1 adam_beta2", lambda value: 0 < value < 1, "between 0 and 1"),
-    ("learning_rate_scale adam_epsilon", lambda value: 0 < value < float("inf"), "above 0 and finite"),
+    ("initializer_gain learning_rate_scale adam_epsilon", lambda value: 0 < value < float("inf"), "above 0 and finite"),
     ("alpha r_drop", lambda value: 0 <= value < float("inf"), "at least 0 and finite"),
     ("num_encoder_layers num_decoder_layers extra_length decay_steps", lambda value: value >= 0, "at least 0"),
 )

@@ -36,7 +36,7 @@ _MAY_CHANGE = (
     *("average_checkpoints", "checkpoint_steps"),
 )
 # Parts of the identity that runs of version 0.2 did not have, with the values that their absence stands for.
-_LATER = {"num_encoder_layers": 0, "num_decoder_layers": 0, "parent": "none"} | dict.fromkeys(LATER, 0)
+_LATER = {"num_encoder_layers": 0, "num_decoder_layers": 0, "parent": "none"} | LATER
 _PACKAGES = ("t2t_repro", "tensorflow", "keras", "tensorflow-text", "sentencepiece", "sacrebleu")
 
 

@@ -172,6 +172,7 @@ def test_every_field_has_its_source_and_meaning():
         ("adam_beta1", 0.0, "adam_beta1 must be between 0 and 1, got 0.0"),
         ("adam_beta2", 1.0, "adam_beta2 must be between 0 and 1, got 1.0"),
         ("adam_epsilon", 0.0, "adam_epsilon must be above 0 and finite, got 0.0"),
+        ("initializer_gain", 0.0, "initializer_gain must be above 0 and finite, got 0.0"),
         ("learning_rate_scale", float("inf"), "learning_rate_scale must be above 0 and finite, got inf"),
         ("positions", "rotary", "positions must be 'sinusoid' or 'learned', got 'rotary'"),
         ("alpha", -0.1, "alpha must be at least 0 and finite, got -0.1"),
@@ -215,18 +216,18 @@ def test_integer_is_accepted_for_a_float():
 
 def test_to_dict_and_back():
     assert HParams(**BASE.to_dict()) == BASE
-    small_data = replace(BASE, bpe_dropout=0.1, r_drop=5.0, ema_decay=0.999, decay_steps=2_000)
+    small_data = replace(BASE, initializer_gain=0.5, bpe_dropout=0.1, r_drop=5.0, ema_decay=0.999, decay_steps=2_000)
     assert HParams(**small_data.to_dict()) == small_data
 
 
 @pytest.mark.parametrize("name", [record.name for record in RECORDS.in_order() if record.place])
 def test_no_set_of_the_paper_uses_a_technique_of_later_years(name):
-    assert not any(getattr(HPARAMS[name], each) for each in LATER)
+    assert {each: getattr(HPARAMS[name], each) for each in LATER} == LATER
 
 
 def test_override_sets_everything_that_small_data_may_need():
     settings = ["bpe_dropout=0.1", "r_drop=5", "ema_decay=0.999", "decay_steps=2000", "label_smoothing=0.2"]
-    settings += ["dropout=0.4", "attention_dropout=0.1"]
+    settings += ["dropout=0.4", "attention_dropout=0.1", "initializer_gain=0.5"]
     settings += ["num_layers=2", "num_encoder_layers=3", "num_decoder_layers=1"]
     changed = BASE.override(settings)
     found = [f"{name}={getattr(changed, name):g}" for name, _, _ in (each.partition("=") for each in settings)]

@@ -172,10 +172,10 @@ def test_fingerprint_of_an_old_run_stays():
     others = [replace(run, hparams=replace(run.hparams, num_decoder_layers=1)), replace(run, parent=parent)]
     others += [replace(run, parent=replace(parent, checkpoints=("ckpt-1", "ckpt-2")))]
     others += [replace(run, hparams=replace(run.hparams, dropout=0.5))]
-    later = {"bpe_dropout": 0.1, "r_drop": 5.0, "ema_decay": 0.9, "decay_steps": 7}
+    later = {"initializer_gain": 0.5, "bpe_dropout": 0.1, "r_drop": 5.0, "ema_decay": 0.9, "decay_steps": 7}
     assert later.keys() == set(LATER)
     others += [replace(run, hparams=replace(others[-1].hparams, **{name: value})) for name, value in later.items()]
-    assert len({each.fingerprint for each in (run, *others)}) == 9
+    assert len({each.fingerprint for each in (run, *others)}) == 10
     assert replace(run, parent=replace(parent, directory="/moved")).fingerprint == others[1].fingerprint
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from keras import ops
 
 from t2t_repro.model.kernels import join_heads, linear, scaled_dot_product_attention, split_heads
-from t2t_repro.model.layers import Dropout, Layer
+from t2t_repro.model.layers import Dropout, Layer, glorot_uniform
 
 # Added to the score of a masked key. The paper has -inf. A finite value near the float32 limit gives the same weights,
 # and uniform weights instead of NaN in a row that contains only padding.
@@ -31,7 +31,7 @@ class MultiHeadAttention(Layer):
     biases.
 
     `d_k` and `d_v` are independent of d_model / h (Table 3, rows B). The matrices of all heads are concatenated into
-    one. `site` is the name of the layer's place in the model.
+    one. `initializer_gain` multiplies their initial values. `site` is the name of the layer's place in the model.
     """
 
     def __init__(
@@ -41,15 +41,16 @@ class MultiHeadAttention(Layer):
         d_k: int,
         d_v: int,
         attention_dropout: float = 0.0,
+        initializer_gain: float = 1.0,
         site: str = "",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.num_heads, self.d_k, self.d_v = num_heads, d_k, d_v
-        self.w_q = self.weight("w_q", (d_model, num_heads * d_k))
-        self.w_k = self.weight("w_k", (d_model, num_heads * d_k))
-        self.w_v = self.weight("w_v", (d_model, num_heads * d_v))
-        self.w_o = self.weight("w_o", (num_heads * d_v, d_model))
+        self.w_q = self.weight("w_q", (d_model, num_heads * d_k), glorot_uniform(initializer_gain))
+        self.w_k = self.weight("w_k", (d_model, num_heads * d_k), glorot_uniform(initializer_gain))
+        self.w_v = self.weight("w_v", (d_model, num_heads * d_v), glorot_uniform(initializer_gain))
+        self.w_o = self.weight("w_o", (num_heads * d_v, d_model), glorot_uniform(initializer_gain))
         self.dropout = Dropout(attention_dropout, f"{site}/weights", dtype=self.dtype_policy)
         self.site = site
 

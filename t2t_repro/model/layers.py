@@ -29,8 +29,13 @@ class Layer(keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)
         self.built = True  # the sizes are known, so the weights are created in the constructor
 
-    def weight(self, name: str, shape: tuple[int, ...], initializer: Any = "glorot_uniform") -> Any:
+    def weight(self, name: str, shape: tuple[int, ...], initializer: Any) -> Any:
         return self.add_weight(shape=shape, initializer=kernels.initializer(initializer), name=name, autocast=False)
+
+
+def glorot_uniform(gain: float) -> Any:
+    """Returns the initializer of a matrix [I, O]: uniform in +-gain sqrt(6 / (I + O)) (Glorot and Bengio, 2010)."""
+    return keras.initializers.VarianceScaling(gain**2, "fan_avg", "uniform")
 
 
 class Dropout(Layer):
@@ -79,15 +84,18 @@ class AddNorm(Layer):
 
 
 class FeedForward(Layer):
-    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (section 3.3, eq. 2)."""
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (section 3.3, eq. 2).
+
+    `initializer_gain` multiplies the initial values of both matrices.
+    """
 
     activation = staticmethod(ops.relu)
 
-    def __init__(self, d_model: int, d_ff: int, **kwargs: Any):
+    def __init__(self, d_model: int, d_ff: int, initializer_gain: float = 1.0, **kwargs: Any):
         super().__init__(**kwargs)
-        self.w_1 = self.weight("w_1", (d_model, d_ff))
+        self.w_1 = self.weight("w_1", (d_model, d_ff), glorot_uniform(initializer_gain))
         self.b_1 = self.weight("b_1", (d_ff,), "zeros")
-        self.w_2 = self.weight("w_2", (d_ff, d_model))
+        self.w_2 = self.weight("w_2", (d_ff, d_model), glorot_uniform(initializer_gain))
         self.b_2 = self.weight("b_2", (d_model,), "zeros")
 
     def call(self, x_BLD: Any) -> Any:

@@ -135,7 +135,7 @@ def test_unset_weights_compute_no_initial_values(monkeypatch, positions):
         raise AssertionError("an initial value is computed")
 
     with monkeypatch.context() as patched:
-        for name in ("RandomNormal", "GlorotUniform", "Zeros", "Ones"):
+        for name in ("RandomNormal", "VarianceScaling", "Zeros", "Ones"):
             patched.setattr(getattr(keras.initializers, name), "__call__", computed)
         with kernels.unset_weights():
             found = Transformer(11, truth.hparams)

@@ -51,6 +51,19 @@ def test_number_of_parameters(changes):
     assert model.count_params() == model.hparams.num_parameters(VOCAB)
 
 
+@pytest.mark.parametrize("gain", [1.0, 0.5])
+def test_initial_matrices_of_layers_are_glorot_uniform_times_the_gain(gain):
+    keras.utils.set_random_seed(1)
+    model = Transformer(VOCAB, replace(SMALL, d_model=64, d_ff=128, d_k=24, initializer_gain=gain))
+    matrices = {weight.path: weight.numpy() for weight in model.weights if weight.path.split("/")[-1][:2] == "w_"}
+    assert len(matrices) == 2 * (4 + 2) + 2 * (4 + 4 + 2)
+    for path, matrix in matrices.items():
+        limit = gain * np.sqrt(6 / sum(matrix.shape))
+        assert 0.98 * limit < np.abs(matrix).max() <= limit, path
+        assert np.std(matrix) == pytest.approx(limit / np.sqrt(3), rel=0.05), path
+    assert np.std(model.embedding) == pytest.approx(1 / 8, rel=0.1)
+
+
 def test_base_has_63_million_parameters():
     """PAPER.md, Table 3, has the exact count at V = 37,000. The default model is the paper's base."""
     model = Transformer(vocab_size=37_000)
