@@ -24,6 +24,8 @@ from t2t_repro.run import Run
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("GLIBC_TUNABLES", "")  # so that no program restarts this process to get huge pages
+if "PYTEST_XDIST_WORKER" in os.environ:  # a core each
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -41,7 +43,8 @@ def pytest_configure() -> None:
 def pytest_collection_finish() -> None:
     """Splits the CPU into two logical devices, which must happen before TensorFlow's first operation.
 
-    From then on Python searches for garbage less often, and not in modules and collected tests, which stay.
+    From then on Python searches for garbage less often, and not in modules and collected tests, which stay. TensorFlow
+    optimizes graphs once instead of twice, which does not change results (`test_graph_options.py`).
     """
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
@@ -51,6 +54,9 @@ def pytest_collection_finish() -> None:
         (cpu,) = tf.config.list_physical_devices("CPU")
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
         tf.config.list_logical_devices()  # starts TensorFlow: the first test cannot set its threads for all others
+        from t2t_repro.inference.graph_options import optimize_once
+
+        optimize_once()
 
 
 def pytest_sessionfinish() -> None:

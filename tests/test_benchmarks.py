@@ -205,6 +205,7 @@ def test_shortlist_compares_speed_and_bleu_with_those_of_all_subwords() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_shortlist_measures_a_run(
     trained: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -358,9 +359,8 @@ def wmt14_size_command(tmp_path: Path, *arguments: str) -> subprocess.CompletedP
     return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize(
-    ("pairs", "kill_at"), [(30_000, 0), pytest.param(70_000, 0.2, marks=pytest.mark.slow)], ids=["whole", "killed"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("pairs", "kill_at"), [(30_000, 0), (70_000, 0.2)], ids=["whole", "killed"])
 def test_wmt14_size_is_measured_and_killed_once_if_asked(tmp_path: Path, pairs: int, kill_at: float) -> None:
     result = wmt14_size_command(tmp_path, "--problem=translate_enfr_wmt14", f"--pairs={pairs}", f"--kill_at={kill_at}")
     assert result.returncode == 0, result.stderr
@@ -514,11 +514,12 @@ def compared(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 DECODED = ["decode smoke float32, greedy, 32 sentences", "decode smoke float32, beam 4, text of 256 sentences"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("only", "expected"),
     [
         ("train smoke float32", ["train smoke float32"]),
-        pytest.param("decode smoke float32, (greedy|beam 4, text)", DECODED, marks=pytest.mark.slow),
+        ("decode smoke float32, (greedy|beam 4, text)", DECODED),
     ],
     ids=["training", "decoding"],
 )
@@ -566,11 +567,6 @@ def test_compare_rejects_unknown_names(
     with pytest.raises(SystemExit, match="2"):
         compare.main()
     assert message in capsys.readouterr().err
-
-
-def test_startup_measures_a_run_with_random_weights(tmp_path: Path) -> None:
-    commands = startup.processes({"smoke": startup.random_run("smoke", str(tmp_path))})
-    assert all(seconds > 0.1 for seconds in startup.timed(commands["t2t-decoder, smoke"]))
 
 
 @pytest.mark.slow

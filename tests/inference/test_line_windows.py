@@ -295,7 +295,7 @@ def kill_in_window(child: subprocess.Popen, record: Path, number: int, delay: fl
         pytest.param((), 6_000, (1, 3), marks=pytest.mark.slow),
         pytest.param(("--n_best=2", "--beam_size=2"), 6_000, (1, 3), marks=pytest.mark.slow),
         pytest.param(("--sampling_temperature=1", "--n_best=2"), 6_000, (1, 3), marks=pytest.mark.slow),
-        (("--sampling_temperature=1", "--n_best=2"), 2_000, (1,)),
+        (("--sampling_temperature=1", "--n_best=2"), 900, (1,)),  # windows of 256, 512 and 132 lines
     ],
     ids=["beam", "n best", "sampled", "sampled, killed once"],
 )

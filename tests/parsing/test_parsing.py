@@ -648,14 +648,23 @@ def check_in_order(directory: str, program, texts: list[str]) -> None:
 # Real treebanks.
 
 
+def gold_is_rebuilt(dataset, split, number):
+    """Checks that no tree is changed or dropped, and that prepared data gives gold back: the F1 is 100."""
+    golds = list(read_trees(dataset.trees(split)))
+    assert len(golds) == number and all(clean(tree) == tree for tree in golds)
+    pairs = records(dataset, split)
+    tests = [rebuild(target, source.split(" "), g.tags()) for (source, target), g in zip(pairs, golds, strict=True)]
+    assert not sum(repairs for _, repairs in tests)
+    decoded = Path(dataset.trees(split)).with_name("decoded")
+    decoded.write_text("".join(f"{tree}\n" for tree, _ in tests), "utf-8")
+    assert evalb_files(dataset.trees(split), str(decoded)).f1 == 100.0
+
+
 @pytest.mark.corpora
 def test_real_trees(corpora, tmp_path):
-    """No tree is dropped, and prepared data gives gold back: the F1 is 100."""
     folder = corpora / "trees"
     problem = FILES.with_files(
-        train_trees=[str(folder / "wsj_sample.train.mrg.gz")],
-        validation_trees=[str(folder / "wsj_sample.dev.mrg.gz")],
-        test_trees=[str(folder / "craft.dev.mrg.gz")],
+        train_trees=[str(folder / "wsj_sample.train.mrg.gz")], validation_trees=[str(folder / "wsj_sample.dev.mrg.gz")]
     )
     dataset = prepare(dataclasses.replace(problem, vocab_size=4_000), str(tmp_path), silent)
     splits = dataset.record.splits
@@ -663,15 +672,8 @@ def test_real_trees(corpora, tmp_path):
     brackets = sum(len(linearize_tree(tree).split()) - len(tree.words()) for tree in read(problem.train[0]))
     tokens = splits["train"].tokens
     assert tokens["targets"] - tokens["inputs"] <= 1.02 * brackets  # one subword each, except for a few rare labels
-    for split, number in (("validation", 276), ("test", 3_471)):
-        golds = list(read_trees(dataset.trees(split)))
-        assert len(golds) == number and all(clean(tree) == tree for tree in golds)
-        assert splits[split].max_lengths[1] <= problem.max_length
-        pairs = records(dataset, split)
-        tests = [rebuild(target, source.split(" "), g.tags()) for (source, target), g in zip(pairs, golds, strict=True)]
-        assert not sum(repairs for _, repairs in tests)
-        (tmp_path / "decoded").write_text("".join(f"{tree}\n" for tree, _ in tests), "utf-8")
-        assert evalb_files(dataset.trees(split), str(tmp_path / "decoded")).f1 == 100.0
+    assert splits["validation"].max_lengths[1] <= problem.max_length
+    gold_is_rebuilt(dataset, "validation", 276)
 
 
 @pytest.mark.corpora
@@ -682,5 +684,6 @@ def test_one_available_tree_is_too_long(corpora, tmp_path):
         train_trees=[str(folder / "craft.train.mrg.gz")], validation_trees=[str(folder / "craft.dev.mrg.gz")]
     )
     dataset = prepare(problem, str(tmp_path), silent)
+    gold_is_rebuilt(dataset, "validation", 3_471)
     assert dataset.record.splits["train"].pairs == 23_656
     assert dataset.record.splits["train"].dropped == {"too_long": 1}
