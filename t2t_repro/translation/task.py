@@ -90,7 +90,9 @@ class Translation:
     ) -> dict[str, Any]:
         """Returns BLEU, chrF and, for target languages of Moses' tokenizer, BLEU by the paper's and Multi30k's recipe.
 
-        The 95% interval of BLEU is from bootstrap resampling of the sentences (Koehn, 2004).
+        The 95% interval of BLEU is from bootstrap resampling of the sentences (Koehn, 2004). "length_ratio" is the
+        number of tokens of all translations over that of the references. Below 1, BLEU has the factor
+        exp(1 - 1 / length_ratio), "brevity_penalty".
         """
         import sacrebleu
 
@@ -101,14 +103,16 @@ class Translation:
         translations = self.decode(translator, references, beam_size, alpha)
         scores: dict[str, Any] = {"sentences": len(sources)}
         for name, metric in (("bleu", sacrebleu.BLEU()), ("chrf", sacrebleu.CHRF())):
-            scores[name] = metric.corpus_score(translations, [targets]).score
-            scores[f"{name}_signature"] = str(metric.get_signature())
+            found = metric.corpus_score(translations, [targets])
+            scores |= {name: found.score, f"{name}_signature": str(metric.get_signature())}
+            if name == "bleu":
+                scores |= {"length_ratio": found.ratio, "brevity_penalty": found.bp}
         resampled = sacrebleu.BLEU().corpus_score(translations, [targets], n_bootstrap=RESAMPLED)
         scores["bleu_interval"] = resampled._ci
         if language in moses.LANGUAGES:
             for name, recipe in (("paper_bleu", paper), ("multi30k_bleu", multi30k)):
-                found = recipe(translations, targets, language)
-                scores |= {name: found.bleu, f"{name}_signature": found.signature}
+                figure = recipe(translations, targets, language)
+                scores |= {name: figure.bleu, f"{name}_signature": figure.signature}
         return scores
 
     def decode(
@@ -137,6 +141,8 @@ class Translation:
         for name, title in (("paper_bleu", "paper's BLEU"), ("multi30k_bleu", "lower case")):
             if name in scores:
                 rows.append((title, f"{scores[name]:.2f}  ({scores[f'{name}_signature']})"))
+        ratio, factor = scores["length_ratio"], scores["brevity_penalty"]
+        rows.append(("length", f"{ratio:.3f} of the references (brevity penalty {factor:.3f})"))
         return [*rows, ("chrF", f"{scores['chrf']:.2f}  ({scores['chrf_signature']})")]
 
     def preview(self, translator: Translator, references: Sequence[Pair]) -> Sample:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import sacrebleu
@@ -48,6 +49,16 @@ def test_bleu_and_chrf_equal_those_of_sacrebleu(scored):
     assert "case:mixed" in scores["bleu_signature"] and "tok:13a" in scores["bleu_signature"]
     assert f"version:{sacrebleu.__version__}" in scores["bleu_signature"]
     assert "paper_bleu" not in scores  # the problem has no language
+
+
+@pytest.mark.parametrize(("written", "ratio"), [("a b c d e f", 0.75), ("a b c d e f g h i j", 1.25), ("", 0)])
+def test_length_is_relative_to_the_references(trained, written, ratio):
+    translator = SimpleNamespace(translate=lambda texts, *_: [written for _ in texts])
+    scores = trained.problem.task.scores(translator, [("x", "a b c d e f g h")] * 3, "", None, None)
+    assert scores["length_ratio"] == ratio
+    assert scores["brevity_penalty"] == pytest.approx(min(1, math.exp(1 - 1 / ratio)) if ratio else 0)
+    rows = dict(trained.problem.task.score_rows(scores))
+    assert rows["length"] == f"{ratio:.3f} of the references (brevity penalty {scores['brevity_penalty']:.3f})"
 
 
 def test_bleu_of_the_paper_and_interval(trained, data):
