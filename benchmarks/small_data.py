@@ -10,7 +10,8 @@ hyperparameter may be one, and so may `vocab_size`. Rows train one after the oth
 A row is scored twice: by its last checkpoint, and by the mean of its last checkpoints (`--average`) or, if it has
 `ema_decay`, by its moving average. The gain is that of the latter over base. Core hours are processor time, of training
 with its validation and of both scorings; preparation is part of the first row of a vocabulary. After a kill, the same
-command continues; completed rows are not trained again. `--report` only prints the table of the rows that are complete.
+command continues; completed rows are not trained again. With more `--steps`, it continues every row. `--report` only
+prints the table of the rows that are complete.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 ROWS = (
     "base",
     *("r_drop=1", "r_drop=5", "ema_decay=0.99", "ema_decay=0.999", "decay_steps=950"),
-    *("label_smoothing=0.2", "dropout=0.2", "dropout=0.4", "attention_dropout=0.1"),
+    *("label_smoothing=0.2", "dropout=0.2", "dropout=0.4", "attention_dropout=0.1", "initializer_gain=0.5"),
     *("num_layers=2", "num_layers=4", "vocab_size=3000", "vocab_size=10000"),
 )
 NOTED_EVERY = 10.0  # seconds: processor time that a kill of this program may lose
@@ -99,18 +100,16 @@ def read_seconds(path: str) -> float:
     return float(read_json(path)["seconds"]) if os.path.exists(path) else 0.0
 
 
-def scores_of(directory: str, average: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the scores of the last checkpoint and of the weights that are compared; empty if there are none yet.
-
-    Scores of an earlier step, by a smaller number of steps, do not count.
-    """
+def scores_of(directory: str, steps: int, average: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the scores after `steps` of the checkpoint and of the weights that are compared; empty if there are none
+    yet."""
     from t2t_repro.io import read_json_lines
     from t2t_repro.run import Run
 
     if not Run.exists(directory) or not os.path.exists((run := Run.open(directory)).scores):
         return {}, {}
     of_split = [score for score in read_json_lines(run.scores) if score["split"] == "validation"]
-    found = [score for score in of_split if score["step"] == run.last_step]
+    found = [score for score in of_split if score["step"] == steps]
     single = [score for score in found if len(score["checkpoints"]) == 1 and not score.get("moving_average")]
     if run.hparams.ema_decay:
         compared = [score for score in found if score.get("moving_average")]
@@ -135,7 +134,7 @@ def train(row: str, arguments: argparse.Namespace) -> None:
     score = ["t2t_eval", f"--output_dir={directory}", "--split=validation"]
     score.append("--moving_average" if hparams.ema_decay else f"--average_checkpoints={arguments.average}")
     for number, each in enumerate((command, score)):
-        if not scores_of(directory, arguments.average)[number]:
+        if not scores_of(directory, hparams.train_steps, arguments.average)[number]:
             with noted_time(os.path.join(folder, f"{row}.time.json")):
                 failed = jobs.run({row: each}, 1, folder)
             if failed:
@@ -176,7 +175,7 @@ def main() -> None:
 
     rows = list(dict.fromkeys(row for row in arguments.rows.split(",") if row))
     try:
-        steps = [chosen(row, arguments)[0].train_steps for row in rows]
+        steps = {row: chosen(row, arguments)[0].train_steps for row in rows}
     except (KeyError, ValueError) as error:
         parser.error(str(error.args[0]))
     try:
@@ -189,11 +188,11 @@ def main() -> None:
         sys.exit(str(error))
     results = {}
     for row in rows:
-        last, compared = scores_of(os.path.join(arguments.folder, "runs", row), arguments.average)
+        last, compared = scores_of(os.path.join(arguments.folder, "runs", row), steps[row], arguments.average)
         if last and compared:
             hours = read_seconds(os.path.join(arguments.folder, f"{row}.time.json")) / 3600
             results[row] = last, compared, hours
-    set_name = f"{arguments.hparams}, {max(steps, default=0):,} steps, seed {arguments.seed}"
+    set_name = f"{arguments.hparams}, {max(steps.values(), default=0):,} steps, seed {arguments.seed}"
     print(f"{set_name}, {len(results)} of {len(rows)} rows, validation text\n\n{table(results)}")
 
 

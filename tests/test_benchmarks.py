@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import importlib
 import os
@@ -703,15 +704,17 @@ def test_small_data_compares_rows_with_base() -> None:
     assert small_data.table({"ema_decay=0.9": rows["ema_decay=0.9"]}).count("31.50 |  | 30.00") == 1
 
 
-def test_small_data_takes_the_scores_of_the_last_step(tmp_path: Path) -> None:
+def test_small_data_takes_the_scores_of_its_number_of_steps(tmp_path: Path) -> None:
     run = Run.open(shutil.copytree(CHECKOUT / "tests/fixtures/run", tmp_path / "RUN"))
-    assert small_data.scores_of(run.directory, 2) == small_data.scores_of(str(tmp_path / "none"), 2) == ({}, {})
+    found = functools.partial(small_data.scores_of, run.directory)
+    assert found(3_000, 2) == small_data.scores_of(str(tmp_path / "none"), 3_000, 2) == ({}, {})
     for score in (scored(1_500, 1, 20.0), scored(3_000, 1, 30.0), scored(3_000, 3, 31.0), scored(1_500, 2, 29.0)):
         run.keep_scores(score)
-    assert small_data.scores_of(run.directory, 2) == (scored(3_000, 1, 30.0), {})
+    assert found(3_000, 2) == (scored(3_000, 1, 30.0), {})
+    assert found(1_500, 2) == (scored(1_500, 1, 20.0), scored(1_500, 2, 29.0)) and found(4_500, 2) == ({}, {})
     run.keep_scores(scored(3_000, 2, 32.0))
     run.keep_scores(scored(3_000, 1, 33.0, moving_average=True))
-    assert small_data.scores_of(run.directory, 2) == (scored(3_000, 1, 30.0), scored(3_000, 2, 32.0))
+    assert found(3_000, 2) == (scored(3_000, 1, 30.0), scored(3_000, 2, 32.0))
 
 
 def test_small_data_adds_up_the_processor_time_of_its_programs(tmp_path: Path) -> None:
