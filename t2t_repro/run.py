@@ -250,9 +250,11 @@ class Run:
         here, there = self._identity(), other._identity()
         for name in sorted(here.keys() | there.keys()):
             if here.get(name) != there.get(name):
+                may_set = name != "name" and name in {each.name for each in dataclasses.fields(HParams)}
+                remedy = f", or continue that run with {name}={here[name]}" if may_set else ""
                 raise ValueError(
                     f"{self.directory!r} holds another run: its {name} is {here.get(name)!r}, not {there.get(name)!r}; "
-                    "give another output_dir"
+                    f"give another output_dir{remedy}"
                 )
 
     @property

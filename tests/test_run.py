@@ -63,17 +63,27 @@ def test_restart_continues_with_more_steps_or_moved_data(run, vocabulary):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seed": 2}, "its seed is 1, not 2"),
-        ({"precision": "bfloat16"}, "its precision is 'float32', not 'bfloat16'"),
-        ({"hparams": HParams(name="h", description="", num_layers=3)}, "its num_layers is 2, not 3"),
-        ({"problem": Problem(name="q", description="", vocab_size=100)}, "its problem name is 'p', not 'q'"),
-        ({"vocabulary_sha256": "0"}, "its vocabulary_sha256 is '[0-9a-f]{64}', not '0'"),
+        ({"seed": 2}, "its seed is 1, not 2; give another output_dir"),
+        ({"precision": "bfloat16"}, "its precision is 'float32', not 'bfloat16'; give another output_dir"),
+        (
+            {"hparams": HParams(name="h", description="", num_layers=3)},
+            "its num_layers is 2, not 3; give another output_dir, or continue that run with num_layers=2",
+        ),
+        (
+            {"hparams": HParams(name="i", description="", num_layers=2)},
+            "its name is 'h', not 'i'; give another output_dir",
+        ),
+        (
+            {"problem": Problem(name="q", description="", vocab_size=100)},
+            "its problem name is 'p', not 'q'; give another output_dir",
+        ),
+        ({"vocabulary_sha256": "0"}, "its vocabulary_sha256 is '[0-9a-f]{64}', not '0'; give another output_dir"),
     ],
 )
 def test_start_rejects_and_keeps_another_run(run, vocabulary, change, message):
     run.start(str(vocabulary))
     before = sha256(os.path.join(run.directory, "run.json"))
-    with pytest.raises(ValueError, match=f"holds another run: {message}; give another output_dir$"):
+    with pytest.raises(ValueError, match=f"holds another run: {message}$"):
         replace(run, **change).start(str(vocabulary))
     assert sha256(os.path.join(run.directory, "run.json")) == before
 
