@@ -71,9 +71,9 @@ RECORDS.register(
     )
 )
 
-# With initializer_gain=1 the model learned to copy the words only after 1,500 steps on the 3,401 trees of the WSJ sample,
-# after 2,000 on the 23,656 of CRAFT, and later with more dropout. With 0.5 it has learned it after 500 steps on the
-# sample, whose dev F1 is 68.50 after 2,000 steps.
+# With initializer_gain=1 the model learned to copy the words only after 1,500 steps on the 3,401 trees of the WSJ
+# sample, after 2,000 on the 23,656 of CRAFT, and later with more dropout. With 0.5 it has learned it after 500 steps on
+# the sample, whose dev F1 is 68.50 after 2,000 steps.
 TREEBANK = HPARAMS.register(
     replace(
         PARSING,
