@@ -7,42 +7,34 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-import numpy as np
 import tensorflow as tf
 
 from t2t_repro.alignment.head import AlignmentHead
-from t2t_repro.alignment.words import Links, Words
+from t2t_repro.alignment.words import Words
 from t2t_repro.config import HParams
 from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs, must_be_unicode
 from t2t_repro.documents.splitter import Splitter
 from t2t_repro.inference import memory
+from t2t_repro.inference.batch_decoder import BATCH_TOKENS, BatchDecoder
 from t2t_repro.inference.batches import batches_by_length, padded, run_batches
-from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
-from t2t_repro.inference.graphs import IDS, Graphs
-from t2t_repro.inference.hypothesis_texts import aligned_hypotheses, hypothesis_texts
+from t2t_repro.inference.ensemble import Ensemble
+from t2t_repro.inference.graphs import IDS
 from t2t_repro.inference.line_windows import Advance, Report
+from t2t_repro.inference.loading import load_ensemble, open_runs
 from t2t_repro.inference.search.beam_search import n_best_options
 from t2t_repro.inference.search.decoding_loop import Constraint, Hypotheses
 from t2t_repro.inference.search.sampling import draws
 from t2t_repro.inference.text_to_text import Found, TextToText
-from t2t_repro.model.kernels import unset_weights
 from t2t_repro.model.transformer import Transformer
-from t2t_repro.run import Run
 from t2t_repro.system.log import warn
 from t2t_repro.text.glossary import MOST_TERMS, Forms, Glossary, Required, lacking, spelled
 from t2t_repro.text.markup import MarkedText
 from t2t_repro.text.token_ids import EOS
 from t2t_repro.text.translations import AlignedText, distinct
-from t2t_repro.training import parallel
-from t2t_repro.training.checkpointing.checkpoints import layer_loader, load_weights
-from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
-
-BATCH_TOKENS = 2_048  # source positions of a batch, padding included, for a beam of at most `BATCH_WIDTH`
-BATCH_WIDTH = 4
 
 
-class Translator(TextToText, Graphs):
+class Translator(TextToText, BatchDecoder):
     """One or several models that decode as one, with their vocabulary.
 
     Sentences are batched by length and number of tokens. Results are in the order of the input. Instances are
@@ -69,10 +61,8 @@ class Translator(TextToText, Graphs):
             raise ValueError(
                 "decoding is constrained to the words of the text, which a shortlist may lack: leave out the shortlist"
             )
-        super().__init__(Ensemble.of(model), vocabulary, constraint)
-        self.hparams, self.shortlist, self.language = hparams, shortlist, language
-        self._links: Callable[..., Links] | None = None
-        self.has_links = False
+        super().__init__(Ensemble.of(model), vocabulary, hparams, constraint, shortlist)
+        self.language, self.has_links = language, False
 
     @classmethod
     def from_run(
@@ -105,36 +95,12 @@ class Translator(TextToText, Graphs):
         """
         if average_checkpoints < 1:
             raise ValueError(f"average_checkpoints must be at least 1, got {average_checkpoints}")
-        runs = [Run.open(each) for each in ([output_dir] if isinstance(output_dir, str) else output_dir)]
-        for run in runs[1:]:
-            if run.vocabulary_sha256 != runs[0].vocabulary_sha256:
-                raise ValueError(
-                    f"{run.directory!r} has another vocabulary than {runs[0].directory!r} (SHA-256 differs); "
-                    "runs form an ensemble only if they were trained on the same prepared data"
-                )
-            if run.problem.linearization != runs[0].problem.linearization:
-                raise ValueError(
-                    f"runs of an ensemble must have one linearization. Received: {runs[0].problem.linearization!r} of "
-                    f"{runs[0].directory!r} and {run.problem.linearization!r} of {run.directory!r}"
-                )
+        runs = open_runs([output_dir] if isinstance(output_dir, str) else output_dir)
         vocabulary = Vocabulary(runs[0].vocabulary)
         limited_to = None if shortlist is None else Shortlist.load(shortlist, vocabulary)
-        chosen = [resolve(precision, run.precision) for run in runs]
-        allow_tf32(set(chosen) == {"tf32"})
-        with unset_weights():  # the checkpoint has them all
-            models = [
-                Transformer(vocabulary.size, run.hparams, dtype=POLICIES[its_own])
-                for run, its_own in zip(runs, chosen, strict=True)
-            ]
         which = average_checkpoints, average_best, moving_average
-        loads = None
-        if search_only:
-            loads = [layer_loader(run, model, *which) for run, model in zip(runs, models, strict=True)]
-        else:
-            for run, model in zip(runs, models, strict=True):
-                load_weights(run, model, *which)
+        ensemble = load_ensemble(runs, vocabulary.size, which, int8, precision, search_only)
         constraint, language = runs[0].problem.task.constraint(vocabulary), runs[0].problem.source_language
-        ensemble = FixedEnsemble(models, int8, loads)
         found = cls(ensemble, vocabulary, runs[0].hparams, constraint, limited_to, language)
         if search_only and int8 and constraint is None and limited_to is None:
             # packs the matrices of `search` before its first batch, whose tensors would fragment the memory: 10% less
@@ -377,70 +343,3 @@ class Translator(TextToText, Graphs):
         most = memory.batches_in_memory(BATCH_TOKENS, self.model.vocab_size)
         run_batches(scored, batches_by_length(lengths, BATCH_TOKENS), scores, advance, most)
         return scores
-
-    def _decode(
-        self,
-        decode: Callable[[list[int], list[list[int]], tf.Tensor, tf.Tensor], Hypotheses],
-        texts: Sequence[str],
-        n: int,
-        width: int,
-        report: Report | None,
-        prefixes: Sequence[str] | None,
-        min_length: int,
-        advance: Advance | None,
-    ) -> list[Found]:
-        """Returns the first n hypotheses of each text. `decode` gets numbers and ids of texts, sources [B, M] and
-        prefixes [B, P]."""
-        must_be_list(texts)
-        must_be_list(prefixes, "prefixes")
-        if min_length < 0:
-            raise ValueError(f"min_length must be at least 0, got {min_length}")
-        if prefixes is not None and len(prefixes) != len(texts):
-            raise ValueError(f"there must be a prefix for each text: {len(prefixes)} for {len(texts)}")
-        sources = self._encode(texts, report)
-        prefix_ids = [ids[:-1] for ids in self.vocabulary.encode(["" for _ in texts] if prefixes is None else prefixes)]
-
-        def best(places: list[int]) -> list[Found]:
-            batch = [sources[place] for place in places]
-            source_BM = padded(batch)
-            found = decode(places, batch, source_BM, padded([prefix_ids[place] for place in places]))
-            if self._links is None:
-                return list(hypothesis_texts(self.vocabulary, found, n))
-            sides = source_BM, [texts[place] for place in places]
-            return list(aligned_hypotheses(self.vocabulary, self._links, found, n, *sides))
-
-        tokens = BATCH_TOKENS * BATCH_WIDTH // max(width, BATCH_WIDTH)
-        batches = batches_by_length({place: [len(ids)] * 2 for place, ids in sources.items()}, tokens)
-        lengths = {i: max(len(ids), len(prefix_ids[i]) + 1, min_length + 1) for i, ids in sources.items()}
-        batches = [part for places in batches for part in self._in_memory(places, lengths, width)]
-        nothing = AlignedText.of("", 0.0, "", [], [], []) if self.has_links else ("", 0.0)
-        results: list[Found] = [[nothing]] * len(texts)
-        run_batches(best, batches, results, advance)
-        return results
-
-    def _shortlisted(self, sources: list[list[int]], prefix_BP: tf.Tensor) -> np.ndarray | None:
-        """Returns the ids to which the decoding of a batch is limited, or None."""
-        return None if self.shortlist is None else self.shortlist.ids(sources, prefix_BP.numpy())
-
-    def _in_memory(self, places: list[int], lengths: Mapping[int, int], width: int) -> list[list[int]]:
-        """Splits a batch evenly if its beams and their logits exceed the memory for one batch."""
-        positions = max(lengths[place] for place in places) + self.hparams.extra_length
-        each = memory.search_bytes(self.ensemble, self.model.vocab_size, width, positions)
-        most = max(1, memory.batch_bytes(parallel.num_parallel_batches()) // each)
-        return [part.tolist() for part in np.array_split(places, math.ceil(len(places) / most))]
-
-    def _encode(self, texts: Sequence[str], report: Report | None) -> dict[int, list[int]]:
-        """Returns the ids of each text that is not empty, by its position."""
-        places = [place for place, text in enumerate(texts) if text]
-        encoded = dict(zip(places, self.vocabulary.encode([texts[place] for place in places]), strict=True))
-        limit = self._max_positions()
-        for place, ids in encoded.items():
-            if len(ids) > limit:
-                if report:
-                    report(place, f"has {len(ids):,} tokens; the first {limit - 1:,} are translated")
-                encoded[place] = ids[: limit - 1] + ids[-1:]
-        return encoded
-
-    def _max_positions(self) -> int:
-        """Returns the maximum number of tokens of a text. Attention takes memory quadratic in it."""
-        return min(model.hparams.max_positions for model in self.ensemble.models)

@@ -42,7 +42,7 @@ def test_order_is_kept(translator):
 
 def test_several_batches(translator, monkeypatch):
     few = translator.translate(TEXTS)
-    monkeypatch.setattr("t2t_repro.inference.translator.BATCH_TOKENS", 40)
+    monkeypatch.setattr("t2t_repro.inference.batch_decoder.BATCH_TOKENS", 40)
     assert translator.translate(TEXTS * 3) == few * 3
 
 
@@ -195,7 +195,7 @@ def test_samples_are_independent_of_the_batch(translator, monkeypatch):
             other[1], rel=1e-4
         )  # rounding differs between sizes of products
     assert translator.sample(TEXTS, 3, temperature=0.8, top_k=20, seed=6) != several
-    monkeypatch.setattr("t2t_repro.inference.translator.BATCH_TOKENS", 40)
+    monkeypatch.setattr("t2t_repro.inference.batch_decoder.BATCH_TOKENS", 40)
     in_parts = translator.sample(TEXTS, 3, temperature=0.8, top_k=20, seed=5)
     assert [[text for text, _ in samples] for samples in in_parts] == [[text for text, _ in some] for some in several]
 

@@ -1,0 +1,110 @@
+"""Texts in batches through the graphs: encoded, grouped by length, within the memory, decoded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from t2t_repro.alignment.words import Links
+from t2t_repro.config import HParams
+from t2t_repro.data.shortlist import Shortlist
+from t2t_repro.data.vocabulary import Vocabulary, must_be_list
+from t2t_repro.inference import memory
+from t2t_repro.inference.batches import batches_by_length, padded, run_batches
+from t2t_repro.inference.ensemble import Ensemble
+from t2t_repro.inference.graphs import Graphs
+from t2t_repro.inference.hypothesis_texts import aligned_hypotheses, hypothesis_texts
+from t2t_repro.inference.line_windows import Advance, Report
+from t2t_repro.inference.search.decoding_loop import Constraint, Hypotheses
+from t2t_repro.inference.text_to_text import Found
+from t2t_repro.text.translations import AlignedText
+from t2t_repro.training import parallel
+
+BATCH_TOKENS = 2_048  # source positions of a batch, padding included, for a beam of at most `BATCH_WIDTH`
+BATCH_WIDTH = 4
+
+
+class BatchDecoder(Graphs):
+    """The models with their vocabulary and the limits of what they decode."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        vocabulary: Vocabulary,
+        hparams: HParams,
+        constraint: Constraint | None = None,
+        shortlist: Shortlist | None = None,
+    ):
+        super().__init__(ensemble, vocabulary, constraint)
+        self.hparams, self.shortlist = hparams, shortlist
+        self._links: Callable[..., Links] | None = None  # of `Words`, if translations are `AlignedText`
+
+    def _decode(
+        self,
+        decode: Callable[[list[int], list[list[int]], tf.Tensor, tf.Tensor], Hypotheses],
+        texts: Sequence[str],
+        n: int,
+        width: int,
+        report: Report | None,
+        prefixes: Sequence[str] | None,
+        min_length: int,
+        advance: Advance | None,
+    ) -> list[Found]:
+        """Returns the first n hypotheses of each text. `decode` gets numbers and ids of texts, sources [B, M] and
+        prefixes [B, P]."""
+        must_be_list(texts)
+        must_be_list(prefixes, "prefixes")
+        if min_length < 0:
+            raise ValueError(f"min_length must be at least 0, got {min_length}")
+        if prefixes is not None and len(prefixes) != len(texts):
+            raise ValueError(f"there must be a prefix for each text: {len(prefixes)} for {len(texts)}")
+        sources = self._encode(texts, report)
+        prefix_ids = [ids[:-1] for ids in self.vocabulary.encode(["" for _ in texts] if prefixes is None else prefixes)]
+
+        def best(places: list[int]) -> list[Found]:
+            batch = [sources[place] for place in places]
+            source_BM = padded(batch)
+            found = decode(places, batch, source_BM, padded([prefix_ids[place] for place in places]))
+            if self._links is None:
+                return list(hypothesis_texts(self.vocabulary, found, n))
+            sides = source_BM, [texts[place] for place in places]
+            return list(aligned_hypotheses(self.vocabulary, self._links, found, n, *sides))
+
+        tokens = BATCH_TOKENS * BATCH_WIDTH // max(width, BATCH_WIDTH)
+        batches = batches_by_length({place: [len(ids)] * 2 for place, ids in sources.items()}, tokens)
+        lengths = {i: max(len(ids), len(prefix_ids[i]) + 1, min_length + 1) for i, ids in sources.items()}
+        batches = [part for places in batches for part in self._in_memory(places, lengths, width)]
+        nothing = AlignedText.of("", 0.0, "", [], [], []) if self._links else ("", 0.0)
+        results: list[Found] = [[nothing]] * len(texts)
+        run_batches(best, batches, results, advance)
+        return results
+
+    def _shortlisted(self, sources: list[list[int]], prefix_BP: tf.Tensor) -> np.ndarray | None:
+        """Returns the ids to which the decoding of a batch is limited, or None."""
+        return None if self.shortlist is None else self.shortlist.ids(sources, prefix_BP.numpy())
+
+    def _in_memory(self, places: list[int], lengths: Mapping[int, int], width: int) -> list[list[int]]:
+        """Splits a batch evenly if its beams and their logits exceed the memory for one batch."""
+        positions = max(lengths[place] for place in places) + self.hparams.extra_length
+        each = memory.search_bytes(self.ensemble, self.model.vocab_size, width, positions)
+        most = max(1, memory.batch_bytes(parallel.num_parallel_batches()) // each)
+        return [part.tolist() for part in np.array_split(places, math.ceil(len(places) / most))]
+
+    def _encode(self, texts: Sequence[str], report: Report | None) -> dict[int, list[int]]:
+        """Returns the ids of each text that is not empty, by its position."""
+        places = [place for place, text in enumerate(texts) if text]
+        encoded = dict(zip(places, self.vocabulary.encode([texts[place] for place in places]), strict=True))
+        limit = self._max_positions()
+        for place, ids in encoded.items():
+            if len(ids) > limit:
+                if report:
+                    report(place, f"has {len(ids):,} tokens; the first {limit - 1:,} are translated")
+                encoded[place] = ids[: limit - 1] + ids[-1:]
+        return encoded
+
+    def _max_positions(self) -> int:
+        """Returns the maximum number of tokens of a text. Attention takes memory quadratic in it."""
+        return min(model.hparams.max_positions for model in self.ensemble.models)

@@ -1,0 +1,51 @@
+"""Runs from their directories, as an ensemble that decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from t2t_repro.inference.ensemble import FixedEnsemble
+from t2t_repro.model.kernels import unset_weights
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.run import Run
+from t2t_repro.training.checkpointing.checkpoints import layer_loader, load_weights
+from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
+
+
+def open_runs(directories: Sequence[str]) -> list[Run]:
+    """Opens runs that can decode as one. Raises ValueError if their vocabularies or linearizations differ."""
+    first, *others = runs = [Run.open(each) for each in directories]
+    for run in others:
+        if run.vocabulary_sha256 != first.vocabulary_sha256:
+            raise ValueError(
+                f"{run.directory!r} has another vocabulary than {first.directory!r} (SHA-256 differs); runs form an "
+                "ensemble only if they were trained on the same prepared data"
+            )
+        if run.problem.linearization != first.problem.linearization:
+            raise ValueError(
+                f"runs of an ensemble must have one linearization. Received: {first.problem.linearization!r} of "
+                f"{first.directory!r} and {run.problem.linearization!r} of {run.directory!r}"
+            )
+    return runs
+
+
+def load_ensemble(
+    runs: Sequence[Run], vocab_size: int, which: tuple[int, bool, bool], int8: bool, precision: str, search_only: bool
+) -> FixedEnsemble:
+    """Loads the checkpoints of each run that `which` names: the arguments of `checkpoints.load_weights`.
+
+    The other arguments are those of `Translator.from_run`.
+    """
+    chosen = [resolve(precision, run.precision) for run in runs]
+    allow_tf32(set(chosen) == {"tf32"})
+    with unset_weights():  # the checkpoint has them all
+        models = [
+            Transformer(vocab_size, run.hparams, dtype=POLICIES[its_own])
+            for run, its_own in zip(runs, chosen, strict=True)
+        ]
+    pairs = list(zip(runs, models, strict=True))
+    if search_only:
+        return FixedEnsemble(models, int8, [layer_loader(run, model, *which) for run, model in pairs])
+    for run, model in pairs:
+        load_weights(run, model, *which)
+    return FixedEnsemble(models, int8)
