@@ -75,7 +75,7 @@ def in_float32(output_dir: str, average_checkpoints: int = 1) -> Any:
     from t2t_repro.inference.translator import Translator
     from t2t_repro.model.transformer import Transformer
     from t2t_repro.run import Run
-    from t2t_repro.training.checkpointing.checkpoints import load_weights
+    from t2t_repro.training.checkpointing.weights import load_weights
 
     run = Run.open(output_dir)
     vocabulary = Vocabulary(run.vocabulary)

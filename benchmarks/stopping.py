@@ -88,8 +88,7 @@ def main() -> None:
     if training:
         jobs.program("t2t_trainer", [*training, f"--output_dir={arguments.output_dir}", f"--keep_best={ALL}"])
     launcher.load_tensorflow()
-    from t2t_repro.training.checkpointing.checkpoint_list import paths
-    from t2t_repro.training.checkpointing.checkpoints import is_regular, step_of
+    from t2t_repro.training.checkpointing.checkpoint_list import is_regular, paths, step_of
 
     run = Run.open(arguments.output_dir)
     steps = [step_of(path) for path in paths(run) if is_regular(run, step_of(path))]

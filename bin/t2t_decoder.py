@@ -226,7 +226,7 @@ def _made_by(runs: Sequence[Run]) -> dict[str, Any]:
 
 def _checkpoints(run: Run) -> list[str]:
     """Returns the checkpoints whose mean decodes."""
-    from t2t_repro.training.checkpointing.checkpoints import to_average
+    from t2t_repro.training.checkpointing.checkpoint_list import to_average
 
     return to_average(run, FLAGS.average_checkpoints, FLAGS.average_best)
 

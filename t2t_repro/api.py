@@ -163,7 +163,7 @@ def choose_alignment_head(
     validation text.
     """
     from t2t_repro.inference.translator import Translator
-    from t2t_repro.training.checkpointing.checkpoints import to_average
+    from t2t_repro.training.checkpointing.checkpoint_list import to_average
 
     run, translator = Run.open(output_dir), Translator.from_run(output_dir, **weights)
     used = to_average(run, weights.get("average_checkpoints", 1), weights.get("average_best", False))
@@ -232,7 +232,7 @@ def load(
     )
     run = Run.open(paths[0])
     if alignments:
-        from t2t_repro.training.checkpointing.checkpoints import to_average
+        from t2t_repro.training.checkpointing.checkpoint_list import to_average
 
         used = to_average(run, average_checkpoints, average_best)
         translator = translator.with_alignments(run.problem.task.alignment_head(translator, run, None, log, used).head)

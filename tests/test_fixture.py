@@ -14,7 +14,8 @@ import t2t_repro
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
-from t2t_repro.training.checkpointing.checkpoints import Checkpoints, paths
+from t2t_repro.training.checkpointing.checkpoint_list import paths
+from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 from t2t_repro.training.checkpointing.damage import damage
 from t2t_repro.training.optimizer import Adam
 

@@ -101,7 +101,7 @@ def check_shortlist(values: flags.FlagValues) -> None:
 
 
 def average_flags(values: flags.FlagValues, checkpoints: int | None = 1) -> None:
-    """Defines the flags that select checkpoints: `training.checkpointing.checkpoints.to_average` takes their values."""
+    """Defines the flags that select checkpoints, for `training.checkpointing.checkpoint_list.to_average`."""
     meaning = "average the last N checkpoints" + ("" if checkpoints else ", instead of the hyperparameter set's number")
     flags.DEFINE_integer("average_checkpoints", checkpoints, meaning, lower_bound=1, flag_values=values)
     meaning = "take the recommended checkpoints, or the N best by validation score, instead of the last"

@@ -220,7 +220,7 @@ def report(line: str) -> None:
 
 def report_average(runs: Sequence[Run], number: int, best: bool = False) -> None:
     """Reports that fewer than `number` checkpoints of a run are averaged, if it has fewer, or names the best ones."""
-    from t2t_repro.training.checkpointing.checkpoints import to_average
+    from t2t_repro.training.checkpointing.checkpoint_list import to_average
 
     for run in runs:
         names = [os.path.basename(path) for path in to_average(run, number, best)]

@@ -11,7 +11,7 @@ from t2t_repro.inference.memory import batches_in_memory
 from t2t_repro.inference.translator import Translator
 from t2t_repro.run import Run
 from t2t_repro.task import TASKS, task_of
-from t2t_repro.training.checkpointing.checkpoints import to_average
+from t2t_repro.training.checkpointing.checkpoint_list import to_average
 from t2t_repro.training.loss import total
 from t2t_repro.training.metrics import safe_exp
 from t2t_repro.training.parallel import parallel_map

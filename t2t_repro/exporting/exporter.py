@@ -32,7 +32,7 @@ from t2t_repro.run import Run, versions
 from t2t_repro.system.log import report as log
 from t2t_repro.system.log import short_reason
 from t2t_repro.training.checkpointing.averaging import average_of
-from t2t_repro.training.checkpointing.checkpoints import to_average
+from t2t_repro.training.checkpointing.checkpoint_list import to_average
 from t2t_repro.training.precision import resolve
 
 LICENSE = {

@@ -8,7 +8,7 @@ from t2t_repro.inference.ensemble import FixedEnsemble
 from t2t_repro.model.kernels import unset_weights
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
-from t2t_repro.training.checkpointing.checkpoints import layer_loader, load_weights
+from t2t_repro.training.checkpointing.weights import layer_loader, load_weights
 from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
 
 
@@ -32,7 +32,7 @@ def open_runs(directories: Sequence[str]) -> list[Run]:
 def load_ensemble(
     runs: Sequence[Run], vocab_size: int, which: tuple[int, bool, bool], int8: bool, precision: str, search_only: bool
 ) -> FixedEnsemble:
-    """Loads the checkpoints of each run that `which` names: the arguments of `checkpoints.load_weights`.
+    """Loads the checkpoints of each run that `which` names: the arguments of `weights.load_weights`.
 
     The other arguments are those of `Translator.from_run`.
     """

@@ -80,7 +80,7 @@ class Translator(TextToText, BatchDecoder):
 
         Several runs are an ensemble, which decodes by the mean of their probabilities. The first run's hyperparameters
         apply. With `average_best`, the checkpoints are those with the best validation scores: see
-        `training.checkpointing.checkpoints.to_average`. With `moving_average`, the weights of each are the moving
+        `training.checkpointing.checkpoint_list.to_average`. With `moving_average`, the weights of each are the moving
         average that it holds (`ema_decay`). The model computes in `precision`, of `t2t_repro.training.precision`;
         "auto" is that of the run. With `int8` the decoder multiplies 8-bit integers, and in float32 the encoder too,
         which is faster for large models on a CPU; the rest is in `precision`. `shortlist` is a file of

@@ -27,17 +27,11 @@ from t2t_repro.system.log import report as log
 from t2t_repro.system.signals import Interrupted, caught_signals
 from t2t_repro.training import hardware, memory
 from t2t_repro.training import precision as precisions
-from t2t_repro.training.checkpointing.checkpoints import (
-    MOVING_AVERAGE,
-    Checkpoints,
-    exclusive_lock,
-    is_regular,
-    load_checkpoint,
-    load_weights,
-    variables_of,
-)
+from t2t_repro.training.checkpointing.checkpoint_list import is_regular
+from t2t_repro.training.checkpointing.checkpoints import Checkpoints, exclusive_lock
 from t2t_repro.training.checkpointing.damage import must_be_intact
 from t2t_repro.training.checkpointing.parent import checkpoint_of, find_origin
+from t2t_repro.training.checkpointing.weights import MOVING_AVERAGE, load_checkpoint, load_weights, variables_of
 from t2t_repro.training.distributed import coordination
 from t2t_repro.training.distributed.rendezvous import Cluster, Rendezvous
 from t2t_repro.training.divergence import LossMonitor

@@ -15,8 +15,8 @@ from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.selection import FIRST_INTERVAL, NAMES, PERPLEXITY, Mean, Selection, interval_within
 from t2t_repro.training import memory
-from t2t_repro.training.checkpointing.checkpoint_list import paths
-from t2t_repro.training.checkpointing.checkpoints import Checkpoints, is_regular, step_of, to_average
+from t2t_repro.training.checkpointing.checkpoint_list import is_regular, paths, step_of, to_average
+from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 from t2t_repro.training.loss import Loss, total
 from t2t_repro.training.metrics import MetricsLogger, safe_exp
 from t2t_repro.training.parallel import num_parallel_batches, parallel_map

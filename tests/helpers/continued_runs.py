@@ -11,8 +11,7 @@ import numpy as np
 from helpers.tiny_model import values
 
 from t2t_repro.run import Run
-from t2t_repro.training.checkpointing.checkpoint_list import write_list
-from t2t_repro.training.checkpointing.checkpoints import paths
+from t2t_repro.training.checkpointing.checkpoint_list import paths, write_list
 
 
 def stopped_at(run: Run, step: int, folder: Path) -> Run:

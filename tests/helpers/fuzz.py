@@ -315,7 +315,7 @@ def checkpoints(drawn: tuple[list[Any], bool]) -> None:
 
 def checkpoint_lists(changes: list[Any]) -> None:
     """A damaged list of checkpoints is refused, or names some of those that there are."""
-    from t2t_repro.training.checkpointing.checkpoints import paths
+    from t2t_repro.training.checkpointing.checkpoint_list import paths
 
     run = Run.open(shutil.copytree(FIXTURE, os.path.join(folder(), "LISTS"), dirs_exist_ok=True))
     listed = Path(run.checkpoints, "checkpoint")

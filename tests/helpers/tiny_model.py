@@ -20,7 +20,7 @@ from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Generated, Pair, Problem
 from t2t_repro.run import Run
 from t2t_repro.training import validation
-from t2t_repro.training.checkpointing.checkpoints import paths
+from t2t_repro.training.checkpointing.checkpoint_list import paths
 from t2t_repro.training.train_step import TrainStep
 
 SMALL = HParams(

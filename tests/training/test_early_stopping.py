@@ -20,7 +20,8 @@ from t2t_repro.evaluation.validation_preview import ValidationPreview
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.run import Run
 from t2t_repro.training import metrics, trainer
-from t2t_repro.training.checkpointing.checkpoints import Checkpoints, paths, to_average
+from t2t_repro.training.checkpointing.checkpoint_list import paths, to_average
+from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 from t2t_repro.training.trainer import train
 from t2t_repro.training.validation import Stopping, Validation
 

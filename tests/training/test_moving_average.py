@@ -18,7 +18,7 @@ from t2t_repro.io import read_json
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.training.checkpointing.checkpoint_list import averaged
-from t2t_repro.training.checkpointing.checkpoints import load_weights
+from t2t_repro.training.checkpointing.weights import load_weights
 from t2t_repro.training.optimizer import MovingAverage
 from t2t_repro.training.trainer import train
 

@@ -33,7 +33,7 @@ from t2t_repro.problem import SPLITS, Generated
 from t2t_repro.run import Run, TrainingData
 from t2t_repro.system.signals import Interrupted
 from t2t_repro.training import trainer, validation
-from t2t_repro.training.checkpointing.checkpoints import paths
+from t2t_repro.training.checkpointing.checkpoint_list import paths
 from t2t_repro.training.metrics import UNKNOWN
 from t2t_repro.training.train_step import validate_settings
 from t2t_repro.training.trainer import train

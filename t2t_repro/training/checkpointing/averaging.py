@@ -11,8 +11,9 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import write_json
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
-from t2t_repro.training.checkpointing.checkpoint_list import AVERAGED, averaged
-from t2t_repro.training.checkpointing.checkpoints import Checkpoints, load_weights, to_average
+from t2t_repro.training.checkpointing.checkpoint_list import AVERAGED, averaged, to_average
+from t2t_repro.training.checkpointing.checkpoints import Checkpoints
+from t2t_repro.training.checkpointing.weights import load_weights
 from t2t_repro.training.precision import POLICIES
 
 

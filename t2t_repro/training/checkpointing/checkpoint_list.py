@@ -1,4 +1,4 @@
-"""The list of a run's checkpoints, RUN/checkpoints/checkpoint, in TensorFlow's format: read and written here."""
+"""The list of a run's checkpoints, RUN/checkpoints/checkpoint, in TensorFlow's format, and which of them to average."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 
 from t2t_repro.io import atomic_write, read_json
 from t2t_repro.run import Run
+from t2t_repro.selection import Selection
 
 LIST = "checkpoint"
 AVERAGED = "averaged.json"  # in a run that `averaging.average` wrote: the source run and its checkpoints
@@ -31,6 +32,45 @@ def paths(run: Run) -> list[str]:
             "damaged; restore that file from a copy, or move the folder away to start over"
         )
     return []
+
+
+def to_average(run: Run, number: int, best: bool = False) -> list[str]:
+    """Returns at most `number` of the newest regular checkpoints, oldest first; with `best`, of the best ones.
+
+    Regular checkpoints are those of every `checkpoint_steps` steps and of the last step. Checkpoints written because of
+    elapsed time or an interruption are not, and neither is the one at step 0 of a run that starts from another run. If
+    `number` is 1, or there is no regular checkpoint, returns the newest checkpoint of any kind.
+
+    The best ones have the best validation scores of those that still exist. If `number` is 1, they are those that the
+    trainer recommended at the end, whose mean may be better. Raises ValueError if no checkpoint has a score.
+    """
+    existing = paths(run)
+    if best:
+        selection, found = run.training.selection or Selection(), {step_of(path) for path in existing}
+        recommended = list(selection.recommended_steps or ()) if number == 1 else []
+        steps = recommended if recommended and found.issuperset(recommended) else selection.best(number, found)
+        if existing and not steps:
+            raise ValueError(
+                f"no checkpoint of {run.directory!r} has a validation score; use the last ones, without average_best"
+            )
+        return [path for path in existing if step_of(path) in steps]
+    return existing[-1:] if number == 1 else (regular(run, existing) or existing[-1:])[-number:]
+
+
+def is_regular(run: Run, step: int) -> bool:
+    """Returns whether the checkpoint of `step` is a regular one (see `to_average`)."""
+    last = (run.hparams.train_steps, run.last_step)
+    return step > 0 and (step % run.hparams.checkpoint_steps == 0 or step in last)
+
+
+def step_of(path: str) -> int:
+    """Returns the step of a checkpoint."""
+    return int(path.rpartition("-")[2])
+
+
+def regular(run: Run, existing: list[str]) -> list[str]:
+    """Returns the regular checkpoints of `existing`."""
+    return [path for path in existing if is_regular(run, step_of(path))]
 
 
 def averaged(run: Run) -> list[str]:

@@ -19,7 +19,8 @@ from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.run import Run
 from t2t_repro.selection import Selection
 from t2t_repro.training.checkpointing.averaging import average
-from t2t_repro.training.checkpointing.checkpoints import Checkpoints, load_weights
+from t2t_repro.training.checkpointing.checkpoints import Checkpoints
+from t2t_repro.training.checkpointing.weights import load_weights
 
 STEPS = (10, 20, 30)
 TEXTS = ["3 red cats and 4 old dogs", "12 big cows"]
@@ -188,7 +189,7 @@ def test_checkpoints_of_different_runs_are_rejected(run, tmp_path, other, messag
 
 def test_checkpoints_without_a_fingerprint_are_accepted(run, monkeypatch):
     monkeypatch.setattr(
-        "t2t_repro.training.checkpointing.checkpoints._fingerprint", lambda path: 7 if "30" in path else None
+        "t2t_repro.training.checkpointing.weights.fingerprint_in", lambda path: 7 if "30" in path else None
     )
     assert len(load_weights(run, random_model(PROBLEM.vocab_size), 3)) == 3
 

@@ -16,8 +16,10 @@ from helpers.tiny_model import SMALL, random_model
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run, TrainingRecord
 from t2t_repro.selection import Selection
-from t2t_repro.training.checkpointing.checkpoints import Checkpoints, load_weights, paths, to_average
+from t2t_repro.training.checkpointing.checkpoint_list import paths, to_average
+from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 from t2t_repro.training.checkpointing.damage import damage
+from t2t_repro.training.checkpointing.weights import load_weights
 from t2t_repro.training.optimizer import Adam
 
 STEPS = (10, 20, 30)

@@ -24,7 +24,7 @@ from t2t_repro.problem import Generated
 from t2t_repro.run import Run, TrainingData
 from t2t_repro.training import trainer
 from t2t_repro.training.checkpointing.averaging import average
-from t2t_repro.training.checkpointing.checkpoints import paths
+from t2t_repro.training.checkpointing.checkpoint_list import paths
 from t2t_repro.training.checkpointing.parent import find_origin
 from t2t_repro.training.dry_run import profiler
 from t2t_repro.training.dry_run.estimate import dry_run

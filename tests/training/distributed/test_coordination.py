@@ -25,7 +25,7 @@ from helpers.tiny_model import PROBLEM, values
 
 from t2t_repro.config import TrainingOptions
 from t2t_repro.run import Run
-from t2t_repro.training.checkpointing.checkpoints import paths
+from t2t_repro.training.checkpointing.checkpoint_list import paths
 from t2t_repro.training.distributed import coordination
 from t2t_repro.training.distributed.rendezvous import Cluster
 

@@ -1,0 +1,169 @@
+"""Weights from checkpoints: of one, the mean of several (section 6.1), or layer by layer."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from t2t_repro.run import Run
+from t2t_repro.training.checkpointing.checkpoint_list import to_average
+from t2t_repro.training.checkpointing.damage import reason_of
+
+MODEL, MOVING_AVERAGE = "model", "moving_average"  # names of both models in a checkpoint
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the name of every variable in a checkpoint
+
+
+def load_weights(
+    run: Run, model: tf.Module, average: int = 1, best: bool = False, moving_average: bool = False
+) -> list[str]:
+    """Loads the mean of the weights of at most `average` newest checkpoints into `model`, and returns their paths.
+
+    With `best`, they are those with the best validation scores (see `to_average`). With `moving_average`, the weights
+    of a checkpoint are the moving average that it holds.
+
+    Raises FileNotFoundError if there is no checkpoint, and ValueError if the weights of one do not fit `model`, if one
+    holds no moving average, or if the checkpoints are of different runs.
+    """
+    part, chosen = _chosen(run, model, average, best, moving_average)
+    if len(chosen) == 1:
+        _read(chosen[0], model, part)
+        return chosen
+    variables = variables_of(model)
+    sums = [np.zeros(variable.shape, np.float64) for variable in variables]
+    for path in chosen:
+        _read(path, model, part)
+        for total, variable in zip(sums, variables, strict=True):
+            total += variable.numpy()
+    for total, variable in zip(sums, variables, strict=True):
+        variable.assign((total / len(chosen)).astype(np.float32))
+    return chosen
+
+
+def layer_loader(
+    run: Run, model: tf.Module, average: int = 1, best: bool = False, moving_average: bool = False
+) -> Callable[[str, Any], Callable[..., None]]:
+    """Returns a function that loads one layer of `model` at a time, by its name, such as "decoder_layers/0".
+
+    Until then its weights take no memory. With the name "" it loads the weights of the model that are in no layer. The
+    function returns one that frees given weights. Checkpoints and errors are those of `load_weights`; if several are
+    averaged, all weights are loaded immediately.
+    """
+    part, chosen = _chosen(run, model, average, best, moving_average)
+    if len(chosen) > 1:
+        load_weights(run, model, average, best, moving_average)
+        return lambda name, layer: _free
+    _free(*model.weights)
+
+    def load(name: str, layer: Any) -> Callable[..., None]:
+        if name:
+            for each in reversed(name.split("/")):
+                layer = tf.train.Checkpoint(**{each: layer})
+        else:
+            own = {each: value for each, value in vars(layer).items() if isinstance(value, keras.Variable)}
+            layer = tf.train.Checkpoint(**own)
+        _read(chosen[0], layer, part)
+        return _free
+
+    return load
+
+
+def _free(*weights: Any) -> None:
+    """Frees the memory of weights, which then have no values."""
+    for weight in weights:
+        nothing = tf.zeros([0], weight.dtype)  # unlike `assign`, the operation takes another shape
+        tf.raw_ops.AssignVariableOp(resource=weight.value.handle, value=nothing)
+
+
+def _chosen(run: Run, model: Any, average: int, best: bool, moving_average: bool) -> tuple[str, list[str]]:
+    """Returns the name of the weights in a checkpoint, and the checkpoints. The errors are those of `load_weights`."""
+    part = MOVING_AVERAGE if moving_average else MODEL
+    chosen = to_average(run, average, best)
+    if not chosen:
+        raise FileNotFoundError(f"{run.directory!r} has no checkpoint yet; train it first (t2t-trainer)")
+    variables = variables_of(model)
+    fingerprints = set()
+    for path in chosen:
+        with _named(path):
+            _must_fit(path, variables, part)
+            fingerprints.add(fingerprint_in(path))
+    if len(fingerprints - {None}) > 1:
+        names = ", ".join(map(os.path.basename, chosen))
+        raise ValueError(f"{names} in {run.checkpoints!r} are checkpoints of different runs; keep those of one")
+    return part, chosen
+
+
+def load_checkpoint(path: str, model: tf.Module) -> None:
+    """Loads the weights of one checkpoint into `model`, bit for bit.
+
+    Raises ValueError if the checkpoint is damaged or missing, or if its weights do not fit `model`.
+    """
+    with _named(path):
+        _must_fit(path, variables_of(model))
+    _read(path, model)
+
+
+def _read(path: str, model: tf.Module, part: str = MODEL) -> None:
+    """Loads the weights of a checkpoint, or their moving average, into `model`. Raises ValueError if it is damaged."""
+    with _named(path):
+        status = tf.train.Checkpoint(**{part: model}).read(path)
+    status.expect_partial()
+    status.assert_existing_objects_matched()
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Turns an error of reading a checkpoint into a ValueError with its path."""
+    try:
+        yield
+    except (tf.errors.OpError, LookupError, RuntimeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({reason_of(error)}); the same t2t-trainer command continues from the one before it"
+        ) from None
+
+
+def variables_of(part: Any) -> list[tf.Variable]:
+    """Returns the variables of a model or optimizer; a variable itself is returned in a list."""
+    if isinstance(part, tf.Variable):
+        return [part]
+    found = part.weights if hasattr(part, "weights") else part.variables
+    return [variable if isinstance(variable, tf.Variable) else variable.value for variable in found]
+
+
+def _must_fit(path: str, variables: list[tf.Variable], part: str = MODEL) -> None:
+    """Raises ValueError if number or shapes of a checkpoint's weights differ from those of `variables`."""
+    there = Counter(tuple(shape) for shape in shapes_in(path, f"{part}/"))
+    if part == MOVING_AVERAGE and not there:
+        raise ValueError(
+            f"{path} holds no moving average of the weights; leave out `moving_average`, or train with ema_decay=0.999"
+        )
+    here = Counter(tuple(variable.shape) for variable in variables)
+    if there.total() != here.total():
+        raise ValueError(f"{path} holds {there.total()} weights, but this model has {here.total()}")
+    if there != here:
+        shapes = " and ".join(f"{list(next(iter(some)))}" for some in (there - here, here - there))
+        raise ValueError(f"{path} does not fit this run's model: the shapes of weights differ, such as {shapes}")
+
+
+def fingerprint_in(path: str) -> int | None:
+    """Returns the fingerprint of the run that wrote a checkpoint; None if an old version did not save one."""
+    reader = tf.train.load_checkpoint(path)
+    return int(reader.get_tensor(f"run{_VALUE}")) if reader.has_tensor(f"run{_VALUE}") else None
+
+
+def shapes_in(path: str, prefix: str = "") -> list[list[int]]:
+    """Returns the shapes of the variables in a checkpoint. They reveal a layer that was not saved."""
+    return [
+        shape
+        for name, shape in tf.train.list_variables(path)
+        if name.startswith(prefix)
+        and name.endswith(_VALUE)
+        and name not in (f"save_counter{_VALUE}", f"run{_VALUE}")
+        and "seed_generator" not in name
+    ]
