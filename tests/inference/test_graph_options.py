@@ -1,4 +1,8 @@
-"""The options of graph optimization: what a program sets, and that results do not depend on them."""
+"""The options of graph optimization: what a program sets, and that results do not depend on them.
+
+The other tests run with graphs optimized once (`conftest.py`); here, training and decoding also run with TensorFlow's
+defaults.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,22 @@ from conftest import CHECKOUT
 from helpers.subprocesses import in_a_process
 
 SOURCE = """
-import json, sys, threading
+import json, sys, tempfile, threading
 from t2t_repro.cli.launcher import load_tensorflow
 load_tensorflow()
 import tensorflow as tf
 from tensorflow.python.eager import context
 import t2t_repro
+from helpers.tiny_model import FLOAT32, PROBLEM, TINY, silent, values
 from t2t_repro.inference.graph_options import optimize_once
+from t2t_repro.preparation.pipeline import prepare
+from t2t_repro.training.trainer import train
 found, seen = [], []
+if sys.argv[2] == "once":
+    optimize_once()
+with tempfile.TemporaryDirectory() as folder:
+    run = train(PROBLEM, TINY, folder, folder + "/RUN", FLOAT32, prepare=prepare, report=silent)
+    weights = {name: array.tobytes().hex() for name, array in values(run, 8).items() if "spent" not in name}
 for precision in ("float32", "bfloat16"):
     if sys.argv[2] == "once":
         optimize_once(fuse=precision != "bfloat16")
@@ -27,16 +39,18 @@ def options():
 thread = threading.Thread(target=options)
 thread.start()
 thread.join()
-print(json.dumps([seen[0], [(text, score.hex()) for each in found for text, score in each]]))
+print(json.dumps([seen[0], [(text, score.hex()) for each in found for text, score in each], weights]))
 """
 
 
 def test_graphs_optimized_once_give_the_same_bits():
     """0 stands for TensorFlow's default, two rounds. The option applies in every thread."""
-    rounds, found = {}, {}
+    rounds, found, weights = {}, {}, {}
+    tests = {"PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'tests'}"}
     for mode in ("once", "default"):
-        done = in_a_process("-c", SOURCE, str(CHECKOUT / "tests/fixtures/run"), mode)
+        done = in_a_process("-c", SOURCE, str(CHECKOUT / "tests/fixtures/run"), mode, env=tests)
         assert done.returncode == 0, done.stderr
-        rounds[mode], found[mode] = json.loads(done.stdout)
+        rounds[mode], found[mode], weights[mode] = json.loads(done.stdout)
     assert rounds == {"once": [1, True], "default": [0, False]}
     assert found["once"] == found["default"] and len(found["once"]) == 2 * 9
+    assert weights["once"] == weights["default"] and len(weights["once"]) > 50

@@ -652,6 +652,7 @@ def gold_is_rebuilt(dataset, split, number):
     """Checks that no tree is changed or dropped, and that prepared data gives gold back: the F1 is 100."""
     golds = list(read_trees(dataset.trees(split)))
     assert len(golds) == number and all(clean(tree) == tree for tree in golds)
+    assert dataset.record.splits[split].max_lengths[1] <= dataset.record.problem.max_length
     pairs = records(dataset, split)
     tests = [rebuild(target, source.split(" "), g.tags()) for (source, target), g in zip(pairs, golds, strict=True)]
     assert not sum(repairs for _, repairs in tests)
@@ -672,7 +673,6 @@ def test_real_trees(corpora, tmp_path):
     brackets = sum(len(linearize_tree(tree).split()) - len(tree.words()) for tree in read(problem.train[0]))
     tokens = splits["train"].tokens
     assert tokens["targets"] - tokens["inputs"] <= 1.02 * brackets  # one subword each, except for a few rare labels
-    assert splits["validation"].max_lengths[1] <= problem.max_length
     gold_is_rebuilt(dataset, "validation", 276)
 
 
