@@ -163,9 +163,9 @@ def test_position_resumes_at_the_next_step(shards, replicas):
 
 def test_position_skips_earlier_windows_unread(shards, monkeypatch):
     """Only the windows from the position on are planned; a position of version 0.1 counts from the epoch's first."""
+    whole = first_epoch(shards)
     planned, plan = [], input_pipeline._plan_window
     monkeypatch.setattr(input_pipeline, "_plan_window", lambda *given: planned.append(given[-1]) or plan(*given))
-    whole = first_epoch(shards)
     windows = [int(element["position"][1]) for element in whole]
     assert windows == sorted(windows) and set(windows) == {0, 1, 2}
     assert same(elements(shards, window=2, skip=1), whole[windows.index(2) + 1 :])
