@@ -159,13 +159,10 @@ def test_each_disk_is_checked_separately(tmp_path: Path, monkeypatch: pytest.Mon
         check(wanted, lines.append)
 
 
+@pytest.mark.slow
 @pytest.mark.corpora
 @pytest.mark.parametrize(
-    ("file", "size"),
-    [
-        ("wmt_news_other_years/news.en-de.{}.gz", 37_000),
-        pytest.param("tatoeba/tatoeba.en-fr.{}.gz", 16_000, marks=pytest.mark.slow),
-    ],
+    ("file", "size"), [("wmt_news_other_years/news.en-de.{}.gz", 37_000), ("tatoeba/tatoeba.en-fr.{}.gz", 16_000)]
 )
 def test_the_estimate_holds_for_real_text(corpora: Path, tmp_path: Path, file: str, size: int):
     """Within a factor of two: what is sure is a quarter."""
