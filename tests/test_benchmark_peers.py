@@ -92,6 +92,7 @@ def test_marian_model_has_every_weight_in_row_major_order(tmp_path: Path) -> Non
     assert (tmp_path / marian_model.VOCABULARY).read_text("utf-8").split("\n")[EOS] == "</s>"
 
 
+@pytest.mark.slow
 def test_marian_gives_our_scores_with_its_positions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interpreter = python("marian")
     monkeypatch.setattr(transformer, "sinusoids", theirs)
@@ -122,10 +123,8 @@ def test_marian_gives_our_scores_with_its_positions(tmp_path: Path, monkeypatch:
     np.testing.assert_allclose([float(row[-1]) for row in rows], scores, atol=1e-4)
 
 
-COMPILED = pytest.param("pytorch bfloat16+compile", marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("contestant", ["joeynmt bfloat16", "pytorch float32", COMPILED])
+@pytest.mark.slow
+@pytest.mark.parametrize("contestant", ["joeynmt bfloat16", "pytorch float32", "pytorch bfloat16+compile"])
 def test_peers_learn_the_batches(contestant: str, tmp_path: Path) -> None:
     module, mode = contestant.split()
     interpreter = python(train.WORKERS[module][0])
@@ -139,9 +138,10 @@ def test_peers_learn_the_batches(contestant: str, tmp_path: Path) -> None:
     assert memory["peak_bytes"] > memory["imported_bytes"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "environment"),
-    [("decode_marian", "marian"), pytest.param("decode_joeynmt", "joeynmt", marks=pytest.mark.slow)],
+    [("decode_marian", "marian"), ("decode_joeynmt", "joeynmt")],
 )
 def test_peers_decode(module: str, environment: str, tmp_path: Path) -> None:
     interpreter = python(environment)
@@ -161,6 +161,7 @@ print(json.dumps([translate.translate(text, "en", "de") for text in json.load(sy
 """
 
 
+@pytest.mark.slow
 def test_argos_translate_installs_a_package(tmp_path: Path) -> None:
     """It splits a text by a model in its cache, and translations of sentences have a space between them."""
     from helpers import sentence_splitter, tiny_model

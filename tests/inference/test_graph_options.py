@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from conftest import CHECKOUT
 from helpers.subprocesses import in_a_process
 
@@ -43,6 +44,7 @@ print(json.dumps([seen[0], [(text, score.hex()) for each in found for text, scor
 """
 
 
+@pytest.mark.slow
 def test_graphs_optimized_once_give_the_same_bits():
     """0 stands for TensorFlow's default, two rounds. The option applies in every thread."""
     rounds, found, weights = {}, {}, {}

@@ -27,6 +27,7 @@ OF_RUNS = {
     "mean": {"precision": "float32", "average_checkpoints": 2},
     "moving average": {"precision": "float32", "moving_average": True},
 }
+SLOW = "bfloat16", "mean", "moving average"
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def freed(model) -> set[int]:
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("how", OF_RUNS)
+@pytest.mark.parametrize("how", [pytest.param(how, marks=[pytest.mark.slow] * (how in SLOW)) for how in OF_RUNS])
 def test_translations_and_samples_are_equal_to_the_bit(directory, how):
     both = [Translator.from_run(directory, search_only=only, **OF_RUNS[how]) for only in (False, True)]
     for call in (lambda each: each.n_best(TEXTS, 4), lambda each: each.sample(TEXTS, 2, temperature=0.5)):

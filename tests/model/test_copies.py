@@ -71,7 +71,10 @@ def test_copies_outside_of_a_graph_are_calls():
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize(("dtype", "changed"), [("float32", False), ("float32", True), ("mixed_bfloat16", False)])
+@pytest.mark.parametrize(
+    ("dtype", "changed"),
+    [("float32", False), pytest.param("float32", True, marks=pytest.mark.slow), ("mixed_bfloat16", False)],
+)
 def test_a_search_traces_one_layer_of_each_kind_and_finds_the_same(monkeypatch, dtype, changed):
     model = random_model(dtype=dtype, num_encoder_layers=2, num_decoder_layers=3)
     if changed:  # a kind of its own

@@ -150,9 +150,9 @@ def products(path: str) -> set[str]:
     ("options", "computed_in", "expected"),
     [
         ({}, "bfloat16", {"bfloat16"}),
-        ({"precision": "float32"}, "float32", {"float32"}),
+        pytest.param({"precision": "float32"}, "float32", {"float32"}, marks=pytest.mark.slow),
         ({"precision": "float32", "quantization": "int8"}, "float32", {"float32", "int8"}),
-        ({"quantization": "int8"}, "bfloat16", {"bfloat16", "int8"}),
+        pytest.param({"quantization": "int8"}, "bfloat16", {"bfloat16", "int8"}, marks=pytest.mark.slow),
     ],
 )
 def test_the_card_names_the_precision_of_the_graph(narrow, narrow_export, tmp_path, options, computed_in, expected):

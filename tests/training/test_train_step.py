@@ -162,7 +162,7 @@ def test_one_replica_equals_one_plain_batch(trained, shards):
     must_be_equal(ours, plainly(shards, ours.before))
 
 
-@pytest.mark.parametrize(("count", "replicas"), [(16, 1), (4, 2), (2, 2)])
+@pytest.mark.parametrize(("count", "replicas"), [(16, 1), (4, 2), pytest.param(2, 2, marks=pytest.mark.slow)])
 def test_any_number_of_micro_batches_makes_the_same_step(trained, shards, replicas, count):
     """Instead of eight: smaller ones have less padding and fewer FLOPs, larger ones more."""
     _, whole = trained(1, 0.0)
@@ -207,6 +207,7 @@ def test_two_replicas_equal_one(trained):
     assert np.abs(one.weights[0] - trained(1, 0.0)[1].weights[0]).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.numeric
 def test_two_replicas_equal_one_with_r_drop_and_a_moving_average(trained, shards):
     """Eight micro-batches of two passes each on one device, four on each of two. Both count all FLOPs."""
@@ -272,7 +273,7 @@ def test_xla_computes_the_same_gradient(shards, dtype):
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_float16_with_a_scaled_loss(trained, shards, replicas):
     """The same steps as in float32, to half precision: the loss, and the gradient's norm without the loss scale."""
     _, exact = trained(1, 0.0)

@@ -174,6 +174,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_killed_at_the_start_equals_uninterrupted(started, parent, data, tmp_path, monkeypatch):
     """Before weights are loaded, before they are saved, and after. Meanwhile the parent trains on: the run keeps the
     checkpoint that it started from."""
