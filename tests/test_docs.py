@@ -265,7 +265,7 @@ def test_fine_tuning_runs_as_written(shell):
         pairs = list(itertools.islice(corpora[0].function(), number))
         for side, language in enumerate(("en", "de")):
             (shell.folder / f"{name}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs), "utf-8")
-    given = "--train_source=mine.en --train_target=mine.de --vocab_size=1000 --train_steps=60 --checkpoint_steps=30"
+    given = "--train_source=mine.en --train_target=mine.de --vocab_size=1000 --train_steps=200 --checkpoint_steps=100"
     shell(
         Block(
             "",
@@ -275,7 +275,7 @@ def test_fine_tuning_runs_as_written(shell):
         )
     )
     outputs = [shell(block) for block in blocks() if block.test == "fine_tuning"]
-    assert "BLEU" in outputs[0] and "starts from translate_files, mean of ckpt-30 + ckpt-60" in " ".join(
+    assert "BLEU" in outputs[0] and "starts from translate_files, mean of ckpt-100 + ckpt-200" in " ".join(
         outputs[1].split()
     )
     assert "BLEU" in outputs[3]
