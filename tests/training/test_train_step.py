@@ -207,7 +207,6 @@ def test_two_replicas_equal_one(trained):
     assert np.abs(one.weights[0] - trained(1, 0.0)[1].weights[0]).max() > 1e-3
 
 
-@pytest.mark.slow
 @pytest.mark.numeric
 def test_two_replicas_equal_one_with_r_drop_and_a_moving_average(trained, shards):
     """Eight micro-batches of two passes each on one device, four on each of two. Both count all FLOPs."""
