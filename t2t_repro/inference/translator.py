@@ -27,6 +27,7 @@ from t2t_repro.inference.search.decoding_loop import Constraint, Hypotheses
 from t2t_repro.inference.search.sampling import draws
 from t2t_repro.inference.text_to_text import Found, TextToText
 from t2t_repro.model.transformer import Transformer
+from t2t_repro.system.heap import return_freed_memory
 from t2t_repro.system.log import warn
 from t2t_repro.text.glossary import MOST_TERMS, Forms, Glossary, Required, lacking, spelled
 from t2t_repro.text.markup import MarkedText
@@ -105,6 +106,7 @@ class Translator(TextToText, BatchDecoder):
         if search_only and int8 and constraint is None and limited_to is None:
             # packs the matrices of `search` before its first batch, whose tensors would fragment the memory: 10% less
             found.search(tf.constant([[EOS]]), found.hparams.beam_size, found.hparams.alpha, 0)
+        return_freed_memory()
         return found
 
     def with_alignments(self, head: AlignmentHead) -> Translator:

@@ -33,6 +33,7 @@ AttrValue = tf.compat.v1.AttrValue
 LARGEST_ROW = 127  # the range is symmetric, as in oneDNN: -128 is not used
 LARGEST_WEIGHT = 64
 SHIFT = 128  # added to the numbers of a row, which then are 1 to 255
+COLUMNS = 2_048  # that are quantized at a time
 PROBES = ((1, 8, 8), (5, 100, 40))  # N, I, O: a vector and a matrix, for which oneDNN may choose different code
 _WRONG = "products of 8-bit integers are wrong on this processor: expected"
 _EXPORT_AGAIN = "export the run without int8"
@@ -61,9 +62,7 @@ def int8_linear(
     W [I, O], float32, is rounded to nearest; the largest absolute value of a column becomes 64. It must not change
     during the life of the graph: the operation packs it once and keeps the packed copy.
     """
-    weight_IO = tf.convert_to_tensor(weight_IO)
-    scales_1O = _scales(weight_IO, 0, LARGEST_WEIGHT)
-    matrix = int8_matrix(tf.cast(tf.round(weight_IO * (1 / scales_1O)), tf.int8), scales_1O[0])
+    matrix = _quantized(tf.convert_to_tensor(weight_IO))
     bias_O = None if bias_O is None else tf.convert_to_tensor(bias_O)
 
     def apply(x_NI: tf.Tensor) -> tf.Tensor:
@@ -74,6 +73,16 @@ def int8_linear(
         return tf.cast(y_NO if bias_O is None else y_NO + bias_O, result)
 
     return prepared(apply, *matrix, bias_O)
+
+
+def _quantized(weight_IO: tf.Tensor) -> Int8Matrix:
+    """Returns the matrix rounded to nearest, `COLUMNS` at a time: float32 copies of all would take most memory."""
+    parts = []
+    for first in range(0, weight_IO.shape[1], COLUMNS):
+        part_IO = weight_IO[:, first : first + COLUMNS]
+        scales_1O = _scales(part_IO, 0, LARGEST_WEIGHT)
+        parts.append(int8_matrix(tf.cast(tf.round(part_IO * (1 / scales_1O)), tf.int8), scales_1O[0]))
+    return Int8Matrix(*(tf.concat(each, axis=-1) for each in zip(*parts, strict=True)))
 
 
 def must_have_int8() -> None:

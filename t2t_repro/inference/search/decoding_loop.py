@@ -238,7 +238,6 @@ def candidates(
     logits_NV = tf.reshape(logits_BWV, [-1, vocab_size])
     # two more, as PAD and EOS may be among them and forbidden: then no row of V logits needs a mask
     values_NC, tokens_NC = top_k(logits_NV, tf.minimum(k + 2, vocab_size))
-    totals_BW1 = tf.reshape(_log_sum_exp(logits_NV, values_NC[:, :1], tokens_NC[:, :1]), [-1, width, 1])
     values, tokens = (tf.reshape(x, [-1, width, tf.shape(x)[1]]) for x in (values_NC, tokens_NC))
     forced_B = _forced(step, sentences)
     values = tf.where(may_follow(step, tokens, sentences), values, NEG_INF)
@@ -246,10 +245,14 @@ def candidates(
     is_forced_B11 = (forced_B >= 0)[:, None, None]
     values = tf.concat([tf.where(is_forced_B11, NEG_INF, values), tf.where(is_forced_B11, forced_BW1, NEG_INF)], axis=2)
     tokens = tf.concat([tokens, tf.zeros_like(tokens[:, :, :1]) + tf.maximum(forced_B, PAD)[:, None, None]], axis=2)
+    reads_of_logits = [values_NC, forced_BW1]
     if offered_BWO is not None:
         offered = tf.gather(logits_BWV, offered_BWO, axis=2, batch_dims=2)
+        reads_of_logits.append(offered)
         offered = tf.where(may_follow(step, offered_BWO, sentences), offered, NEG_INF)
         values, tokens = tf.concat([values, offered], axis=2), tf.concat([tokens, offered_BWO], axis=2)
+    with tf.control_dependencies(reads_of_logits):  # then softmax is the last one, and may overwrite them
+        totals_BW1 = tf.reshape(_log_sum_exp(logits_NV, values_NC[:, :1], tokens_NC[:, :1]), [-1, width, 1])
     return values - totals_BW1, tokens
 
 
