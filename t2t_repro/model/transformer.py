@@ -29,7 +29,9 @@ class EncoderLayer(Layer):
         dtype = self.dtype_policy
         self.self_attention = _multi_head_attention(hparams, f"{site}/self_attention", dtype)
         self.self_attention_norm = AddNorm(hparams.d_model, hparams.dropout, f"{site}/self_attention", dtype=dtype)
-        self.feed_forward = FeedForward(hparams.d_model, hparams.d_ff, hparams.initializer_gain, dtype=dtype)
+        self.feed_forward = FeedForward(
+            hparams.d_model, hparams.d_ff, hparams.initializer_gain, dtype=dtype, name="feed_forward"
+        )
         self.feed_forward_norm = AddNorm(hparams.d_model, hparams.dropout, f"{site}/feed_forward", dtype=dtype)
 
     def call(self, x_BMD: Any, source_bias: Any, seed: Any = None) -> Any:
@@ -50,7 +52,9 @@ class DecoderLayer(Layer):
         self.self_attention_norm = AddNorm(hparams.d_model, hparams.dropout, f"{site}/self_attention", dtype=dtype)
         self.memory_attention = _multi_head_attention(hparams, f"{site}/memory_attention", dtype)
         self.memory_attention_norm = AddNorm(hparams.d_model, hparams.dropout, f"{site}/memory_attention", dtype=dtype)
-        self.feed_forward = FeedForward(hparams.d_model, hparams.d_ff, hparams.initializer_gain, dtype=dtype)
+        self.feed_forward = FeedForward(
+            hparams.d_model, hparams.d_ff, hparams.initializer_gain, dtype=dtype, name="feed_forward"
+        )
         self.feed_forward_norm = AddNorm(hparams.d_model, hparams.dropout, f"{site}/feed_forward", dtype=dtype)
 
     def call(
@@ -207,4 +211,4 @@ class Transformer(keras.Model):
 def _multi_head_attention(hparams: HParams, site: str, dtype: Any) -> MultiHeadAttention:
     sizes = (hparams.d_model, hparams.num_heads, hparams.d_k, hparams.d_v)
     rates = hparams.attention_dropout, hparams.initializer_gain
-    return MultiHeadAttention(*sizes, *rates, site=site, dtype=dtype)
+    return MultiHeadAttention(*sizes, *rates, site=site, dtype=dtype, name=site.rpartition("/")[2])
