@@ -41,6 +41,8 @@ Measured gains, for base in bfloat16 on two CPU cores (AMD EPYC, AVX512-BF16) un
 |                                                              |   one line takes 0.87 (Intel Xeon, AMX-BF16)        |
 | decoding: constants shared by copies, no tensors of zeros    | one line takes 0.95 of the processor time; 957      |
 |   captured, and no passes in MLIR (`graph_options`)          |   operations in a step instead of 1,266 (Xeon, AMX) |
+| decoding: no folding of constants, no arithmetic passes      | one line takes 0.94 of the time with base, together |
+|   (`graph_options`), one kernel for weights of a name        |   (Intel Xeon without AMX)                          |
 | decoding: softmax overwrites the logits, `candidates`; 8-bit | 0.95 of the peak memory in int8, 1.02 for 64        |
 |   matrices rounded in parts; freed memory returned           |   sentences (Intel Xeon without AMX)                |
 """
