@@ -251,7 +251,7 @@ def candidates(
         reads_of_logits.append(offered)
         offered = tf.where(may_follow(step, offered_BWO, sentences), offered, NEG_INF)
         values, tokens = tf.concat([values, offered], axis=2), tf.concat([tokens, offered_BWO], axis=2)
-    with tf.control_dependencies(reads_of_logits):  # then softmax is the last one, and may overwrite them
+    with tf.control_dependencies(reads_of_logits):  # softmax, the last one, may then overwrite them
         totals_BW1 = tf.reshape(_log_sum_exp(logits_NV, values_NC[:, :1], tokens_NC[:, :1]), [-1, width, 1])
     return values - totals_BW1, tokens
 
