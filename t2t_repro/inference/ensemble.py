@@ -28,7 +28,7 @@ from t2t_repro.model.incremental import (
     source_keys_values,
 )
 from t2t_repro.model.int8 import int8_linear, must_have_int8
-from t2t_repro.model.kernels import narrow_linear, prepared_products
+from t2t_repro.model.kernels import narrow_linear, prepared_products, product_key
 from t2t_repro.model.packed import can_pack, packed_linear
 from t2t_repro.model.transformer import Transformer
 
@@ -141,7 +141,11 @@ class FixedEnsemble(Ensemble):
         with ThreadPoolExecutor(1) as other_core:
             encoder = other_core.submit(encoder_products, model, of_encoder, load)
             step = DecodingStep(model, int8_linear if self.int8 else make, load, of_encoder)
-            return step, {**encoder.result(), **step.memory_products}
+            products = {**encoder.result(), **step.memory_products}
+        if self.int8:  # its embeddings: then the matrix in float32 is not needed
+            key = product_key(model.embedding)
+            products[key] = step.products[key]
+        return step, products
 
     def memories(self, source_BM: tf.Tensor) -> tuple[tuple[KeysValues, ...], ...]:
         both = zip(self.models, self._encoders, strict=True)
@@ -155,9 +159,14 @@ class FixedEnsemble(Ensemble):
         if not self.int8:
             return Ensemble(self.models).aligned(self.head) if self.head else Ensemble(self.models)
         found = copy.copy(self)
-        packed = [model.compute_dtype != "float32" for model in self.models]  # for this machine
-        found._encoders = tuple({} if each else own for each, own in zip(packed, self._encoders, strict=True))
+        found._encoders = tuple(map(_portable, self.models, self._encoders))
         return found
+
+
+def _portable(model: Transformer, products: Products) -> Products:
+    """Returns those `products` of an encoder in 8-bit integers that no machine packed: in float32, all of them."""
+    key = product_key(model.embedding)
+    return products if model.compute_dtype == "float32" else {key: products[key]}
 
 
 def _fastest_linear(dtype: str) -> MakeLinear:

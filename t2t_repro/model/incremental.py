@@ -21,7 +21,7 @@ from keras import ops
 from t2t_repro.model import kernels
 from t2t_repro.model.attention import Cache, MultiHeadAttention
 from t2t_repro.model.copies import Copies
-from t2t_repro.model.int8 import int8_linear
+from t2t_repro.model.int8 import int8_embedding, int8_linear
 from t2t_repro.model.layers import Layer
 from t2t_repro.model.transformer import DecoderLayer, EncoderLayer, Transformer
 
@@ -57,11 +57,16 @@ class DecodingStep:
     ):
         self.model = model
         make = make or functools.partial(kernels.narrow_linear, dtype=model.compute_dtype)
-        self.dtype = "float32" if make is int8_linear else model.compute_dtype  # of the activations between products
+        is_int8 = make is int8_linear
+        self.dtype = "float32" if is_int8 else model.compute_dtype  # of the activations between products
         key = kernels.product_key
         narrow = functools.partial(ops.cast, dtype=self.dtype)  # first, so that half of the bytes move
-        load("", model)
-        self.products = {key(model.embedding): make(ops.transpose(narrow(model.embedding)), result="float32")}
+        free = load("", model)
+        if is_int8:
+            self.products = {key(model.embedding): int8_embedding(model.embedding)}
+            free(model.embedding)
+        else:
+            self.products = {key(model.embedding): make(ops.transpose(narrow(model.embedding)), result="float32")}
         self.memory_products: dict[tuple[int, int], kernels.Linear] = {}
         self.joined: list[tuple[tuple[Any, ...], kernels.Linear]] = []  # weights, and the product with all of them
         for number, layer in enumerate(model.decoder_layers):
@@ -89,13 +94,17 @@ class DecodingStep:
         They are computed in the model's dtype: packing or quantizing a matrix that differs in each batch takes longer
         than it saves.
         """
-        embedding, dtype = self.model.embedding, self.model.compute_dtype
-        table_DS = ops.transpose(ops.take(embedding, ids_S, axis=0))
+        key, dtype = kernels.product_key(self.model.embedding), self.model.compute_dtype
+        with kernels.prepared_products(self.products):
+            table_DS = ops.transpose(kernels.table_rows(self.model.embedding, ids_S))
         product = kernels.narrow_linear(table_DS, result="float32", dtype=dtype)
+
+        def among_them(x_TD: Any) -> Any:
+            return product(kernels.in_dtype(x_TD, dtype))
+
         found = copy.copy(self)
-        found.products = self.products | {
-            kernels.product_key(embedding): lambda x_TD: product(kernels.in_dtype(x_TD, dtype))
-        }
+        rows = kernels.rows_of(self.products[key])
+        found.products = self.products | {key: kernels.prepared(among_them, table_DS, rows=rows)}
         return found
 
     def __call__(
@@ -120,7 +129,6 @@ class DecodingStep:
         """
         model = self.model
         recording = contextlib.nullcontext if attended is None else kernels.recorded_attention
-        x_BWD = ops.cast(model.embed(token_BW, ops.expand_dims(position, 0), "target"), self.dtype)
         products = dict(self.products)
         for joined in self.joined:
             products |= kernels.joined_products(*joined)
@@ -144,6 +152,7 @@ class DecodingStep:
             return x_BWD
 
         with kernels.prepared_products(products):
+            x_BWD = ops.cast(model.embed(token_BW, ops.expand_dims(position, 0), "target"), self.dtype)
             states_BWD = model.decoder(x_BWD, None, beam_bias, source_bias, call=call)
             return model.logits(states_BWD), tuple(grown)
 

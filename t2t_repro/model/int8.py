@@ -26,45 +26,68 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from t2t_repro.model.kernels import prepared
+from t2t_repro.model.kernels import Linear, prepared
 
 AttrValue = tf.compat.v1.AttrValue
 
 LARGEST_ROW = 127  # the range is symmetric, as in oneDNN: -128 is not used
 LARGEST_WEIGHT = 64
 SHIFT = 128  # added to the numbers of a row, which then are 1 to 255
-COLUMNS = 2_048  # that are quantized at a time
+ROWS = 2_048  # of the embedding matrix that are quantized at a time
 PROBES = ((1, 8, 8), (5, 100, 40))  # N, I, O: a vector and a matrix, for which oneDNN may choose different code
 _WRONG = "products of 8-bit integers are wrong on this processor: expected"
 _EXPORT_AGAIN = "export the run without int8"
 
 
 class Int8Matrix(NamedTuple):
-    """A quantized matrix: `values_IO` times the scale of each column."""
+    """A quantized matrix: its values times the scale of each column."""
 
-    values_IO: tf.Tensor  # int8, -64 to 64
+    values: tf.Tensor  # int8, -64 to 64: [I, O], or [O, I] if `is_transposed`
     scales_O: tf.Tensor  # float32
     shift_O: tf.Tensor  # float32: what takes `SHIFT` out of the product of a shifted row
+    is_transposed: bool = False
 
 
-def int8_matrix(values_IO: tf.Tensor, scales_O: tf.Tensor) -> Int8Matrix:
-    """Returns the matrix of `values_IO`, -64 to 64, with what takes `SHIFT` out of its products."""
-    sums_O = tf.reduce_sum(tf.cast(values_IO, tf.int32), axis=0)
-    return Int8Matrix(values_IO, scales_O, tf.cast(-SHIFT * sums_O, tf.float32) * scales_O)
+def int8_matrix(values: tf.Tensor, scales_O: tf.Tensor, is_transposed: bool = False) -> Int8Matrix:
+    """Returns the matrix of `values`, -64 to 64, with what takes `SHIFT` out of its products."""
+    sums_O = tf.reduce_sum(tf.cast(values, tf.int32), axis=1 if is_transposed else 0)
+    return Int8Matrix(values, scales_O, tf.cast(-SHIFT * sums_O, tf.float32) * scales_O, is_transposed)
 
 
-def int8_linear(
-    weight_IO: tf.Tensor, bias_O: tf.Tensor | None = None, result: Any = "float32"
-) -> Callable[[tf.Tensor], tf.Tensor]:
+def int8_linear(weight_IO: tf.Tensor, bias_O: tf.Tensor | None = None, result: Any = "float32") -> Linear:
     """Returns x -> x W + b in the dtype `result`. On a CPU the next operations are faster in float32 than in
     bfloat16.
 
     W [I, O], float32, is rounded to nearest; the largest absolute value of a column becomes 64. It must not change
     during the life of the graph: the operation packs it once and keeps the packed copy.
     """
-    matrix = _quantized(tf.convert_to_tensor(weight_IO))
-    bias_O = None if bias_O is None else tf.convert_to_tensor(bias_O)
+    matrix = int8_matrix(*_rounded(tf.convert_to_tensor(weight_IO), 0))
+    return _linear(matrix, None if bias_O is None else tf.convert_to_tensor(bias_O), result)
 
+
+def int8_embedding(embedding_VD: tf.Tensor) -> Linear:
+    """Returns x -> x E^T, float32, as `int8_linear` does, with the rows of the rounded E for `kernels.table_rows`.
+
+    So decoding does not need E itself. It is rounded `ROWS` at a time: copies of all of it in float32 would be the peak
+    of the memory.
+    """
+    embedding_VD = tf.convert_to_tensor(embedding_VD)
+    starts = range(0, embedding_VD.shape[0], ROWS)
+    parts = [_rounded(embedding_VD[first : first + ROWS], 1) for first in starts]
+    values_VD, scales_V = (tf.concat(each, axis=0) for each in zip(*parts, strict=True))
+
+    def rows(ids: tf.Tensor) -> tf.Tensor:
+        return tf.cast(tf.gather(values_VD, ids), tf.float32) * tf.gather(scales_V, ids)[..., None]
+
+    return _linear(int8_matrix(values_VD, scales_V, is_transposed=True), rows=rows)
+
+
+def _linear(
+    matrix: Int8Matrix,
+    bias_O: tf.Tensor | None = None,
+    result: Any = "float32",
+    rows: Callable[[tf.Tensor], tf.Tensor] | None = None,
+) -> Linear:
     def apply(x_NI: tf.Tensor) -> tf.Tensor:
         x_NI = tf.cast(x_NI, tf.float32)
         scales_N1 = _scales(x_NI, 1, LARGEST_ROW)
@@ -72,17 +95,13 @@ def int8_linear(
         y_NO = _quantized_matmul(shifted_NI, matrix) * scales_N1
         return tf.cast(y_NO if bias_O is None else y_NO + bias_O, result)
 
-    return prepared(apply, *matrix, bias_O)
+    return prepared(apply, *matrix[:3], bias_O, rows=rows)
 
 
-def _quantized(weight_IO: tf.Tensor) -> Int8Matrix:
-    """Returns the matrix rounded to nearest, `COLUMNS` at a time: float32 copies of all would take most memory."""
-    parts = []
-    for first in range(0, weight_IO.shape[1], COLUMNS):
-        part_IO = weight_IO[:, first : first + COLUMNS]
-        scales_1O = _scales(part_IO, 0, LARGEST_WEIGHT)
-        parts.append(int8_matrix(tf.cast(tf.round(part_IO * (1 / scales_1O)), tf.int8), scales_1O[0]))
-    return Int8Matrix(*(tf.concat(each, axis=-1) for each in zip(*parts, strict=True)))
+def _rounded(weight: tf.Tensor, axis: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns `weight` rounded to nearest as int8, and its scales, float32, each for all values along `axis`."""
+    scales = _scales(weight, axis, LARGEST_WEIGHT)
+    return tf.cast(tf.round(weight * (1 / scales)), tf.int8), tf.squeeze(scales, axis)
 
 
 def must_have_int8() -> None:
@@ -156,7 +175,7 @@ def _quantized_matmul(x_NI: tf.Tensor, matrix: Int8Matrix) -> tf.Tensor:
     outputs = matrix.scales_O.shape[0]
     largest_O = matrix.scales_O * 127  # the kernel divides rows by 255 and weights by 127, whatever the range
     ranges = [0.0, 255.0, -largest_O, largest_O]
-    integers = tf.bitcast(x_NI, tf.quint8), tf.bitcast(matrix.values_IO, tf.qint8)  # loops cannot carry these types
+    integers = tf.bitcast(x_NI, tf.quint8), tf.bitcast(matrix.values, tf.qint8)  # loops cannot carry these types
     inputs = [*integers, matrix.shift_O, *(tf.convert_to_tensor(each) for each in ranges)]
     attributes = {
         "T1": _type(tf.quint8),
@@ -170,6 +189,7 @@ def _quantized_matmul(x_NI: tf.Tensor, matrix: Int8Matrix) -> tf.Tensor:
         "Thost_outputs": _types([tf.float32]),
         "fused_ops": AttrValue(list=AttrValue.ListValue(s=[b"BiasAdd", b"Dequantize"])),
         "input_quant_mode": AttrValue(s=b"SCALED"),
+        "transpose_b": AttrValue(b=matrix.is_transposed),
     }
     graph = tf.compat.v1.get_default_graph()
     operation = graph.create_op("_QuantizedMatMul", inputs, [tf.float32], attrs=attributes, name="int8_product")

@@ -201,6 +201,13 @@ def tied_logits(x_BLD: Any, embedding_VD: Any) -> Any:
     return from_rows(tf.cast(logits_TV, tf.float32), sizes)
 
 
+def table_rows(table_VD: Any, ids: Any) -> Any:
+    """Row ids[i] of the table for each i: [..., D]. Inside `prepared_products` those of its product, if it has rows."""
+    product = (_PREPARED.get() or {}).get(product_key(table_VD))
+    rows = rows_of(product) if product else None
+    return rows(ids) if rows else ops.take(table_VD, ids, axis=0)
+
+
 def narrow_linear(weight_IO: Any, bias_O: Any = None, result: Any = None, *, dtype: Any) -> Linear:
     """Returns x -> x W + b, computed in `dtype` with weights cast here, and returned as `result` if that is given."""
     weight_IO = tf.cast(tf.convert_to_tensor(weight_IO), dtype)
@@ -218,19 +225,30 @@ def sum_of_rows(x_TO: Any) -> Any:
     return tf.matmul(tf.ones((1, tf.shape(x_TO)[0]), x_TO.dtype), x_TO)[0]
 
 
-def prepared(product: Linear, *tensors: Any, activated: Mapping[Callable[[Any], Any], Linear] | None = None) -> Linear:
+def prepared(
+    product: Linear,
+    *tensors: Any,
+    activated: Mapping[Callable[[Any], Any], Linear] | None = None,
+    rows: Callable[[Any], Any] | None = None,
+) -> Linear:
     """Returns `product` for `prepared_products`, with the `tensors` that it reads; None among them is left out.
 
-    `linear` takes activated[f] in place of f(x W + b).
+    `linear` takes activated[f] in place of f(x W + b), and `table_rows` takes `rows`.
     """
     product.tensors = tuple(each for each in tensors if each is not None)  # type: ignore[attr-defined]
     product.activated = activated or {}  # type: ignore[attr-defined]
+    product.rows = rows  # type: ignore[attr-defined]
     return product
 
 
 def tensors_read_by(product: Linear) -> tuple[Any, ...]:
     """Returns the tensors of `prepared`."""
     return product.tensors  # type: ignore[attr-defined]
+
+
+def rows_of(product: Linear) -> Callable[[Any], Any] | None:
+    """Returns the `rows` of `prepared`."""
+    return product.rows  # type: ignore[attr-defined]
 
 
 def product_key(weight: Any, bias: Any = None) -> tuple[int, int]:

@@ -115,7 +115,7 @@ class Embedding(Layer):
         self.table_VD = table_VD
 
     def call(self, tokens_BL: Any) -> Any:
-        return ops.take(self.table_VD, tokens_BL, axis=0) * math.sqrt(self.table_VD.shape[1])
+        return kernels.table_rows(self.table_VD, tokens_BL) * math.sqrt(self.table_VD.shape[1])
 
     def save_own_variables(self, store: Any) -> None:
         """Saves nothing, because the model saves the table."""

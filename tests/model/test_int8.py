@@ -55,12 +55,11 @@ def test_product_is_the_sum_of_integers_at_the_limits(inputs):
 
 @pytest.mark.parametrize("result", ["float32", "bfloat16"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_product_equals_the_reference(monkeypatch, dtype, result):
+def test_product_equals_the_reference(dtype, result):
     """Rows and columns are integers plus at most 0.3, times a power of two: no value is close to a half.
 
-    One graph serves all numbers of rows, since it keeps the packed matrix, which is rounded in three parts.
+    One graph serves all numbers of rows, since it keeps the packed matrix.
     """
-    monkeypatch.setattr(int8, "COLUMNS", 40)
     weight_IO, bias_O = np.rint(64 * extremes(96, 64).T) * 2.0 ** RNG.integers(-9, 9, 96), normal(96)
     smaller = np.abs(weight_IO) < np.abs(weight_IO).max(axis=0)
     given_IO = weight_IO + smaller * RNG.uniform(-0.3, 0.3, weight_IO.shape) * np.abs(weight_IO).max(axis=0) / 64
@@ -76,6 +75,21 @@ def test_product_equals_the_reference(monkeypatch, dtype, result):
         # ten roundings to float32: eight in the product, the bias, the sum; one to bfloat16
         tolerance = (np.abs(expected) + np.abs(bias_O)) * (10 * 2**-24 if result == "float32" else 2**-8)
         assert np.all(np.abs(tf.cast(y_NO, tf.float64) - expected - bias_O) <= tolerance)
+
+
+def test_an_embedding_gives_the_product_with_its_transpose_and_its_rows(monkeypatch):
+    """It is rounded in three parts. Its scales are powers of two, so that all is exact but the kernel's scales."""
+    monkeypatch.setattr(int8, "ROWS", 40)
+    values_VD, scales_V1 = np.rint(64 * extremes(96, 64)), 2.0 ** RNG.integers(-9, 9, (96, 1))
+    given_VD = values_VD + (np.abs(values_VD) < 64) * RNG.uniform(-0.3, 0.3, values_VD.shape)
+    embedding = int8.int8_embedding((given_VD * scales_V1).astype(np.float32))
+    plain = int8.int8_linear((given_VD * scales_V1).astype(np.float32).T)
+    x_ND = tf.constant(normal(7, 64))
+    both = (tf.function(each, autograph=False)(x_ND).numpy() for each in (embedding, plain))
+    np.testing.assert_array_equal(*both)
+    ids = np.array([[0, 95, 40], [39, 3, 3]])
+    np.testing.assert_array_equal(kernels.rows_of(embedding)(tf.constant(ids)), (values_VD * scales_V1)[ids])
+    assert kernels.rows_of(plain) is None
 
 
 def test_product_is_close_to_that_of_the_unrounded_numbers():
@@ -162,7 +176,9 @@ def test_decoding_equals_that_of_the_formula(trained, monkeypatch):
     found = t2t_repro.load(trained.directory, int8=True).n_best(TEXTS, 2)
 
     def plain(x_NI: tf.Tensor, matrix: int8.Int8Matrix) -> tf.Tensor:
-        return tf.matmul(tf.cast(x_NI, tf.float32) - 128, tf.cast(matrix.values_IO, tf.float32)) * matrix.scales_O
+        values = tf.cast(matrix.values, tf.float32)
+        sums_NO = tf.matmul(tf.cast(x_NI, tf.float32) - 128, values, transpose_b=matrix.is_transposed)
+        return sums_NO * matrix.scales_O
 
     monkeypatch.setattr(int8, "_quantized_matmul", plain)
     expected = t2t_repro.load(trained.directory, int8=True).n_best(TEXTS, 2)
@@ -181,7 +197,7 @@ def test_decoding_with_8_bit_integers_is_independent_of_the_batch(trained):
 
 def saturating(x_NI: tf.Tensor, matrix: int8.Int8Matrix) -> tf.Tensor:
     """Returns the result of oneDNN without VNNI: pairs of products are added in 16 bits."""
-    values_IO = tf.cast(matrix.values_IO, tf.int32)
+    values_IO = tf.cast(matrix.values, tf.int32)
     products_NIO = tf.cast(x_NI, tf.int32)[:, :, None] * values_IO
     pairs_NIO = tf.clip_by_value(products_NIO[:, ::2] + products_NIO[:, 1::2], -(2**15), 2**15 - 1)
     sums_NO = tf.reduce_sum(pairs_NIO, axis=1) - 128 * tf.reduce_sum(values_IO, axis=0)
