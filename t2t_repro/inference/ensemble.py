@@ -20,7 +20,6 @@ from t2t_repro.model.incremental import (
     KeysValues,
     Load,
     MakeLinear,
-    Past,
     Products,
     already_loaded,
     empty_past,
@@ -53,7 +52,7 @@ class Ensemble:
         """Returns, per model, the keys and values of the source that the decoder attends to."""
         return tuple(source_keys_values(model, source_BM) for model in self.models)
 
-    def empty_caches(self, batch: tf.Tensor) -> tuple[tuple[Past, ...], ...]:
+    def empty_caches(self, batch: tf.Tensor) -> tuple[tuple[KeysValues, ...], ...]:
         """Returns, per model and layer, the keys and values before the first step."""
         return tuple(empty_past(model, batch) for model in self.models)
 

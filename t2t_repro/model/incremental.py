@@ -4,8 +4,8 @@
 keys and values of previous positions, and the products with weights that are prepared once for many steps. A change of
 the activation or of the order of normalization in `layers.py` or `transformer.py` also changes decoding.
 
-Shapes: B batch, M source length, W beam width, T steps decoded, D d_model, H heads, K d_k, E d_v, V vocabulary,
-S shortlist.
+Shapes: B batch, M source length, W beam width, C capacity of the cache in positions, D d_model, H heads, K d_k,
+E d_v, V vocabulary, S shortlist.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from t2t_repro.model.transformer import DecoderLayer, EncoderLayer, Transformer
 MakeLinear = Callable[..., kernels.Linear]  # of `narrow_linear`'s arguments, without the dtype
 Products = Mapping[tuple[int, int], kernels.Linear]  # for `kernels.prepared_products`
 KeysValues = tuple[Any, Any]  # [B, H, M, K] and [B, H, M, E]
-Past = tuple[KeysValues, KeysValues]  # of complete blocks of `BLOCK` positions, M = n BLOCK W, and of the latest ones
 # Loads the weights of a layer, or with the name "" those of the model alone. Returns the function that frees weights.
 Load = Callable[[str, Layer], Callable[..., None]]
-BLOCK = 16  # positions: products with complete blocks have few shapes, and oneDNN compiles a product for each shape
+BLOCK = 16  # C is a multiple of it: products have few shapes, and oneDNN compiles a product for each shape
 
 
 def already_loaded(name: str, layer: Layer) -> Callable[..., None]:
@@ -111,19 +110,20 @@ class DecodingStep:
         self,
         token_BW: Any,
         position: Any,
-        past: tuple[Past, ...],
+        past: tuple[KeysValues, ...],
         memories: tuple[KeysValues, ...],
         beam_bias: Any,
         source_bias: Any,
         attended: list[Any] | None = None,
-    ) -> tuple[Any, tuple[Past, ...]]:
-        """Returns logits [B, W, V], float32, of the tokens after `token_BW` at `position`, and the extended `past`.
+    ) -> tuple[Any, tuple[KeysValues, ...]]:
+        """Returns logits [B, W, V], float32, of the tokens after `token_BW` at `position`, and `past` with this step.
 
         Args:
-            past: per layer, the keys and values of previous positions. The beams of a sentence share one cache: W new
-                entries per step, never reordered.
+            past: per layer, the keys and values of previous positions: [B, H, C W, K] and [B, H, C W, E], zeros from
+                `position` on. The beams of a sentence share one cache: W entries per step, never reordered. It is
+                overwritten, so nothing else may read it.
             memories: per layer, `source_keys_values`.
-            beam_bias: [B, 1, W, (T + 1) W], the mask of keys that belong to each beam's own history.
+            beam_bias: [B, 1, W, C W], the mask of keys that belong to each beam's own history.
             source_bias: `Transformer.source_bias`.
             attended: if given, each layer's attention weights over the source, [B, H, W, M], are appended to it.
         """
@@ -133,17 +133,18 @@ class DecodingStep:
         for joined in self.joined:
             products |= kernels.joined_products(*joined)
         copies, grown = Copies(), []
+        write = kernels.cache_writer(*past[0], ops.shape(token_BW)[1], position)
         states = iter(zip(past, memories, self.joined, strict=True))
 
         def call(layer: DecoderLayer, x_BWD: Any, *args: Any, seed: Any) -> Any:
             its_past, memory, (_, joined) = next(states)
             tensors = its_past, memory, kernels.tensors_read_by(joined), tensors_of(layer, self.products)
 
-            def with_caches(x_BWD: Any) -> tuple[Any, tuple[Past, Any]]:
-                extended: list[Past] = []
+            def with_caches(x_BWD: Any) -> tuple[Any, tuple[KeysValues, Any]]:
+                written: list[KeysValues] = []
                 with recording() as weights:
-                    x_BWD = layer(x_BWD, *args, seed=seed, caches=(_appended(its_past, extended), _read(memory)))
-                return x_BWD, (extended[0], weights[layer.memory_attention.site] if weights else ())
+                    x_BWD = layer(x_BWD, *args, seed=seed, caches=(_own(its_past, write, written), _read(memory)))
+                return x_BWD, (written[0], weights[layer.memory_attention.site] if weights else ())
 
             x_BWD, (its_past, weights_BHWM) = copies.layer(with_caches, x_BWD, tensors, layer)
             grown.append(its_past)
@@ -205,39 +206,32 @@ def tensors_of(layer: Layer, products: Products) -> tuple[list[Any], list[Any]]:
     return [weight.value.handle for weight in layer.weights], prepared
 
 
-def empty_past(model: Transformer, batch: Any) -> tuple[Past, ...]:
-    """Returns the `past` of each layer before the first step."""
+def empty_past(model: Transformer, batch: Any) -> tuple[KeysValues, ...]:
+    """Returns the `past` of each layer before the first step, with C = 0."""
     h = model.hparams
     keys, values = (ops.zeros((batch, h.num_heads, 0, size), model.compute_dtype) for size in (h.d_k, h.d_v))
-    return (((keys, values), (keys, values)),) * h.decoder_depth
+    return ((keys, values),) * h.decoder_depth
 
 
-def with_complete_blocks(past: tuple[Past, ...], width: Any) -> tuple[Past, ...]:
-    """Returns `past` with its latest positions among the complete blocks, if they are a block."""
-
-    _, (latest_keys, _) = past[0]
-    complete = ops.shape(latest_keys)[2] // (BLOCK * width) * (BLOCK * width)
-
-    def moved(blocks: Any, latest: Any) -> tuple[Any, Any]:
-        first, rest = kernels.split_at(latest, complete, axis=2)
-        return ops.concatenate((blocks, first), axis=2), rest
-
-    def both(past: Past) -> Past:
-        (keys, latest_keys), (values, latest_values) = map(moved, *past)
-        return (keys, values), (latest_keys, latest_values)
-
-    return tuple(map(both, past))
+def capacity(position: Any) -> Any:
+    """Returns the smallest C with which `past` has room for `position`."""
+    return (position // BLOCK + 1) * BLOCK
 
 
-def _appended(past: Past, grown: list[Past]) -> Cache:
-    """Returns the cache of self-attention. It appends keys and values of x to `past`, and the result to `grown`."""
+def with_room(past: tuple[KeysValues, ...], position: Any, width: Any) -> tuple[KeysValues, ...]:
+    """Returns `past` with room for `position` and the rest of its block. Each layer then has its own memory."""
+    missing = capacity(position) * width - ops.shape(past[0][0])[2]
+    return tuple(tuple(ops.pad(each, ((0, 0), (0, 0), (0, missing), (0, 0))) for each in both) for both in past)
+
+
+def _own(past: KeysValues, write: Callable[..., Any], written: list[KeysValues]) -> Cache:
+    """Returns the cache of self-attention. It writes keys and values of x into `past`, and appends it to `written`."""
 
     def project(attention: MultiHeadAttention, x_BWD: Any) -> tuple[Any, Any, Any]:
         queries, new = attention.queries(x_BWD), attention.keys_values(x_BWD)
-        blocks, latest = past
-        latest = tuple(ops.concatenate(each, axis=2) for each in zip(latest, new, strict=True))
-        grown.append((blocks, latest))
-        return queries, *zip(blocks, latest, strict=True)
+        keys, values = map(write, past, new)
+        written.append((keys, values))
+        return queries, keys, values
 
     return project
 

@@ -351,10 +351,27 @@ def dropout(x: Any, rate: float, seed: Any) -> Any:
 # Attention.
 
 
-def split_at(x: Any, number: Any, axis: int) -> tuple[Any, Any]:
-    """Returns the first `number` entries along `axis`, and the others: one operation, where slices are a dozen."""
-    first, others = tf.split(x, [number, -1], axis=axis)
-    return first, others
+def cache_writer(keys_BHMK: Any, values_BHME: Any, width: Any, position: Any) -> Callable[[Any, Any], Any]:
+    """Returns (cache, new) -> cache with the `width` entries `new` [B, H, W, K or E] at `position`, for every layer.
+
+    A cache has `width` entries per position, and all have the shapes of the given one. It is overwritten in place, so
+    nothing may read it afterwards but the result, and its memory must be its own.
+    """
+    batch, heads, entries, _ = tf.unstack(tf.shape(keys_BHMK))
+    rows = tf.range(batch * heads) * (entries // width) + position
+    shapes = {
+        size: (tf.stack([-1, width * size]), tf.stack([batch, heads, entries, size]))
+        for size in {keys_BHMK.shape[3], values_BHME.shape[3]}
+    }
+
+    def write(cache_BHMK: Any, new_BHWK: Any) -> Any:
+        in_rows, complete = shapes[cache_BHMK.shape[3]]
+        old, new = (tf.reshape(each, in_rows) for each in (cache_BHMK, new_BHWK))
+        written_BHMK = tf.reshape(tf.raw_ops.InplaceUpdate(x=old, i=rows, v=new), complete)
+        written_BHMK.set_shape(cache_BHMK.shape)
+        return written_BHMK
+
+    return write
 
 
 def split_heads(x_BLO: Any, num_heads: int) -> Any:
@@ -402,7 +419,6 @@ def scaled_dot_product_attention(
     """softmax(Q K^T / sqrt(d_k) + bias) V (section 3.2.1, eq. 1): [B, H, L, E], in the dtype of V.
 
     Args:
-        keys_BHMK, values_BHME: also tuples of parts, which are not concatenated, inside `prepared_products`.
         bias: float32, broadcast to [B, H, L, M]: 0, or `attention.MASKED` for masked keys.
         dropout_rate: of the softmax.
         seed: of that dropout, [2] int32; None for no dropout.
@@ -413,11 +429,7 @@ def scaled_dot_product_attention(
         weights_BHLM = attention_weights(queries_BHLK, keys_BHMK, bias)
         if record is not None:
             record[name] = weights_BHLM
-        parts = _parts(values_BHME)
-        weights = [tf.cast(weights_BHLM, parts[0].dtype)]
-        if len(parts) > 1:
-            weights = tf.split(weights[0], [tf.shape(part)[2] for part in parts], axis=-1)
-        heads_BHLE = functools.reduce(tf.add, map(tf.matmul, weights, parts))
+        heads_BHLE = tf.matmul(tf.cast(weights_BHLM, values_BHME.dtype), values_BHME)
     else:
         attend = functools.partial(_attention, bias=bias, dropout_rate=dropout_rate, seed=seed)
         heads_BHLE = tf.custom_gradient(lambda *qkv: attend(*qkv))(queries_BHLK, keys_BHMK, values_BHME)
@@ -425,15 +437,10 @@ def scaled_dot_product_attention(
     return heads_BHLE
 
 
-def _parts(x: Any) -> tuple[Any, ...]:
-    return x if isinstance(x, tuple) else (x,)
-
-
 def attention_weights(queries_BHLK: Any, keys_BHMK: Any, bias: Any) -> Any:
     """softmax(Q K^T / sqrt(d_k) + bias), float32: [B, H, L, M]. A softmax in a narrow dtype loses small weights."""
     scaled_BHLK = queries_BHLK * (1 / math.sqrt(queries_BHLK.shape[-1]))
-    scores = [tf.matmul(scaled_BHLK, part, transpose_b=True) for part in _parts(keys_BHMK)]
-    scores_BHLM = tf.concat(scores, axis=-1) if len(scores) > 1 else scores[0]
+    scores_BHLM = tf.matmul(scaled_BHLK, keys_BHMK, transpose_b=True)
     return tf.nn.softmax(tf.cast(scores_BHLM, tf.float32) + bias)
 
 

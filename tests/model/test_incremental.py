@@ -11,7 +11,7 @@ from helpers.tiny_model import random_ids, random_model
 
 from t2t_repro.model import incremental
 from t2t_repro.model.attention import MultiHeadAttention, mask_bias
-from t2t_repro.model.incremental import DecodingStep, empty_past, source_keys_values, with_complete_blocks
+from t2t_repro.model.incremental import DecodingStep, capacity, empty_past, source_keys_values, with_room
 from t2t_repro.model.int8 import int8_linear
 from t2t_repro.model.kernels import linear, split_heads
 from t2t_repro.model.layers import AddNorm, FeedForward
@@ -43,9 +43,10 @@ def step_by_step(model: Transformer, width: int = 1, int8: bool = False) -> np.n
     past, found = empty_past(model, batch), []
     tokens_BW = tf.zeros([batch, width], tf.int32)
     for position in range(length):
-        past = with_complete_blocks(past, width)
-        own_WT = np.tile(np.eye(width, dtype=bool), position + 1)
-        beam_bias = mask_bias(np.broadcast_to(own_WT, (batch, 1, *own_WT.shape)))
+        past = with_room(past, position, width)
+        own_WC = np.tile(np.eye(width, dtype=bool), capacity(position))
+        own_WC[:, (position + 1) * width :] = False
+        beam_bias = mask_bias(np.broadcast_to(own_WC, (batch, 1, *own_WC.shape)))
         logits_BWV, past = run(tokens_BW, tf.constant(position), past, beam_bias)
         found.append(logits_BWV.numpy())
         tokens_BW = tf.repeat(tf.constant(TARGET[:, position : position + 1]), width, axis=1)
@@ -98,19 +99,23 @@ def test_step_by_step_decoding_gives_the_logits_of_the_full_sequence(monkeypatch
         np.testing.assert_allclose(found, np.stack([expected] * width, axis=1), rtol=1e-4, atol=1e-5 * scale)
 
 
-def test_products_with_complete_blocks_have_few_sizes(monkeypatch):
+def test_caches_have_few_sizes_and_hold_one_position_per_step(monkeypatch):
     """oneDNN compiles a product for each size, and keeps it."""
-    monkeypatch.setattr(incremental, "BLOCK", 2)
-    model, sizes = random_model(VOCAB), set()
+    monkeypatch.setattr(incremental, "BLOCK", 4)
+    model = random_model(VOCAB)
     batch, length = TARGET.shape
     memories = source_keys_values(model, tf.constant(SOURCE))
     step, past = DecodingStep(model), empty_past(model, batch)
     for position in range(length):
-        past = with_complete_blocks(past, 3)
-        bias = tf.zeros([batch, 1, 3, (position + 1) * 3])
+        past = with_room(past, position, 3)
+        room = 4 if position < 4 else 8
+        bias = mask_bias(np.arange(room * 3) < (position + 1) * 3)[None, None, None]
         _, past = step(tf.zeros([batch, 3], tf.int32), position, past, memories, bias, model.source_bias(SOURCE))
-        sizes.add(tuple(keys.shape[2] // 3 for keys, _ in past[0]))
-    assert sizes == {(position // 2 * 2, position % 2 + 1) for position in range(length)}
+        for both in past:
+            for cache in both:
+                assert cache.shape[2] == room * 3
+                filled = np.abs(cache).max(axis=(0, 1, 3)) > 0
+                np.testing.assert_array_equal(filled, np.arange(room * 3) < (position + 1) * 3)
 
 
 @pytest.mark.parametrize("name", ["activation", "pre-norm"])

@@ -1,11 +1,11 @@
 """The loop that decodes a batch one token at a time, in the graph. Beam search and sampling share it.
 
 Shapes: B sentences, M source length, W beam width, T steps done, P length of the longest prefix, V vocabulary, C
-candidates, H heads, K d_k, E d_v.
+candidates, or in a cache positions, H heads, K d_k, E d_v.
 
-The beams of a sentence share one cache of keys and values, to which each step adds W. Reordering the beams therefore
-copies nothing. The *history* of a beam is the cache slot of each of its tokens; it decides which keys the beam may
-attend to. Finished sentences are removed from the batch.
+The beams of a sentence share one cache of keys and values, into which each step writes W. Reordering the beams
+therefore copies nothing. The *history* of a beam is the cache slot of each of its tokens; it decides which keys the
+beam may attend to. Finished sentences are removed from the batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tensorflow as tf
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.inference.search.top_k import top_k
 from t2t_repro.model.attention import mask_bias
-from t2t_repro.model.incremental import BLOCK, with_complete_blocks
+from t2t_repro.model.incremental import capacity, with_room
 from t2t_repro.text.token_ids import EOS, PAD
 
 NEG_INF = -1e30  # log-probability of an impossible token; finite, so that a difference of two is never NaN
@@ -61,7 +61,7 @@ class Beams(NamedTuple):
     in_opening: tf.Tensor  # [B, W] boolean: true if the newest token belongs to an opening bracket
     finished_ids: tf.Tensor  # [B, W, T] int32
     finished_scores: tf.Tensor  # [B, W] float32
-    caches: tuple[Any, ...]  # per model and layer: [B, H, T W, K] and [B, H, T W, E]
+    caches: tuple[Any, ...]  # per model and layer: [B, H, C W, K] and [B, H, C W, E], with C - T positions to write
     traces: tuple[tf.Tensor, ...] = ()  # with an alignment head [B, W, T] int64, whose halves are those of `Hypotheses`
     finished_traces: tuple[tf.Tensor, ...] = ()
     state: Any = ()  # of a search with terms, [B, W, ...]: see `inference.terms.progress`
@@ -152,8 +152,8 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: Dec
         step: tf.Tensor, numbers: tf.Tensor, sentences: Sentences, beams: Beams, done: _Done
     ) -> tuple[Any, ...]:
         model_step = ensemble.stepper(steps, sentences.memories, sentences.source)
-        beams = beams._replace(caches=tuple(with_complete_blocks(past, width) for past in beams.caches))
-        end_of_block = (step // BLOCK + 1) * BLOCK
+        beams = beams._replace(caches=tuple(with_room(past, step, width) for past in beams.caches))
+        room = capacity(step)
 
         def is_open(step: tf.Tensor, beams: Beams) -> tf.Tensor:
             return strategy.can_improve(beams, sentences) & (step < sentences.longest)
@@ -161,12 +161,12 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: Dec
         def goes_on(step: tf.Tensor, beams: Beams) -> tf.Tensor:
             rows = _rows_for(is_open(step, beams))
             most_are_open = tf.cast(rows, tf.float32) > COMPACTION_THRESHOLD * tf.cast(tf.size(numbers), tf.float32)
-            return most_are_open & (step < end_of_block)
+            return most_are_open & (step < room)
 
         def advance(step: tf.Tensor, beams: Beams) -> tuple[tf.Tensor, Beams]:
             own_slots_BW = tf.zeros_like(beams.tokens) + tf.range(width)
             history = tf.concat([beams.history, own_slots_BW[:, :, None]], axis=2)
-            found: Any = model_step(beams.tokens, step, beams.caches, _history_bias(history, width))
+            found: Any = model_step(beams.tokens, step, beams.caches, _history_bias(history, width, room))
             logits_BWV, caches = found[:2]
             traces = [
                 tf.concat([trace, _in_one(places_BW, beams.log_p)[:, :, None]], axis=2)
@@ -327,8 +327,9 @@ def _while(condition: Callable[..., Any], body: Callable[..., Any], variables: A
     return tf.while_loop(condition, body, variables, tf.nest.map_structure(invariant, variables))
 
 
-def _history_bias(history_BWT: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
-    """Lets each beam attend only to the keys of its own history: [B, 1, W, T W]."""
-    is_in_history = tf.one_hot(history_BWT, width, on_value=True, off_value=False)
-    flat = tf.concat([tf.shape(history_BWT)[:2], [tf.shape(history_BWT)[2] * width]], axis=0)
-    return mask_bias(tf.reshape(is_in_history, flat))[:, None]
+def _history_bias(history_BWT: tf.Tensor, width: tf.Tensor, room: tf.Tensor) -> tf.Tensor:
+    """Lets each beam attend only to the keys of its own history, in a cache of `room` = C positions: [B, 1, W, C W]."""
+    batch, _, steps = tf.unstack(tf.shape(history_BWT))
+    history_BWC = tf.pad(history_BWT, [[0, 0], [0, 0], [0, room - steps]], constant_values=-1)
+    is_in_history = tf.one_hot(history_BWC, width, on_value=True, off_value=False)
+    return mask_bias(tf.reshape(is_in_history, [batch, 1, width, room * width]))
