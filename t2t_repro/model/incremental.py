@@ -30,7 +30,7 @@ Products = Mapping[tuple[int, int], kernels.Linear]  # for `kernels.prepared_pro
 KeysValues = tuple[Any, Any]  # [B, H, M, K] and [B, H, M, E]
 # Loads the weights of a layer, or with the name "" those of the model alone. Returns the function that frees weights.
 Load = Callable[[str, Layer], Callable[..., None]]
-BLOCK = 16  # C is a multiple of it: products have few shapes, and oneDNN compiles a product for each shape
+BLOCK = 8  # C is a multiple of it: products have few shapes, and oneDNN compiles a product for each shape
 
 
 def already_loaded(name: str, layer: Layer) -> Callable[..., None]:

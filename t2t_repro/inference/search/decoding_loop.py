@@ -180,7 +180,8 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: Dec
         staying, leaving = _split(tf.argsort(tf.cast(~open_B, tf.int32), stable=True), _rows_for(open_B))
         finished = _Done(numbers, beams.finished_ids, beams.finished_scores, beams.finished_traces)
         done = _joined(done, _rows(finished, leaving), step)
-        return step, *_rows((numbers, sentences, beams), staying), done
+        rows = numbers, sentences, beams
+        return step, *tf.cond(tf.size(leaving) > 0, lambda: _rows(rows, staying), lambda: rows), done
 
     no_traces = tuple(trace[:0] for trace in beams.traces)
     nobody = _Done(tf.zeros([0], tf.int32), beams.finished_ids[:0], beams.finished_scores[:0], no_traces)

@@ -22,6 +22,7 @@ from helpers.tiny_model import shared_model
 from t2t_repro.inference.search import decoding_loop as search_module
 from t2t_repro.inference.search.beam_search import beam_search
 from t2t_repro.inference.search.sampling import draws
+from t2t_repro.model import incremental
 from t2t_repro.text.token_ids import EOS
 
 pytestmark = pytest.mark.numeric
@@ -119,6 +120,7 @@ def keeping(share: float):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search_module, "COMPACTION_THRESHOLD", share)
+        patch.setattr(incremental, "BLOCK", 64)  # at whose end sentences are removed whatever the threshold
         patch.setattr("t2t_repro.inference.search.beam_search.Ensemble", Counted)
         found = hypotheses(run(batch(SOURCES), batch(PREFIXES)))
     return found, rows
