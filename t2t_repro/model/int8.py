@@ -73,13 +73,14 @@ def int8_embedding(embedding_VD: tf.Tensor) -> Linear:
     """
     embedding_VD = tf.convert_to_tensor(embedding_VD)
     starts = range(0, embedding_VD.shape[0], ROWS)
-    parts = [_rounded(embedding_VD[first : first + ROWS], 1) for first in starts]
-    values_VD, scales_V = (tf.concat(each, axis=0) for each in zip(*parts, strict=True))
+    parts = [int8_matrix(*_rounded(embedding_VD[first : first + ROWS], 1), is_transposed=True)[:3] for first in starts]
+    values_VD, scales_V, shift_V = (tf.concat(each, axis=0) for each in zip(*parts, strict=True))
+    matrix = Int8Matrix(values_VD, scales_V, shift_V, is_transposed=True)
 
     def rows(ids: tf.Tensor) -> tf.Tensor:
-        return tf.cast(tf.gather(values_VD, ids), tf.float32) * tf.gather(scales_V, ids)[..., None]
+        return tf.cast(tf.gather(matrix.values, ids), tf.float32) * tf.gather(matrix.scales_O, ids)[..., None]
 
-    return _linear(int8_matrix(values_VD, scales_V, is_transposed=True), rows=rows)
+    return _linear(matrix, rows=rows)
 
 
 def _linear(
