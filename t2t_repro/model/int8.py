@@ -89,6 +89,8 @@ def _linear(
     result: Any = "float32",
     rows: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> Linear:
+    """Returns x -> x W + b of `int8_linear` with the rounded W, and `rows` for `kernels.table_rows`."""
+
     def apply(x_NI: tf.Tensor) -> tf.Tensor:
         x_NI = tf.cast(x_NI, tf.float32)
         scales_N1 = _scales(x_NI, 1, LARGEST_ROW)
