@@ -34,7 +34,8 @@ LARGEST_ROW = 127  # the range is symmetric, as in oneDNN: -128 is not used
 LARGEST_WEIGHT = 64
 SHIFT = 128  # added to the numbers of a row, which then are 1 to 255
 ROWS = 2_048  # of the embedding matrix that are quantized at a time
-PROBES = ((1, 8, 8), (5, 100, 40))  # N, I, O: a vector and a matrix, for which oneDNN may choose different code
+# N, I, O, whether the matrix is transposed: oneDNN may choose different code for a vector, a matrix and each order
+PROBES = ((1, 8, 8, False), (5, 100, 40, False), (5, 100, 40, True))
 _WRONG = "products of 8-bit integers are wrong on this processor: expected"
 _EXPORT_AGAIN = "export the run without int8"
 
@@ -140,9 +141,10 @@ def _furthest(size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """
     zero = tf.cast(tf.minimum(size, 0), tf.uint8)
     pairs = []
-    for rows, inputs, outputs in PROBES:
+    for rows, inputs, outputs, is_transposed in PROBES:
         x_NI, weight_IO = _extremes(rows, inputs) * LARGEST_ROW, _extremes(outputs, inputs).T * LARGEST_WEIGHT
-        matrix = int8_matrix(tf.constant(weight_IO, tf.int8), tf.ones([outputs]))
+        values = tf.constant(weight_IO.T if is_transposed else weight_IO, tf.int8)
+        matrix = int8_matrix(values, tf.ones([outputs]), is_transposed)
         received_NO = _quantized_matmul(tf.constant(x_NI + SHIFT, tf.uint8) + zero, matrix)
         pairs.append((tf.reshape((x_NI @ weight_IO).astype(np.float32), [-1]), tf.reshape(received_NO, [-1])))
     expected, received = (tf.concat(side, axis=0) for side in zip(*pairs, strict=True))

@@ -197,7 +197,8 @@ def test_decoding_with_8_bit_integers_is_independent_of_the_batch(trained):
 
 def saturating(x_NI: tf.Tensor, matrix: int8.Int8Matrix) -> tf.Tensor:
     """Returns the result of oneDNN without VNNI: pairs of products are added in 16 bits."""
-    values_IO = tf.cast(matrix.values, tf.int32)
+    values = tf.cast(matrix.values, tf.int32)
+    values_IO = tf.transpose(values) if matrix.is_transposed else values
     products_NIO = tf.cast(x_NI, tf.int32)[:, :, None] * values_IO
     pairs_NIO = tf.clip_by_value(products_NIO[:, ::2] + products_NIO[:, 1::2], -(2**15), 2**15 - 1)
     sums_NO = tf.reduce_sum(pairs_NIO, axis=1) - 128 * tf.reduce_sum(values_IO, axis=0)
