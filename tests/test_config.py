@@ -49,7 +49,7 @@ OTHERS = [
 ]
 
 
-OWN = {"tiny", "multi30k", "treebank"}
+OWN = {"tiny", "multi30k", "news", "treebank"}
 
 
 @pytest.mark.parametrize("row", TABLE_3, ids=[row[0] for row in TABLE_3])
