@@ -88,8 +88,9 @@ def table(times: Times) -> str:
 
 
 def random_run(model: str, folder: str) -> str:
-    """Writes a run of `model` with random weights, in bfloat16 if the processor computes it. Returns its path."""
-    path, precision = os.path.join(folder, model), "bfloat16" if processor.has_bfloat16() else "float32"
+    """Writes a run of `model` with random weights, in the precision that training would choose. Returns its path."""
+    fast = processor.has_bfloat16() and not processor.slow_bfloat16()
+    path, precision = os.path.join(folder, model), "bfloat16" if fast else "float32"
     os.mkdir(path)
     command = [sys.executable, "-m", "benchmarks.workers.random_run", f"--model={model}", f"--weights={path}"]
     subprocess.run([*command, f"--mode={precision}"], cwd=ROOT, check=True)

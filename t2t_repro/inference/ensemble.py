@@ -50,7 +50,7 @@ class Ensemble:
 
     def memories(self, source_BM: tf.Tensor) -> tuple[tuple[KeysValues, ...], ...]:
         """Returns, per model, the keys and values of the source that the decoder attends to."""
-        return tuple(source_keys_values(model, source_BM) for model in self.models)
+        return tuple(source_keys_values(model, source_BM, {}) for model in self.models)
 
     def empty_caches(self, batch: tf.Tensor) -> tuple[tuple[KeysValues, ...], ...]:
         """Returns, per model and layer, the keys and values before the first step."""

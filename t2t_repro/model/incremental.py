@@ -176,15 +176,11 @@ def encoder_products(model: Transformer, make: MakeLinear | None, load: Load = a
     return products
 
 
-def source_keys_values(model: Transformer, source_BM: Any, products: Products | None = None) -> tuple[KeysValues, ...]:
+def source_keys_values(model: Transformer, source_BM: Any, products: Products) -> tuple[KeysValues, ...]:
     """Returns keys and values of the encoder's output for every decoder layer, computed once per sentence.
 
-    There is no gradient. With `products`, those of `encoder_products` and `memory_products`, layers are copied.
+    There is no gradient. `products` are those of `encoder_products` and `memory_products`.
     """
-    if not products:
-        with kernels.prepared_products({}):
-            memory_BMD = model.encode(source_BM)
-            return tuple(layer.memory_attention.keys_values(memory_BMD) for layer in model.decoder_layers)
     layers, attentions = Copies(), Copies()
 
     def call(layer: EncoderLayer, x_BMD: Any, *args: Any, seed: Any) -> Any:

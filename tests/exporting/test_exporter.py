@@ -362,10 +362,11 @@ def test_refused_inputs_are_not_computed(run, monkeypatch, signature):
     """TensorFlow computes everything that does not depend on a check: attention over 30,000 tokens takes gigabytes."""
     computed, encode = [], Transformer.encode
 
-    def recorded(self, source_BM, *rest):
+    def recorded(self, source_BM, *rest, **options):
         seen = tf.numpy_function(lambda rows: computed.append(rows) or rows, [tf.shape(source_BM)[0]], tf.int32)
         with tf.control_dependencies([seen]):
-            return encode(self, tf.identity(source_BM), *rest)
+            source_BM = tf.identity(source_BM)
+        return encode(self, source_BM, *rest, **options)
 
     monkeypatch.setattr(Transformer, "encode", recorded)
     function = ExportedTranslator(Translator.from_run(run.directory)).signatures()[signature]

@@ -34,7 +34,7 @@ def step_by_step(model: Transformer, width: int = 1, int8: bool = False) -> np.n
     """Returns [B, W, L, V]: W beams with the same target, each of which sees only its own keys."""
     batch, length = TARGET.shape
     step = DecodingStep(model, int8_linear if int8 else None)
-    memories = source_keys_values(model, tf.constant(SOURCE))
+    memories = source_keys_values(model, tf.constant(SOURCE), {})
     run = tf.function(
         lambda tokens, position, past, bias: step(tokens, position, past, memories, bias, model.source_bias(SOURCE)),
         autograph=False,
@@ -104,7 +104,7 @@ def test_caches_have_few_sizes_and_hold_one_position_per_step(monkeypatch):
     monkeypatch.setattr(incremental, "BLOCK", 4)
     model = random_model(VOCAB)
     batch, length = TARGET.shape
-    memories = source_keys_values(model, tf.constant(SOURCE))
+    memories = source_keys_values(model, tf.constant(SOURCE), {})
     step, past = DecodingStep(model), empty_past(model, batch)
     for position in range(length):
         past = with_room(past, position, 3)
