@@ -6,8 +6,10 @@ core, in 1.11 and 1.06 times the memory. base would take 1.02 times as long (`be
 
 Decoding: most operations of a decoding step finish before a second thread starts. On two cores the base model
 translates 64 sentences 1.56 times as fast (in 8-bit integers; 1.36 in bfloat16, 1.18 in float32) when each of two
-batches has one core than when both share two cores (`benchmarks.decode`). A single sentence is translated 1.29, 1.05
-and 0.83 times as fast by one core as by two with base, and 0.9, 0.75 and 0.65 times with big.
+batches has one core than when all are one batch on two cores (`benchmarks.decode`). If nobody set the threads of an
+operation, two batches share both cores, which takes 1.21 times as long in 8-bit integers and 1.09 times in float32
+(Intel Xeon without AMX). A single sentence is translated 1.29, 1.05 and 0.83 times as fast by one core as by two with
+base, and 0.9, 0.75 and 0.65 times with big.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ LEAST_TOKENS = 1_024  # per side in a micro-batch: smaller ones gain nothing
 def set_threads(threads: int) -> None:
     """Sets the threads of an operation; 0: all cores. Has no effect once TensorFlow has computed anything."""
     with contextlib.suppress(RuntimeError):
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_intra_op_parallelism_threads(threads or usable_cores())
 
 
 def set_training_threads(hparams: HParams) -> None:
@@ -54,10 +56,14 @@ def set_batches(batches: int) -> None:
 
 
 def num_parallel_batches() -> int:
-    """Returns the number of batches that fill the cores, each using `set_threads` of them; 1 if there is a GPU."""
-    cores = usable_cores()
-    threads = tf.config.threading.get_intra_op_parallelism_threads() or cores
-    return 1 if tf.config.list_physical_devices("GPU") else max(1, cores // threads)
+    """Returns the number of batches that fill the cores, with `set_threads` of them each, or else one; 1 with a GPU."""
+    cores, threads = usable_cores(), tf.config.threading.get_intra_op_parallelism_threads()
+    return 1 if tf.config.list_physical_devices("GPU") else max(1, cores // (threads or 1))
+
+
+def num_parallel_microbatches() -> int:
+    """Returns the number of micro-batches that fill the cores; 1 unless `set_training_threads` set their threads."""
+    return num_parallel_batches() if tf.config.threading.get_intra_op_parallelism_threads() else 1
 
 
 def parallel_map(

@@ -30,7 +30,7 @@ from t2t_repro.training import hardware
 from t2t_repro.training.fused_loss import projected_loss, vocabulary_blocks
 from t2t_repro.training.loss import Loss, smoothed_cross_entropy
 from t2t_repro.training.optimizer import Adam, MovingAverage
-from t2t_repro.training.parallel import num_parallel_batches
+from t2t_repro.training.parallel import num_parallel_microbatches
 from t2t_repro.training.precision import POLICIES
 
 ReplicaInputs = dict[str, tf.Tensor]  # an element of `training_batches`: the micro-batches of one replica
@@ -107,7 +107,7 @@ class TrainStep:
         self.microbatches = batching.microbatches(hparams.batch_tokens, replicas, microbatch_tokens)  # of each replica
         numbers = self.strategy.experimental_distribute_values_from_function(lambda at: at.replica_id_in_sync_group)
         first, *others = self.strategy.experimental_local_results(numbers)
-        self.parallel = 1 if replicas > 1 else num_parallel_batches()  # micro-batches
+        self.parallel = 1 if replicas > 1 else num_parallel_microbatches()  # micro-batches
         self.local = range(first, first + 1 + len(others))  # the replicas on this machine
 
     def data(
@@ -302,7 +302,7 @@ def default_microbatch_tokens(hparams: HParams, replicas: int) -> int:
     """
     if tf.config.list_physical_devices("GPU"):
         return math.ceil(hparams.batch_tokens / replicas)
-    parallel = num_parallel_batches() if replicas == 1 else 1
+    parallel = num_parallel_microbatches() if replicas == 1 else 1
     return math.ceil(batching.part_tokens(hparams.batch_tokens) / parallel)
 
 

@@ -14,13 +14,24 @@ from t2t_repro.training import parallel
 
 
 @pytest.mark.parametrize(
-    ("machine", "threads", "gpus", "expected"), [(8, 0, 0, 1), (8, 1, 0, 8), (8, 3, 0, 2), (2, 4, 0, 1), (8, 1, 1, 1)]
+    ("machine", "threads", "gpus", "batches", "microbatches"),
+    [(8, 0, 0, 8, 1), (8, 1, 0, 8, 8), (8, 3, 0, 2, 2), (2, 4, 0, 1, 1), (8, 1, 1, 1, 1), (8, 0, 1, 1, 1)],
 )
-def test_batches_fill_the_cores(monkeypatch, machine, threads, gpus, expected):
+def test_batches_fill_the_cores(monkeypatch, machine, threads, gpus, batches, microbatches):
     monkeypatch.setattr(parallel, "usable_cores", lambda: machine)
     monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: threads)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU:0"] * gpus)
-    assert parallel.num_parallel_batches() == expected
+    assert parallel.num_parallel_batches() == batches
+    assert parallel.num_parallel_microbatches() == microbatches
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(1, 1), (3, 3), (0, 8)])
+def test_threads_are_those_of_all_cores_by_zero(monkeypatch, threads, expected):
+    given: list[int] = []
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 8)
+    monkeypatch.setattr(tf.config.threading, "set_intra_op_parallelism_threads", given.append)
+    parallel.set_threads(threads)
+    assert given == [expected]
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_any_number_of_micro_batches_makes_the_same_step(trained, shards, replic
 
 def test_micro_batches_in_parallel_make_the_same_step(trained, shards, monkeypatch):
     """Bit for bit, with dropout: gradients are added in the order of the micro-batches."""
-    monkeypatch.setattr(train_step, "num_parallel_batches", lambda: 3)
+    monkeypatch.setattr(train_step, "num_parallel_microbatches", lambda: 3)
     other = Trainer(shards, 1, dropout=0.3, attention_dropout=0.3)
     assert other.train_step.parallel == 3
     _, one = trained(1, 0.3)
@@ -195,7 +195,7 @@ def test_micro_batches_in_parallel_make_the_same_step(trained, shards, monkeypat
 
 def test_default_micro_batches_share_a_part(monkeypatch):
     """On a CPU: parts of 16 tokens here, of which two devices compute one each."""
-    monkeypatch.setattr(train_step, "num_parallel_batches", lambda: 2)
+    monkeypatch.setattr(train_step, "num_parallel_microbatches", lambda: 2)
     assert [train_step.default_microbatch_tokens(HPARAMS, replicas) for replicas in (1, 2)] == [8, 16]
 
 
