@@ -6,7 +6,6 @@ Shapes: B sentences, M source length, L target length, W beam width, T steps don
 from __future__ import annotations
 
 import copy
-import functools
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,8 +26,8 @@ from t2t_repro.model.incremental import (
     source_keys_values,
 )
 from t2t_repro.model.int8 import int8_linear, must_have_int8
-from t2t_repro.model.kernels import narrow_linear, prepared_products, product_key
-from t2t_repro.model.packed import can_pack, packed_linear
+from t2t_repro.model.kernels import Linear, narrow_linear, prepared_products, product_key
+from t2t_repro.model.packed import can_pack, gains, packed_linear
 from t2t_repro.model.transformer import Transformer
 
 
@@ -169,8 +168,14 @@ def _portable(model: Transformer, products: Products) -> Products:
 
 
 def _fastest_linear(dtype: str) -> MakeLinear:
-    """Returns `packed_linear` if it computes `dtype` here, or else `narrow_linear`."""
-    return functools.partial(packed_linear if can_pack(dtype) else narrow_linear, dtype=dtype)
+    """Returns `packed_linear` for matrices that gain by it, if it computes `dtype` here; `narrow_linear` for others."""
+    may_pack = can_pack(dtype)
+
+    def make(weight_IO: Any, *others: Any, **options: Any) -> Linear:
+        chosen = packed_linear if may_pack and gains(weight_IO, dtype) else narrow_linear
+        return chosen(weight_IO, *others, dtype=dtype, **options)
+
+    return make
 
 
 def attended_most(weights: Sequence[tf.Tensor], head: AlignmentHead) -> tf.Tensor:

@@ -13,6 +13,7 @@ Shapes: T rows, I inputs, O outputs.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ OPERATION = "_MklNativeFusedMatMul"
 # In float32, oneDNN packs for up to 6 rows and for more in different layouts. A call that needs another layout than the
 # first one packs the matrix again, so more rows are multiplied without packing.
 FEW_ROWS = 6
+# Elements of the largest matrix that is not packed in float32: reading it takes no longer than the choice by rows.
+SMALL_MATRIX = 1 << 18
 ROUNDING = {"float32": 0.0, "bfloat16": 2**-8}  # relative error of the test's result, whose sums are exact
 
 
@@ -51,6 +54,11 @@ def packed_linear(weight_IO: Any, bias_O: Any = None, result: Any = None, *, dty
         return tf.cast(y_TO, result or dtype)
 
     return prepared(apply, weight_IO, bias_O, activated={ops.relu: functools.partial(apply, relu=True)})
+
+
+def gains(weight_IO: Any, dtype: str) -> bool:
+    """Returns whether packing a matrix makes products of few rows in `dtype` faster."""
+    return dtype != "float32" or math.prod(weight_IO.shape) > SMALL_MATRIX
 
 
 def can_pack(dtype: str) -> bool:

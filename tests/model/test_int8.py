@@ -11,7 +11,7 @@ import t2t_repro
 from t2t_repro.inference.ensemble import Ensemble, FixedEnsemble
 from t2t_repro.inference.search.beam_search import beam_search
 from t2t_repro.inference.translator import Translator
-from t2t_repro.model import int8, kernels
+from t2t_repro.model import int8, kernels, packed
 from t2t_repro.model.incremental import DecodingStep
 
 pytestmark = pytest.mark.numeric
@@ -120,7 +120,10 @@ def found(ensemble: Ensemble, source_BM: np.ndarray) -> list[np.ndarray]:
     return [each.numpy() for each in search(tf.constant(source_BM))[:2]]  # there are no traces
 
 
-def test_fixed_weights_are_the_same_weights():
+@pytest.mark.parametrize("small_matrix", [packed.SMALL_MATRIX, 0])
+def test_fixed_weights_are_the_same_weights(monkeypatch, small_matrix):
+    """Packed or not: by default the matrices of this model are too small."""
+    monkeypatch.setattr(packed, "SMALL_MATRIX", small_matrix)
     model, source_BM = random_model(), random_ids(RNG, 11, 4, 6)
     for ours, theirs in zip(found(FixedEnsemble([model]), source_BM), found(Ensemble([model]), source_BM), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)

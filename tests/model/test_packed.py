@@ -59,6 +59,14 @@ def test_the_product_in_bfloat16(packing, has_bias):
     compare("bfloat16", has_bias)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "shape", "expected"),
+    [("float32", (512, 512), False), ("float32", (512, 513), True), ("bfloat16", (8, 8), True)],
+)
+def test_only_large_matrices_gain_in_float32(dtype, shape, expected):
+    assert packed.gains(tf.zeros(shape), dtype) is expected
+
+
 def test_a_matrix_is_packed_once(packing):
     """oneDNN reports each reordering of a matrix."""
     code = (
