@@ -44,7 +44,8 @@ def pytest_collection_finish() -> None:
     """Splits the CPU into two logical devices, which must happen before TensorFlow's first operation.
 
     From then on Python searches for garbage less often, and not in modules and collected tests, which stay. TensorFlow
-    optimizes graphs once instead of twice, which does not change results (`test_graph_options.py`).
+    optimizes graphs once instead of twice, which does not change results (`test_graph_options.py`). The small matrices
+    of the tests' models are packed, and multiplied in 8-bit integers, as those of large models are.
     """
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
@@ -55,8 +56,10 @@ def pytest_collection_finish() -> None:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
         tf.config.list_logical_devices()  # starts TensorFlow: the first test cannot set its threads for all others
         from t2t_repro.inference.graph_options import optimize_once
+        from t2t_repro.model import int8, packed
 
         optimize_once()
+        int8.SMALL_MATRIX = packed.SMALL_MATRIX = 0
 
 
 def pytest_sessionfinish() -> None:

@@ -25,7 +25,7 @@ from t2t_repro.model.incremental import (
     encoder_products,
     source_keys_values,
 )
-from t2t_repro.model.int8 import int8_linear, must_have_int8
+from t2t_repro.model.int8 import int8_or_float32, must_have_int8
 from t2t_repro.model.kernels import Linear, narrow_linear, prepared_products, product_key
 from t2t_repro.model.packed import can_pack, gains, packed_linear
 from t2t_repro.model.transformer import Transformer
@@ -135,10 +135,10 @@ class FixedEnsemble(Ensemble):
         make: MakeLinear = _fastest_linear(model.compute_dtype)
         of_encoder: MakeLinear | None = make
         if model.compute_dtype == "float32":  # weights need no cast, and packing gains nothing for many rows
-            of_encoder = int8_linear if self.int8 else None
+            of_encoder = int8_or_float32 if self.int8 else None
         with ThreadPoolExecutor(1) as other_core:
             encoder = other_core.submit(encoder_products, model, of_encoder, load)
-            step = DecodingStep(model, int8_linear if self.int8 else make, load, of_encoder)
+            step = DecodingStep(model, int8_or_float32 if self.int8 else make, load, of_encoder)
             products = {**encoder.result(), **step.memory_products}
         if self.int8:  # its embeddings: then the matrix in float32 is not needed
             key = product_key(model.embedding)

@@ -21,7 +21,7 @@ from keras import ops
 from t2t_repro.model import kernels
 from t2t_repro.model.attention import Cache, MultiHeadAttention
 from t2t_repro.model.copies import Copies
-from t2t_repro.model.int8 import int8_embedding, int8_linear
+from t2t_repro.model.int8 import int8_embedding, int8_or_float32
 from t2t_repro.model.layers import Layer
 from t2t_repro.model.transformer import DecoderLayer, EncoderLayer, Transformer
 
@@ -56,7 +56,7 @@ class DecodingStep:
     ):
         self.model = model
         make = make or functools.partial(kernels.narrow_linear, dtype=model.compute_dtype)
-        is_int8 = make is int8_linear
+        is_int8 = make is int8_or_float32
         self.dtype = "float32" if is_int8 else model.compute_dtype  # of the activations between products
         key = kernels.product_key
         narrow = functools.partial(ops.cast, dtype=self.dtype)  # first, so that half of the bytes move

@@ -20,19 +20,21 @@ Shapes: N rows, I inputs, O outputs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from t2t_repro.model.kernels import Linear, prepared
+from t2t_repro.model.kernels import Linear, narrow_linear, prepared, tensors_read_by
 
 AttrValue = tf.compat.v1.AttrValue
 
 LARGEST_ROW = 127  # the range is symmetric, as in oneDNN: -128 is not used
 LARGEST_WEIGHT = 64
 SHIFT = 128  # added to the numbers of a row, which then are 1 to 255
+SMALL_MATRIX = 1 << 16  # elements of the largest matrix that decoding multiplies in float32
 ROWS = 2_048  # of the embedding matrix that are quantized at a time
 # N, I, O, whether the matrix is transposed: oneDNN may choose different code for a vector, a matrix and each order
 PROBES = ((1, 8, 8, False), (5, 100, 40, False), (5, 100, 40, True))
@@ -64,6 +66,14 @@ def int8_linear(weight_IO: tf.Tensor, bias_O: tf.Tensor | None = None, result: A
     """
     matrix = int8_matrix(*_rounded(tf.convert_to_tensor(weight_IO), 0))
     return _linear(matrix, None if bias_O is None else tf.convert_to_tensor(bias_O), result)
+
+
+def int8_or_float32(weight_IO: tf.Tensor, bias_O: tf.Tensor | None = None, result: Any = "float32") -> Linear:
+    """Returns `int8_linear`, or for a small W the product in float32: rounding the rows would take longer."""
+    if math.prod(weight_IO.shape) > SMALL_MATRIX:
+        return int8_linear(weight_IO, bias_O, result)
+    product = narrow_linear(weight_IO, bias_O, result, dtype="float32")
+    return prepared(lambda x_NI: product(tf.cast(x_NI, tf.float32)), *tensors_read_by(product))
 
 
 def int8_embedding(embedding_VD: tf.Tensor) -> Linear:

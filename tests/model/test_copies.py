@@ -13,7 +13,6 @@ from helpers.tiny_model import random_model
 
 from t2t_repro.inference.ensemble import FixedEnsemble
 from t2t_repro.inference.search.beam_search import beam_search
-from t2t_repro.model import packed
 from t2t_repro.model.copies import Copies
 from t2t_repro.model.transformer import DecoderLayer, EncoderLayer
 
@@ -77,7 +76,6 @@ def test_copies_outside_of_a_graph_are_calls():
     [("float32", False), pytest.param("float32", True, marks=pytest.mark.slow), ("mixed_bfloat16", False)],
 )
 def test_a_search_traces_one_layer_of_each_kind_and_finds_the_same(monkeypatch, dtype, changed):
-    monkeypatch.setattr(packed, "SMALL_MATRIX", 0)
     model = random_model(dtype=dtype, num_encoder_layers=2, num_decoder_layers=3)
     if changed:  # a kind of its own
         model.decoder_layers[1].feed_forward.activation = keras.ops.gelu

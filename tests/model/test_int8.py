@@ -120,13 +120,34 @@ def found(ensemble: Ensemble, source_BM: np.ndarray) -> list[np.ndarray]:
     return [each.numpy() for each in search(tf.constant(source_BM))[:2]]  # there are no traces
 
 
-@pytest.mark.parametrize("small_matrix", [packed.SMALL_MATRIX, 0])
+@pytest.mark.parametrize("small_matrix", [0, 1 << 18])
 def test_fixed_weights_are_the_same_weights(monkeypatch, small_matrix):
-    """Packed or not: by default the matrices of this model are too small."""
+    """Packed or too small for that."""
     monkeypatch.setattr(packed, "SMALL_MATRIX", small_matrix)
     model, source_BM = random_model(), random_ids(RNG, 11, 4, 6)
     for ours, theirs in zip(found(FixedEnsemble([model]), source_BM), found(Ensemble([model]), source_BM), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_small_matrices_are_multiplied_in_float32(monkeypatch):
+    x_NI, weight_IO, bias_O = normal(5, 16), normal(16, 8), normal(8)
+    plain, rounded = kernels.narrow_linear(weight_IO, bias_O, dtype="float32"), int8.int8_linear(weight_IO, bias_O)
+    for small_matrix, expected in ((127, rounded), (128, plain)):
+        monkeypatch.setattr(int8, "SMALL_MATRIX", small_matrix)
+        found, expected = (
+            tf.function(each, autograph=False)(tf.constant(x_NI))
+            for each in (int8.int8_or_float32(weight_IO, bias_O), expected)
+        )
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_a_search_with_small_matrices_is_almost_that_without_8_bit_integers(monkeypatch, dtype):
+    """Only the logits and the embeddings are rounded."""
+    monkeypatch.setattr(int8, "SMALL_MATRIX", 1 << 18)
+    model, source_BM = random_model(dtype=dtype), random_ids(RNG, 11, 4, 6)
+    scores = [found(each, source_BM)[1] for each in (FixedEnsemble([model], int8=True), FixedEnsemble([model]))]
+    np.testing.assert_allclose(*scores, rtol=NEAR)
 
 
 @pytest.mark.parametrize(("dtype", "integers"), [("float32", True), ("mixed_bfloat16", False)])
@@ -144,7 +165,7 @@ def test_an_encoder_in_float32_multiplies_8_bit_integers_here_and_in_exports(dty
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
 def test_every_product_of_a_step_is_close(dtype):
     model = random_model(dtype=dtype, d_model=64, d_ff=96)
-    plain, rounded = DecodingStep(model), DecodingStep(model, int8.int8_linear)
+    plain, rounded = DecodingStep(model), DecodingStep(model, int8.int8_or_float32)
     inputs = {id(weight): weight.shape[0] for weight in model.weights} | {id(model.embedding): 64}
     pairs = [(plain.products[key], rounded.products[key], inputs[key[0]]) for key in plain.products]
     pairs += [(theirs, ours, 64) for (_, theirs), (_, ours) in zip(plain.joined, rounded.joined, strict=True)]

@@ -63,7 +63,8 @@ def test_the_product_in_bfloat16(packing, has_bias):
     ("dtype", "shape", "expected"),
     [("float32", (512, 512), False), ("float32", (512, 513), True), ("bfloat16", (8, 8), True)],
 )
-def test_only_large_matrices_gain_in_float32(dtype, shape, expected):
+def test_only_large_matrices_gain_in_float32(monkeypatch, dtype, shape, expected):
+    monkeypatch.setattr(packed, "SMALL_MATRIX", 1 << 18)
     assert packed.gains(tf.zeros(shape), dtype) is expected
 
 
