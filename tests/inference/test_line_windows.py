@@ -24,6 +24,7 @@ from helpers.tiny_model import silent, train_pairs
 
 from t2t_repro.inference import line_windows
 from t2t_repro.inference.line_windows import as_they_come, decode_to_file, decode_to_stream, windows
+from t2t_repro.model import packed
 
 NUMBER = 40
 EXPECTED = "".join(f"{number}!\n" for number in range(NUMBER))
@@ -299,7 +300,8 @@ def kill_in_window(child: subprocess.Popen, record: Path, number: int, delay: fl
     ],
     ids=["beam", "n best", "sampled", "sampled, killed once"],
 )
-def test_killed_decoder_writes_the_same_bytes(trained, program, tmp_path, further, number, kills):
+def test_killed_decoder_writes_the_same_bytes(trained, program, monkeypatch, tmp_path, further, number, kills):
+    monkeypatch.setattr(packed, "SMALL_MATRIX", 1 << 18)  # as in the other process
     rng = random.Random(1)
     sources = [source for source, _ in train_pairs()]
     lines = [" ".join(rng.choices(sources, k=1 + each % 2)) if each % 50 else "" for each in range(number)]
