@@ -7,7 +7,7 @@ OLD and NEW are git revisions of this repository, or paths of checkouts: "." is 
 that of `benchmarks.train`, decoding is that of `benchmarks.decode`. Each version runs in separate processes with its
 own library, in the same environment and with the same measuring code, which is that of the running checkout. If a
 version lacks a name which that code calls, the cell is left out, with a line that says so. Both are warmed up, then
-alternate, and change places in every round.
+alternate, and change places in every round. Half of the rounds are of processes that are started in the other order.
 
 A ratio of speed is the median over rounds, with the extremes after it. Memory is the peak of a process, over all cases
 that decode in it.
@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import os
 import platform
 import re
@@ -148,6 +149,22 @@ def measure(versions: Sequence[Version], contest: Contest, arguments: Sequence[s
         return found | {"peak_bytes": {side.version.side: side.end()["peak_bytes"] for side in sides}}
 
 
+def measure_both_ways(
+    versions: Sequence[Version], contest: Contest, arguments: Sequence[str], cells: Any, rounds: int
+) -> Any:
+    """Returns `measure` of half of the rounds with the processes of OLD started first, and of half with those of NEW.
+
+    The process that starts second is the faster one: 1.03 to 1.08 times in 8-bit integers, for equal versions.
+    """
+    first = measure(versions, contest, arguments, cells, math.ceil(rounds / 2))
+    if rounds == 1:
+        return first
+    second = measure(versions[::-1], contest, arguments, cells, rounds // 2)
+    sides = [version.side for version in versions]
+    found = {name: {side: first[name][side] + second[name][side] for side in sides} for name in cells}
+    return found | {"peak_bytes": {side: max(each["peak_bytes"][side] for each in (first, second)) for side in sides}}
+
+
 def row(name: str, seconds: dict[str, list[float]], peak_bytes: dict[str, float]) -> str:
     memory = peak_bytes["NEW"] / peak_bytes["OLD"]
     return f"| {name} | {spread(seconds['OLD'], seconds['NEW'])} | {memory:.2f} |"
@@ -160,7 +177,7 @@ def main() -> None:
     parser.add_argument("--models", default="small,base", help=f"of {', '.join(SHAPES)}; default: %(default)s")
     parser.add_argument("--only", default="", metavar="REGEX", help="cells, as the table names them")
     parser.add_argument("--updates", type=int, default=3, help="in a round of training; default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=7, help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=8, help="best an even number; default: %(default)s")
     parser.add_argument("--json", help="file for all measurements")
     arguments = parser.parse_args()
     models = arguments.models.split(",")
@@ -192,7 +209,9 @@ def main() -> None:
                 batches.save(file, batches.make(SHAPES[contest.model], arguments.updates))
             inputs = f"--batches={file}" if contest.kind == "train" else f"--weights={folder}"
             try:
-                found = measure(versions, contest, [f"--model={contest.model}", inputs], cells, arguments.rounds)
+                found = measure_both_ways(
+                    versions, contest, [f"--model={contest.model}", inputs], cells, arguments.rounds
+                )
             except RuntimeError as error:
                 print(error, file=sys.stderr, flush=True)
                 continue

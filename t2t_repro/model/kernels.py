@@ -16,14 +16,14 @@ Measured gains, for base in bfloat16 on two CPU cores (AMD EPYC, AVX512-BF16) un
 | decoding: weights cast outside the loop, `prepared_products` | 1.97 for one sentence, 1.27 for 24 (beam 4)         |
 | decoding: matrices packed once, `packed.packed_linear`       | 1.3 to 1.9 in bfloat16, 1.3 for one sentence in     |
 |                                                              |   float32 (Intel Xeon with AMX)                     |
-| decoding: in float32 only large matrices are packed,         | small: 1.25 for one sentence, 1.06 for 64; one line |
+| decoding: in float32 only large matrices are packed,         | small: 1.24 for one sentence, 0.98 for 64; one line |
 |   `packed.gains`                                             |   0.97 of the time (Intel Xeon without AMX)         |
 | decoding: packed matrices in the encoder too, and ReLU in    | 1.06 for 64 sentences, int8 1.09; 2% more peak      |
 |   the kernel of its product, `fused`, in bfloat16            |   memory (Intel Xeon with AMX)                      |
 | decoding: 8-bit integers in the encoder too, in float32      | 1.08 for 64 sentences, 1.19 greedily (Intel Xeon    |
 |                                                              |   without AMX)                                      |
-| decoding: small matrices in float32 instead of 8-bit         | small: 1.95 for one sentence, 1.28 for 64; 1.01 of  |
-|   integers, `int8.int8_or_float32`                           |   the peak memory (Intel Xeon without AMX)          |
+| decoding: small matrices in float32 instead of 8-bit         | small: 2.01 for one sentence, 1.21 for 64 (Intel    |
+|   integers, `int8.int8_or_float32`                           |   Xeon without AMX)                                 |
 | decoding: rows of 8-bit integers are unsigned, `int8.SHIFT`  | 1.10 for 64 sentences, 1.05 greedily (Intel Xeon    |
 |                                                              |   without AMX)                                      |
 | decoding: W_Q, W_K, W_V joined, rows flat, `joined_products` | 1.14 for one sentence (float32)                     |
