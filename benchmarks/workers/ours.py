@@ -24,7 +24,7 @@ import tensorflow as tf  # noqa: E402
 
 from benchmarks import batches  # noqa: E402
 from benchmarks.updater import compiled_update, hparams_of  # noqa: E402
-from t2t_repro.training.parallel import num_parallel_microbatches, set_training_threads  # noqa: E402
+from t2t_repro.training import parallel  # noqa: E402
 
 SPEC = {side: tf.TensorSpec((None, None, None), tf.int32) for side in ("inputs", "targets")}
 SPEC["sizes"] = tf.TensorSpec((None, 3), tf.int32)
@@ -32,7 +32,8 @@ SPEC["sizes"] = tf.TensorSpec((None, 3), tf.int32)
 
 def in_parallel(parts: list[batches.Part]) -> list[batches.Part]:
     """Splits each part into the micro-batches that are computed in parallel."""
-    shares = num_parallel_microbatches()
+    # older versions have one function for both
+    shares = getattr(parallel, "num_parallel_microbatches", parallel.num_parallel_batches)()
     split = [tuple(np.array_split(side, shares) for side in part) for part in parts]
     return [(sources[n], targets[n]) for sources, targets in split for n in range(shares)]
 
@@ -55,7 +56,7 @@ def element(parts: list[batches.Part]) -> dict[str, tf.Tensor]:
 
 def main() -> None:
     if "+" not in mode:
-        set_training_threads(hparams_of(shape))
+        parallel.set_training_threads(hparams_of(shape))
     elements = [element(in_parallel(parts)) for parts in batches.load(path)]
     update = compiled_update(shape, mode, SPEC)
     protocol.serve(lambda index: update(elements[index]), elements)
