@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -551,6 +552,23 @@ def test_compare_reports_a_name_that_the_old_version_lacks(tmp_path: Path) -> No
     assert line.startswith(f"train smoke float32 is left out: OLD ({old}) lacks a name that this checkout's benchmark")
     assert "ImportError: cannot import name 'one_heap'" in line
     assert result.returncode == 1
+
+
+@pytest.mark.parametrize(("rounds", "seconds", "peak"), [(1, [1.0], 1), (3, [1.0, 1.0, 2.0], 2)])
+def test_compare_starts_each_version_first_in_half_of_the_rounds(
+    monkeypatch: pytest.MonkeyPatch, rounds: int, seconds: list[float], peak: int
+) -> None:
+    def measure(versions: Any, contest: Any, arguments: Any, cells: Any, rounds: int) -> Any:
+        """Gives each round of a version its place in the order of starts."""
+        places = {version.side: place for place, version in enumerate(versions, start=1)}
+        times = {name: {side: [float(place)] * rounds for side, place in places.items()} for name in cells}
+        return times | {"peak_bytes": places}
+
+    monkeypatch.setattr(compare, "measure", measure)
+    versions = [compare.Version(side, ".", CHECKOUT) for side in ("OLD", "NEW")]
+    found = compare.measure_both_ways(versions, compare.contests(["smoke"])[0], (), ["cell"], rounds)
+    assert found["cell"]["OLD"] == seconds and found["peak_bytes"]["OLD"] == peak
+    assert found["cell"]["NEW"] == [3 - each for each in seconds]
 
 
 @pytest.mark.parametrize(
