@@ -141,15 +141,6 @@ def test_small_matrices_are_multiplied_in_float32(monkeypatch):
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_a_search_with_small_matrices_is_almost_that_without_8_bit_integers(monkeypatch, dtype):
-    """Only the logits and the embeddings are rounded."""
-    monkeypatch.setattr(int8, "SMALL_MATRIX", 1 << 18)
-    model, source_BM = random_model(dtype=dtype), random_ids(RNG, 11, 4, 6)
-    scores = [found(each, source_BM)[1] for each in (FixedEnsemble([model], int8=True), FixedEnsemble([model]))]
-    np.testing.assert_allclose(*scores, rtol=NEAR)
-
-
 @pytest.mark.parametrize(("dtype", "integers"), [("float32", True), ("mixed_bfloat16", False)])
 def test_an_encoder_in_float32_multiplies_8_bit_integers_here_and_in_exports(dtype, integers):
     """Packed matrices are for this machine, so an export has none of them."""
@@ -179,12 +170,17 @@ def test_every_product_of_a_step_is_close(dtype):
         assert 0 < furthest < 0.05
 
 
-def test_run_decodes_with_8_bit_integers(trained):
+@pytest.mark.parametrize("small_matrix", [0, 1 << 18])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_run_decodes_with_8_bit_integers(trained, monkeypatch, precision, small_matrix):
     """The log-probability of each translation is within 0.05 per token of that with the original weights.
 
-    That is a few steps of 1/64 of this model's logits.
+    That is a few steps of 1/64 of this model's logits. If its matrices are small, only logits and embeddings are
+    rounded.
     """
-    plain, rounded = t2t_repro.load(trained.directory), t2t_repro.load(trained.directory, int8=True)
+    monkeypatch.setattr(int8, "SMALL_MATRIX", small_matrix)
+    plain = t2t_repro.load(trained.directory, precision="float32")
+    rounded = t2t_repro.load(trained.directory, precision=precision, int8=True)
     assert isinstance(rounded, Translator) and rounded.ensemble.int8 and not plain.ensemble.int8
     source_BM = tf.ragged.constant(plain.vocabulary.encode([text for text in TEXTS if text]), tf.int32).to_tensor()
     ids_BWL, scores_BW = rounded.search(source_BM, 2, 0.0, 10)[:2]
