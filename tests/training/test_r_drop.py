@@ -12,7 +12,7 @@ from helpers.loss_gradients import compare, value_and_gradients
 from helpers.tiny_model import SMALL, seed
 
 from t2t_repro.flops import training_flops
-from t2t_repro.model import kernels
+from t2t_repro.model.kernels import attention, residual
 from t2t_repro.model.random_masks import keep_mask
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.text.token_ids import PAD
@@ -104,7 +104,8 @@ def two_passes(monkeypatch, model, source, target, dropout_seed, divisor):
             def half(like, rate, mask_seed, number=number):
                 return tf.split(keep_mask(tf.concat([like, like], axis=0), rate, mask_seed), 2)[number]
 
-            monkeypatch.setattr(kernels, "keep_mask", half)
+            for module in (attention, residual):
+                monkeypatch.setattr(module, "keep_mask", half)
             pair = {"inputs": source, "targets": target}
             states.append(model(pair, training=True, seed=dropout_seed)[target != PAD])
         monkeypatch.undo()
