@@ -1,4 +1,4 @@
-"""What surrounds a sub-layer: LayerNorm(x + Dropout(Sublayer(x))), sections 3.1 and 5.4.
+"""Dropout and layer normalization around a sub-layer: LayerNorm(x + Dropout(Sublayer(x))), sections 3.1 and 5.4.
 
 Shapes: B batch, L length, T rows (B L), D d_model.
 """
