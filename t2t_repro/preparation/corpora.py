@@ -85,6 +85,17 @@ class SplitText:
             index -= pairs
         raise IndexError(f"pair {number:,} of {self.taken:,}")
 
+    def num_shards(self, pairs_per_shard: int) -> int:
+        return -(-self.taken // pairs_per_shard)
+
+    def must_have(self, read: int, split: str) -> None:
+        """Raises ValueError if the number of pairs that were read again is another one."""
+        if read != self.taken:
+            raise ValueError(
+                f"the {split} text changed while it was prepared: {self.taken:,} pairs at first, then {read:,}; "
+                "do not change it, and prepare again"
+            )
+
     def pairs(self, first: int = 0) -> Iterator[Pair]:
         """Yields the taken pairs from number `first` on."""
         total = sum(self.numbers)

@@ -20,32 +20,30 @@ import itertools
 import math
 import os
 import shutil
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from t2t_repro.data.dataset import DATASET, VOCABULARY, Dataset
 from t2t_repro.data.dataset_record import DatasetRecord, Source, SplitRecord, VocabularyRecord
 from t2t_repro.data.lock import locked
-from t2t_repro.data.shards import FileRecord, example, shard_names, write_shard
+from t2t_repro.data.shards import FileRecord, shard_names, write_shard
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.filters import name_and_value
 from t2t_repro.io import atomic_write, sha256, write_json
-from t2t_repro.parsing.linearization import rebuild
-from t2t_repro.parsing.treebank import write_trees
-from t2t_repro.parsing.trees import Tree
 from t2t_repro.preparation import disk_space
-from t2t_repro.preparation.corpora import SplitText, TrainingSentences, corpus_of
+from t2t_repro.preparation.corpora import SplitText, TrainingSentences
+from t2t_repro.preparation.encoding.scored_splits import ScoredSplits
+from t2t_repro.preparation.encoding.shuffle import Chunk, ShuffleFiles
 from t2t_repro.preparation.filtering import account, overlap
 from t2t_repro.preparation.filtering.decisions import KEPT, Judge, decide, filter_name, kept, overlap_to_drop
 from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
-from t2t_repro.preparation.problem_text import REPORT_SECONDS, ProblemText
+from t2t_repro.preparation.pace import Pace, Report
+from t2t_repro.preparation.problem_text import ProblemText
 from t2t_repro.preparation.progress import PROGRESS, Progress
 from t2t_repro.preparation.provenance import check_same_data, inputs_of, sources_of
-from t2t_repro.preparation.shuffle import Chunk, ShuffleFiles
-from t2t_repro.preparation.statistics import SplitStatistics, irregular, is_empty
+from t2t_repro.preparation.statistics import SplitStatistics, is_empty
 from t2t_repro.preparation.validation_split import choose_validation, source_hash
 from t2t_repro.problem import SPLITS, Pair, Problem
 from t2t_repro.run import Run, versions
@@ -70,7 +68,7 @@ Shuffled = tuple[SplitStatistics, SplitStatistics, list[FileRecord]]  # of train
 def prepare(
     problem: Problem,
     data_dir: str,
-    report: Callable[[str], None],
+    report: Report,
     verify: bool = False,
     processes: int | None = None,
     beam: Sequence[str] | None = None,
@@ -125,7 +123,7 @@ class Preparation:
     sources: dict[str, list[Source]]  # the descriptions of its corpora, by split
     directory: str
     downloads: str  # the folder for archives and what is unpacked from them
-    report: Callable[[str], None]
+    report: Report
     processes: int | None
     beam: Sequence[str] | None
     giver: Run | None = None  # the run whose vocabulary encodes the text
@@ -195,12 +193,10 @@ class Preparation:
 
     def _reported_chunks(self) -> Iterator[Chunk]:
         """Yields all chunks, with a report each minute."""
-        started = reported = time.monotonic()
+        pace = Pace(self.report, "filtered {done} pairs, {rate} per second")
         for number, first, pairs in self._chunks(set()):
             yield number, first, pairs
-            if time.monotonic() - reported > REPORT_SECONDS:
-                reported = time.monotonic()
-                self.report(f"filtered {first:,} pairs, {first / (reported - started):,.0f} per second")
+            pace.at(first)
 
     def _other_texts(self) -> dict[str, SplitText]:
         """Returns the text that the pairs of validation and test are in."""
@@ -239,16 +235,9 @@ class Preparation:
         """Copies the vocabulary of a run, byte for byte."""
         with atomic_write(self.vocabulary) as temporary:
             shutil.copyfile(giver.vocabulary, temporary)
-        copied = Vocabulary(self.vocabulary)
-        self.report(f"vocabulary: {copied.size:,} subwords ({copied.kind}) of the run {giver.directory}")
-        return VocabularyRecord(
-            kind=copied.kind,
-            size=copied.size,
-            bytes=NUM_BYTES,
-            characters=copied.characters,
-            sha256=copied.sha256,
-            given_by=os.path.abspath(giver.directory),
-        )
+        record = self._vocabulary_record(given_by=os.path.abspath(giver.directory))
+        self.report(f"vocabulary: {record.size:,} subwords ({record.kind}) of the run {giver.directory}")
+        return record
 
     def _learn_vocabulary(self) -> VocabularyRecord:
         """Learns the vocabulary from the training text only."""
@@ -261,16 +250,21 @@ class Preparation:
         texts = TrainingSentences(self.texts["train"], LEARN_PAIRS, hashes, self.decisions, found, dropped)
         min_count = self.problem.min_character_count
         sentences = learn_vocabulary(texts, self.vocabulary, kind, size, min_character_count=min_count)
-        characters = Vocabulary(self.vocabulary).characters
-        parts = f"{NUM_BYTES} bytes, {characters:,} single characters"
+        record = self._vocabulary_record(sentences=sentences)
+        parts = f"{NUM_BYTES} bytes, {record.characters:,} single characters"
         self.report(f"vocabulary: {size:,} subwords ({kind}) learned from {sentences:,} sentences: {parts} among them")
+        return record
+
+    def _vocabulary_record(self, **fields: Any) -> VocabularyRecord:
+        """Returns the record of the vocabulary, with the `fields` that its file does not have."""
+        made = Vocabulary(self.vocabulary)
         return VocabularyRecord(
-            kind=kind,
-            size=size,
+            kind=made.kind,
+            size=made.size,
             bytes=NUM_BYTES,
-            characters=characters,
-            sha256=sha256(self.vocabulary),
-            sentences=sentences,
+            characters=made.characters,
+            sha256=made.sha256,
+            **fields,
         )
 
     def _write_train(self) -> None:
@@ -280,7 +274,7 @@ class Preparation:
         files = ShuffleFiles(
             folder=self._path(_SHUFFLE),
             vocabulary=self.vocabulary,
-            num_shards=_num_shards(text),
+            num_shards=text.num_shards(PAIRS_PER_SHARD),
             max_length=self.problem.max_length,
             validation_hashes=hashes,
             chunk_pairs=CHUNK_PAIRS,
@@ -307,7 +301,7 @@ class Preparation:
         )
         written = {"train": record}
         if hashes:
-            trees = self._write_trees("validation", "train", hashes)
+            trees = self._scored_splits().write_trees("validation", text, hashes, self.decisions)
             written["validation"] = validation.record(
                 labels, held_out_of="train", shards=tuple(validation_shards), trees=trees
             )
@@ -329,26 +323,23 @@ class Preparation:
     def _on_beam(self, files: ShuffleFiles, names: list[str]) -> Shuffled:
         """Encodes and shuffles by a pipeline of Apache Beam."""
         try:
-            from t2t_repro.preparation import beam_pipeline
+            from t2t_repro.preparation.encoding import beam_pipeline
         except ImportError as error:
             raise ValueError(f"Apache Beam cannot be imported ({error}); pip install 't2t_repro[beam]'") from None
 
         paths = [self._path(name) for name in names]
         train, validation, shards = beam_pipeline.run(self.texts["train"], files, paths, self.beam or ())
-        self._check_unchanged("train", train.read)
+        self._check_unchanged(train.read)
         _check_enough(train, validation, files)
         return train, validation, shards
 
     def _encode_train(self, files: ShuffleFiles) -> None:
         """Writes the files of the chunks that are not complete."""
-        complete, total = files.start(), self.texts["train"].taken
-        started = reported = time.monotonic()
+        complete = files.start()
+        before, total = len(complete) * CHUNK_PAIRS, self.texts["train"].taken
+        pace = Pace(self.report, f"encoded {{done}} of {total:,} pairs, {{rate}} per second", before)
         for done, _ in enumerate(files.encode(self._chunks(complete), self._processes(len(complete))), start=1):
-            if time.monotonic() - reported > REPORT_SECONDS:
-                reported = time.monotonic()
-                rate = done * CHUNK_PAIRS / (reported - started)
-                encoded = (done + len(complete)) * CHUNK_PAIRS
-                self.report(f"encoded {encoded:,} of {total:,} pairs, {rate:,.0f} per second")
+            pace.at(before + done * CHUNK_PAIRS)
 
     def _chunks(self, complete: set[int]) -> Iterator[Chunk]:
         """Yields the training pairs in chunks, without those that are complete."""
@@ -360,7 +351,7 @@ class Preparation:
                 yield number, number * CHUNK_PAIRS, chunk
             if len(chunk) < CHUNK_PAIRS:
                 break
-        self._check_unchanged("train", read)
+        self._check_unchanged(read)
 
     def _write_shards(self, files: ShuffleFiles, names: list[str]) -> list[FileRecord]:
         """Writes the shards that are not complete, with one in memory at a time."""
@@ -373,48 +364,13 @@ class Preparation:
         return [written[name] for name in names]
 
     def _write_split(self, split: str) -> None:
-        """Encodes validation or test text, in its order. Nothing is dropped: irregular pairs are scored too."""
-        statistics, text, max_length = SplitStatistics(), self.texts[split], self.problem.max_length
+        """Encodes validation or test text."""
+        record, summary = self._scored_splits().write(split, self.texts[split], PAIRS_PER_SHARD)
+        self._save({split: record})
+        self.report(f"{split}: {summary}")
 
-        def examples() -> Iterator[bytes]:
-            for number, ((source, target), inputs, targets) in enumerate(self._encoded(text)):
-                corpus = corpus_of(number, text.ends)
-                statistics.read += 1
-                if reason := irregular(source, target, inputs, targets, max_length):
-                    statistics.irregular[reason] += 1
-                statistics.keep(inputs, targets, corpus)
-                yield example(inputs, targets, corpus)
-
-        remaining = examples()
-        names = shard_names(split, _num_shards(text))
-        shards = tuple(write_shard(self._path(name), itertools.islice(remaining, PAIRS_PER_SHARD)) for name in names)
-        self._check_unchanged(split, statistics.read + sum(1 for _ in remaining))
-        trees = self._write_trees(split, split)
-        self._save({split: statistics.record(self.problem.labels(split), shards=shards, trees=trees)})
-        self.report(f"{split}: {statistics.summary(max_length)}")
-
-    def _encoded(self, text: SplitText) -> Iterator[tuple[Pair, list[int], list[int]]]:
-        """Yields (pair, ids of its source, ids of its target), EOS included."""
-        pairs, vocabulary = text.pairs(), Vocabulary(self.vocabulary)
-        while batch := list(itertools.islice(pairs, CHUNK_PAIRS)):
-            inputs = vocabulary.encode([source for source, _ in batch])
-            targets = vocabulary.encode([target for _, target in batch])
-            yield from zip(batch, inputs, targets, strict=True)
-
-    def _write_trees(self, split: str, source: str, hashes: frozenset[int] | None = None) -> FileRecord | None:
-        """Writes the trees that `split` is scored against, from the text of `source`; None if its text is not trees."""
-        text = self.texts[source]
-        return write_trees(self._path(f"{split}.trees"), self._trees(text, hashes)) if text.has_trees else None
-
-    def _trees(self, text: SplitText, hashes: frozenset[int] | None) -> Iterator[Tree]:
-        """Yields the trees of a split; with `hashes`, those that are chosen by them and not too long."""
-        vocabulary = Vocabulary(self.vocabulary)
-        for words, symbols, tags in kept(text.trees(), self.decisions) if hashes is not None else text.trees():
-            if hashes is not None:
-                inputs, targets = vocabulary.encode([words, symbols]) if source_hash(words) in hashes else ([], [])
-                if not inputs or irregular(words, symbols, inputs, targets, self.problem.max_length):
-                    continue
-            yield rebuild(symbols, words.split(" "), tags.split(" "), self.problem.linearization)[0]
+    def _scored_splits(self) -> ScoredSplits:
+        return ScoredSplits(self.problem, self.directory, self.vocabulary)
 
     def _save(self, written: dict[str, SplitRecord]) -> None:
         self.progress.splits, self.progress.shuffled = self.progress.splits | written, []
@@ -435,18 +391,12 @@ class Preparation:
     def _path(self, *names: str) -> str:
         return os.path.join(self.directory, *names)
 
-    def _check_unchanged(self, split: str, number: int) -> None:
-        before = self.texts[split].taken
-        if number != before:
+    def _check_unchanged(self, read: int) -> None:
+        """Checks the number of training pairs that were read again. Raises ValueError, and removes what was encoded."""
+        text = self.texts["train"]
+        if read != text.taken:
             shutil.rmtree(self._path(_SHUFFLE), ignore_errors=True)
-            raise ValueError(
-                f"the {split} text changed while it was prepared: {before:,} pairs at first, then {number:,}; "
-                "do not change it, and prepare again"
-            )
-
-
-def _num_shards(text: SplitText) -> int:
-    return math.ceil(text.taken / PAIRS_PER_SHARD)
+        text.must_have(read, "train")
 
 
 def _check_enough(train: SplitStatistics, validation: SplitStatistics, files: ShuffleFiles) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from t2t_repro.data.dataset_record import CorpusRecord, Source
@@ -15,11 +14,8 @@ from t2t_repro.parsing.linearized_trees import Block, Linearized
 from t2t_repro.parsing.treebank import linearize
 from t2t_repro.preparation.corpora import CorpusFiles, SplitText, read_pairs
 from t2t_repro.preparation.downloads import WmtDownloader
+from t2t_repro.preparation.pace import Pace, Report
 from t2t_repro.problem import SPLITS, Problem, TmxFile, Trees, Wmt
-
-REPORT_SECONDS = 60  # between two lines of progress
-
-Report = Callable[[str], None]
 
 
 class ProblemText:
@@ -93,14 +89,11 @@ class ProblemText:
 
     def _reported(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Yields the same blocks, with a report each minute."""
-        started = reported = time.monotonic()
-        done = 0
+        pace, done = Pace(self._report, "linearized {done} trees, {rate} per second"), 0
         for block in blocks:
             yield block
             done += block.trees
-            if time.monotonic() - reported > REPORT_SECONDS:
-                reported = time.monotonic()
-                self._report(f"linearized {done:,} trees, {done / (reported - started):,.0f} per second")
+            pace.at(done)
 
     def _counted(self, corpus: CorpusFiles) -> CorpusRecord:
         """Counts the pairs of a corpus, and reports if it is known to have another number: no error, since an archive

@@ -204,7 +204,7 @@ def test_preparation_resumes_after_every_write(
 
 def test_beam_writes_the_same(problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("apache_beam", reason="the extra 'beam' is not installed")
-    from t2t_repro.preparation import beam_pipeline
+    from t2t_repro.preparation.encoding import beam_pipeline
 
     monkeypatch.setattr(beam_pipeline, "CHUNK_PAIRS", 100)
     monkeypatch.setattr(beam_pipeline, "BATCH_PAIRS", 30)

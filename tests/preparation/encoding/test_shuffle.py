@@ -12,9 +12,9 @@ import pytest
 from helpers.tiny_model import PROBLEM, silent, train_pairs
 
 from t2t_repro.preparation import pipeline as prepare_module
+from t2t_repro.preparation.encoding.shuffle import Chunk, ShuffleFiles
 from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.preparation.pipeline import prepare
-from t2t_repro.preparation.shuffle import Chunk, ShuffleFiles
 from t2t_repro.preparation.statistics import SplitStatistics
 from t2t_repro.preparation.validation_split import source_hash
 from t2t_repro.problem import Pair

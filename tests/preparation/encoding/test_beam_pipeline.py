@@ -36,7 +36,7 @@ def test_the_same_as_without_it(
     problem: Problem, tmp_path: Path, filters: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
     pytest.importorskip("apache_beam", reason="the extra 'beam' is not installed")
-    from t2t_repro.preparation import beam_pipeline
+    from t2t_repro.preparation.encoding import beam_pipeline
 
     monkeypatch.setattr(beam_pipeline, "CHUNK_PAIRS", 100)
     monkeypatch.setattr(beam_pipeline, "BATCH_PAIRS", 30)
@@ -57,7 +57,7 @@ def test_the_same_trees_as_without_it(
 ):
     """Two corpora, one of them written by a parser. A worker starts at the trees of its chunk."""
     pytest.importorskip("apache_beam", reason="the extra 'beam' is not installed")
-    from t2t_repro.preparation import beam_pipeline
+    from t2t_repro.preparation.encoding import beam_pipeline
 
     monkeypatch.setattr(beam_pipeline, "CHUNK_PAIRS", 100)
     monkeypatch.setattr(beam_pipeline, "BATCH_PAIRS", 30)
@@ -76,7 +76,7 @@ def test_the_same_trees_as_without_it(
 
 def test_without_beam_installed(problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    monkeypatch.delitem(sys.modules, "t2t_repro.preparation.beam_pipeline", raising=False)
-    monkeypatch.delattr("t2t_repro.preparation.beam_pipeline", raising=False)
+    monkeypatch.delitem(sys.modules, "t2t_repro.preparation.encoding.beam_pipeline", raising=False)
+    monkeypatch.delattr("t2t_repro.preparation.encoding.beam_pipeline", raising=False)
     with pytest.raises(ValueError, match=r"Apache Beam cannot be imported \(.*\); pip install 't2t_repro\[beam\]'"):
         prepare(problem, str(tmp_path / "data"), silent, beam=[])

@@ -19,7 +19,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from t2t_repro.data.shards import FileRecord, write_shard
 from t2t_repro.io import read_json, write_json
 from t2t_repro.preparation.corpora import SplitText
-from t2t_repro.preparation.shuffle import Encoder, KeyedExample, ShuffleFiles
+from t2t_repro.preparation.encoding.shuffle import Encoder, KeyedExample, ShuffleFiles
 from t2t_repro.preparation.statistics import SplitStatistics
 
 CHUNK_PAIRS = 500_000  # read by one worker, which skips the lines before its chunk
