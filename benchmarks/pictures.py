@@ -3,8 +3,8 @@
     python -m benchmarks.pictures
 
 docs/scaling.md has the tables of `benchmarks.scaling`, docs/ablation.md those of `t2t-report`, and docs/fine_tuning.md
-one of the curves of two runs. After a new
-measurement, put its tables into the page and draw again: a picture and its table cannot differ.
+those of the curves of two runs each. After a new measurement, put its tables into the page and draw again: a picture
+and its table cannot differ.
 """
 
 from __future__ import annotations
