@@ -26,6 +26,7 @@ def texts(tmp_path, monkeypatch) -> list[str]:
     return sources
 
 
+@pytest.mark.slow
 def test_student_with_a_shallow_decoder_learns_from_a_teacher(program, one_replica, texts):
     teach = ["--decode_from_file=train.en", "--decode_to_file=distilled.de", "--beam_size=1"]
     assert program("t2t-decoder", f"--output_dir={TEACHER}", *teach).code == 0

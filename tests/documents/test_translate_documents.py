@@ -9,8 +9,6 @@ import pytest
 from t2t_repro.exporting.exported_model import ExportedModel
 from t2t_repro.inference.translator import Translator
 
-pytestmark = pytest.mark.numeric
-
 DOCUMENT = "3 red cats.  4 old dogs, 12 cats.\n\n\told dogs\r\n"
 
 

@@ -21,8 +21,6 @@ from t2t_repro.inference.translator import Translator
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 
-pytestmark = pytest.mark.numeric
-
 SENTENCE = "3 red cats and 4 old dogs"
 NEAR_ONE = 4 * 2**-24  # a softmax of one score: exponential, sum, reciprocal and product are each rounded
 
@@ -54,6 +52,7 @@ def heads(x, weight, count):
     return np.split(np.asarray(x, np.float64) @ weight.numpy().astype(np.float64), count, axis=-1)
 
 
+@pytest.mark.numeric
 def test_every_row_is_a_distribution(shown):
     for view in shown.views.values():
         assert view.weights.shape == (2, 2, len(view.left), len(view.right))
@@ -71,6 +70,7 @@ def test_empty_translation(translator):
     assert views["memory"].left == [END_WORD]
 
 
+@pytest.mark.numeric
 def test_weights_equal_a_plain_softmax(translator, shown):
     """Recomputes the first encoder layer from the embeddings, and the last memory attention from its inputs."""
     model = translator.model

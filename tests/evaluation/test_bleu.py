@@ -161,7 +161,9 @@ def multi30k_lines(corpora, form, split, language):
 
 
 @pytest.mark.corpora
-@pytest.mark.parametrize("language", moses.LANGUAGES)
+@pytest.mark.parametrize(
+    "language", [pytest.param(code, marks=[pytest.mark.slow] * (code == "fr")) for code in moses.LANGUAGES]
+)
 def test_tokens_of_all_31014_lines_of_multi30k(corpora, language):
     """Equal to its tokenized files, in which Moses left one space at the end of a line."""
     for split in ("train", "val", "test_2016_flickr"):

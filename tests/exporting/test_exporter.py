@@ -425,7 +425,6 @@ def test_memory_of_the_widest_beam_is_bounded(tmp_path):
     assert int(done.stdout) < 2_048
 
 
-@pytest.mark.numeric
 def test_constrained_search_contains_the_words(run):
     translator = constrained(run)
     sentences = ["3 red cats .", "", " f  ( x )", "12"]

@@ -148,8 +148,10 @@ def test_text_without_anything_to_drop_has_the_same_shards(clean: Problem, tmp_p
     assert bytes_of(plain.directory).keys() == bytes_of(filtered.directory).keys()  # nothing is left over
 
 
-@pytest.mark.parametrize("held", [False, True])
-@pytest.mark.parametrize("sample", [0, 300])
+@pytest.mark.parametrize(
+    ("sample", "held"),
+    [(0, True), (300, False), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((0, False), (300, True)))],
+)
 def test_same_bytes_from_any_processes_and_chunks(
     damaged: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool, sample: int
 ):

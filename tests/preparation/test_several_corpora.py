@@ -172,7 +172,7 @@ class Stopped(Exception):
     pass
 
 
-@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("held", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_preparation_resumes_after_every_write(
     problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool
 ):

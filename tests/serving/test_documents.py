@@ -141,7 +141,6 @@ def test_missing_package_and_other_tasks_get_a_reason(monkeypatch):
     assert status == 400 and found["error"].startswith('"documents": sentencex is not installed; install it with')
 
 
-@pytest.mark.numeric
 def test_export_translates_sentences(exported):
     served, limits = ServedModel(os.path.dirname(exported)), protocol.Limits()
 

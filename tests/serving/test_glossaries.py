@@ -17,8 +17,6 @@ from t2t_repro.serving import documents, libretranslate, protocol
 from t2t_repro.serving.model import ServedModel
 from t2t_repro.text.glossary import Glossary, missing
 
-pytestmark = pytest.mark.numeric
-
 TEXTS = ["3 red cats and 4 old dogs", "12", "", "old cats", "cats, CATS"]
 TERMS = {"cats": ["Katzen", "Kater"], "dogs": "Hunde", "4": None}
 

@@ -49,7 +49,6 @@ def test_trees_are_served(parser, exported):
     assert 'data-signature="parse"' in shown and ">Parse</button>" in shown and "tokens separated by spaces" in shown
 
 
-@pytest.mark.numeric
 def test_export_is_loaded_as_a_parser(parser, exported):
     model, ours = t2t_repro.load(str(exported)), t2t_repro.load(parser.directory)
     assert model(SENTENCES) == ours(SENTENCES) and model.summary() == ours.summary()

@@ -53,7 +53,6 @@ def both(run, step):
     return weights, averages
 
 
-@pytest.mark.numeric
 def test_it_is_the_weighted_mean_of_the_weights_after_each_step(run):
     """By a loop over the checkpoints of all steps: after the first step it is the weights."""
     history = []

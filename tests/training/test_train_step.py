@@ -199,7 +199,6 @@ def test_default_micro_batches_share_a_part(monkeypatch):
     assert [train_step.default_microbatch_tokens(HPARAMS, replicas) for replicas in (1, 2)] == [8, 16]
 
 
-@pytest.mark.numeric
 def test_two_replicas_equal_one(trained):
     """With dropout too: the masks of a micro-batch do not depend on the device."""
     (_, one), (_, two) = trained(1, 0.3), trained(2, 0.3)

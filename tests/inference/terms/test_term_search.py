@@ -20,8 +20,6 @@ from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.text.glossary import MOST_TERMS, Glossary, Required, missing, spelled
 from t2t_repro.text.token_ids import EOS, NUM_FIXED, PAD
 
-pytestmark = pytest.mark.numeric
-
 TEXTS = ["3 red cats and 4 old dogs", "12", "", "old dogs, OLD DOGS", "a word it never saw: Straßenbahn", "cows", "9"]
 TERMS = {"cats": ["Katzen", "alte Kater"], "dogs": "Hunde", "old": "älter", "red": "(rot)", "4": None, "cows": "牛"}
 GLOSSARY = Glossary(TERMS)
@@ -102,6 +100,7 @@ def test_translations_that_have_their_terms_are_kept(plain):
     assert len(kept) > 2 and plain.n_best(TEXTS, 1, glossary=kept) == without
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize(
     "dtype, int8, seeds",
     [pytest.param("mixed_bfloat16", False, (1,), marks=pytest.mark.slow), ("float32", True, (1, 2))],
@@ -113,6 +112,7 @@ def test_other_precisions_and_ensembles(vocabulary, dtype, int8, seeds):
     assert [found[number] for number in WITHOUT] == [without[number] for number in WITHOUT]
 
 
+@pytest.mark.numeric
 def test_without_terms_it_is_beam_search(plain):
     source_BM = padded(plain.vocabulary.encode([text for text in TEXTS if text]))
     nothing, none = tf.zeros([len(source_BM), 0], tf.int32), tf.constant([""] * len(source_BM))
