@@ -4,7 +4,8 @@
     python -m benchmarks.startup --models=base --runs=my_run --only=t2t-decoder --rounds=15
 
 Measures complete processes, from start to exit, alternately: one that imports TensorFlow, and for each run one of
-`t2t-decoder` and one that calls `t2t_repro.load`. The runs are those of `--runs`, by default that of the tests, and one
+`t2t-decoder` with the graph that the first round kept, the same "traced", as the first start is, and one that calls
+`t2t_repro.load`. The runs are those of `--runs`, by default that of the tests, and one
 with random weights for each of `--models`. A first round, which does not count, compiles the modules even if
 PYTHONDONTWRITEBYTECODE is set: those of an installed package are compiled. Ratios are medians over rounds, with the
 extremes after them, of the time and of the processor's time (user and system), which varies less on a shared machine.
@@ -30,6 +31,7 @@ from t2t_repro.system import processor
 
 LINE = "12 years and 3 months, 4 April 2017\n"
 ALONE = "import tensorflow"
+FOLDER = "T2T_REPRO_CACHE"  # of the graphs that a process keeps
 LOADED = "import sys, t2t_repro; print(t2t_repro.load(sys.argv[1])([sys.stdin.readline()]))"
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 FIXTURE = ROOT / "tests" / "fixtures" / "run"
@@ -38,10 +40,12 @@ Times = dict[str, dict[str, list[float]]]  # by process: "seconds" and "cpu_seco
 
 
 def processes(runs: dict[str, str]) -> dict[str, list[str]]:
-    """Returns the measured commands by name: `import tensorflow`, then two for each run."""
+    """Returns the measured commands by name: `import tensorflow`, then three for each run."""
     found = {ALONE: [sys.executable, "-c", ALONE]}
     for name, path in runs.items():
-        found[f"t2t-decoder, {name}"] = [sys.executable, "-m", "t2t_repro.bin.t2t_decoder", f"--output_dir={path}"]
+        decoder = [sys.executable, "-m", "t2t_repro.bin.t2t_decoder", f"--output_dir={path}"]
+        found[f"t2t-decoder, {name}"] = decoder
+        found[f"t2t-decoder, {name}, traced"] = ["env", f"{FOLDER}=", *decoder]
         found[f"t2t_repro.load, {name}"] = [sys.executable, "-c", LOADED, path]
     return found
 
@@ -110,6 +114,7 @@ def main() -> None:
         parser.error(f"unknown model {', '.join(sorted(unknown))}; known: {', '.join(SHAPES)}")
     runs = {os.path.relpath(path): os.path.abspath(path) for path in filter(None, arguments.runs.split(","))}
     with tempfile.TemporaryDirectory() as folder:
+        ENVIRONMENT[FOLDER] = os.path.join(folder, "graphs")
         runs |= {model: random_run(model, folder) for model in models}
         every = processes(runs)
         chosen = {name: command for name, command in every.items() if name == ALONE or re.search(arguments.only, name)}

@@ -162,12 +162,14 @@ def decode() -> None:
         common_flags.must_be_writable("decode_to_file", FLAGS.decode_to_file)
     items, total = (iter(()), 0) if FLAGS.decode_interactive else _input()
     launcher.load_tensorflow()
+    from t2t_repro.inference import graph_cache
     from t2t_repro.inference.graph_options import optimize_once
     from t2t_repro.inference.line_windows import decode_to_file, decode_to_stream
     from t2t_repro.inference.translator import Translator
     from t2t_repro.training.parallel import set_threads
     from t2t_repro.training.precision import resolve
 
+    graph_cache.allowed = True
     set_threads(FLAGS.threads_per_batch)
     optimize_once(fuse={resolve(FLAGS.precision, run.precision) for run in runs} != {"bfloat16"})
     launcher.report_average(runs, FLAGS.average_checkpoints, FLAGS.average_best)

@@ -23,6 +23,7 @@ from t2t_repro.run import Run
 # Before any test imports TensorFlow: the backend under test, and no log lines about this machine.
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["T2T_REPRO_CACHE"] = ""  # every graph is traced
 os.environ.setdefault("GLIBC_TUNABLES", "")  # so that no program restarts this process to get huge pages
 if "PYTEST_XDIST_WORKER" in os.environ:  # a core each
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")

@@ -26,7 +26,7 @@ from t2t_repro.model.incremental import (
     source_keys_values,
 )
 from t2t_repro.model.int8 import int8_or_float32, must_have_int8
-from t2t_repro.model.kernels import Linear, narrow_linear, prepared_products, product_key
+from t2t_repro.model.kernels import Linear, narrow_linear, prepared_products, product_key, tensors_read_by
 from t2t_repro.model.packed import can_pack, gains, packed_linear
 from t2t_repro.model.transformer import Transformer
 
@@ -94,6 +94,11 @@ class Ensemble:
         """Returns the same models without products that are prepared for this machine: 8-bit integers remain."""
         return self
 
+    def tensors(self) -> list[Any]:
+        """Returns all tensors that graphs of decoding read from outside, in the same order for models of the same
+        sizes; none if they are not known."""
+        return []
+
     def must_have_weights(self) -> None:
         """Raises ValueError if some weights are freed."""
         if self.search_only:
@@ -151,6 +156,17 @@ class FixedEnsemble(Ensemble):
 
     def steps(self) -> tuple[DecodingStep, ...]:
         return self._steps
+
+    def tensors(self) -> list[Any]:
+        if self.head:  # its graphs have other outputs
+            return []
+        found = []
+        for model, step, of_encoder in zip(self.models, self._steps, self._encoders, strict=True):
+            joined = (product for _, product in step.joined)
+            found += [weight.value.handle for weight in model.weights]
+            for product in (*step.products.values(), *joined, *of_encoder.values()):
+                found += tensors_read_by(product)
+        return found
 
     def portable(self) -> Ensemble:
         self.must_have_weights()

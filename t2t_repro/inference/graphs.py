@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.inference import graph_cache
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.inference.search.beam_search import beam_search
 from t2t_repro.inference.search.decoding_loop import Constraint, Hypotheses
@@ -51,7 +52,16 @@ class Graphs:
         if prefix_BP is None:
             prefix_BP = tf.zeros([tf.shape(source_BM)[0], 0], tf.int32)
         arguments = source_BM, beam_size, alpha, extra_length, prefix_BP, min_length
-        return self._search(*arguments) if ids_S is None else self._search_among(ids_S, *arguments)
+        if ids_S is not None:
+            return self._search_among(ids_S, *arguments)
+        if tf.executing_eagerly() and self._loaded_search:
+            ids, scores = self._loaded_search(*arguments)
+            return Hypotheses(ids, scores)
+        return self._search(*arguments)
+
+    @cached_property
+    def _loaded_search(self) -> graph_cache.Call | None:
+        return graph_cache.loaded_or_kept(self._search, self.ensemble)
 
     # the graph only reads weights, so nothing needs control dependencies, whose search takes an eighth of the tracing
     @tf.function(
