@@ -3,12 +3,12 @@
     python -m benchmarks.startup
     python -m benchmarks.startup --models=base --runs=my_run --only=t2t-decoder --rounds=15
 
-Measures complete processes, from start to exit, alternately: one that imports TensorFlow, and for each run one of
-`t2t-decoder` with the graph that the first round kept, the same "traced", as the first start is, and one that calls
-`t2t_repro.load`. The runs are those of `--runs`, by default that of the tests, and one
-with random weights for each of `--models`. A first round, which does not count, compiles the modules even if
-PYTHONDONTWRITEBYTECODE is set: those of an installed package are compiled. Ratios are medians over rounds, with the
-extremes after them, of the time and of the processor's time (user and system), which varies less on a shared machine.
+Measures complete processes, from start to exit, alternately: one that imports TensorFlow, and three for each run.
+`t2t-decoder` loads the graph that the first round kept, or traces it ("traced"), as at the first start; the third calls
+`t2t_repro.load`. The runs are those of `--runs`, by default that of the tests, and one with random weights for each of
+`--models`. A first round, which does not count, compiles the modules even if PYTHONDONTWRITEBYTECODE is set: those of
+an installed package are compiled. Ratios are medians over rounds, with the extremes after them, of the time and of the
+processor's time (user and system), which varies less on a shared machine.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from t2t_repro.io import atomic_write
 from t2t_repro.system import processor
 
 FOLDER = "T2T_REPRO_CACHE"  # the variable that names the folder; if it is empty, nothing is kept
-allowed = False
+allowed = False  # set by a program, before its first search
 MOST_GRAPHS = 32  # those used last are kept, of 0.4 MB each
 _PACKAGE = Path(__file__).resolve().parents[1]
 _DIGEST_BYTES = hashlib.sha256().digest_size  # in front of the functions

@@ -129,10 +129,13 @@ def everything(required: list[int], longest: int, linearization: str) -> dict[tu
 
 @pytest.mark.parametrize(
     ("required", "longest", "linearization"),
-    [(required, longest, "top_down") for required, longest in CASES[:3]]
-    # the first word of an output has no space before it
-    + [([B, *required[1:]], longest, "in_order") for required, longest in CASES[:3]]
-    + [pytest.param(*case, "top_down", marks=pytest.mark.slow) for case in CASES[3:]],
+    [
+        # the first word of an output in order has no space before it
+        pytest.param([B, *required[1:]] if order == "in_order" else required, longest, order, marks=marks)
+        for order in LINEARIZATIONS
+        for marks, cases in (((), CASES[:3]), (pytest.mark.slow, CASES[3:]))
+        for required, longest in cases
+    ],
 )
 def test_wide_beam_finds_every_allowed_output(required, longest, linearization):
     expected = everything(required, longest, linearization)
