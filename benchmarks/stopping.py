@@ -41,7 +41,8 @@ def score(run: Any, steps: Steps, split: str, beam_size: int | None = None) -> d
             for name in files_of(run, f"ckpt-{step}"):
                 os.symlink(os.path.abspath(os.path.join(run.checkpoints, name)), os.path.join(alone.checkpoints, name))
         write_list(alone, [os.path.join(alone.checkpoints, f"ckpt-{step}") for step in steps])
-        return evaluate(folder, split, average_checkpoints=len(steps), beam_size=beam_size)
+        ema = run.hparams.ema_decay > 0
+        return evaluate(folder, split, average_checkpoints=len(steps), beam_size=beam_size, moving_average=ema)
 
 
 def scored(run: Any, split: str) -> dict[Steps, dict[str, float]]:
@@ -50,7 +51,7 @@ def scored(run: Any, split: str) -> dict[Steps, dict[str, float]]:
         return {}
     with open(run.scores, encoding="utf-8") as file:
         scores = [each for each in map(json.loads, file) if each["split"] == split and not each.get("shortlist")]
-    scores = [each for each in scores if not each.get("moving_average")]
+    scores = [each for each in scores if each.get("moving_average", False) == (run.hparams.ema_decay > 0)]
     return {
         tuple(sorted(int(name.rpartition("-")[2]) for name in each["checkpoints"])): each
         for each in scores

@@ -227,6 +227,7 @@ def must_be_a_notebook(shown: str, folder: Path) -> None:
     assert (folder / "loss.png").stat().st_size > 1_000
 
 
+@pytest.mark.slow
 def test_notebook_runs_on_a_small_problem(tmp_path, monkeypatch, registered, one_replica, capsys):
     from helpers.tiny_model import PROBLEM
 

@@ -354,6 +354,7 @@ def test_tensorflow_loads_without_its_chatter(tmp_path):
     assert errors(source).startswith("I0000 oneDNN custom operations are on\nTraceback")
 
 
+@pytest.mark.slow
 def test_modules_of_tensorflow_are_not_searched_for_garbage():
     """Collection stays enabled, or disabled, as it was."""
     for before in ("enable", "disable"):

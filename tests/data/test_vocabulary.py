@@ -160,7 +160,10 @@ def test_real_text_has_equal_ids_in_the_graph(corpora: Path, tmp_path: Path, fil
 
 
 @pytest.mark.corpora
-@pytest.mark.parametrize(("pair", "kind", "size"), [("en-de", "bpe", 37_000), ("en-fr", "word_piece", 32_000)])
+@pytest.mark.parametrize(
+    ("pair", "kind", "size"),
+    [("en-de", "bpe", 37_000), pytest.param("en-fr", "word_piece", 32_000, marks=pytest.mark.slow)],
+)
 def test_papers_sizes_are_exact_and_newstest2014_is_restored(
     corpora: Path, tmp_path: Path, pair: str, kind: str, size: int
 ):

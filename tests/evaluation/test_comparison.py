@@ -73,6 +73,7 @@ def test_scores_are_those_of_sacrebleu():
     assert "|bs:1000|ar:10000|seed:12345|" in bleu.signature and "|nc:6|" in chrf.signature
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_result_and_another_one_another():
     first, again, other = (compare(("a", "b"), compared(), seed=seed) for seed in (7, 7, 8))
     assert first == again and first.differences != other.differences

@@ -188,11 +188,8 @@ def save(path: str, run: Run) -> None:
     tf.saved_model.save(module, path, signatures=signatures)
 
 
-# by default under the lowest set, where products may saturate; helpers/instruction_sets.py repeats the test above
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name != "AVX2")) for name in instruction_sets(cpu_flags())],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", instruction_sets(cpu_flags()))
 def test_int8_export_is_correct_or_refused_on_every_instruction_set(int8_exports, name):
     """Runs the SavedModel without this package. Without VNNI, products of weights up to 127 saturate."""
     right, expected, wrong = int8_exports

@@ -149,6 +149,7 @@ def test_decoder_loads_the_graph_that_it_kept(program, traced, monkeypatch, tmp_
     assert len(files(tmp_path / "t2t_repro" / "graphs")) == 1
 
 
+@pytest.mark.slow
 def test_threads_that_search_at_the_same_time(vocabulary, folder, traced):
     expected = translator(vocabulary).n_best(TEXTS, 3)
     for each in (translator(vocabulary), translator(vocabulary, num_heads=1)):  # its graph is loaded, and traced

@@ -73,6 +73,7 @@ def test_ensemble_requires_one_vocabulary(runs, tmp_path):
         t2t_repro.load([runs[0], run.directory])
 
 
+@pytest.mark.slow
 def test_export_gives_its_runs_results_in_every_thread(runs, exported):
     model, translator = t2t_repro.load(exported), t2t_repro.load(runs[0])
     assert (model.path, model.hparams) == (exported, translator.hparams)

@@ -27,7 +27,7 @@ OF_RUNS = {
     "mean": {"precision": "float32", "average_checkpoints": 2},
     "moving average": {"precision": "float32", "moving_average": True},
 }
-SLOW = "bfloat16", "mean", "moving average"
+SLOW = "int8", "bfloat16", "mean", "moving average"
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +112,7 @@ def test_scores_and_attention_are_refused(directory):
             call()
 
 
+@pytest.mark.slow
 def test_an_ensemble(directory):
     both = [Translator.from_run([directory, directory], search_only=only).n_best(TEXTS, 2) for only in (False, True)]
     assert both[0] == both[1]

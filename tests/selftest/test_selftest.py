@@ -127,6 +127,7 @@ def test_a_doubled_product_is_reported(monkeypatch, program, fault):
     assert "WRONG: " in out and "in 64 x 256 by 256 x 96" in out.replace("\n", "").replace(" " * 17, " ")
 
 
+@pytest.mark.slow
 def test_a_crashing_kernel_is_one_failed_check(monkeypatch, program, fault):
     fault("crash")
     monkeypatch.setattr(selftest, "_training_checks", lambda folder, say: [])

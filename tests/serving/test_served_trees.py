@@ -38,6 +38,7 @@ def exported(parser: Run, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_trees_are_served(parser, exported):
     model, ours = ServedModel(str(exported)), t2t_repro.load(parser.directory)
     expected = ours(SENTENCES)

@@ -91,6 +91,7 @@ def health(port):
     return found
 
 
+@pytest.mark.slow
 def test_clients_with_persistent_connections_lose_no_request(start):
     process, port = start("slow", drain_seconds=1.5, stop_seconds=30)
     clients = [Client(port) for _ in range(24)]
@@ -166,6 +167,7 @@ def test_connections_are_limited(start):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps freed memory")
+@pytest.mark.slow
 def test_freed_memory_returns_to_the_system(start):
     server, _ = start("wasteful")
     before = resident(server.pid)

@@ -267,7 +267,8 @@ def test_a_mean_that_does_not_fit_memory_is_not_recommended(data, copied, script
         assert line == f"the mean of the {which} 2 is not scored: out of memory (no memory)"
 
 
-@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [1, 2])
 def test_the_mean_is_scored_on_every_number_of_devices(data, copied, on_replicas, monkeypatch, replicas):
     """The validation really runs; `PERPLEXITIES` are so low that the best checkpoint stays recommended."""
     on_replicas(replicas)

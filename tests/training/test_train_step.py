@@ -207,6 +207,7 @@ def test_two_replicas_equal_one(trained):
 
 
 @pytest.mark.numeric
+@pytest.mark.slow
 def test_two_replicas_equal_one_with_r_drop_and_a_moving_average(trained, shards):
     """Eight micro-batches of two passes each on one device, four on each of two. Both count all FLOPs."""
     outcomes = []
@@ -246,7 +247,8 @@ def test_xla_takes_the_same_step(trained, shards, replicas):
     assert compiled.train_step.gradients.experimental_get_tracing_count() == replicas
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_xla_computes_the_same_gradient(shards, dtype):
     """With dropout too: without additional padding all masks are the same.
 

@@ -218,7 +218,7 @@ def test_train_reports_that_no_micro_batch_fits(data, tmp_path, monkeypatch, one
     assert not os.listdir(tmp_path / "RUN" / "checkpoints")
 
 
-@pytest.mark.parametrize(("microbatch_tokens", "number"), [(2_000, 1), (667, 3)])
+@pytest.mark.parametrize(("microbatch_tokens", "number"), [(2_000, 1), pytest.param(667, 3, marks=pytest.mark.slow)])
 def test_micro_batches_of_any_size_make_the_same_step(plain, data, tmp_path, one_replica, microbatch_tokens, number):
     """Two micro-batches joined, and cut into thirds: the sums differ by rounding."""
     options, lines = replace(FLOAT32, microbatch_tokens=microbatch_tokens), []
@@ -228,6 +228,7 @@ def test_micro_batches_of_any_size_make_the_same_step(plain, data, tmp_path, one
     must_be_close(run, plain, 3)
 
 
+@pytest.mark.slow
 def test_validation_continues_in_smaller_batches_if_memory_runs_out(trained, data, tmp_path, monkeypatch, one_replica):
     """Down to batches of one pair. If none fits, training continues without the score."""
     run = Run.open(shutil.copytree(trained.directory, str(tmp_path / "RUN")))

@@ -82,7 +82,8 @@ def test_every_term_appears_and_lines_without_terms_are_the_same_numbers(plain, 
     assert WITHOUT and [found[number] for number in WITHOUT] == [without[number] for number in WITHOUT]
 
 
-@pytest.mark.parametrize("seed", [pytest.param(3, marks=pytest.mark.slow), 5])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [3, 5])
 def test_texts_with_more_terms_do_not_change_the_others(vocabulary, seed):
     """They need more beams."""
     model, texts = translator(vocabulary, seeds=(seed,), extra_length=12), [TEXTS[n] for n in (0, 3, 5)]
@@ -101,10 +102,8 @@ def test_translations_that_have_their_terms_are_kept(plain):
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize(
-    "dtype, int8, seeds",
-    [pytest.param("mixed_bfloat16", False, (1,), marks=pytest.mark.slow), ("float32", True, (1, 2))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype, int8, seeds", [("mixed_bfloat16", False, (1,)), ("float32", True, (1, 2))])
 def test_other_precisions_and_ensembles(vocabulary, dtype, int8, seeds):
     other = translator(vocabulary, dtype, int8, seeds)
     found, without = other.n_best(TEXTS, 2, glossary=GLOSSARY), other.n_best(TEXTS, 2)

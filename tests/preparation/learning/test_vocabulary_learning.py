@@ -180,6 +180,7 @@ print(before, resident("VmHWM"), resident("VmRSS"))
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps freed memory")
+@pytest.mark.slow
 def test_memory_is_returned_to_the_system(tmp_path: Path):
     done = subprocess.run([sys.executable, "-c", MEMORY, str(tmp_path / "v")], capture_output=True, text=True)
     before, peak, after = map(int, done.stdout.split())

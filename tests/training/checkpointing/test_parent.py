@@ -320,6 +320,7 @@ def test_another_vocabulary_is_rejected(parent, tmp_path):
     assert not os.path.exists(tmp_path / "CHILD")
 
 
+@pytest.mark.slow
 def test_dry_run_of_a_run_from_a_parent(parent, tmp_path, monkeypatch):
     """The data is not prepared: random tokens of the parent's vocabulary take its place. Nothing is written."""
     monkeypatch.setattr(profiler, "TIMED_SECONDS", 0.0)

@@ -290,6 +290,7 @@ def test_out_of_memory(data, tmp_path, monkeypatch):
         dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), show=lambda line: None)
 
 
+@pytest.mark.slow
 def test_dry_run_continues_with_smaller_microbatches(data, tmp_path, monkeypatch, estimated):
     """A step has two micro-batches of about forty pairs, unless memory runs out."""
     refuse_parts(monkeypatch, more_than=40)
