@@ -207,7 +207,6 @@ def test_two_replicas_equal_one(trained):
 
 
 @pytest.mark.numeric
-@pytest.mark.slow
 def test_two_replicas_equal_one_with_r_drop_and_a_moving_average(trained, shards):
     """Eight micro-batches of two passes each on one device, four on each of two. Both count all FLOPs."""
     outcomes = []
