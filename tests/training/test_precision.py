@@ -217,7 +217,6 @@ def test_an_export_in_bfloat16_is_rejected(narrow_export, request, open_export):
 
 
 @pytest.mark.skipif("avx512f" not in processor.features(), reason="needs a processor with AVX-512")
-@pytest.mark.slow
 def test_programs_reject_bfloat16_in_one_line(narrow, data, tmp_path):
     """Otherwise TensorFlow would abort the process."""
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), **LIMITED}
