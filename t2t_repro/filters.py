@@ -297,7 +297,7 @@ def _written(parsed: Any) -> str:
     """Returns the only spelling of a value, so that equal filters are equal texts."""
     if isinstance(parsed, tuple):
         return ":".join("+".join(sorted(side)) for side in parsed)
-    return f"{parsed:.12g}" if isinstance(parsed, int | float) else str(parsed)
+    return f"{parsed:.12g}" if isinstance(parsed, float) else str(parsed)
 
 
 def _scripts_of(languages: tuple[str, str], has_trees: bool) -> str:

@@ -206,3 +206,7 @@ def test_languages_have_known_scripts():
 def test_normalized_ignores_case_and_white_space_only():
     assert normalized(" A\u3000 cup\tof TEA ") == "a cup of tea"
     assert normalized("naïve") != normalized("naive")
+
+
+def test_large_numbers_are_written_in_full():
+    assert resolve(["too_many_words=1000000000000"], ("en", "de")) == ("too_many_words=1000000000000",)

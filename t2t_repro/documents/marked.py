@@ -19,7 +19,7 @@ from t2t_repro.documents.document import Document, Span
 from t2t_repro.text.markup import SEPARATE, Piece, escape_of, has_markup, partners_of, pieces_of
 
 _WORD = "XY"  # for a placeholder or an address
-_LINE_END = re.compile(r"[ \t]*[\n\r\v\f]\s*")
+_LINE_END = re.compile(r"(?:(?<![ \t])[ \t]++)?[\n\r\v\f]\s*")  # each run of blanks is tried once
 _SPACE = str.maketrans("\n\r\v\f", "    ")
 _KEEPING = {"pre", "textarea"}
 

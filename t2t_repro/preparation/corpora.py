@@ -253,9 +253,16 @@ def _read_tmx(corpus: TmxFile, dropped: Counter[str] | None) -> Iterator[Pair]:
 
 
 def _read_generated(corpus: Generated) -> Iterator[Pair]:
-    for pair in corpus.function():
+    for number, pair in enumerate(corpus.function(), start=1):
         if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
             raise ValueError(f"{corpus.name} gave {pair!r:.80}; expected a pair (source text, target text)")
+        try:
+            "".join(pair).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{corpus.name}, pair {number:,}: a lone surrogate U+{ord(error.object[error.start]):04X} is not "
+                "Unicode text; decode its files as UTF-8 with errors='strict'"
+            ) from None
         yield pair
 
 

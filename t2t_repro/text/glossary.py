@@ -124,19 +124,22 @@ class Glossary:
 
 
 def missing(translation: str, required: Iterable[Required]) -> list[Required]:
-    """Returns the occurrences for which no form appears in the translation. Each place there counts for one of them."""
+    """Returns the occurrences for which no form appears in the translation.
+
+    Each place there counts for one of them: for that of the longest form, then for that with the fewest forms.
+    """
     left = list(required)
     place = 0
     while left and place < len(translation):
         spans = [
-            (len(form), each)
+            (len(form), -len(each.forms), each)
             for each in left
             for form in each.forms
             if translation.startswith((form, capitalized(form)), place)
             and _is_between_words(translation, place)
             and _is_between_words(translation, place + len(form))
         ]
-        length, each = max(spans, key=lambda span: span[0], default=(1, None))
+        length, _, each = max(spans, key=lambda span: span[:2], default=(1, 0, None))
         if each is not None:
             left.remove(each)
         place += length

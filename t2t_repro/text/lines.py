@@ -24,6 +24,7 @@ First = TypeVar("First")
 Second = TypeVar("Second")
 
 MAX_LINE_BYTES = 1 << 20  # a sentence has a few hundred; a longer line is not text and could fill the memory
+_COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")  # gzip, xz, bzip2, zstd, zip
 _SEGMENT = re.compile(r'\s*<seg id="\d+">(.*)</seg>\s*')
 
 
@@ -90,6 +91,10 @@ def decode_lines(stream: IO[bytes], name: str, keep_mark: bool = False, cut: boo
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
+            if number == 1 and line.startswith(_COMPRESSED):
+                raise ValueError(
+                    f"{name} is compressed; only gzip files whose names end in .gz are read; decompress it"
+                ) from None
             raise ValueError(
                 f"{name}, line {number:,}: not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1}); "
                 "convert the file to UTF-8"

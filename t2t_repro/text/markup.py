@@ -53,7 +53,7 @@ _MARK = re.compile(
       | \{\{[^{}<>]*\}\}
       | \$?\{[\w.:!+-]*\}
       | %%
-      | (?<!\d)%(?:\(\w+\)|\d+\$)?[-+\#0]*\d*(?:\.\d+)?(?:hh?|ll?|[zjtL])?[sdifeguxocpa@](?!\w)
+      | (?<!\d)%(?:\(\w+\)|\d+\$)?[-+\#0]*+\d*+(?:\.\d+)?(?:hh?|ll?|[zjtL])?[sdifeguxocpa@](?!\w)
     )
   | (?P<entity> &(?:\#\d{1,7}|\#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,31}); )
     """,
@@ -196,7 +196,8 @@ def _piece(match: re.Match[str]) -> Piece:
     text = unescape(raw)
     if not raw.startswith("&#") and raw[1:] not in html5:
         return Piece("text", raw, raw)
-    return Piece("whole", raw) if unicodedata.category(text[0]) == "Cc" else Piece("entity", raw, text)
+    # HTML drops most control characters and noncharacters: their text is ""
+    return Piece("whole", raw) if not text or unicodedata.category(text[0]) == "Cc" else Piece("entity", raw, text)
 
 
 def partners_of(pieces: Sequence[Piece]) -> dict[int, int]:

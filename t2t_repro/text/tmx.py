@@ -23,7 +23,7 @@ from t2t_repro.text.lines import MAX_LINE_BYTES, must_be_file, open_bytes
 _BLOCK = 1 << 16  # bytes parsed at a time
 _MAX_DEPTH = 64  # nested elements; TMX needs about eight
 _NATIVE_CODES = frozenset(("bpt", "ept", "it", "ph", "ut"))  # elements of formatting codes: no text of the sentence
-_LINE_BREAK = re.compile(r"[ \t]*[\r\n]+[ \t]*")
+_LINE_BREAK = re.compile(r"(?:(?<![ \t])[ \t]++)?[\r\n]+[ \t]*")  # each run of blanks is tried once
 _MAX_NAMED = 12  # languages listed in an error
 
 
@@ -31,8 +31,8 @@ def read_units(path: str, source_language: str, target_language: str) -> Iterato
     """Yields the pair of each translation unit; None for a unit that lacks one of the languages.
 
     A language matches case-insensitively and with any region: "en" matches "en", "EN" and "en-US" (RFC 4647, basic
-    filtering). The first matching variant of a unit is taken. `.gz` files are decompressed. Line breaks within a
-    segment become spaces.
+    filtering). Of "pt" and "pt-BR", a variant in "pt-BR" is text of the latter only. The first matching variant of a
+    unit is taken. `.gz` files are decompressed. Line breaks within a segment become spaces.
 
     Raises ValueError, with the file and line, for anything but well-formed TMX without entities, for a segment of more
     than 1 MiB, and for a file in which no unit has both languages.
@@ -98,11 +98,9 @@ class _Units:
             language = _normal(attributes.get("xml:lang") or attributes.get("lang") or "")
             if len(self.languages) < _MAX_NAMED:
                 self.languages.add(language)
-            self._sides = [
-                side
-                for side, wanted in enumerate(self._wanted)
-                if self._texts[side] is None and f"{language}-".startswith(f"{wanted}-")
-            ]
+            matching = [wanted for wanted in self._wanted if f"{language}-".startswith(f"{wanted}-")]
+            best = max(matching, key=len, default=None)  # "pt-BR" is not text of "pt" too
+            self._sides = [side for side in (0, 1) if self._wanted[side] == best and self._texts[side] is None]
         elif name == "seg" and self._sides:
             self._parts, self._size = [], 0
 

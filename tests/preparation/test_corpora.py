@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import functools
 import gzip
 import io
+import lzma
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -180,10 +182,22 @@ def test_generated_pairs():
     assert list(read_pairs(Generated(two))) == [("a", "b"), ("b", "a")]
 
 
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
+def test_compressed_text_of_another_name_or_format_is_an_error_that_says_so(files, compress):
+    with pytest.raises(ValueError, match=r"text\.en is compressed; only gzip files whose names end in \.gz are read"):
+        list(read_pairs(files(compress(b"a\n"), b"b\n")))
+
+
 @pytest.mark.parametrize("bad", ["ab", ("a",), ("a", 3), ["a", "b"], None])
 def test_generated_values_that_are_not_pairs_are_an_error(bad: object):
     with pytest.raises(ValueError, match=r"builtins\.iter\(.*\) gave .*; expected a pair \(source text, target text\)"):
         list(read_pairs(Generated(functools.partial(iter, [bad]))))  # type: ignore[arg-type]
+
+
+def test_generated_text_that_is_not_unicode_is_an_error_with_its_number():
+    corpus = Generated(functools.partial(iter, [("a", "b"), ("c", "d\udc80")]))
+    with pytest.raises(ValueError, match=r"builtins\.iter\(.*\), pair 2: a lone surrogate U\+DC80 is not Unicode text"):
+        list(read_pairs(corpus))
 
 
 def test_generator_without_pairs_is_an_error():

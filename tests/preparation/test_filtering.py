@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import random
 from collections import Counter
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from helpers import small_treebank
+from helpers.fault_injection import files_up_to
 from helpers.prepared_data import bytes_of, records
 from helpers.tiny_model import silent
 
@@ -258,6 +260,15 @@ def test_find_equals_a_plain_search(tmp_path: Path):
                 expected.setdefault(index, []).append(Match(split, tuple(numbers), number))
     assert Overlap(path, tuple(splits)).find(pairs) == expected
     assert len(expected) > 200 and any("pair" in each.sides for found in expected.values() for each in found)
+
+
+def test_full_disk_is_an_error_that_names_the_file(tmp_path: Path):
+    path = str(tmp_path / "overlap.npy")
+    pairs = [(f"number {number}", f"Nummer {number}") for number in range(1000)]
+    with files_up_to(1000), pytest.raises(OSError, match="File too large") as caught:
+        overlap.write(path, {"test": enumerate(pairs)}, has_trees=False)
+    assert caught.value.errno == errno.EFBIG and path in str(caught.value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_found_without_splits_or_text(tmp_path: Path):

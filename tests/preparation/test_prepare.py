@@ -243,12 +243,13 @@ def test_generated_text(data: str):
     assert prepare(problem, data, silent) == dataset
 
 
-def test_text_that_changes_during_preparation_is_an_error(data: str):
-    sizes = iter((400, 400, 400, 400, 400, 390))  # counting, holding out, learning twice over, overlap, encoding
-    problem = Problem(
-        name="fickle", description="", vocab_size=330, train=(Generated(lambda: iter(PAIRS[: next(sizes)])),)
-    )
-    with pytest.raises(ValueError, match="the train text changed while it was prepared: 400 pairs at first, then 390"):
+@pytest.mark.parametrize(("filters", "last"), [((), 390), ((), 401), (("too_many_words=90",), 401)])
+def test_text_that_changes_during_preparation_is_an_error(data: str, filters: tuple[str, ...], last: int):
+    # counting, filtering, holding out, learning twice over, overlap, encoding
+    sizes = iter([400] * (6 if filters else 5) + [last])
+    train = (Generated(lambda: iter([*PAIRS, PAIRS[0]][: next(sizes)])),)
+    problem = Problem(name="fickle", description="", vocab_size=330, train=train, filters=filters)
+    with pytest.raises(ValueError, match=f"text changed while it was prepared: 400 pairs at first, then {last}"):
         prepare(problem, data, silent)
 
 

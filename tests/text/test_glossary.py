@@ -71,6 +71,12 @@ def test_each_place_of_a_translation_counts_for_one_term(translation: str, terms
     assert [each.term for each in missing(translation, required)] == terms
 
 
+def test_place_of_a_form_of_two_terms_counts_for_the_term_with_fewer_forms():
+    required = Glossary({"house": ["Haus", "Gebäude"], "home": "Haus"}).required("the house is my home")
+    assert not missing("das Gebäude ist mein Haus", required) and not missing("mein Haus ist das Gebäude", required)
+    assert [each.term for each in missing("mein Haus", required)] == ["house"]
+
+
 def test_form_may_start_with_a_capital_letter():
     required = Glossary({"Hund": "dog"}).required("Hund")
     assert missing("Dogs", required) and missing("DOG", required) and not missing("Dog barks", required)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +73,12 @@ def test_unit_without_a_language_is_none_and_the_first_variant_is_taken(tmx):
     assert read(tmx(units)) == [None, ("colour", "Farbe"), None]
 
 
+def test_variant_with_a_region_that_is_asked_for_is_not_text_of_its_language_too(tmx):
+    path = tmx(unit(("pt-BR", "ônibus"), ("pt-BR", "coletivo"), ("pt", "autocarro")) + unit(("pt-BR", "trem")))
+    assert read(path, "pt", "pt-BR") == [("autocarro", "ônibus"), None]
+    assert read(path, "pt-BR", "pt") == [("ônibus", "autocarro"), None]
+
+
 def test_no_unit_with_the_languages_is_an_error_that_lists_those_of_the_file(tmx):
     path = tmx(unit(("en-US", "a"), ("fr", "b")))
     with pytest.raises(ValueError, match=r"memory\.tmx has no unit with 'en' and 'de'; its languages: en-us, fr; give"):
@@ -89,6 +96,13 @@ def test_formatting_codes_are_left_out_and_highlights_kept(tmx):
 
 def test_line_breaks_in_a_segment_become_spaces(tmx):
     assert read(tmx(unit(("en", "\n  one\r\n\ttwo\n"), ("de", "eins  zwei")))) == [("one two", "eins  zwei")]
+
+
+def test_long_run_of_spaces_is_read_in_a_moment(tmx):
+    text = "a" + " " * 200_000 + "b"
+    started = time.process_time()
+    assert read(tmx(unit(("en", text), ("de", "c\n d")))) == [(text, "c d")]
+    assert time.process_time() - started < 3
 
 
 def test_empty_segments_are_pairs_that_preparation_drops(tmx):

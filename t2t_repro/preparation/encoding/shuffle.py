@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -109,8 +110,8 @@ class ShuffleFiles:
         return read_json(self.path(number) + ".json")
 
     def _numbers(self) -> list[int]:
-        names = (name.removesuffix(".json") for name in os.listdir(self.folder) if name.endswith(".json"))
-        return [int(name.removeprefix("chunk-")) for name in names]
+        names = (re.fullmatch(r"chunk-(\d+)\.json", name) for name in os.listdir(self.folder))
+        return [int(name[1]) for name in names if name]
 
     def _is_complete(self, number: int, fingerprint: str) -> bool:
         """Returns whether the file of a chunk has the recorded bytes. If not, removes its record."""

@@ -144,12 +144,15 @@ def kept(items: Iterable[Item], decisions: bytes) -> Iterator[Item]:
 
 
 def read(path: str, first: int, number: int) -> bytes:
-    """Returns the decisions on `number` pairs from pair `first` on; without a path, all are kept."""
+    """Returns the decisions on `number` pairs from pair `first` on; without a path, all are kept.
+
+    Pairs that were added to the text since are kept; that it changed is found when it is read to its end.
+    """
     if not path:
         return bytes(number)
     with open(path, "rb") as file:
         file.seek(first)
-        return file.read(number)
+        return file.read(number).ljust(number, bytes([KEPT]))
 
 
 def filter_name(decision: int) -> str:

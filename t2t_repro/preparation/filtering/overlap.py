@@ -11,6 +11,7 @@ Nearly all training pairs end unlike every line of these splits. Comparing the e
 from __future__ import annotations
 
 import hashlib
+import io
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -98,8 +99,10 @@ def write(path: str, splits: Mapping[str, Iterable[tuple[int, Pair]]], has_trees
                 keys, first = keys[:0], first[:0]
             tables.append(_table(place, keys, np.array(numbers, "<u4")[first]))
     tables.append(_table(len(splits) * len(_SIDES), sorted(endings), 0))
+    content = io.BytesIO()
+    np.save(content, np.concatenate(tables))  # to a file, it would hide why writing failed, such as a full disk
     with atomic_write(path) as temporary, open(temporary, "wb") as file:
-        np.save(file, np.concatenate(tables))
+        file.write(content.getbuffer())
 
 
 def _table(place: int, keys: Any, numbers: Any) -> np.ndarray:

@@ -70,6 +70,7 @@ def test_complete_chunks_are_kept(files: ShuffleFiles):
     os.remove(files.path(4) + ".json")
     os.remove(files.path(5))
     Path(files.path(6) + ".json").write_text("{")
+    Path(files.folder, "beam.json").write_text("{}")  # an interrupted preparation with --beam leaves it
     assert same.start() == {0, 1, 2, 7}
     missing = [chunk for chunk in chunks() if chunk[0] not in same.start()]
     assert list(same.encode(missing, 1)) == [3, 4, 5, 6]
