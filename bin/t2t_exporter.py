@@ -90,7 +90,8 @@ def write() -> None:
             *("format", "quantization", "precision", "shortlist", "alignments", "data_dir", "glossaries"),
         )
     }
-    print(export(FLAGS.output_dir, FLAGS.export_dir, **options))
+    with launcher.stopped_by_sigterm():
+        print(export(FLAGS.output_dir, FLAGS.export_dir, **options))
 
 
 def main() -> int:

@@ -11,9 +11,7 @@ pass, 1 otherwise. Please include the output in a bug report.
 from __future__ import annotations
 
 import json
-import signal
 import sys
-from typing import Any
 
 from absl import flags
 
@@ -30,16 +28,12 @@ flags.DEFINE_float(
 flags.DEFINE_boolean("json", False, "print JSON instead of a table", flag_values=FLAGS)
 
 
-def stop(number: int, _: Any) -> None:
-    raise launcher.Stopped("stopped by SIGTERM", number)
-
-
 def test() -> None:
     from t2t_repro.cli.selftest_table import table
     from t2t_repro.selftest.selftest import selftest
 
-    signal.signal(signal.SIGTERM, stop)
-    found = selftest(launcher.report, FLAGS.seconds)
+    with launcher.stopped_by_sigterm():
+        found = selftest(launcher.report, FLAGS.seconds)
     print(json.dumps(found, indent=2) if FLAGS.json else table(found, launcher.WIDTH))
     if found["failed"]:
         raise ValueError(

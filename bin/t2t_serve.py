@@ -67,6 +67,18 @@ def _log_to_stderr() -> None:
     handler.setFormatter(formatter)
     logging.basicConfig(handlers=[handler])
     logging.getLogger("t2t_serve").setLevel(logging.INFO)
+    logging.getLogger("aiohttp.server").addFilter(_shorten)
+
+
+def _shorten(record: logging.LogRecord) -> bool:
+    """Shortens the record of a malformed request to one line: it is no defect, and any client can send it."""
+    from aiohttp.http_exceptions import HttpProcessingError
+
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        reason = " ".join(error.message.split())
+        record.msg, record.args, record.exc_info = f"{record.getMessage()}: {reason:.200}", None, None
+    return True
 
 
 def serve() -> None:

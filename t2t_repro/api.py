@@ -5,6 +5,7 @@ TensorFlow is imported by the first call that needs it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -172,7 +173,7 @@ def choose_alignment_head(
 
 
 def load(
-    path: str | Sequence[str],
+    path: str | os.PathLike[str] | Sequence[str],
     average_checkpoints: int = 1,
     int8: bool = False,
     precision: str = "auto",
@@ -206,7 +207,10 @@ def load(
     from t2t_repro.exporting.exported_model import ExportedModel, holds_export
     from t2t_repro.inference.translator import Translator
 
-    if isinstance(path, str) and holds_export(path):
+    path = os.fspath(path) if isinstance(path, str | os.PathLike) else list(path)
+    if not path:
+        raise ValueError("path: no run is given; give a run directory, an export, or a list of runs")
+    if isinstance(path, str) and holds_export(path) and not Run.exists(path):  # of both, it is the run
         if average_checkpoints != 1 or average_best or moving_average:
             raise ValueError(f"{path!r} is an export, which has no checkpoints to average; load the run instead")
         if int8 or precision != "auto":

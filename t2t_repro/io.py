@@ -11,7 +11,7 @@ import os
 import types
 import typing
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 
@@ -137,15 +137,16 @@ def _as_type(name: str, kind: Any, value: Any) -> Any:
     return value
 
 
-def read_json_lines(path: str) -> Iterator[dict[str, Any]]:
+def read_json_lines(path: str, constants: Callable[[str], Any] | None = None) -> Iterator[dict[str, Any]]:
     """Yields the objects of a file of JSON lines. Raises ValueError, with the number of the line, for anything else.
 
-    An incomplete last line, left by a kill or a full disk, is ignored.
+    An incomplete last line, left by a kill or a full disk, is ignored. `constants` gives the values of NaN, Infinity
+    and -Infinity, by default floats.
     """
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield dict(json.loads(line))
+                yield dict(json.loads(line, parse_constant=constants))
             except (ValueError, TypeError, RecursionError):
                 if line.endswith(b"\n"):
                     raise ValueError(f"{path} is damaged: line {number} is not a JSON object") from None

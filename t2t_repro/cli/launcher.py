@@ -7,6 +7,7 @@ output pipe.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import difflib
 import errno
 import functools
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import textwrap
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from absl import flags
@@ -112,6 +113,20 @@ def run(
             raise
         unknown_name = isinstance(error, KeyError)  # what a registry raises
         return _fail(name, _message(error, values), 2 if unknown_name else 1)
+
+
+@contextlib.contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """SIGTERM raises `Stopped` in this context, so that temporary files are removed."""
+
+    def stop(number: int, _: Any) -> None:
+        raise Stopped("stopped by SIGTERM", number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _abandon_output() -> None:
@@ -274,11 +289,15 @@ def continue_in_child(value: int) -> tuple[int, Callable[[int], NoReturn]]:
             os.close(reader)
             return value, functools.partial(_end_with, writer)
         os.close(writer)
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the child, which reports it
+        before = {  # Ctrl-C also reaches the child, which reports it
+            signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
+            signal.SIGTERM: signal.signal(signal.SIGTERM, functools.partial(_forward, child)),
+        }
         answer = os.read(reader, 32)
         os.close(reader)
         _, status = os.waitpid(child, 0)
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         code = os.waitstatus_to_exitcode(status)
         if code in (-signal.SIGKILL, -signal.SIGABRT):
             from t2t_repro.training.memory import REMEDY
@@ -288,6 +307,10 @@ def continue_in_child(value: int) -> tuple[int, Callable[[int], NoReturn]]:
         if code or not answer:
             sys.exit(128 - code if code < 0 else code)
         value = int(answer)
+
+
+def _forward(child: int, number: int, _: Any) -> None:
+    os.kill(child, number)
 
 
 def _end_with(writer: int, value: int) -> NoReturn:

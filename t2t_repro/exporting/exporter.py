@@ -9,7 +9,7 @@ model.
 from __future__ import annotations
 
 import contextlib
-import json
+import errno
 import os
 import re
 import shutil
@@ -25,7 +25,7 @@ from t2t_repro.exporting import ctranslate2, huggingface, onnx
 from t2t_repro.exporting.engines import FORMATS, QUANTIZATIONS
 from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference.translator import Translator
-from t2t_repro.io import write_json
+from t2t_repro.io import read_json_lines, write_json
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run, versions
@@ -116,10 +116,10 @@ def export(
         card["alignment"] = head.to_json()
     card |= _model_card(run, translator, average_checkpoints, average_best, moving_average)
     note = task.unconstrained_note.format(engine=chosen.engine)
-    with _next_version(export_dir) as (temporary, path):
+    with _temporary_folder(export_dir) as temporary:
         _WRITERS[format](_Contents(translator, run.problem, quantization, head, glossaries, card, note), temporary)
         write_json(os.path.join(temporary, "model_card.json"), card)
-    return path
+        return _as_next_version(temporary, export_dir)
 
 
 class _Contents(NamedTuple):
@@ -160,22 +160,32 @@ _CHECKS: dict[str, Callable[[Transformer], None]] = {"huggingface": huggingface.
 
 
 @contextlib.contextmanager
-def _next_version(export_dir: str) -> Iterator[tuple[str, str]]:
-    """Yields a temporary folder, and the numbered name it receives at the end. On an error nothing is left behind."""
+def _temporary_folder(export_dir: str) -> Iterator[str]:
+    """Yields a new folder in `export_dir`. If it is still there at the end, it is removed."""
     if os.path.exists(export_dir) and not os.path.isdir(export_dir):
         raise ValueError(f"export_dir: {export_dir!r} is a file; give a directory")
     os.makedirs(export_dir, exist_ok=True)
     temporary = tempfile.mkdtemp(prefix=".writing-", dir=export_dir)
     try:
-        numbers = [int(name) for name in os.listdir(export_dir) if re.fullmatch(r"\d+", name)]
-        path = os.path.join(export_dir, str(max(numbers, default=0) + 1))
-        yield temporary, path
-        os.chmod(temporary, 0o755)
-        os.rename(temporary, path)
+        yield temporary
     except tf.errors.OpError as error:
         raise OSError(f"cannot write to {export_dir!r}: {short_reason(error)}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _as_next_version(folder: str, export_dir: str) -> str:
+    """Gives a folder the next number in `export_dir`, and returns its path. Several exports may do so in parallel."""
+    os.chmod(folder, 0o755)
+    while True:
+        numbers = [int(name) for name in os.listdir(export_dir) if re.fullmatch(r"\d+", name)]
+        path = os.path.join(export_dir, str(max(numbers, default=0) + 1))
+        try:
+            os.rename(folder, path)
+            return path
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another one has this number now
+                raise
 
 
 def _model_card(
@@ -215,11 +225,4 @@ def _scores(run: Run) -> list[dict[str, Any]]:
     """Returns every line of scores.jsonl. Raises ValueError, with the number of the line, if one is damaged."""
     if not os.path.exists(run.scores):
         return []
-    found = []
-    with open(run.scores, encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                found.append(dict(json.loads(line, parse_constant=lambda _: None)))  # JSON has no infinite perplexity
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"{run.scores}, line {number} is damaged: not a JSON object ({error})") from None
-    return found
+    return list(read_json_lines(run.scores, constants=lambda _: None))  # JSON has no infinite perplexity

@@ -73,7 +73,7 @@ def _header(problem: dict[str, Any]) -> str:
     languages = [problem.get(f"{side}_language", "") for side in ("source", "target")]
     lines = ["library_name: transformers", f"pipeline_tag: {'translation' if is_translation else 'text-generation'}"]
     if all(languages):
-        lines += ["language:", *(f"- {language}" for language in dict.fromkeys(languages))]
+        lines += ["language:", *(f"- {json.dumps(language)}" for language in dict.fromkeys(languages))]  # no is false
     return "\n".join([*lines, "tags:", "- t2t_repro"])
 
 
@@ -92,15 +92,20 @@ def _examples(problem: dict[str, Any]) -> list[str]:
 
 
 def _scores(scores: list[dict[str, Any]]) -> str:
-    """Returns a table of the scores of exactly these weights, decoded by the run itself; "" if there are none."""
+    """Returns a table of the scores of exactly these weights, decoded by the run itself; "" if there are none.
+
+    Decoding in int8 rounds the weights, and a shortlist leaves subwords out, so these scores are left out too.
+    """
+    scores = [each for each in scores if not each.get("int8") and not each.get("shortlist")]
     names = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "perplexity": "perplexity"}
     columns = [name for name in names if any(name in each for each in scores)]
     if not columns:
         return ""
-    rows = [["split", "sentences", "beam", *(names[name] for name in columns)]]
+    fields = ("split", "sentences", "beam_size", "alpha", "precision")
+    rows = [[*fields, *(names[name] for name in columns)]]
     for each in scores:
         found = [f"{each[name]:.2f}" if isinstance(each.get(name), float) else "" for name in columns]
-        rows.append([str(each.get(name, "")) for name in ("split", "sentences", "beam_size")] + found)
+        rows.append([str(each.get(name, "")) for name in fields] + found)
     rows.insert(1, ["---"] * len(rows[0]))
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join(["", "## Scores", "", "Of the run's own decoding with these weights:", "", *lines, ""])

@@ -252,10 +252,12 @@ def _rows(tensor: Any, chosen: np.ndarray) -> Any:
 
 
 def _lines() -> Iterator[str]:
-    """Yields the lines of standard input. Ends the program at a line that is not UTF-8."""
+    """Yields the lines of standard input, as t2t-decoder reads them: without the line ends of Windows, and without a
+    byte order mark at the start. Ends the program at a line that is not UTF-8."""
     for number, line in enumerate(sys.stdin.buffer, 1):
         try:
-            yield line.decode("utf-8").removesuffix("\n")
+            text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+            yield text.removeprefix("\ufeff") if number == 1 else text
         except UnicodeDecodeError as error:
             byte = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
             sys.exit(f"translate.py: line {number:,} is not UTF-8 ({byte}); convert the text to UTF-8")

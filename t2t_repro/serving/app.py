@@ -6,10 +6,10 @@
     POST /translate    GET /languages    GET /health
     GET /    GET /healthz    GET /metrics
 
-Every error is a JSON object {"error": "..."}. The status is 400 for an invalid request, 404 and 405 for an unknown
-address or method, 408 for a body that arrives too slowly, 413 for a body that is too large, 415 for a compressed body,
-503 if the server is overloaded, 504 if the model takes too long, and 500 for an internal error, whose details are only
-logged.
+Every error of a well-formed request is a JSON object {"error": "..."}. The status is 400 for an invalid request, 404
+and 405 for an unknown address or method, 408 for a body that arrives too slowly, 413 for a body that is too large, 415
+for a compressed body, 503 if the server is overloaded, 504 if the model takes too long, and 500 for an internal error,
+whose details are only logged. aiohttp itself refuses what is not HTTP, in plain text.
 
 aiohttp closes a connection whose head does not arrive within `Settings.idle_seconds`. A response that the client does
 not read within `Settings.write_seconds` is aborted; until then its request counts as in progress.
@@ -103,7 +103,7 @@ class Server:
                 web.get("/languages", self._languages),
                 web.get("/health", self._health_in_json),
                 *self._model_routes(f"/v1/models/{name}"),
-                *self._model_routes(f"/v1/models/{name}/versions/{{version:[0-9]+}}"),
+                *self._model_routes(f"/v1/models/{name}/versions/{{version:[0-9]{{1,18}}}}"),
                 *self._model_routes(f"/v1/models/{name}/labels/{{label:[^/:]+}}"),
             ]
         )
@@ -258,7 +258,11 @@ class Server:
 
     async def _fields(self, request: web.Request) -> dict[str, Any]:
         """Returns the fields of a form, or the JSON object that any other body is."""
-        body, kind = await self._body(request), request.content_type
+        body = await self._body(request)
+        try:
+            kind = request.content_type
+        except UnicodeError:  # of a parameter such as filename*
+            raise protocol.BadRequest("Content-Type has a parameter of an unknown encoding") from None
         if kind == "application/x-www-form-urlencoded":  # in threads, because a megabyte can take half a second
             return await asyncio.to_thread(libretranslate.fields_of_form, body)
         if kind == "multipart/form-data":

@@ -15,6 +15,7 @@ import numpy as np
 from t2t_repro.serving.cancellation import Cancellation, Cancelled
 from t2t_repro.serving.model import ATTENTION, JOINED
 from t2t_repro.serving.protocol import Request
+from t2t_repro.text.translations import WORDS
 
 Outputs = dict[str, np.ndarray]
 Run = Callable[[str, Mapping[str, np.ndarray], Cancellation], Outputs]
@@ -296,4 +297,8 @@ def _joined(name: str, parts: Sequence[np.ndarray]) -> np.ndarray:
     for part in parts:
         more = [(0, 0), *((0, int(size - own)) for size, own in zip(shape, part.shape[1:], strict=True))]
         filled.append(np.pad(part, more, constant_values=missing))
-    return np.concatenate(filled)
+    joined = np.concatenate(filled)
+    if name in WORDS:  # lists
+        for place in np.ndindex(joined.shape):
+            joined[place] = joined[place] or []
+    return joined

@@ -83,10 +83,13 @@ def fields_of_multipart(body: bytes, content_type: str) -> dict[str, Any]:
     for part in parts:
         start, _, value = part.partition(b"\r\n\r\n")
         headers = _headers(start.lstrip() + b"\r\n")
-        name = headers.get_param("name", "", "Content-Disposition")
+        try:
+            name, filename = headers.get_param("name", "", "Content-Disposition"), headers.get_filename()
+        except UnicodeError:
+            raise BadRequest("a field of the form has a header of an unknown encoding") from None
         if not name or not isinstance(name, str):
             raise BadRequest("a field of the form has no name")
-        if headers.get_filename() is not None:
+        if filename is not None:
             raise BadRequest(f"{name!r:.80} must be text, got a file")
         try:
             pairs.append((name, value.decode("utf-8")))

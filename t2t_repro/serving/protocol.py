@@ -302,10 +302,12 @@ def checked_positions(rows: int, takes: Mapping[str, Input], values: Mapping[str
         np.asarray(otherwise if values.get(name) is None else values[name], np.int64)
         for name, otherwise in (("beam_size", 1), ("extra_length", 0))
     )
-    positions = np.broadcast_to(beam_size * (lengths + extra_length), rows)
-    if positions.sum() > limits.positions:
+    # no row lowers the sum of the others: the graph refuses a negative option only when its slice runs
+    positions = np.maximum(np.broadcast_to(beam_size * (lengths + extra_length), rows), 0)
+    total = sum(positions.tolist())  # without overflow
+    if total > limits.positions:
         raise BadRequest(
-            f"beam_size x (bytes of the text + extra_length) of all {rows:,} rows is {positions.sum():,}; at most "
+            f"beam_size x (bytes of the text + extra_length) of all {rows:,} rows is {total:,}; at most "
             f"{limits.positions:,}: send fewer rows, or lower beam_size or extra_length"
         )
     return positions

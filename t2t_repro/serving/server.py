@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Coroutine
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from aiohttp import web
@@ -93,23 +93,43 @@ def _load(export_dir: str, attention: bool) -> ServedModel:
 
 
 async def _watch(server: Server, export_dir: str, attention: bool, seconds: float, report: Report) -> None:
-    """Loads new versions and then serves them. A version that cannot be loaded is reported once."""
-    damaged: set[int] = set()
+    """Loads new versions and then serves them.
+
+    A version may be copied into the folder file by file, so it is loaded when two checks in a row find the same files.
+    If it cannot be loaded, that is reported once, until its files change.
+    """
+    seen = await asyncio.to_thread(_newest_files, export_dir)
+    tried = seen if seen and seen.version == server.model.version else None
     while seconds:
         await asyncio.sleep(seconds)
-        try:
-            newest = await asyncio.to_thread(newest_version, export_dir)
-        except OSError:  # there is no version at the moment, or the folder is not readable
+        before, seen = seen, await asyncio.to_thread(_newest_files, export_dir)
+        if seen is None or seen != before or seen == tried:
             continue
-        if newest == server.model.version or newest in damaged:
-            continue
-        report(f"loading version {newest} of {server.name}")
+        tried = seen
+        report(f"loading version {seen.version} of {server.name}")
         try:
             server.serve_model(await asyncio.to_thread(_load, export_dir, attention))
             report(f"now serving version {server.model.version} of {server.name}")
         except (OSError, ValueError) as error:
-            damaged.add(newest)
             report(f"still serving version {server.model.version} of {server.name}: {error}")
+
+
+class _Files(NamedTuple):
+    """The newest version, and the path, size and time of change of each of its files."""
+
+    version: int
+    files: tuple[tuple[str, int, int], ...]
+
+
+def _newest_files(export_dir: str) -> _Files | None:
+    """Returns None if there is no version at the moment, or if the folder is not readable."""
+    try:
+        version = newest_version(export_dir)
+        folders = [os.scandir(folder) for folder, _, _ in os.walk(os.path.join(export_dir, str(version)))]
+        found = [(each.path, each.stat()) for entries in folders for each in entries if each.is_file()]
+    except OSError:
+        return None
+    return _Files(version, tuple(sorted((path, stat.st_size, stat.st_mtime_ns) for path, stat in found)))
 
 
 async def _return_memory() -> None:

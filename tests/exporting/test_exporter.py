@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -454,7 +455,7 @@ def test_model_card_has_the_scores_of_these_weights(run, tmp_path):
         path = export(run.directory, str(tmp_path / "exported"), format="ctranslate2")
         with open(run.scores, "a") as file:
             file.write("{\n")
-        with pytest.raises(ValueError, match="scores.jsonl, line 3 is damaged: not a JSON object"):
+        with pytest.raises(ValueError, match="scores.jsonl is damaged: line 3 is not a JSON object"):
             export(run.directory, str(tmp_path / "exported"), format="ctranslate2")
     finally:
         os.remove(run.scores)
@@ -471,6 +472,24 @@ def test_failed_export_leaves_nothing(run, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space left"):
         export(run.directory, str(tmp_path / "exported"))
     assert list((tmp_path / "exported").iterdir()) == []
+
+
+def test_number_that_another_export_takes_meanwhile_is_left_to_it(run, tmp_path, monkeypatch):
+    def write(*_: object, **__: object) -> None:
+        (tmp_path / "exported" / "1").mkdir()
+        (tmp_path / "exported" / "1" / "model.bin").write_bytes(b"")
+
+    monkeypatch.setattr("t2t_repro.exporting.ctranslate2.write", write)
+    assert export(run.directory, str(tmp_path / "exported"), format="ctranslate2") == str(tmp_path / "exported" / "2")
+    assert sorted(os.listdir(tmp_path / "exported")) == ["1", "2"]
+
+
+def test_sigterm_leaves_nothing_behind(run, tmp_path, monkeypatch, program):
+    monkeypatch.setattr("tensorflow.saved_model.save", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    flags = f"--output_dir={run.directory}", f"--export_dir={tmp_path / 'exported'}"
+    assert program("t2t_exporter", *flags) == (143, "", "t2t-exporter: stopped by SIGTERM\n")
+    assert list((tmp_path / "exported").iterdir()) == [] and signal.getsignal(signal.SIGTERM) is before
 
 
 def test_export_folder_that_is_a_file(run, tmp_path):

@@ -20,7 +20,7 @@ from helpers.tiny_model import SMALL, random_model
 from keras import ops
 
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.exporting import huggingface
+from t2t_repro.exporting import huggingface, huggingface_card
 from t2t_repro.exporting.exporter import export
 from t2t_repro.model.layers import AddNorm, FeedForward, LayerNorm
 from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
@@ -199,8 +199,17 @@ def test_card_has_languages_and_the_scores_of_its_weights(tmp_path):
         str(CHECKOUT / "tests/fixtures/run"), str(tmp_path / "E"), format="huggingface", average_checkpoints=2
     )
     readme = Path(path, "README.md").read_text("utf-8")
-    assert "\nlanguage:\n- en\n- de\n" in readme
-    assert "| test | 1000 | 4 | 54.95 | 64.70 | 2.26 |" in readme
+    assert '\nlanguage:\n- "en"\n- "de"\n' in readme  # YAML reads no, Norwegian, as false
+    assert "| test | 1000 | 4 | 0.6 |  | 54.95 | 64.70 | 2.26 |" in readme
+
+
+def test_card_leaves_out_scores_of_rounded_weights_and_shortlists(tmp_path):
+    score = {"split": "test", "sentences": 9, "beam_size": 4, "alpha": 0.6, "precision": "float32", "bleu": 30.0}
+    others = [score | {"int8": True, "bleu": 29.0}, score | {"shortlist": "words.txt", "bleu": 28.0}]
+    card = {"problem": {"name": "mine"}, "parameters": 1, "scores": [score, *others]}
+    huggingface_card.write(SMALL, str(tmp_path), card, "")
+    readme = (tmp_path / "README.md").read_text("utf-8")
+    assert "| test | 9 | 4 | 0.6 | float32 | 30.00 |" in readme and "29.00" not in readme and "28.00" not in readme
 
 
 def test_safetensors_not_installed(trained, tmp_path, monkeypatch):

@@ -222,6 +222,8 @@ def test_program_translates_as_the_run(tmp_path):
     found, messages = run_program(path, "".join(f"{source}\n" for source in sources).encode("utf-8"))
     expected = [text.replace("\n", " ") for text in translator.translate(sources)]
     assert found == expected and found[7] == "" and messages == ""
+    text = "".join(f"{source}\r\n" for source in sources[:9])  # of Windows
+    assert run_program(path, b"\xef\xbb\xbf" + text.encode("utf-8")) == (expected[:9], "")
     greedy = program_of(path).Translator(path).translate(sources, beam_size=1, alpha=0)
     assert greedy == translator.translate(sources, beam_size=1, alpha=0.0)
 

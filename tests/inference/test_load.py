@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import shutil
 from pathlib import Path
 
 import keras
@@ -114,3 +115,14 @@ def test_errors_of_loading_and_of_arguments(exported, tmp_path):
     (tmp_path / "model_card.json").write_bytes((Path(exported) / "model_card.json").read_bytes())
     with pytest.raises(ValueError, match="is damaged: .*; export the run again"):
         t2t_repro.load(str(tmp_path))
+
+
+def test_a_run_is_loaded_from_a_folder_that_also_has_an_export(runs, tmp_path):
+    folder = shutil.copytree(runs[0], tmp_path / "both")
+    export(runs[1], str(folder))
+    assert t2t_repro.load(folder).translate(TEXTS) == t2t_repro.load(runs[0]).translate(TEXTS)
+
+
+def test_no_run_is_an_error():
+    with pytest.raises(ValueError, match="no run is given; give a run directory, an export, or a list of runs"):
+        t2t_repro.load([])

@@ -236,6 +236,8 @@ def test_invalid_requests_get_a_reason(body, message):
         (b"--b\r\n\r\na\r\n--b--", MULTIPART, "a field of the form has no name"),
         (b'--b\r\nContent-Disposition: form-data; name*=x\r\n\r\na\r\n--b--', MULTIPART, "has no name"),
         (part('q"; filename="x', b"a") + b"--b--", MULTIPART, "'q' must be text, got a file"),
+        (part("q\"; filename*=undefined''x; a=\"", b"a") + b"--b--", MULTIPART, "a header of an unknown encoding"),
+        (b"q", "multipart/form-data; boundary*=undefined''b", "Content-Type has a parameter of an unknown encoding"),
         (part("q", b"\xff") + b"--b--", MULTIPART, "the form is not valid UTF-8"),
         (part("q", b"a") * 2 + b"--b--", MULTIPART, "the form has 'q' twice"),
         (part("q" * 100_000, b"a") + b"--b--", MULTIPART, "a field of the form has 100,"),

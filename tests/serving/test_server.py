@@ -29,6 +29,7 @@ from t2t_repro.serving.server import bound  # noqa: E402
 
 TestClient.__test__ = TestServer.__test__ = False  # these are not tests
 PREDICT = "/v1/models/m:predict"
+LAST = 2**31 - 1  # of the 32-bit integers
 
 
 def served(test, model=None, **settings):
@@ -160,6 +161,14 @@ def test_state_and_metadata():
             {"signature_name": "translate", "inputs": {"inputs": ["a", "b", "c"], "beam_size": [2, 3]}},
             "equal length: inputs has 3, beam_size has 2",
         ),
+        (  # a negative option does not lower the sum, and large ones do not overflow
+            {"signature_name": "translate", "inputs": {"inputs": ["a" * 900] * 99, "beam_size": [64] * 98 + [-70_000]}},
+            "of all 99 rows is 5,958,400; at most 4,194,304",
+        ),
+        (
+            {"signature_name": "translate", "inputs": {"inputs": ["a"] * 3, "beam_size": LAST, "extra_length": LAST}},
+            "of all 3 rows is 13,835,058,048,839,712,768; at most 4,194,304",
+        ),
         (
             {"signature_name": "translate", "inputs": {"inputs": ["a"] * 1024, "beam_size": 64, "extra_length": 1024}},
             "of all 1,024 rows is 67,174,400; at most 4,194,304: send fewer rows, or lower beam_size or extra_length",
@@ -185,6 +194,7 @@ def test_invalid_requests_get_a_reason(body, message):
     [
         ("POST", "/v1/models/n:predict", 404, "this server has /v1/models/m, version 3"),
         ("POST", "/v1/models/m/versions/2:predict", 404, "version 3"),
+        ("GET", f"/v1/models/m/versions/{'1' * 5_000}", 404, "version 3"),
         ("POST", "/v1/models/m:classify", 404, "not found"),
         ("GET", "/v1/models/m:predict", 405, "Method Not Allowed"),
         ("DELETE", "/v1/models/m", 405, "Method Not Allowed"),

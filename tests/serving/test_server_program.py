@@ -222,6 +222,19 @@ def test_new_version_is_served_unless_damaged(served, exported):
     (exported / ".4").rename(exported / "4")
     served.until("still serving version 2 of E: ")
     assert version() == "2" and served.post({"instances": ["12 big cows"]})[0] == 200
+    shutil.copytree(exported / "1", exported / "4", dirs_exist_ok=True)
+    served.until("now serving version 4 of E")
+    assert version() == "4" and served.post({"instances": ["12 big cows"]})[0] == 200
+
+
+def test_malformed_request_is_one_line_of_the_log(served):
+    host, port = served.address.removeprefix("http://").rstrip("/").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nbad header\r\n\r\n")
+        assert b" 400 " in connection.recv(100)
+    served.until("Error handling request from 127.0.0.1: ")
+    assert served.post({"instances": ["12 big cows"]})[0] == 200
+    assert " POST " in served.process.stderr.readline()
 
 
 def test_sigterm_finishes_requests_in_progress(served):

@@ -7,6 +7,8 @@ import math
 import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 from collections import namedtuple
 from collections.abc import Iterable
@@ -338,6 +340,20 @@ def test_silent_death_of_a_child_is_explained(child, code, error):
     done = in_a_process("-c", source)
     assert (done.returncode, done.stdout) == (code, "done" if code == 0 else "")
     assert done.stderr.startswith(error) and done.stderr.count("\n") == bool(error)
+
+
+def test_sigterm_ends_the_child_too():
+    source = (
+        "import os, time\nfrom absl import flags\nfrom t2t_repro.cli import launcher\n"
+        "def body():\n    launcher.continue_in_child(1)\n    print(os.getpid(), flush=True)\n    time.sleep(100)\n"
+        "sys = launcher.sys\nsys.argv = ['t2t-x']\nsys.exit(launcher.run('t2t-x', '', flags.FlagValues(), body))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True) as process:
+        child = int(process.stdout.readline())
+        process.terminate()
+        assert process.wait(60) == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
 
 
 @pytest.mark.slow
