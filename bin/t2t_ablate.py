@@ -13,6 +13,7 @@ rows are skipped.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 
@@ -21,6 +22,7 @@ from absl import flags
 from t2t_repro.cli import common_flags, jobs, launcher, problem_flags
 from t2t_repro.config import HParams
 from t2t_repro.flops import training_flops
+from t2t_repro.problem import Problem
 from t2t_repro.registry import RECORDS, get_hparams, nearest
 from t2t_repro.scale import SCALES
 from t2t_repro.system.processor import usable_cores
@@ -58,7 +60,7 @@ def rows(asked: list[str]) -> list[str]:
 def ablate() -> None:
     problem_flags.import_users_code(FLAGS)
     suffix = "" if FLAGS.scale == "full" else f"@{FLAGS.scale}"
-    sets = [get_hparams(row + suffix).override(FLAGS.override) for row in rows(FLAGS.rows)]
+    sets = [get_hparams(row + suffix).override(common_flags.changes(FLAGS)) for row in rows(FLAGS.rows)]
     problem = problem_flags.chosen_problem(FLAGS)
     cores = usable_cores()
     if FLAGS.jobs > cores:
@@ -73,7 +75,7 @@ def ablate() -> None:
     jobs.program("t2t_datagen", of_data)
     # longest jobs first, so that no single one runs alone at the end
     sets.sort(key=lambda hparams: -training_flops(hparams, problem.vocab_size, 1, 25, 25, 25))
-    commands = {hparams.name: _command(hparams, passed_on) for hparams in sets if not _done(hparams)}
+    commands = {hparams.name: _command(hparams, passed_on) for hparams in sets if not _done(problem, hparams)}
     launcher.report(f"{len(sets)} rows, {len(sets) - len(commands)} of them already done")
     failed = jobs.run(commands, FLAGS.jobs, FLAGS.output_dir)
     _report()
@@ -86,8 +88,8 @@ def _command(hparams: HParams, passed_on: list[str]) -> list[str]:
     return ["t2t_trainer", *passed_on, f"--hparams={hparams.name}", f"--output_dir={directory}", "--split=validation"]
 
 
-def _done(hparams: HParams) -> bool:
-    """Returns whether the row is fully trained and scored."""
+def _done(problem: Problem, hparams: HParams) -> bool:
+    """Returns whether the row is fully trained and scored. Raises ValueError if its directory holds another run."""
     from t2t_repro.evaluation.report_runs import read_run
     from t2t_repro.run import Run
 
@@ -95,8 +97,11 @@ def _done(hparams: HParams) -> bool:
     if not Run.exists(directory):
         return False
     result = read_run(directory)
-    selection = result.training.selection
-    steps = (selection and selection.stopped_step) or FLAGS.train_steps or hparams.train_steps
+    run, selection = result.run, result.training.selection
+    run.must_equal(dataclasses.replace(run, problem=problem, hparams=hparams, seed=FLAGS.seed))
+    steps = hparams.train_steps
+    if selection and selection.stopped_step and selection.ended_by(common_flags.training_options(FLAGS)):
+        steps = selection.stopped_step
     return result.score("validation", 1).get("step", 0) >= steps
 
 

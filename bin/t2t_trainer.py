@@ -70,12 +70,11 @@ def chosen() -> tuple[Problem, HParams]:
     problem_flags.import_users_code(FLAGS)
     hparams = common_flags.chosen_hparams(FLAGS)
     problem = problem_flags.chosen_problem(FLAGS, needs_text=not FLAGS.dry_run)
-    if FLAGS.train_steps:
-        hparams = dataclasses.replace(hparams, train_steps=FLAGS.train_steps)
     common_flags.must_be_directory("data_dir", FLAGS.data_dir)
     common_flags.must_be_directory("output_dir", FLAGS.output_dir)
     parent = None
-    if FLAGS.init_from and Cluster.from_environment().is_chief:
+    is_chief = Cluster.from_environment().is_chief
+    if FLAGS.init_from and is_chief:
         origin = find_origin(FLAGS.init_from, problem, hparams, FLAGS.output_dir)
         problem, parent = problem_flags.with_vocabulary_of(origin.vocabulary_of, problem, FLAGS), origin.parent
         prepared = os.path.join(FLAGS.data_dir, problem.name)
@@ -88,7 +87,7 @@ def chosen() -> tuple[Problem, HParams]:
         directory = os.path.join(FLAGS.data_dir, problem.name)
         if Dataset.exists(directory):
             corpus_weights(problem, Dataset.open(directory))
-    if Run.exists(FLAGS.output_dir):
+    if is_chief and Run.exists(FLAGS.output_dir):  # the others neither find the parent nor write the run
         run = Run.open(FLAGS.output_dir)
         run.must_equal(dataclasses.replace(run, problem=problem, hparams=hparams, seed=FLAGS.seed, parent=parent))
     return problem, hparams

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from t2t_repro.io import JsonRecord
 PERPLEXITY = "perplexity"
 NAMES = {PERPLEXITY: "perplexity", "bleu": "BLEU", "chrf": "chrF", "f1": "F1"}  # of metrics, in messages
 TIME_SHARE = 0.05  # maximum share of training time that decoding the validation set takes by default
+LIMITS = ("patience", "train_minutes", "train_epochs")  # options that may end training before `train_steps`
 FIRST_INTERVAL = 4  # maximum number of regular checkpoints between the first decoding and the second
 
 
@@ -61,13 +63,17 @@ class Selection(JsonRecord):
         return dataclasses.replace(self, scores=scores, recommended_steps=None)
 
     def at(self, step: int) -> Selection:
-        """Returns the selection of a run whose newest checkpoint is that of `step`: without what came later."""
+        """Returns the selection of a run whose newest checkpoint is that of `step`: without what came later.
+
+        The recommendation stays if no score is removed.
+        """
         scores = {
             metric: {each: value for each, value in found.items() if int(each) <= step}
             for metric, found in self.scores.items()
         }
         scores = {metric: found for metric, found in scores.items() if found}
-        found = dataclasses.replace(self, scores=scores, recommended_steps=None)
+        recommended = self.recommended_steps if scores == self.scores else None
+        found = dataclasses.replace(self, scores=scores, recommended_steps=recommended)
         return found if self.stopped_step == step else dataclasses.replace(found, stopped_step=None, reason=None)
 
     def best(self, number: int, among: Collection[int] | None = None) -> list[int]:
@@ -98,6 +104,11 @@ class Selection(JsonRecord):
         (best,) = self.best(1)
         count = f"{self.without_improvement()} scores in a row are" if patience > 1 else "the score is"
         return f"{count} no better than the {self.described(best)} of step {best:,} (patience={patience})"
+
+    def ended_by(self, options: TrainingOptions) -> bool:
+        """Returns whether one of the limits of `options` ended training, with the same value."""
+        given = {f"{name}={getattr(options, name):g}" for name in LIMITS if getattr(options, name)}
+        return not given.isdisjoint(re.findall(r"\w+=[\d.e+-]+", self.reason or ""))
 
     def recommendation(self, best: Sequence[int], means: Sequence[Mean] = ()) -> tuple[list[int], str]:
         """Returns the checkpoints whose mean to use, by step, and a line that names them with the reason.
@@ -138,7 +149,7 @@ def interval_within(scoring_seconds: float, training_seconds: float) -> int:
 
 def must_end_at_last_step(hparams: HParams, options: TrainingOptions) -> None:
     """Raises ValueError if the learning rate decays at the end of training, and `options` may end it earlier."""
-    limits = {name: getattr(options, name) for name in ("patience", "train_minutes", "train_epochs")}
+    limits = {name: getattr(options, name) for name in LIMITS}
     given = " and ".join(f"{name}={value:g}" for name, value in limits.items() if value)
     if hparams.decay_steps and given:
         raise ValueError(

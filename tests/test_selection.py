@@ -69,10 +69,27 @@ def test_a_perplexity_that_is_not_finite_is_the_worst_and_fits_json():
 
 def test_a_run_that_returns_to_a_checkpoint_forgets_what_came_later():
     found = replace(selection(perplexity=[9.0, 8.0, 7.0]), stopped_step=30, reason="why", recommended_steps=(30,))
-    assert found.at(30) == replace(found, recommended_steps=None)
+    assert found.at(30) == found
     assert found.at(20) == selection(perplexity=[9.0, 8.0])
     assert found.at(40).stopped_step is None and found.at(40).scores == found.scores
     assert found.at(0) == Selection()
+
+
+@pytest.mark.parametrize(
+    ("reason", "limits", "ends"),
+    [
+        ("2 scores in a row are no better than ... of step 4 (patience=2)", {"patience": 2}, True),
+        ("2 scores in a row are no better than ... of step 4 (patience=2)", {"patience": 20}, False),
+        ("20 scores in a row are no better than ... of step 4 (patience=20)", {"patience": 2}, False),
+        ("train_minutes=2.5 are over", {"train_minutes": 2.5, "patience": 3}, True),
+        ("train_minutes=2.5 are over", {"train_minutes": 2.0}, False),
+        ("train_epochs=2 passes over the data are done", {"train_epochs": 2}, True),
+        ("train_epochs=2 passes over the data are done", {}, False),
+        (None, {"patience": 2}, False),
+    ],
+)
+def test_a_run_is_ended_by_the_same_limit_only(reason, limits, ends):
+    assert Selection(reason=reason).ended_by(TrainingOptions(**limits)) == ends
 
 
 def test_selection_is_read_back_from_json():

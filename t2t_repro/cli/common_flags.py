@@ -130,11 +130,17 @@ def check_decoding(hparams: HParams, values: flags.FlagValues) -> None:
 
 
 def chosen_hparams(values: flags.FlagValues) -> HParams:
-    """Returns the hyperparameter set of the command line, with the changes of `--override`.
+    """Returns the hyperparameter set of the command line, with the changes of `--override` and `--train_steps`.
 
     Raises KeyError for an unknown name and ValueError for an unknown field or an impossible value.
     """
-    return get_hparams(values.hparams).override(values.override)
+    return get_hparams(values.hparams).override(changes(values))
+
+
+def changes(values: flags.FlagValues) -> list[str]:
+    """Returns `--override` and, if it is given, `--train_steps`, as `HParams.override` takes them."""
+    steps = values.train_steps if "train_steps" in values else None
+    return [*values.override, *([f"train_steps={steps}"] if steps else [])]
 
 
 def must_be_directory(flag: str, path: str) -> None:

@@ -195,6 +195,7 @@ class Trainer:
         self.stopping = Stopping(run, options, report)
         self.logger: MetricsLogger | None = None  # the chief's
         self.epochs_done = False
+        self.timed = (time.monotonic(), 0)  # when training went on after the newest checkpoint, and after which step
 
     def train(self, caught: list[int]) -> None:
         """Trains from the newest checkpoint to the last step, or until a signal is in `caught`."""
@@ -317,26 +318,34 @@ class Trainer:
     def _train_loop(self, checkpoints: Checkpoints, logger: MetricsLogger, stop: coordination.CoordinatedStop) -> None:
         """Runs the steps, reports them, and saves checkpoints."""
         hparams, minutes = self.run.hparams, self.options.checkpoint_minutes
-        if self.run.parent and int(self.step) == 0:
+        start = saved_step = int(self.step)
+        saved_at = time.monotonic()
+        self.timed = saved_at, start
+        if self.run.parent and saved_step == 0:
             self._validate(0, checkpoints, logger)
-        saved_at, saved_step = time.monotonic(), int(self.step)
-        if self.stopping.is_unscored(saved_step):  # stopped between saving and scoring it
+        if saved_step and (reason := self.stopping.reason(logger.seconds)):
+            self.stopping.note_end(saved_step, reason)  # so it is a regular checkpoint
+        if self.stopping.is_unscored(saved_step):  # also if training stopped between saving and scoring it
             self._validate(saved_step, checkpoints, logger)
         step: Step | None = None
         for step in self._steps(stop):
+            if step.number == start + 1:
+                self.timed = time.monotonic(), step.number  # the first step of a process takes longer
             logger.add(step)
             late = 0 < 60 * minutes <= time.monotonic() - saved_at
             due = late or step.number % hparams.checkpoint_steps == 0
             if due and step.number < hparams.train_steps:
                 self._save(checkpoints, step, logger)
                 logger.resume()
-                saved_at, saved_step = time.monotonic(), step.number
+                saved_at, saved_step = self.timed = time.monotonic(), step.number
         number = step.number if step else saved_step
         if number < hparams.train_steps and not stop.signal:
             done = f"train_epochs={self.options.train_epochs} passes over the data are done" * self.epochs_done
             self.stopping.note_end(number, self.stopping.reason(logger.seconds) or done)
         if step and step.number > saved_step:
             self._save(checkpoints, step, logger, validate=not stop.signal)
+        elif not stop.signal and self.stopping.is_unscored(number):  # the passes over the data ended at it
+            self._validate(number, checkpoints, logger)
         if not stop.signal:
             self.stopping.conclude(number, checkpoints, self._score_mean)
 
@@ -374,7 +383,9 @@ class Trainer:
         """Scores the checkpoint of step `number`, and notes the scores if it is a regular one."""
         if not self.validation:
             return
-        started, interval = time.monotonic(), logger.cost.seconds / max(number, 1) * self.run.hparams.checkpoint_steps
+        started, (since, first) = time.monotonic(), self.timed
+        per_step = (started - since) / (number - first) if number > first else logger.cost.seconds / max(number, 1)
+        interval = per_step * self.run.hparams.checkpoint_steps
         try:
             values = self.validation(number, logger, self.stopping.decodes(number))
         except tf.errors.OpError as error:

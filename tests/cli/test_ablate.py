@@ -20,6 +20,7 @@ from t2t_repro.bin import t2t_ablate
 from t2t_repro.cli import jobs as cli_jobs
 from t2t_repro.cli import launcher
 from t2t_repro.evaluation.report_runs import read_runs
+from t2t_repro.registry import get_problem
 from t2t_repro.selection import Selection
 
 LETTERS = {"A": 4, "B": 2, "C": 7, "D": 4, "E": 1}
@@ -66,17 +67,33 @@ def test_commands(program, texts, tmp_path, monkeypatch):
     assert name == "t2t_trainer" and sorted(given) == sorted([*texts, data, *options, *own])
 
 
-@pytest.mark.parametrize("stopped", [900, None])
-def test_a_row_that_ended_early_is_done(program, texts, tmp_path, monkeypatch, stopped):
+PATIENT = "2 scores in a row are no better than the validation perplexity 8.31 of step 600 (patience=3)"
+
+
+@pytest.mark.parametrize(
+    ("reason", "flags", "code", "error"),
+    [
+        (PATIENT, ["--patience=3"], 0, "1 rows, 1 of them already done\n"),
+        (PATIENT, ["--patience=9"], 0, "1 rows, 0 of them already done\n"),  # t2t-trainer continues
+        (None, ["--patience=3"], 0, "1 rows, 0 of them already done\n"),
+        (None, ["--train_steps=900"], 0, "1 rows, 1 of them already done\n"),
+        (None, ["--train_steps=1000"], 0, "1 rows, 0 of them already done\n"),
+        (PATIENT, ["--patience=3", "--seed=7"], 1, "its seed is 1, not 7; give another --output_dir"),
+        (PATIENT, ["--patience=3", "--override=dropout=0.5"], 1, "its dropout is 0.1, not 0.5; give another"),
+    ],
+)
+def test_a_row_is_done_if_it_ended_as_asked(program, texts, tmp_path, monkeypatch, reason, flags, code, error):
     """It is scored at the step at which validation ended it. Without that record, training continues."""
     monkeypatch.setattr(cli_jobs, "program", lambda *arguments: None)
     monkeypatch.setattr(cli_jobs, "run", lambda *arguments: [])
-    run = make_run(tmp_path, "c_n2@tiny", step=900, scores=[("validation", 1, {"bleu": 30.0})])
-    run.note(replace(run.training, selection=Selection(stopped_step=stopped)))
+    files = dict(flag[2:].split("=", 1) for flag in texts[2:])
+    problem = replace(get_problem("translate_files").with_files(**files), vocab_size=330)
+    run = make_run(tmp_path, "c_n2@tiny", problem, step=900, scores=[("validation", 1, {"bleu": 30.0})])
+    run.note(replace(run.training, selection=Selection(stopped_step=900 if reason else None, reason=reason)))
     os.rename(run.directory, tmp_path / "runs" / "c_n2@tiny")
     arguments = [f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/runs", "--rows=c_n2", "--scale=tiny"]
-    result = program("t2t-ablate", *texts, *arguments, "--patience=3")
-    assert result.err.startswith(f"1 rows, {int(stopped is not None)} of them already done\n")
+    result = program("t2t-ablate", *texts, *arguments, *flags)
+    assert result.code == code and error in result.err and result.err.count("\n") == 1
 
 
 def test_more_jobs_than_cores_are_rejected(program, texts, tmp_path):

@@ -23,6 +23,7 @@ from conftest import CHECKOUT
 from helpers.subprocesses import in_a_process
 
 from t2t_repro import __version__
+from t2t_repro.bin import t2t_trainer
 from t2t_repro.cli import launcher
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.documents.splitter import Splitter
@@ -1163,3 +1164,20 @@ def test_eval_of_a_damaged_run(program, run):
         file.write("{")
     code, out, err = program("t2t-eval", "--output_dir=RUN")
     assert (code, out) == (1, "") and err.startswith("t2t-eval: RUN/run.json is damaged: not JSON")
+
+
+def test_override_and_train_steps_are_checked_together(program, monkeypatch, tmp_path):
+    """A set of 1,500 steps may have a longer decay if training is longer."""
+    found: list[HParams] = []
+    monkeypatch.setattr(t2t_trainer, "estimate", lambda problem, hparams, options: found.append(hparams))
+    arguments = [
+        "--problem=translate_ende_cldr",
+        "--hparams=tiny",
+        f"--data_dir={tmp_path}",
+        f"--output_dir={tmp_path}/RUN",
+    ]
+    decay = ["--override=decay_steps=2000", "--override=train_steps=3000", "--dry_run"]
+    assert program("t2t-trainer", *arguments, *decay, "--train_steps=5000").code == 0
+    assert (found[0].train_steps, found[0].decay_steps) == (5000, 2000)
+    result = program("t2t-trainer", *arguments, *decay, "--train_steps=1000")
+    assert result.code == 1 and "decay_steps must be at most --train_steps = 1,000, got 2,000" in result.err

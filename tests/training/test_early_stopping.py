@@ -6,6 +6,8 @@ import itertools
 import json
 import os
 import shutil
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +21,7 @@ from t2t_repro.evaluation.evaluator import evaluate
 from t2t_repro.evaluation.validation_preview import ValidationPreview
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.run import Run
+from t2t_repro.system.signals import Interrupted
 from t2t_repro.training import metrics, trainer
 from t2t_repro.training.checkpointing.checkpoint_list import paths, to_average
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
@@ -303,6 +306,55 @@ def test_the_interval_is_chosen_by_the_second_decoding_and_noted(data, tmp_path,
     assert first.startswith("scoring BLEU took 1.5 s")
     assert first.endswith("scored at every 4 regular checkpoints at first (validate_every)")
     assert second.endswith("scored at every 8 regular checkpoints (validate_every)")
+
+
+def test_neither_validation_nor_the_first_step_counts_as_training(data, tmp_path, monkeypatch):
+    """The first decoding is much longer, and must not make the next one look cheap."""
+    seconds: dict[int, float] = {}
+
+    def score(self, step, logger, decodes=False):
+        time.sleep(4 if step == 4 else 0)
+        return {"perplexity": 9.0, "bleu": 1.0}
+
+    monkeypatch.setattr(Validation, "__call__", score)
+    monkeypatch.setattr(
+        Stopping, "note_scores", lambda self, step, values, _, training: seconds.update({step: training})
+    )
+    options = replace(FLOAT32, checkpoint_steps=4, validate_metrics=("bleu",))
+    run = train(PROBLEM, HPARAMS, data, str(tmp_path / "RUN"), options, report=silent, preview=ValidationPreview)
+    assert sorted(seconds) == [4, 8, 12, 16, 20]
+    assert max(seconds.values()) < 4 < run.training.seconds
+
+
+@pytest.mark.parametrize(("stopped", "scored", "end"), [(7, [2, 4, 6, 7], 7), (9, [2, 4, 6, 8, 9, 10, 12], 12)])
+def test_checkpoint_of_a_signal_is_scored_before_a_new_limit_ends_training(
+    data, tmp_path, scripted, monkeypatch, stopped, scored, end
+):
+    """It would be the last one. If it is better than those before it, training continues."""
+    directory, options = str(tmp_path / "RUN"), replace(FLOAT32, checkpoint_steps=2)
+
+    def rate(step, hparams):
+        if step == stopped:
+            signal.raise_signal(signal.SIGINT)
+        return learning_rate(step, hparams)
+
+    learning_rate = trainer.learning_rate
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "learning_rate", rate)
+        with pytest.raises(Interrupted):
+            train(PROBLEM, HPARAMS, data, directory, options, report=silent)
+    for _ in range(2):
+        run = train(PROBLEM, HPARAMS, data, directory, replace(options, patience=2), report=silent)
+        assert run.training.selection.steps() == scripted == scored
+        assert run.training.step == run.last_step == end
+
+
+def test_a_second_call_that_is_interrupted_keeps_the_recommendation(data, copied, scripted, monkeypatch):
+    before = copied.training.selection
+    monkeypatch.setattr(Stopping, "conclude", lambda *_: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(Interrupted):
+        train(PROBLEM, HPARAMS, data, copied.directory, OPTIONS, report=silent)
+    assert before.recommended_steps and Run.open(copied.directory).training.selection == before
 
 
 # Other validation sets.

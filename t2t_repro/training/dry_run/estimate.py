@@ -174,8 +174,14 @@ def _plan(profiler: Profiler) -> Iterator[str]:
 
 
 def _total(profiler: Profiler, options: TrainingOptions) -> Estimate:
-    h, steps = profiler.run.hparams, profiler.steps()
-    per_step = profiler.seconds_per_step()
+    h, per_step = profiler.run.hparams, profiler.seconds_per_step()
+    steps_per_epoch = profiler.window_steps / profiler.share if profiler.prepared else math.nan
+    steps, done = profiler.steps(), h.train_steps - profiler.steps()
+    if options.train_epochs and profiler.prepared:
+        steps = max(min(steps, math.ceil(options.train_epochs * steps_per_epoch) - done), 0)
+    if options.train_minutes:
+        trained = profiler.run.training.seconds or 0.0 if done else 0.0
+        steps = max(min(steps, int((60 * options.train_minutes - trained) / per_step)), 0)
     updating = profiler.startup + steps * per_step
     evaluations = math.ceil(steps / (options.checkpoint_steps or h.checkpoint_steps))
     if options.checkpoint_minutes:
@@ -186,7 +192,7 @@ def _total(profiler: Profiler, options: TrainingOptions) -> Estimate:
     checkpoint = (3 + bool(h.ema_decay)) * 4 * h.num_parameters(profiler.vocab_size)
     return Estimate(
         steps=steps,
-        steps_per_epoch=profiler.window_steps / profiler.share if profiler.prepared else math.nan,
+        steps_per_epoch=steps_per_epoch,
         tokens_per_second=float(profiler.tokens[..., 1].sum()) / profiler.window_steps / per_step,
         seconds_per_step=per_step,
         startup_seconds=profiler.startup,
@@ -195,7 +201,7 @@ def _total(profiler: Profiler, options: TrainingOptions) -> Estimate:
         seconds=(updating + profiler.sampling + evaluations * profiler.evaluation) if steps else 0.0,
         peak_bytes=profiler.peak,
         disk_bytes=max((kept + 2) * checkpoint - bytes_in(profiler.run.checkpoints), 0),
-        flops=profiler.flops_per_step() * h.train_steps,
+        flops=profiler.flops_per_step() * (done + steps),
     )
 
 
@@ -209,6 +215,7 @@ def _outcome(profiler: Profiler, found: Estimate) -> Iterator[str]:
     evaluation = f"evaluation with {found.evaluation_seconds:.2g} s each time"
     if not profiler.prepared:
         epoch, data, evaluation = "unknown", "unknown size", "without evaluation"
+    last_step = h.train_steps - profiler.steps() + found.steps
     busy = f"; that rate changed by {profiler.slowed:.0%} meanwhile: other work slows it" * (profiler.slowed > BUSY)
     lines = {
         "epoch": f"{epoch}; {found.steps:,} to do",
@@ -218,7 +225,7 @@ def _outcome(profiler: Profiler, found: Estimate) -> Iterator[str]:
         "worst": f"a micro-batch of {shape} (pairs, source, target): {profiler.worst_seconds:.2g} s, and it fits",
         "memory": f"at least {_size(found.peak_bytes)}{f' of {_size(total)}' if total else ''}",
         "disk": f"{_size(found.disk_bytes)} more for {kept} checkpoints, the newest and the next; data: {data}",
-        "cost": f"{found.flops:.2g} FLOPs in {h.train_steps:,} steps{_papers(h, 'flops')}",
+        "cost": f"{found.flops:.2g} FLOPs in {last_step:,} steps{_papers(h, 'flops')}",
     }
     if profiler.jit_compile:
         each = f"{profiler.compiling:.2g} s each to compile; their memory is not included above"

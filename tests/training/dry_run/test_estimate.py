@@ -356,6 +356,15 @@ def test_sigterm_ends_the_child_too():
         os.kill(child, 0)
 
 
+def test_limits_of_time_and_passes_end_the_estimate(estimated, data, tmp_path, monkeypatch):
+    quick(monkeypatch)
+    found, epoch = estimated[0], math.ceil(estimated[0].steps_per_epoch)
+    for limits, low, high in (({"train_epochs": 1}, epoch, epoch), ({"train_minutes": 1e-9}, 0, 0)):
+        less = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), replace(FLOAT32, **limits), show=lambda line: None)
+        assert low <= less.steps <= high < found.steps
+        assert less.flops == pytest.approx(found.flops / found.steps * less.steps)
+
+
 @pytest.mark.slow
 def test_on_two_replicas(estimated, data, tmp_path, on_replicas):
     """Both CPUs of these tests compute one micro-batch each: the same steps at the same cost."""
