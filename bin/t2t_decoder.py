@@ -62,6 +62,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -160,6 +161,7 @@ def decode() -> None:
         Splitter(FLAGS.language or "", runs[0].hparams.max_positions)  # a missing package is an error now
     if FLAGS.decode_to_file:
         common_flags.must_be_writable("decode_to_file", FLAGS.decode_to_file)
+        _must_be_another_file(FLAGS.decode_to_file)
     items, total = (iter(()), 0) if FLAGS.decode_interactive else _input()
     launcher.load_tensorflow()
     from t2t_repro.inference import graph_cache
@@ -187,17 +189,26 @@ def decode() -> None:
         where = FLAGS.data_dir, launcher.report, _checkpoints(runs[0])
         translator = translator.with_alignments(task.alignment_head(translator, runs[0], *where).head)
     decoder = task.decoder(translator, FLAGS.well_formed, FLAGS.min_confidence)
+    done = 0
     if FLAGS.decode_interactive:
         answer = _answer(decoder, glossary)
         with_scores = FLAGS.n_best > 1 or not FLAGS.documents
         text_lines.converse(lambda line: _written(answer([line], report=_report), with_scores))
     elif FLAGS.decode_to_file:
         how = _window(decoder, glossary), FLAGS.decode_to_file, _made_by(runs)
-        decode_to_file(items, *how, launcher.report, total)
+        done = decode_to_file(items, *how, launcher.report, total)
     else:
         decode_to_stream(items, _window(decoder, glossary), text_lines.write, launcher.report, total)
     if summary := task.summary(decoder):
-        launcher.report(summary)
+        launcher.report(f"since line {done + 1:,}: {summary}" if done else summary)
+
+
+def _must_be_another_file(path: str) -> None:
+    """Raises UsageError if a file that is read would be replaced by the output, `path`."""
+    for flag in (*INPUT, "glossary", "shortlist"):
+        read = FLAGS[flag].value
+        if read and os.path.exists(read) and os.path.exists(path) and os.path.samefile(read, path):
+            raise launcher.UsageError(f"--decode_to_file={path} would replace the file of --{flag}; give another one")
 
 
 def _input() -> tuple[Iterator[tuple[str, ...]], int | None]:

@@ -29,7 +29,7 @@ flags.DEFINE_boolean("json", False, "print the summaries as JSON instead of a ta
 
 
 def score(gold: str, test: str) -> None:
-    from t2t_repro.parsing.evalb import evalb_files, outer_brackets_differ
+    from t2t_repro.parsing.evalb import evalb_files, outer_bracket_note
     from t2t_repro.parsing.evalb_parameters import COLLINS, read_parameters
     from t2t_repro.parsing.evalb_table import table
 
@@ -38,8 +38,8 @@ def score(gold: str, test: str) -> None:
     for row in scores.rows:
         if row.message:
             launcher.report(f"sentence {row.number}: {row.message}")
-    if outer_brackets_differ(gold, test):
-        launcher.report("one file has an unlabeled bracket around its sentences, ( (S ...)), and EVALB counts it")
+    if note := outer_bracket_note(gold, test):
+        launcher.report(note)
     print(json.dumps(scores.to_dict(), indent=2) if FLAGS.json else table(scores))
 
 

@@ -67,9 +67,17 @@ class RunResult:
     def score(self, split: str, checkpoints: int) -> dict[str, Any]:
         """Returns the newest scores of `split` with `checkpoints` averaged checkpoints; empty if there are none.
 
-        Scores of moving averages, which the paper does not have, are left out.
+        They are those of the run's own beam and alpha. Scores of moving averages, which the paper does not have, are
+        left out.
         """
-        of_split = [each for each in self.scores if each["split"] == split and not each.get("moving_average")]
+        own = {"beam_size": self.run.hparams.beam_size, "alpha": self.run.hparams.alpha}
+        of_split = [
+            each
+            for each in self.scores
+            if each["split"] == split
+            and not each.get("moving_average")
+            and all(each.get(name, value) == value for name, value in own.items())
+        ]
         found = [each for each in of_split if len(each["checkpoints"]) == checkpoints]
         return found[-1] if found else {}
 

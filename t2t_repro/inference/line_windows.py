@@ -46,8 +46,10 @@ def decode_to_stream(
 
 def decode_to_file(
     items: Iterable[Item], decode: Decode, path: str, made_by: dict[str, Any], say: Say, total: int | None = None
-) -> None:
+) -> int:
     """Writes the lines of all `items` to `path`, which appears when it is complete. The same call resumes.
+
+    Returns the number of items that an earlier call had decoded.
 
     `made_by` contains everything except `items` that the lines depend on, as JSON values. Raises ValueError if another
     process writes to `path`, or if the partial file was written with other settings or from other items.
@@ -57,8 +59,10 @@ def decode_to_file(
         if partial.items:
             say(f"continuing {path} at line {partial.items + 1:,}")
         parts = windows(rest, partial.windows)
-        _decode_windows(parts, decode, partial.add, _Progress(say, total, partial.items))
+        done = partial.items
+        _decode_windows(parts, decode, partial.add, _Progress(say, total, done))
         partial.finish()
+    return done
 
 
 def windows(items: Iterable[Item], first: int = 0) -> Iterator[list[Item]]:

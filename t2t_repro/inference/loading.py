@@ -13,7 +13,7 @@ from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
 
 
 def open_runs(directories: Sequence[str]) -> list[Run]:
-    """Opens runs that can decode as one. Raises ValueError if their vocabularies or linearizations differ."""
+    """Opens runs that can decode as one. Raises ValueError if vocabularies, languages or linearizations differ."""
     first, *others = runs = [Run.open(each) for each in directories]
     for run in others:
         if run.vocabulary_sha256 != first.vocabulary_sha256:
@@ -21,11 +21,14 @@ def open_runs(directories: Sequence[str]) -> list[Run]:
                 f"{run.directory!r} has another vocabulary than {first.directory!r} (SHA-256 differs); runs form an "
                 "ensemble only if they were trained on the same prepared data"
             )
-        if run.problem.linearization != first.problem.linearization:
-            raise ValueError(
-                f"runs of an ensemble must have one linearization. Received: {first.problem.linearization!r} of "
-                f"{first.directory!r} and {run.problem.linearization!r} of {run.directory!r}"
-            )
+        for name in ("linearization", "source_language", "target_language"):
+            one, other = (getattr(each.problem, name) for each in (first, run))
+            is_known = name == "linearization" or (one and other)  # a problem may name no languages
+            if one != other and is_known:
+                raise ValueError(
+                    f"runs of an ensemble must have one {name}. Received: {one!r} of {first.directory!r} and "
+                    f"{other!r} of {run.directory!r}"
+                )
     return runs
 
 

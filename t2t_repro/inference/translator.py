@@ -211,13 +211,13 @@ class Translator(TextToText, BatchDecoder):
             if glossary is not None:
                 raise ValueError("decoding is constrained to the words of the text: leave out the glossary")
             texts, prefixes = self.constraint.required_words(texts)
-        required = None if glossary is None else self._required(Glossary.of(glossary), texts, report)
+        given = None if glossary is None else Glossary.of(glossary)
         kept = width if n > 1 else 1
         found = self._decode(best, texts, kept, width, report, prefixes, min_length, advance)
         results = [distinct(hypotheses, n) for hypotheses in found]
-        if required is None:
+        if given is None:
             return results
-
+        required = self._required(given, texts, report)
         chosen = lacking(required, [[text for text, _ in hypotheses] for hypotheses in results])
 
         def best_with_terms(
@@ -248,14 +248,21 @@ class Translator(TextToText, BatchDecoder):
         both = zip(lines, cast(list[list[AlignedText]], found), strict=True)
         return [[line.translation(each) for each in some] for line, some in both]
 
-    @staticmethod
-    def _required(glossary: Glossary, texts: Sequence[str], report: Report) -> list[tuple[Required, ...]]:
-        """Returns the first `MOST_TERMS` terms of each text."""
-        every = [glossary.required(text) for text in texts]
+    def _required(self, glossary: Glossary, texts: Sequence[str], report: Report) -> list[tuple[Required, ...]]:
+        """Returns the first `MOST_TERMS` terms of each text, as far as it is translated."""
+        every = [glossary.required(self._as_translated(text)) for text in texts]
         for number, found in enumerate(every):
             if len(found) > MOST_TERMS:
                 report(number, f"has {len(found):,} terms of the glossary; the first {MOST_TERMS} are required")
         return [found[:MOST_TERMS] for found in every]
+
+    def _as_translated(self, text: str) -> str:
+        """Returns the text without what is truncated."""
+        limit = self._max_positions()
+        if 4 * len(text) + 2 <= limit:  # a token is at least a byte, except for EOS and a first space
+            return text
+        (ids,) = self.vocabulary.encode([text])
+        return text if len(ids) <= limit else self.vocabulary.decode([ids[: limit - 1]])[0]
 
     def sample(
         self,

@@ -27,6 +27,7 @@ from t2t_repro.parsing.trees import Tree, lines_of_trees, parse_lines
 from t2t_repro.text.lines import side_by_side
 
 SCORED, ERROR, SKIPPED = 0, 1, 2  # a sentence's status
+_OUTER = re.compile(r"\s*\(\s*\(")
 
 Constituent = tuple[int, int, str]  # number of words before its start, and before its end; label
 
@@ -119,10 +120,12 @@ def evalb_files(gold: str, test: str, parameters: Parameters = COLLINS) -> Score
     return _evalb(_gold_forests(gold), _forests(test), gold, test, parameters)
 
 
-def outer_brackets_differ(gold: str, test: str) -> bool:
-    """Returns true if only one of two files has an unlabeled bracket around its first sentence, ( (S ...))."""
-    first, second = (next(lines_of_trees(path), "") for path in (gold, test))
-    return bool(re.match(r"\s*\(\s*\(", first)) != bool(re.match(r"\s*\(\s*\(", second))
+def outer_bracket_note(gold: str, test: str) -> str:
+    """Returns a warning if only one of two files has an unlabeled bracket around its first tree, ( (S ...))."""
+    first, second = (next(filter(str.strip, lines_of_trees(path)), "") for path in (gold, test))
+    if not second or bool(_OUTER.match(first)) == bool(_OUTER.match(second)):
+        return ""
+    return "one file has an unlabeled bracket around its sentences, ( (S ...)), and EVALB counts it"
 
 
 def _forests(path: str) -> Iterator[Forest | str]:

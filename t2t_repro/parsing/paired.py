@@ -9,7 +9,7 @@ import numpy as np
 from sacrebleu.metrics.base import Score, Signature
 
 from t2t_repro.evaluation.comparison import Compared
-from t2t_repro.parsing.evalb import ERROR, SCORED, Row, percent
+from t2t_repro.parsing.evalb import ERROR, SCORED, SKIPPED, Row, percent
 
 Rows = Sequence[Row]
 
@@ -41,10 +41,9 @@ def compared(
     sources: Sequence[str], references: Sequence[str], outputs: tuple[Sequence[str], Sequence[str]], a: Rows, b: Rows
 ) -> Compared:
     """Returns trees as text, with their rows, in the form for `evaluation.comparison.compare`."""
-    notes = tuple(
-        f"{name}, sentence {row.number}: {row.message}; not scored"
-        for name, rows in (("A", a), ("B", b))
-        for row in rows
-        if row.status == ERROR
-    )
-    return Compared(sources, references, outputs, (a, b), {"F1": BracketF1()}, notes)
+    notes = []
+    for name, rows in (("A", a), ("B", b)):
+        notes += [f"{name}, sentence {row.number}: {row.message}; not scored" for row in rows if row.status == ERROR]
+        if empty := sum(row.status == SKIPPED and row.words > 0 for row in rows):
+            notes.append(f"{name} has no tree for {empty:,} sentences, so its F1 is that of the others")
+    return Compared(sources, references, outputs, (a, b), {"F1": BracketF1()}, tuple(notes))

@@ -5,6 +5,7 @@ It needs neither TensorFlow nor NumPy at import: the server rebuilds trees with 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Never
@@ -133,7 +134,7 @@ class Parsing:
 
     def compared_files(self, a: str, b: str, reference: str, source: str | None = None) -> Compared:
         """Reads trees. The sources are the words of the references, so that `source` is not read."""
-        from t2t_repro.parsing.evalb import evalb_files
+        from t2t_repro.parsing.evalb import evalb_files, outer_bracket_note
         from t2t_repro.parsing.paired import compared
 
         rows = [evalb_files(reference, path).rows for path in (a, b)]
@@ -141,7 +142,11 @@ class Parsing:
         words = (
             itertools.chain.from_iterable(tree.words() for tree in parse_lines([gold], reference)) for gold in golds
         )
-        return compared(list(map(" ".join, words)), golds, (texts[0], texts[1]), *rows)
+        found = compared(list(map(" ".join, words)), golds, (texts[0], texts[1]), *rows)
+        outer = [
+            f"{name}: {note}" for name, path in (("A", a), ("B", b)) if (note := outer_bracket_note(reference, path))
+        ]
+        return dataclasses.replace(found, notes=(*found.notes, *outer))
 
     def score_rows(self, scores: Mapping[str, Any]) -> list[tuple[str, str]]:
         skipped = f"; {scores['skipped']:,} sentences of only punctuation are not scored" if scores["skipped"] else ""

@@ -124,26 +124,47 @@ class Glossary:
 
 
 def missing(translation: str, required: Iterable[Required]) -> list[Required]:
-    """Returns the occurrences for which no form appears in the translation.
+    """Returns the occurrences for which no form appears in the translation. Each place there counts for one of them.
 
-    Each place there counts for one of them: for that of the longest form, then for that with the fewest forms.
+    A place is that of the longest form there that one more occurrence can have: places are matched with occurrences by
+    augmenting paths, from left to right.
     """
-    left = list(required)
+    every = list(required)
+    takers: dict[int, list[int]] = {}  # the numbers of the occurrences that a place can count for
+    place_of: dict[int, int] = {}  # by the number of the occurrence
+
+    def give(place: int, asked: set[int]) -> bool:
+        """Gives a place to an occurrence, moving others to their other places. Returns whether that is possible."""
+        for number in takers[place]:
+            if number not in asked:
+                asked.add(number)
+                if number not in place_of or give(place_of[number], asked):
+                    place_of[number] = place
+                    return True
+        return False
+
     place = 0
-    while left and place < len(translation):
-        spans = [
-            (len(form), -len(each.forms), each)
-            for each in left
-            for form in each.forms
-            if translation.startswith((form, capitalized(form)), place)
-            and _is_between_words(translation, place)
-            and _is_between_words(translation, place + len(form))
-        ]
-        length, _, each = max(spans, key=lambda span: span[:2], default=(1, 0, None))
-        if each is not None:
-            left.remove(each)
+    while place < len(translation):
+        by_length = _forms_at(translation, place, every) if _is_between_words(translation, place) else {}
+        length = 1
+        for longest in sorted(by_length, reverse=True):
+            takers[place] = by_length[longest]
+            if give(place, set()):
+                length = longest
+                break
         place += length
-    return left
+    return [each for number, each in enumerate(every) if number not in place_of]
+
+
+def _forms_at(text: str, place: int, required: Sequence[Required]) -> dict[int, list[int]]:
+    """Returns the numbers of the occurrences that have a form at a place of a text, by its length."""
+    found: dict[int, list[int]] = {}
+    for number, each in enumerate(required):
+        lengths = {len(form) for form in each.forms if text.startswith((form, capitalized(form)), place)}
+        for length in lengths:
+            if _is_between_words(text, place + length):
+                found.setdefault(length, []).append(number)
+    return found
 
 
 def lacking(required: Sequence[Sequence[Required]], outputs: Sequence[Sequence[str]]) -> list[int]:

@@ -1010,6 +1010,12 @@ def test_decoder_interactive(program, translator):
         (["--decode_from_file=none"], 1, "no file 'none'; give a UTF-8 text file"),
         (["--decode_to_file=no/out"], 1, "--decode_to_file: no directory 'no'; create it first"),
         (["--decode_to_file=RUN"], 1, "--decode_to_file: 'RUN' is a directory; give a file"),
+        (
+            ["--decode_from_file=three.tsv", "--decode_to_file=./three.tsv"],
+            2,
+            "--decode_to_file=./three.tsv would replace the file of --decode_from_file; give another one (see "
+            "t2t-decoder --help)",
+        ),
         (["--alpha=-1"], 1, "--alpha must be at least 0 and finite, got -1.0"),
         (["--alpha=nan"], 1, "--alpha must be at least 0 and finite, got nan"),
         (

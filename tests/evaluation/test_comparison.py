@@ -165,6 +165,19 @@ def test_sentences_that_evalb_does_not_score_count_nothing():
     assert trees.notes == ("A, sentence 1: 9 words in gold, 8 in test; not scored",)
 
 
+def test_outputs_without_trees_and_with_another_outer_bracket_are_named(program, tmp_path, monkeypatch):
+    """Otherwise a system that leaves sentences out, or whose trees are written in another form, would win or lose."""
+    monkeypatch.chdir(tmp_path)
+    gold = "(S (NP (DT The) (NN law)) (VP (VBD changed)) (. .))"
+    for name, lines in (("gold", [gold] * 3), ("a", ["", gold, ""]), ("b", [f"( {gold})"] * 3)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    code, _, err = program("t2t-compare", "a", "b", "--gold=gold")
+    assert code == 0 and err.splitlines() == [
+        "A has no tree for 2 sentences, so its F1 is that of the others",
+        "B: one file has an unlabeled bracket around its sentences, ( (S ...)), and EVALB counts it",
+    ]
+
+
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_files_of_trees(program, tmp_path, monkeypatch, suffix):
     import gzip

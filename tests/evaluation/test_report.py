@@ -86,6 +86,13 @@ def test_status_of_a_full_run(tmp_path, make_run, bleu, status):
     assert row(table(read(tmp_path)[0], 3), "base")["status"] == status
 
 
+def test_scores_of_another_beam_or_alpha_are_left_out(tmp_path, make_run):
+    ours = {"paper_bleu": 25.76, "beam_size": 4, "alpha": 0.6}
+    others = [ours | {"paper_bleu": 24.9, "beam_size": 1}, ours | {"paper_bleu": 24.8, "alpha": 0.0}]
+    make_run("base", WMT, pairs=4_508_785, scores=[("validation", 1, each) for each in (ours, *others)])
+    assert row(table(read(tmp_path)[0], 3), "base")["status"] == "reproduced"
+
+
 def test_smaller_budgets_and_other_data_are_labeled(tmp_path, make_run):
     scores = [("validation", 1, {"bleu": 30.0, "perplexity": 4.0})]
     make_run("a_h1", WMT, pairs=10_000, scores=scores, folder="data")

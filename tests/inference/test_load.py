@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import shutil
 from pathlib import Path
 
@@ -72,6 +73,17 @@ def test_ensemble_requires_one_vocabulary(runs, tmp_path):
     run.start(vocabulary)
     with pytest.raises(ValueError, match=r"other' has another vocabulary than .*1' \(SHA-256 differs\); runs form"):
         t2t_repro.load([runs[0], run.directory])
+
+
+def test_ensemble_requires_one_direction(runs, tmp_path):
+    directories = [str(shutil.copytree(runs[0], tmp_path / name)) for name in ("de", "fr")]
+    for directory in directories:
+        path = Path(directory, "run.json")
+        record = json.loads(path.read_text())
+        record["problem"] |= {"source_language": "en", "target_language": Path(directory).name}
+        path.write_text(json.dumps(record))
+    with pytest.raises(ValueError, match="runs of an ensemble must have one target_language. Received: 'de' of "):
+        t2t_repro.load(directories)
 
 
 @pytest.mark.slow

@@ -313,6 +313,7 @@ def test_outer_bracket_in_only_one_file(program, files):
     message = "one file has an unlabeled bracket around its sentences, ( (S ...)), and EVALB counts it\n"
     assert program("t2t-evalb", *files(f"( {GOLD})\n", f"{GOLD}\n")).err == message
     assert program("t2t-evalb", *files(f"( {GOLD})\n", f"({GOLD})\n")).err == ""
+    assert program("t2t-evalb", *files(f"( {GOLD})\n" * 2, f"\n( {GOLD})\n")).err == ""
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ def candidates(
     width, vocab_size = tf.shape(logits_BWV)[1], vocabulary_size(logits_BWV)
     logits_NV = tf.reshape(logits_BWV, [-1, vocab_size])
     # two more, as PAD and EOS may be among them and forbidden: then no row of V logits needs a mask
-    values_NC, tokens_NC = top_k(logits_NV, tf.minimum(k + 2, vocab_size))
+    values_NC, tokens_NC = top_k(logits_NV, tf.minimum(k, vocab_size - 2) + 2)  # k may be the largest integer
     values, tokens = (tf.reshape(x, [-1, width, tf.shape(x)[1]]) for x in (values_NC, tokens_NC))
     forced_B = _forced(step, sentences)
     values = tf.where(may_follow(step, tokens, sentences), values, NEG_INF)

@@ -85,7 +85,8 @@ class Sampling(NamedTuple):
         )
         # the likeliest has 0 at any temperature, so that even 1e-300 works: sampling is then greedy
         below_BWC = tf.cast(log_p_BWC - tf.reduce_max(log_p_BWC, axis=2, keepdims=True), tf.float64)
-        p_BWC = tf.nn.softmax(below_BWC / self.temperature)
+        is_allowed_BWC = log_p_BWC > NEG_INF / 2  # a forbidden one has 0 at any temperature, even 1e300
+        p_BWC = tf.nn.softmax(tf.where(is_allowed_BWC, below_BWC / self.temperature, -np.inf))
         up_to_BWC = tf.cumsum(p_BWC, axis=2)
         drawn_BW1 = tf.cast(sentences.draws[:, :, step, None], tf.float64) * up_to_BWC[:, :, -1:]
         place_BW = tf.math.count_nonzero(up_to_BWC <= drawn_BW1, axis=2, dtype=tf.int32)

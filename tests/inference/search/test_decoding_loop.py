@@ -147,6 +147,7 @@ def test_finished_sentences_are_removed_from_the_batch():
         (1.5, 3, NO_PREFIXES, 3),
         (1.0, 3, PREFIXES, 0),
         (1.0, 100, NO_PREFIXES, 0),
+        (1.0, 2**31 - 1, NO_PREFIXES, 0),
     ],
 )
 def test_sampling_equals_the_reference(temperature, k, prefixes, min_length):
@@ -156,6 +157,13 @@ def test_sampling_equals_the_reference(temperature, k, prefixes, min_length):
     for source, prefix, numbers, samples in zip(SOURCES, prefixes, drawn, found, strict=True):
         expected = [plain_sample(one(), source, row, temperature, k, EXTRA, prefix, min_length) for row in numbers]
         assert_equal(samples, expected)
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_no_temperature_allows_a_forbidden_token(k):
+    drawn = draws(SOURCES, 3, 40, seed=7)
+    found = compiled_sample(*one())(batch(SOURCES), drawn, 1e300, k, EXTRA, batch(NO_PREFIXES), 0)
+    assert (found.scores > -1e6).numpy().all()
 
 
 def test_sample_frequencies_match_probabilities():

@@ -146,6 +146,14 @@ def test_texts_with_too_many_terms_are_reported(plain):
     assert found[0][0][0].count("Hunde") >= 16
 
 
+def test_terms_that_are_truncated_are_not_required(plain):
+    """The model does not see them. A term before the end of what it sees is required."""
+    limit = plain.hparams.max_positions
+    before, after = "dogs " + "and " * (2 * limit), "and " * (2 * limit) + "dogs"
+    found = plain.n_best([before, after], 1, glossary=GLOSSARY, report=lambda *_: None)
+    assert "Hunde" in found[0][0][0] and found[1] == plain.n_best([after], 1, report=lambda *_: None)[0]
+
+
 def test_constraint_takes_no_glossary(vocabulary, plain):
     parser = Translator(plain.ensemble, vocabulary, plain.hparams, ParseConstraint(vocabulary.subwords))
     with pytest.raises(ValueError, match="decoding is constrained to the words of the text: leave out the glossary"):
