@@ -30,7 +30,7 @@ from t2t_repro.system.processor import usable_cores
 FLAGS = flags.FlagValues()
 problem_flags.define(FLAGS)
 common_flags.override_flag(FLAGS)
-common_flags.training_flags(FLAGS)
+common_flags.training_flags(FLAGS, "folder for a run directory per row, and their logs")
 OWN = ("rows", "scale", "jobs", "output_dir", "help")  # all others are passed to t2t-trainer
 flags.DEFINE_list("rows", ["all"], "ROW,...: letters of Table 3, or names of hyperparameter sets", flag_values=FLAGS)
 flags.DEFINE_enum(

@@ -92,7 +92,7 @@ flags.DEFINE_boolean(
 flags.DEFINE_float(
     "min_confidence",
     0.0,
-    "parsing: write an empty line instead of a tree whose tokens have a mean probability below P",
+    "P: parsing: write an empty line instead of a tree whose tokens have a mean probability below P",
     lower_bound=0,
     upper_bound=1,
     flag_values=FLAGS,
@@ -111,7 +111,7 @@ flags.DEFINE_integer(
     "min_length", 0, "minimum number of tokens before the end-of-sentence token", lower_bound=0, flag_values=FLAGS
 )
 flags.DEFINE_string(
-    "glossary", None, "file of terms, each with the forms that its translation may have", flag_values=FLAGS
+    "glossary", None, "FILE: terms, each with the forms that its translation may have", flag_values=FLAGS
 )
 flags.DEFINE_boolean(
     "documents", False, "split each line into sentences, and join their translations", flag_values=FLAGS
@@ -298,7 +298,9 @@ def _report(number: int, what: str) -> None:
 def _check(run: Run) -> None:
     """Raises UsageError for flags that exclude each other, and ValueError for an impossible beam width."""
     if FLAGS.data_dir and not (FLAGS.alignments or FLAGS.markup):
-        raise launcher.UsageError("--data_dir is only to choose the head that aligns; give --alignments too")
+        raise launcher.UsageError(
+            "--data_dir is only to choose the head that aligns; give --alignments or --markup too"
+        )
     if FLAGS.data_dir:
         common_flags.must_be_directory("data_dir", FLAGS.data_dir)
     if FLAGS.language and not FLAGS.documents:

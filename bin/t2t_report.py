@@ -4,10 +4,10 @@
   t2t-report runs --html=report.html   write a page with charts and every column
   t2t-report run                       also draw the run's curves.svg and .png
 
-The directory is searched recursively. --markdown and --json write files too.
-Scores are grouped by the data they were measured on. A row of the paper without
-a run or a score is marked "not run" or "not scored". t2t-trainer draws the same
-curves at its end.
+Runs are searched up to three folders deep. --markdown and --json write files
+too. Scores are grouped by the data they were measured on. A row of the paper
+without a run or a score is marked "not run" or "not scored". t2t-trainer draws
+the same curves at its end.
 """
 
 from __future__ import annotations

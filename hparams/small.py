@@ -120,8 +120,8 @@ RECORDS.register(
             "with initializer_gain=1: 82.25 F1 on the dev set of CRAFT, in order, after 24,000 steps, with the five "
             "best checkpoints, 4.5 hours on one core with AMX",
             "77.70 F1 on the dev set of the WSJ sample, in order, after 7,500 steps, 1.7 hours on one core without AMX",
-            "81.23 F1 on the dev set of the WSJ sample after 3,000 steps from that parser, with dropout 0.2, 58 "
-            "minutes on one core",
+            "81.23 F1 on the dev set of the WSJ sample after 3,000 steps from the parser of CRAFT, with dropout 0.2, "
+            "58 minutes on one core",
             "commands and conditions: docs/results.md, docs/fine_tuning.md",
         ),
     )

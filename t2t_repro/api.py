@@ -1,4 +1,5 @@
-"""The functions behind `t2t_repro.prepare`, `train`, `evaluate`, `export` and `load`.
+"""The functions behind `t2t_repro.prepare`, `train`, `evaluate`, `export`, `learn_shortlist`,
+`choose_alignment_head` and `load`.
 
 TensorFlow is imported by the first call that needs it.
 """
@@ -62,8 +63,10 @@ def train(
         with a new optimizer. The data is prepared with the vocabulary of that run.
       report: called with each line of progress.
 
-    Raises ValueError if `output_dir` holds another run, if `init_from` does not fit, if training diverges, or if memory
-    runs out.
+    Returns the run. Raises ValueError if `output_dir` holds another run, if `init_from` does not fit, if training
+    diverges, or if memory runs out; FileNotFoundError if `init_from` is not a run with a checkpoint; ConnectionError if
+    another machine does not answer; and `t2t_repro.system.signals.Interrupted` after Ctrl-C or SIGTERM, once the steps
+    are saved.
     """
     from t2t_repro.evaluation.validation_preview import ValidationPreview
     from t2t_repro.preparation import pipeline
@@ -81,7 +84,7 @@ def evaluate(output_dir: str, split: str = "test", **options: Any) -> dict[str, 
       output_dir: the run directory.
       split: "train", "validation" or "test".
       options: see `t2t_repro.evaluation.evaluator.evaluate`: average_checkpoints, average_best, moving_average,
-        beam_size, alpha, precision, int8 and shortlist.
+        beam_size, alpha, precision, int8, shortlist and data_dir.
 
     Raises FileNotFoundError if the run or its data is missing, and ValueError if the problem has no such split.
     """

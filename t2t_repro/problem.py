@@ -40,7 +40,7 @@ class TextFiles:
 class TsvFile:
     """A UTF-8 text file with two columns, source and target, separated by one tab. `.gz` files are decompressed."""
 
-    path: str
+    path: str  # of the file
     name: str = ""  # label in dataset.json and in the metrics; "": the name of the file
 
 
@@ -52,9 +52,9 @@ class TmxFile:
     declaration is an error.
     """
 
-    path: str
+    path: str  # of the file
     source_language: str  # "en" matches "en", "EN" and "en-US"; "en-US" matches only that region
-    target_language: str
+    target_language: str  # the same
     name: str = ""  # label in dataset.json and in the metrics; "": the name of the file
 
 
@@ -150,9 +150,7 @@ class Problem:
     train_weight: tuple[float, ...] = ()  # mean times per epoch of a pair of each training corpus; (): once
     train_temperature: float = 0.0  # T of weights from sizes, p_i ~ n_i^(1/T), at least 1; 0: none
     example: str = ""  # a source text to try, for the page of t2t-serve
-    filters: tuple[
-        str, ...
-    ] = ()  # of the training text, such as ("duplicate", "length_ratio=2.5"): see `filters.FILTERS`
+    filters: tuple[str, ...] = ()  # of the training text, such as ("duplicate",): see `filters.FILTERS`
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):

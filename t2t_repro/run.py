@@ -9,7 +9,8 @@
     RUN/alignment.json    the attention head that aligns words, chosen when alignments are first asked for
     RUN/stopped-STEP.json if training diverged: the step and its pairs
 
-Decoding and scoring need only this directory: neither the code of the problem nor its text.
+Decoding needs only this directory. Scoring also reads the prepared data. Neither needs the code of the problem or its
+text.
 """
 
 from __future__ import annotations

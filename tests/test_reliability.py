@@ -215,6 +215,7 @@ def test_page_lists_exactly_the_faults(request):
         PAGE.write_text(before + START + _table() + END + rest.partition(END)[2], "utf-8")
     assert list(written()) == [key(fault) for fault in FAULTS]
     assert len(FAULTS) >= 60 and all(fault.code for fault in FAULTS)
+    assert f"[{len(FAULTS)} faults](docs/reliability.md)" in (CHECKOUT / "README.md").read_text("utf-8")
     for fault, line in zip(FAULTS, written().values(), strict=True):
         assert line.startswith(f"| {fault.what} | `{fault.program}` | {fault.code} | ") and fault.says in line, fault
 

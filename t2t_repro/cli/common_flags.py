@@ -24,10 +24,12 @@ def override_flag(values: flags.FlagValues) -> None:
     flags.DEFINE_multi_string("override", [], meaning, flag_values=values)
 
 
-def training_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of a training run, except its problem and hyperparameters."""
+def training_flags(
+    values: flags.FlagValues, output_dir: str = "run directory: checkpoints, vocabulary, metrics"
+) -> None:
+    """Defines the flags of a training run, except its problem and hyperparameters. `output_dir` is a flag's meaning."""
     flags.DEFINE_string("data_dir", None, "directory of the prepared data; created if missing", flag_values=values)
-    flags.DEFINE_string("output_dir", None, "run directory: checkpoints, vocabulary, metrics", flag_values=values)
+    flags.DEFINE_string("output_dir", None, output_dir, flag_values=values)
     precision_flag(values, "the run's if it exists already, otherwise the fastest on this device")
     meaning = "compile each step with XLA, once per batch shape (slower on a CPU)"
     flags.DEFINE_boolean("jit_compile", False, meaning, flag_values=values)
@@ -90,7 +92,7 @@ def decoding_flags(values: flags.FlagValues) -> None:
 
 def shortlist_flag(values: flags.FlagValues) -> None:
     """Defines the flag whose value `t2t_repro.data.shortlist.Shortlist.load` takes."""
-    meaning = "FILE of t2t-shortlist: translate with its subwords alone (faster on a CPU)"
+    meaning = "FILE: what t2t-shortlist wrote; translate with its subwords alone (faster on a CPU)"
     flags.DEFINE_string("shortlist", None, meaning, flag_values=values)
 
 
@@ -105,6 +107,8 @@ def average_flags(values: flags.FlagValues, checkpoints: int | None = 1) -> None
     meaning = "average the last N checkpoints" + ("" if checkpoints else ", instead of the hyperparameter set's number")
     flags.DEFINE_integer("average_checkpoints", checkpoints, meaning, lower_bound=1, flag_values=values)
     meaning = "take the recommended checkpoints, or the N best by validation score, instead of the last"
+    if not checkpoints:
+        meaning = "average the N best checkpoints by validation score, instead of the last; with N 1, the recommended"
     flags.DEFINE_boolean("average_best", False, meaning, flag_values=values)
     meaning = "take the moving average of the weights in a checkpoint (ema_decay), instead of the weights"
     flags.DEFINE_boolean("moving_average", False, meaning, flag_values=values)
