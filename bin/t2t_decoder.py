@@ -186,7 +186,7 @@ def decode() -> None:
         search_only=not (FLAGS.score_file or FLAGS.alignments or FLAGS.markup),
     )
     if FLAGS.alignments or FLAGS.markup:
-        where = FLAGS.data_dir, launcher.report, _checkpoints(runs[0])
+        where = FLAGS.data_dir, launcher.report, translator.checkpoints[0]
         translator = translator.with_alignments(task.alignment_head(translator, runs[0], *where).head)
     decoder = task.decoder(translator, FLAGS.well_formed, FLAGS.min_confidence)
     done = 0
@@ -195,7 +195,7 @@ def decode() -> None:
         with_scores = FLAGS.n_best > 1 or not FLAGS.documents
         text_lines.converse(lambda line: _written(answer([line], report=_report), with_scores))
     elif FLAGS.decode_to_file:
-        how = _window(decoder, glossary), FLAGS.decode_to_file, _made_by(runs)
+        how = _window(decoder, glossary), FLAGS.decode_to_file, _made_by(runs, translator)
         done = decode_to_file(items, *how, launcher.report, total)
     else:
         decode_to_stream(items, _window(decoder, glossary), text_lines.write, launcher.report, total)
@@ -226,22 +226,15 @@ def _input() -> tuple[Iterator[tuple[str, ...]], int | None]:
     return itertools.chain(first, found), total
 
 
-def _made_by(runs: Sequence[Run]) -> dict[str, Any]:
+def _made_by(runs: Sequence[Run], translator: Any) -> dict[str, Any]:
     """Returns everything that the output depends on, except the input lines."""
     values = {flag: FLAGS[flag].value for flag in FLAGS if flag not in ("output_dir", "decode_to_file")}
     values |= {flag: bool(values[flag]) for flag in INPUT}
     values |= {"shortlist": FLAGS.shortlist and sha256(FLAGS.shortlist)}
     values |= {"glossary": FLAGS.glossary and sha256(FLAGS.glossary)}
     values |= {"data_dir": None, "alignment": sha256(runs[0].alignment) if FLAGS.alignments or FLAGS.markup else None}
-    weights = [sha256(f"{path}.index") for run in runs for path in _checkpoints(run)]
+    weights = [sha256(f"{path}.index") for path in itertools.chain.from_iterable(translator.checkpoints)]
     return values | {"weights": weights, "version": __version__}
-
-
-def _checkpoints(run: Run) -> list[str]:
-    """Returns the checkpoints whose mean decodes."""
-    from t2t_repro.training.checkpointing.checkpoint_list import to_average
-
-    return to_average(run, FLAGS.average_checkpoints, FLAGS.average_best)
 
 
 def _window(translator: Any, glossary: Glossary | None) -> Callable[..., list[str]]:

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from t2t_repro.data.dataset import Dataset
 
 Report = Callable[[str], None]
+Path = str | os.PathLike[str]
 
 
 def prepare(
-    problem: Problem, data_dir: str, *, report: Report = log, verify: bool = False, vocabulary_from: str | None = None
+    problem: Problem, data_dir: Path, *, report: Report = log, verify: bool = False, vocabulary_from: Path | None = None
 ) -> Dataset:
     """Prepares the data of a problem in `data_dir`, or opens it if it already exists.
 
@@ -38,17 +39,18 @@ def prepare(
     """
     from t2t_repro.preparation import pipeline
 
-    return pipeline.prepare(problem, data_dir, report, verify, vocabulary_from=vocabulary_from)
+    run = _text(vocabulary_from)
+    return pipeline.prepare(problem, os.fspath(data_dir), report, verify, vocabulary_from=run)
 
 
 def train(
     problem: Problem,
     hparams: HParams,
-    data_dir: str,
-    output_dir: str,
+    data_dir: Path,
+    output_dir: Path,
     options: TrainingOptions = TrainingOptions(),  # noqa: B008 (frozen)
     *,
-    init_from: str | None = None,
+    init_from: Path | None = None,
     report: Report = log,
 ) -> Run:
     """Prepares the data if needed and trains on all devices. The same call continues a stopped run.
@@ -72,12 +74,12 @@ def train(
     from t2t_repro.preparation import pipeline
     from t2t_repro.training import trainer
 
-    arguments = problem, hparams, data_dir, output_dir, options
+    arguments = problem, hparams, os.fspath(data_dir), os.fspath(output_dir), options
     how: dict[str, Any] = {"prepare": pipeline.prepare, "preview": ValidationPreview, "report": report}
-    return trainer.train(*arguments, init_from=init_from, **how)
+    return trainer.train(*arguments, init_from=_text(init_from), **how)
 
 
-def evaluate(output_dir: str, split: str = "test", **options: Any) -> dict[str, Any]:
+def evaluate(output_dir: Path, split: str = "test", **options: Any) -> dict[str, Any]:
     """Scores a run on a split of its data: BLEU and chrF, or bracket F1, and the perplexity.
 
     Args:
@@ -90,10 +92,10 @@ def evaluate(output_dir: str, split: str = "test", **options: Any) -> dict[str, 
     """
     from t2t_repro.evaluation import evaluator
 
-    return evaluator.evaluate(output_dir, split, **options)
+    return evaluator.evaluate(os.fspath(output_dir), split, **options)
 
 
-def export(output_dir: str, export_dir: str, **options: Any) -> str:
+def export(output_dir: Path, export_dir: Path, **options: Any) -> str:
     """Exports a run to the next version folder of `export_dir`, in one of five formats.
 
     Returns the path of the new folder.
@@ -108,14 +110,14 @@ def export(output_dir: str, export_dir: str, **options: Any) -> str:
     """
     from t2t_repro.exporting import exporter
 
-    return exporter.export(output_dir, export_dir, **options)
+    return exporter.export(os.fspath(output_dir), os.fspath(export_dir), **options)
 
 
 def learn_shortlist(
-    output_dir: str,
-    path: str | None = None,
+    output_dir: Path,
+    path: Path | None = None,
     *,
-    data_dir: str | None = None,
+    data_dir: Path | None = None,
     first: int = 1_000,
     best: int = 20,
     pairs: int = 100_000,
@@ -140,15 +142,15 @@ def learn_shortlist(
     from t2t_repro.evaluation.evaluator import prepared_data
     from t2t_repro.preparation.learning import shortlist
 
-    run = Run.open(output_dir)
-    dataset = prepared_data(run, data_dir)
-    return shortlist.learn_for(run, dataset, path or run.shortlist, first, best, pairs, report)
+    run = Run.open(os.fspath(output_dir))
+    dataset = prepared_data(run, _text(data_dir))
+    return shortlist.learn_for(run, dataset, _text(path) or run.shortlist, first, best, pairs, report)
 
 
 def choose_alignment_head(
-    output_dir: str,
+    output_dir: Path,
     *,
-    data_dir: str | None = None,
+    data_dir: Path | None = None,
     report: Report = log,
     **weights: Any,
 ) -> str:
@@ -167,16 +169,19 @@ def choose_alignment_head(
     validation text.
     """
     from t2t_repro.inference.translator import Translator
-    from t2t_repro.training.checkpointing.checkpoint_list import to_average
 
-    run, translator = Run.open(output_dir), Translator.from_run(output_dir, **weights)
-    used = to_average(run, weights.get("average_checkpoints", 1), weights.get("average_best", False))
-    run.problem.task.alignment_head(translator, run, data_dir, report, used, again=True)
+    directory = os.fspath(output_dir)
+    run, translator = Run.open(directory), Translator.from_run(directory, **weights)
+    run.problem.task.alignment_head(translator, run, _text(data_dir), report, translator.checkpoints[0], again=True)
     return run.alignment
 
 
+def _text(path: Path | None) -> str | None:
+    return None if path is None else os.fspath(path)
+
+
 def load(
-    path: str | os.PathLike[str] | Sequence[str],
+    path: Path | Sequence[Path],
     average_checkpoints: int = 1,
     int8: bool = False,
     precision: str = "auto",
@@ -210,10 +215,11 @@ def load(
     from t2t_repro.exporting.exported_model import ExportedModel, holds_export
     from t2t_repro.inference.translator import Translator
 
-    path = os.fspath(path) if isinstance(path, str | os.PathLike) else list(path)
-    if not path:
+    paths = [os.fspath(each) for each in ([path] if isinstance(path, str | os.PathLike) else path)]
+    if not paths:
         raise ValueError("path: no run is given; give a run directory, an export, or a list of runs")
-    if isinstance(path, str) and holds_export(path) and not Run.exists(path):  # of both, it is the run
+    if len(paths) == 1 and holds_export(paths[0]) and not Run.exists(paths[0]):  # of both, it is the run
+        (path,) = paths
         if average_checkpoints != 1 or average_best or moving_average:
             raise ValueError(f"{path!r} is an export, which has no checkpoints to average; load the run instead")
         if int8 or precision != "auto":
@@ -226,7 +232,6 @@ def load(
         return model.task.decoder(model)
     if alignments and search_only:
         raise ValueError("alignments choose a head by its attention, which needs all weights; load without search_only")
-    paths = [path] if isinstance(path, str) else path
     translator = Translator.from_run(
         paths,
         average_checkpoints,
@@ -239,8 +244,6 @@ def load(
     )
     run = Run.open(paths[0])
     if alignments:
-        from t2t_repro.training.checkpointing.checkpoint_list import to_average
-
-        used = to_average(run, average_checkpoints, average_best)
+        used = translator.checkpoints[0]
         translator = translator.with_alignments(run.problem.task.alignment_head(translator, run, None, log, used).head)
     return run.problem.task.decoder(translator)

@@ -74,8 +74,7 @@ class HParams:
     )
 
     def __post_init__(self) -> None:
-        for each in dataclasses.fields(self):
-            _check_type(self, each)
+        check_types(self)
         for names, is_valid, expected in _RANGES:
             for name in names.split():
                 if not is_valid(getattr(self, name)):
@@ -160,7 +159,8 @@ class TrainingOptions:
     """The options of a training run that belong to neither the problem nor the hyperparameter set.
 
     `seed` and `precision` are fixed for a run; the others may change each time it continues. Regular checkpoints are
-    those of every `checkpoint_steps` steps and of the last step. Raises ValueError for an impossible value.
+    those of every `checkpoint_steps` steps and of the last step. Raises ValueError for an impossible value, and
+    TypeError for one of the wrong type.
     """
 
     seed: int = 1  # random seed of weights, data order and dropout; below 2^18
@@ -196,6 +196,10 @@ class TrainingOptions:
         return self.keep_best or BEST_KEPT * self.selects
 
     def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("validate_metrics", "also_validate"):
+            if isinstance(getattr(self, name), str):
+                raise TypeError(f"{name} must be a tuple of texts, got {getattr(self, name)!r}")
         if not 0 <= self.seed < 2**18:
             raise ValueError(f"seed must be at least 0 and below {2**18}, got {self.seed}")
         if self.precision not in PRECISIONS:
@@ -248,7 +252,8 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
         "at least 0 and below 1",
     ),
     ("adam_beta1 adam_beta2", lambda value: 0 < value < 1, "between 0 and 1"),
-    ("initializer_gain learning_rate_scale adam_epsilon", lambda value: 0 < value < float("inf"), "above 0 and finite"),
+    ("initializer_gain learning_rate_scale", lambda value: 0 < value < float("inf"), "above 0 and finite"),
+    ("adam_epsilon", lambda value: 1e-30 <= value < float("inf"), "at least 1e-30 and finite"),  # 0 in float32 if less
     ("alpha r_drop", lambda value: 0 <= value < float("inf"), "at least 0 and finite"),
     ("num_encoder_layers num_decoder_layers extra_length decay_steps", lambda value: value >= 0, "at least 0"),
 )
@@ -256,13 +261,17 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str}
 
 
-def _check_type(hparams: HParams, which: dataclasses.Field[Any]) -> None:
-    value = getattr(hparams, which.name)
-    expected = _TYPES[str(which.type)]
-    if expected is float and type(value) is int:
-        object.__setattr__(hparams, which.name, float(value))
-    elif type(value) is not expected:
-        raise TypeError(f"{which.name} must be of type {which.type}, got {value!r}")
+def check_types(record: Any) -> None:
+    """Raises TypeError for a field of a frozen dataclass that is not an int, float or str as declared.
+
+    An int becomes a float where one is declared.
+    """
+    for each in dataclasses.fields(record):
+        value, expected = getattr(record, each.name), _TYPES.get(str(each.type))
+        if expected is float and type(value) is int:
+            object.__setattr__(record, each.name, float(value))
+        elif expected and type(value) is not expected:
+            raise TypeError(f"{each.name} must be of type {each.type}, got {value!r}")
 
 
 def _parse(name: str, type_name: str, text: str) -> int | float | str:

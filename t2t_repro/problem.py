@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from t2t_repro.config import check_types
 from t2t_repro.filters import resolve
 from t2t_repro.task import TASKS, Task, task_of
 
@@ -35,6 +36,9 @@ class TextFiles:
     drop_long_lines: bool = False  # drop and count pairs with a line of more than 1 MiB
     name: str = ""  # label in dataset.json and in the metrics; "": the name of the source file
 
+    def __post_init__(self) -> None:
+        _paths_as_text(self, "source", "target")
+
 
 @dataclass(frozen=True)
 class TsvFile:
@@ -42,6 +46,9 @@ class TsvFile:
 
     path: str  # of the file
     name: str = ""  # label in dataset.json and in the metrics; "": the name of the file
+
+    def __post_init__(self) -> None:
+        _paths_as_text(self, "path")
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,9 @@ class TmxFile:
     target_language: str  # the same
     name: str = ""  # label in dataset.json and in the metrics; "": the name of the file
 
+    def __post_init__(self) -> None:
+        _paths_as_text(self, "path")
+
 
 @dataclass(frozen=True)
 class Trees:
@@ -70,6 +80,9 @@ class Trees:
     sections: tuple[int, ...] = ()  # of the Wall Street Journal: wsj_0200.mrg and so on, at any depth of the folder
     number: int = 0  # known number of trees in the sections; preparation reports another number; 0: unknown
     by_parser: bool = False  # the output of a parser
+
+    def __post_init__(self) -> None:
+        _paths_as_text(self, "path")
 
     def __str__(self) -> str:
         """Returns `sections 02-21 of FOLDER`, or `FILE`."""
@@ -153,6 +166,7 @@ class Problem:
     filters: tuple[str, ...] = ()  # of the training text, such as ("duplicate",): see `filters.FILTERS`
 
     def __post_init__(self) -> None:
+        check_types(self)
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
             raise ValueError(f"a problem's name must be lower-case letters, digits and _, got {self.name!r}")
         if self.vocab_kind not in VOCABULARIES:
@@ -280,7 +294,7 @@ class Problem:
         found: list[Corpus] = []
         for corpus in declared:
             if _is_unnamed(corpus):
-                paths = left.pop(f"{split}_trees", [""])
+                paths = _as_list(left.pop(f"{split}_trees", "")) or [""]
                 found += [dataclasses.replace(corpus, path=path) for path in paths]
             else:
                 found.append(corpus)
@@ -328,8 +342,14 @@ class Problem:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
-def _as_list(given: str | Sequence[str] | None) -> list[str]:
-    return [given] if isinstance(given, str) else list(given or ())
+def _paths_as_text(corpus: Any, *names: str) -> None:
+    """Replaces each `pathlib.Path` among fields of a frozen dataclass by its text."""
+    for name in names:
+        object.__setattr__(corpus, name, os.fspath(getattr(corpus, name)))
+
+
+def _as_list(given: str | os.PathLike[str] | Sequence[str] | None) -> list[str]:
+    return [os.fspath(given)] if isinstance(given, str | os.PathLike) else list(given or ())
 
 
 def _listed(weights: Sequence[float]) -> str:

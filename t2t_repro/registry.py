@@ -136,6 +136,7 @@ def list_problems() -> list[str]:
 
 def register_problem(problem: Problem) -> Problem:
     """Registers a problem under its name. Raises ValueError if the name is taken."""
+    PROBLEMS._load()  # otherwise, a built-in name would be free, and every later look-up an error
     return PROBLEMS.register(problem, depth=2)
 
 
@@ -156,6 +157,7 @@ def list_hparams() -> list[str]:
 
 def register_hparams(hparams: HParams) -> HParams:
     """Registers a hyperparameter set under its name. Raises ValueError if the name is taken."""
+    HPARAMS._load()
     return HPARAMS.register(hparams, depth=2)
 
 

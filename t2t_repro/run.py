@@ -9,6 +9,8 @@
     RUN/alignment.json    the attention head that aligns words, chosen when alignments are first asked for
     RUN/stopped-STEP.json if training diverged: the step and its pairs
 
+Only the trainer that holds RUN/.lock writes run.json, checkpoints/ and metrics.jsonl.
+
 Decoding needs only this directory. Scoring also reads the prepared data. Neither needs the code of the problem or its
 text.
 """
@@ -237,6 +239,14 @@ class Run:
     def note(self, training: TrainingRecord) -> None:
         """Writes `training` to run.json."""
         write_json(self._path, read_json(self._path) | {"training": self._training_json() | training.to_json()})
+
+    def forget_progress(self) -> None:
+        """Removes the step and the selection from run.json, of which there is no checkpoint any more."""
+        record = read_json(self._path)
+        record["training"] = {
+            name: value for name, value in record["training"].items() if name not in ("step", "selection")
+        }
+        write_json(self._path, record)
 
     def keep_scores(self, scores: dict[str, Any]) -> None:
         """Appends the scores of one evaluation to scores.jsonl."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from t2t_repro.cli.describe import describe_hparams
-from t2t_repro.config import LATER, HParams, Record
+from t2t_repro.config import LATER, HParams, Record, TrainingOptions
 from t2t_repro.registry import HPARAMS, RECORDS
 
 BASE = HParams(name="base", description="the defaults")
@@ -171,7 +171,7 @@ def test_every_field_has_its_source_and_meaning():
         ("label_smoothing", float("nan"), "label_smoothing must be at least 0 and below 1, got nan"),
         ("adam_beta1", 0.0, "adam_beta1 must be between 0 and 1, got 0.0"),
         ("adam_beta2", 1.0, "adam_beta2 must be between 0 and 1, got 1.0"),
-        ("adam_epsilon", 0.0, "adam_epsilon must be above 0 and finite, got 0.0"),
+        ("adam_epsilon", 0.0, "adam_epsilon must be at least 1e-30 and finite, got 0.0"),
         ("initializer_gain", 0.0, "initializer_gain must be above 0 and finite, got 0.0"),
         ("learning_rate_scale", float("inf"), "learning_rate_scale must be above 0 and finite, got inf"),
         ("positions", "rotary", "positions must be 'sinusoid' or 'learned', got 'rotary'"),
@@ -180,6 +180,7 @@ def test_every_field_has_its_source_and_meaning():
         ("num_encoder_layers", -1, "num_encoder_layers must be at least 0, got -1"),
         ("r_drop", -1.0, "r_drop must be at least 0 and finite, got -1.0"),
         ("ema_decay", 1.0, "ema_decay must be at least 0 and below 1, got 1.0"),
+        ("adam_epsilon", 1e-46, "adam_epsilon must be at least 1e-30 and finite, got 1e-46"),
         ("decay_steps", -1, "decay_steps must be at least 0, got -1"),
         ("decay_steps", 100_001, "decay_steps must be at most train_steps = 100,000, got 100,001"),
         ("num_decoder_layers", -1, "num_decoder_layers must be at least 0, got -1"),
@@ -202,6 +203,15 @@ def test_impossible_value(field, value, message):
 def test_wrong_type(field, value, message):
     with pytest.raises(TypeError, match=f"^{message}$"):
         replace(BASE, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("seed", 1.5), ("checkpoint_steps", 2.5), ("also_validate", "data"), ("validate_metrics", "bleu")],
+)
+def test_wrong_type_of_an_option(field, value):
+    with pytest.raises(TypeError, match=f"^{field} must be "):
+        TrainingOptions(**{field: value})
 
 
 def test_misspelled_field_raises():

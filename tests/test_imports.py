@@ -60,7 +60,7 @@ MAY_IMPORT = {
     "system": set(),
     "text": {"problem"},
     "filters": set(),
-    "problem": {"filters", "task"},
+    "problem": {"config", "filters", "task"},
     "task": {"alignment", "data", "evaluation", "inference", "run", "training"},  # for types alone, see below
     "registry": {"config", "problem", "scale"},
     "run": {"config", "io", "problem", "registry", "selection"},

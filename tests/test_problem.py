@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from t2t_repro.problem import Generated, Problem, TextFiles, TmxFile, Trees, TsvFile
+from t2t_repro.registry import PROBLEMS
 
 FILES = Problem(name="my_files", description="the user's own text")
 MADE = Problem(name="made", description="made up", train=(Generated(lambda: iter([("a", "b")])),))
@@ -27,6 +30,24 @@ MADE = Problem(name="made", description="made up", train=(Generated(lambda: iter
 def test_impossible_value(field, value, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         replace(FILES, **{field: value})
+
+
+@pytest.mark.parametrize(("field", "value"), [("vocab_size", 300.0), ("sample", np.int32(9)), ("metric", None)])
+def test_wrong_type(field, value):
+    with pytest.raises(TypeError, match=f"^{field} must be of type (int|str), got "):
+        replace(FILES, **{field: value})
+
+
+def test_paths_may_be_objects():
+    corpora = TextFiles(Path("a.en"), Path("a.de")), TsvFile(Path("a.tsv")), TmxFile(Path("a.tmx"), "en", "de")
+    assert corpora == (TextFiles("a.en", "a.de"), TsvFile("a.tsv"), TmxFile("a.tmx", "en", "de"))
+    assert Trees(Path("a.mrg")) == Trees("a.mrg")
+    given = PROBLEMS["translate_files"].with_files(train_source=Path("a.en"), train_target=Path("a.de"))
+    assert given.train == (TextFiles("a.en", "a.de"),)
+
+
+def test_with_files_takes_one_file_of_trees():
+    assert PROBLEMS["parse_files"].with_files(train_trees="my.mrg").train == (Trees("my.mrg"),)
 
 
 def test_only_a_problem_without_training_text_takes_files():

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 
 import pytest
+from helpers.subprocesses import in_a_process
 
 import t2t_repro
 from t2t_repro import registry
@@ -54,6 +55,17 @@ def test_functions_of_the_package_look_up():
     assert t2t_repro.get_hparams("base") is HPARAMS["base"]
     with pytest.raises(KeyError, match="unknown problem 'nothing'"):
         t2t_repro.get_problem("nothing")
+
+
+def test_a_built_in_name_is_taken_before_the_first_look_up():
+    source = (
+        "import t2t_repro as t2t\nfor register, made in ((t2t.register_problem, t2t.Problem('translate_files', '')), "
+    )
+    source += "(t2t.register_hparams, t2t.HParams('base', ''))):\n    try:\n        register(made)\n"
+    source += "    except ValueError as error:\n        print(error)\nprint('base' in t2t.list_hparams())"
+    done = in_a_process("-c", source)
+    first, second, last = done.stdout.splitlines()
+    assert "is registered twice" in first and "is registered twice" in second and last == "True", done
 
 
 def test_names_are_sorted_and_counted(things):

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from t2t_repro.cli import launcher
+from t2t_repro.system.signals import SIGNALS
 
 
 def program(name: str, arguments: list[str]) -> None:
@@ -26,8 +27,8 @@ def program(name: str, arguments: list[str]) -> None:
 def run(commands: dict[str, list[str]], jobs: int, directory: str) -> list[str]:
     """Runs every command, `jobs` at a time, and returns the names of those that failed.
 
-    A command is the name of a program and its arguments. Its output goes to `directory`/NAME.log. SIGINT and SIGTERM
-    are forwarded. `launcher.Stopped` is raised once all programs have ended (t2t-trainer saves first).
+    A command is the name of a program and its arguments. Its output goes to `directory`/NAME.log. Signals that ask to
+    stop are forwarded. `launcher.Stopped` is raised once all programs have ended (t2t-trainer saves first).
     """
     os.makedirs(directory, exist_ok=True)
     failed: list[str] = []
@@ -71,14 +72,17 @@ def run(commands: dict[str, list[str]], jobs: int, directory: str) -> list[str]:
 
 @contextlib.contextmanager
 def _forward_signals(running: dict[str, subprocess.Popen[Any]], stopped: list[int]) -> Iterator[None]:
-    """Records SIGINT and SIGTERM in `stopped`, and forwards them to every process in `running`."""
+    """Records signals that ask to stop in `stopped`, and forwards them to every process in `running`."""
 
     def forward(number: int, _: Any) -> None:
         stopped.append(number)
         for process in list(running.values()):
             process.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in before.items():
+        if not (number == signal.SIGHUP and handler == signal.SIG_IGN):  # ignored under nohup
+            signal.signal(number, forward)
     try:
         yield
     finally:

@@ -189,7 +189,7 @@ def _fail(name: str, message: str, code: int) -> int:
         sys.stdout.flush()  # print results that precede the failure
     except (AttributeError, OSError):
         _abandon_output()
-    print(f"{name}: {' '.join(message.split(chr(10)))}", file=sys.stderr)
+    report(f"{name}: {' '.join(message.split(chr(10)))}")
     return code
 
 
@@ -230,7 +230,8 @@ def _form(flag: str, values: flags.FlagValues, meaning: str) -> tuple[str, str]:
 
 def report(line: str) -> None:
     """Prints a line of progress on stderr; standard output is for results."""
-    print(f"{line}\n", end="", file=sys.stderr, flush=True)  # one write: threads must not mix lines
+    with contextlib.suppress(OSError):  # whoever read them has left
+        print(f"{line}\n", end="", file=sys.stderr, flush=True)  # one write: threads must not mix lines
 
 
 def report_average(runs: Sequence[Run], number: int, best: bool = False) -> None:

@@ -32,6 +32,7 @@ def read(path: str | None) -> Iterator[str]:
     if not stream.seekable():
         # a separate stream: at exit, a thread may still wait for the next line and hold the lock of sys.stdin
         stream = open(os.dup(sys.stdin.fileno()), "rb")
+        os.set_blocking(stream.fileno(), True)  # otherwise, a pause would look like the end
     return decode_lines(stream, "standard input")
 
 

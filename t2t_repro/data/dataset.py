@@ -79,7 +79,10 @@ class Dataset:
         """
         self.shards(split)
         if not (trees := self.record.splits[split].trees):
-            raise ValueError(f"problem {self.record.problem.name!r} has no {split} trees")
+            raise ValueError(
+                f"problem {self.record.problem.name!r} keeps no {split} trees to score against; score the split "
+                "'validation' or 'test'"
+            )
         return os.path.join(self.directory, trees.name)
 
     def must_have_vocabulary_of(self, run: Run) -> None:

@@ -154,10 +154,15 @@ def evaluation_batches(
     """Returns batches of every pair once: "inputs" [B, M] and "targets" [B, L], int32, and "corpus" [], int64.
 
     A batch is of one corpus, with similar lengths and at most `batch_tokens` positions per side; a longer pair is a
-    batch of its own. A side of more than `max_tokens` is cut: `longer_pairs` counts those pairs.
+    batch of its own. A side of more than `max_tokens` is cut, but a source keeps its EOS, as in decoding:
+    `longer_pairs` counts those pairs.
     """
     records = _all_records(shards)
-    pairs, corpora = {side: ids[:, :max_tokens] for side, ids in _parse(records).items()}, _corpora(records).numpy()
+    pairs, corpora = dict(_parse(records)), _corpora(records).numpy()
+    if max_tokens is not None:
+        sources, last = pairs["inputs"], max_tokens - 1
+        pairs["inputs"] = tf.concat([sources[:, :last], sources[:, last:][:, -1:]], axis=1)
+        pairs["targets"] = pairs["targets"][:, :max_tokens]
     lengths = _lengths(pairs).numpy()
     longer = lengths.max(axis=1) > batch_tokens
     orders, starts = [], [np.zeros(1, np.int64)]

@@ -86,6 +86,8 @@ def attend(translator: Translator, source: str, target: str | None = None) -> At
     """
     if not source.strip():
         raise ValueError("the sentence is empty; give some text")
+    if translator.constraint is not None:
+        (source,), _ = translator.constraint.required_words([source])  # as a parser reads it
     source_ids = _encode(translator, source, "sentence")
     if target is None:
         (target,) = translator.translate([source])

@@ -167,9 +167,11 @@ def _difference(
         (_, bootstrap), (signatures, randomization) = (test() for test in tests)
     (key,) = signatures
     a, b = bootstrap[key]
-    p_values = (b.p_value, randomization[key][1].p_value)
-    if np.array_equal(*statistics):  # sacreBLEU counts no chance of a difference above zero, and returns p = 0.001
-        p_values = (1.0, 1.0)
+    # of all swaps of d different outputs, two give this difference: none and all. sacreBLEU does not count equal ones,
+    # so its p is too small if d is
+    different = int(np.any(statistics[0] != statistics[1], axis=1).sum())
+    least = min(2.0 ** (1 - different), 1.0)
+    p_values = max(b.p_value, least), max(randomization[key][1].p_value, least)
     signatures[key].update("bs", resamples)
     low, high = _interval(metric, statistics, seed, resamples)
     return Difference(name, a.score, b.score, b.score - a.score, low, high, *p_values, str(signatures[key]))

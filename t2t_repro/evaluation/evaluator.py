@@ -11,7 +11,6 @@ from t2t_repro.inference.memory import batches_in_memory
 from t2t_repro.inference.translator import Translator
 from t2t_repro.run import Run
 from t2t_repro.task import TASKS, task_of
-from t2t_repro.training.checkpointing.checkpoint_list import to_average
 from t2t_repro.training.loss import total
 from t2t_repro.training.metrics import safe_exp
 from t2t_repro.training.parallel import parallel_map
@@ -70,7 +69,7 @@ def evaluate(
     batches = list(input_pipeline.evaluation_batches(shards, max_tokens=longest))
     most = batches_in_memory(input_pipeline.EVALUATION_TOKENS, translator.model.vocab_size)
     loss = total(parallel_map(lambda batch: evaluator(batch["inputs"], batch["targets"]), batches, most))
-    weights = [os.path.basename(path) for path in to_average(run, average_checkpoints, average_best)]
+    weights = [os.path.basename(path) for path in translator.checkpoints[0]]
     return {
         "problem": run.problem.name,
         "hparams": run.hparams.name,

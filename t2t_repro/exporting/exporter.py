@@ -31,8 +31,7 @@ from t2t_repro.problem import Problem
 from t2t_repro.run import Run, versions
 from t2t_repro.system.log import report as log
 from t2t_repro.system.log import short_reason
-from t2t_repro.training.checkpointing.averaging import average_of
-from t2t_repro.training.checkpointing.checkpoint_list import to_average
+from t2t_repro.training.checkpointing.checkpoint_list import averaged
 from t2t_repro.training.precision import resolve
 
 LICENSE = {
@@ -106,15 +105,14 @@ def export(
     task = run.problem.task
     head = None
     if alignments:
-        checkpoints = to_average(run, average_checkpoints, average_best)
-        heads = task.alignment_head(translator, run, data_dir, log, checkpoints)
+        heads = task.alignment_head(translator, run, data_dir, log, translator.checkpoints[0])
         head = heads.writing_head if format == "ctranslate2" else heads.head
     card: dict[str, Any] = {"format": format, "precision": computed_in, "quantization": quantization}
     if translator.constraint is not None:
         card["constrained"] = chosen.constraint
     if head is not None:
         card["alignment"] = head.to_json()
-    card |= _model_card(run, translator, average_checkpoints, average_best, moving_average)
+    card |= _model_card(run, translator, moving_average)
     note = task.unconstrained_note.format(engine=chosen.engine)
     with _temporary_folder(export_dir) as temporary:
         _WRITERS[format](_Contents(translator, run.problem, quantization, head, glossaries, card, note), temporary)
@@ -170,6 +168,10 @@ def _temporary_folder(export_dir: str) -> Iterator[str]:
         yield temporary
     except tf.errors.OpError as error:
         raise OSError(f"cannot write to {export_dir!r}: {short_reason(error)}") from None
+    except OSError as error:
+        if error.filename is None and error.errno:  # Python does not name the file if the disk is full
+            raise OSError(error.errno, error.strerror, export_dir) from None
+        raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -188,11 +190,9 @@ def _as_next_version(folder: str, export_dir: str) -> str:
                 raise
 
 
-def _model_card(
-    run: Run, translator: Translator, average_checkpoints: int, best: bool, moving_average: bool
-) -> dict[str, Any]:
+def _model_card(run: Run, translator: Translator, moving_average: bool) -> dict[str, Any]:
     """Returns the problem, hyperparameters, training, scores and versions of the model."""
-    checkpoints = [os.path.basename(path) for path in to_average(run, average_checkpoints, best)]
+    checkpoints = [os.path.basename(path) for path in translator.checkpoints[0]]
     scores = _scores(run)
     own = [
         each.get("checkpoints") == checkpoints and each.get("moving_average", False) == moving_average
@@ -210,7 +210,7 @@ def _model_card(
         "trained_in": run.precision,
         "seed": run.seed,
         "checkpoints": checkpoints,
-        "average_of": average_of(run, average_checkpoints, best),
+        "average_of": averaged(run) or checkpoints,
         **({"moving_average": True} if moving_average else {}),
         "training": run.training.to_json(),
         "parent": run.parent.to_json() if run.parent else None,

@@ -74,11 +74,16 @@ def write(
     """
     engines.FORMATS["huggingface"].must_be_installed()
     must_fit(model)
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     os.makedirs(directory, exist_ok=True)
-    # the metadata is what transformers 4 requires of a file of PyTorch's layout
-    save_file(tensors(model), os.path.join(directory, "model.safetensors"), metadata={"format": "pt"})
+    path = os.path.join(directory, "model.safetensors")
+    try:
+        # the metadata is what transformers 4 requires of a file of PyTorch's layout
+        save_file(tensors(model), path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise OSError(f"cannot write {path}: {error}") from None
     write_json(os.path.join(directory, "config.json"), _config(model))
     write_json(os.path.join(directory, "generation_config.json"), _generation(model.hparams))
     huggingface_tokenizer.write(vocabulary, directory, model.hparams.max_positions)

@@ -34,10 +34,10 @@ def open_runs(directories: Sequence[str]) -> list[Run]:
 
 def load_ensemble(
     runs: Sequence[Run], vocab_size: int, which: tuple[int, bool, bool], int8: bool, precision: str, search_only: bool
-) -> FixedEnsemble:
+) -> tuple[FixedEnsemble, list[list[str]]]:
     """Loads the checkpoints of each run that `which` names: the arguments of `weights.load_weights`.
 
-    The other arguments are those of `Translator.from_run`.
+    Returns their paths too, by run. The other arguments are those of `Translator.from_run`.
     """
     chosen = [resolve(precision, run.precision) for run in runs]
     allow_tf32(set(chosen) == {"tf32"})
@@ -48,7 +48,7 @@ def load_ensemble(
         ]
     pairs = list(zip(runs, models, strict=True))
     if search_only:
-        return FixedEnsemble(models, int8, [layer_loader(run, model, *which) for run, model in pairs])
-    for run, model in pairs:
-        load_weights(run, model, *which)
-    return FixedEnsemble(models, int8)
+        checkpoints, loaders = zip(*(layer_loader(run, model, *which) for run, model in pairs), strict=True)
+        return FixedEnsemble(models, int8, loaders), list(checkpoints)
+    checkpoints = [load_weights(run, model, *which) for run, model in pairs]
+    return FixedEnsemble(models, int8), checkpoints

@@ -39,7 +39,7 @@ class Translator(TextToText, BatchDecoder):
     """One or several models that decode as one, with their vocabulary.
 
     Sentences are batched by length and number of tokens. Results are in the order of the input. Instances are
-    thread-safe.
+    thread-safe. `checkpoints` are the paths of the checkpoints of each run whose mean was loaded.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class Translator(TextToText, BatchDecoder):
             )
         super().__init__(Ensemble.of(model), vocabulary, hparams, constraint, shortlist)
         self.language, self.has_links = language, False
+        self.checkpoints: list[list[str]] = []
 
     @classmethod
     def from_run(
@@ -100,9 +101,10 @@ class Translator(TextToText, BatchDecoder):
         vocabulary = Vocabulary(runs[0].vocabulary)
         limited_to = None if shortlist is None else Shortlist.load(shortlist, vocabulary)
         which = average_checkpoints, average_best, moving_average
-        ensemble = load_ensemble(runs, vocabulary.size, which, int8, precision, search_only)
+        ensemble, checkpoints = load_ensemble(runs, vocabulary.size, which, int8, precision, search_only)
         constraint, language = runs[0].problem.task.constraint(vocabulary), runs[0].problem.source_language
         found = cls(ensemble, vocabulary, runs[0].hparams, constraint, limited_to, language)
+        found.checkpoints = checkpoints
         if search_only and int8 and constraint is None and limited_to is None:
             # packs the matrices of `search` before its first batch, whose tensors would fragment the memory: 10% less
             found.search(tf.constant([[EOS]]), found.hparams.beam_size, found.hparams.alpha, 0)
@@ -125,7 +127,7 @@ class Translator(TextToText, BatchDecoder):
             )
         kept: dict[str, Any] = {"shortlist": self.shortlist, "language": self.language}
         found = Translator(self.ensemble.aligned(head), self.vocabulary, self.hparams, **kept)
-        found.has_links = True
+        found.checkpoints, found.has_links = self.checkpoints, True
         words, traces = Words(self.vocabulary), tf.TensorSpec([None, None, None], tf.int32)
         found._links = tf.function(
             functools.partial(words.links, head=head), autograph=False, input_signature=[IDS, traces, traces]

@@ -42,4 +42,4 @@ def keep_mask(like: Any, rate: float, seed: Any) -> Any:
     # as `tf.random.stateless_uniform`, but without its key, which a GPU would copy from the host for each mask
     words = tf.raw_ops.StatelessRandomUniformFullInt(shape=[size // 4 + 1], seed=seed, dtype=tf.int64)
     bits = tf.reshape(tf.bitcast(words, tf.int16), [-1])[:size]
-    return tf.reshape(bits >= round(rate * 2**16) - 2**15, shape)
+    return tf.reshape(bits >= min(round(rate * 2**16), 2**16 - 1) - 2**15, shape)

@@ -50,10 +50,10 @@ class Parser:
         must_be_pairs(pairs)
         symbols = []
         for number, (words, text) in enumerate(pairs, start=1):
-            source, target = pair(parse(text), self.linearization)
-            if source.split() != words.split():
+            tree = parse(text)
+            if tree.words() != split_words(words):
                 raise ValueError(f"pair {number}: expected a tree over {words!r:.80}. Received: {text!r:.80}")
-            symbols.append((source, target))
+            symbols.append(pair(tree, self.linearization))
         return self.translator.score(symbols)
 
     def parse(

@@ -5,6 +5,7 @@ logging.getLogger("t2t_repro").setLevel(logging.WARNING)   # silences them
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import sys
@@ -29,7 +30,8 @@ class _StandardError(logging.Handler):
         if on_terminal and (is_detail or is_progress):
             line = line[: shutil.get_terminal_size().columns - 1]
         start = "\r\x1b[K" if on_terminal else ""
-        print(start + line, end="" if on_terminal and is_progress else "\n", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # Ctrl-C also ends the reader of a pipe, which must not prevent saving
+            print(start + line, end="" if on_terminal and is_progress else "\n", file=sys.stderr, flush=True)
 
 
 LOGGER.addHandler(_StandardError())

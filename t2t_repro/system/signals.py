@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
 
 
 class Interrupted(Exception):  # noqa: N818 (not an error: the run was asked to stop, and saved a checkpoint)
@@ -18,6 +18,9 @@ class Interrupted(Exception):  # noqa: N818 (not an error: the run was asked to 
         super().__init__(f"stopped by {signal.Signals(number).name}; the same command continues")
         self.signal = number
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.signal,)
+
 
 def on_main_thread() -> bool:
     """Returns whether this thread may set handlers of signals."""
@@ -26,10 +29,14 @@ def on_main_thread() -> bool:
 
 @contextmanager
 def caught_signals() -> Iterator[list[int]]:
-    """Yields a list that receives the first SIGINT or SIGTERM. The second one has its usual effect."""
+    """Yields a list that receives the first of `SIGNALS`. The second one has its usual effect.
+
+    SIGHUP stays ignored if it is, as under nohup.
+    """
     caught: list[int] = []
-    signals = SIGNALS if on_main_thread() else ()
-    before = {number: signal.getsignal(number) for number in signals}
+    before = {number: signal.getsignal(number) for number in SIGNALS} if on_main_thread() else {}
+    if before.get(signal.SIGHUP) == signal.SIG_IGN:
+        del before[signal.SIGHUP]
 
     def restore() -> None:
         for number, handler in before.items():

@@ -169,13 +169,15 @@ def _chunk(
         tf.reduce_sum(real_C * (log_total_C - chosen_C)),
         tf.reduce_sum(real_C * tf.cast(chosen_C >= highest_C, tf.float32)),
     )
+    weights_CJ = exps_CJ  # `total_C` times the dense part of the logits' gradient
     if r_drop:
-        divergence, exps_CJ = _divergence(logits_CJ, exps_CJ, total_C, r_drop / 2)
+        divergence, weights_CJ = _divergence(logits_CJ, exps_CJ, total_C, r_drop / 2)
         sums, total_C = (sums[0] + divergence, *sums[1:]), tf.ones_like(total_C)
-    expected_CD = _weighted_sum(exps_CJ, blocks_JD) * (factor / total_C)[:, None]
+    weights_CJ = [tf.cast(block_CJ, states_CD.dtype) for block_CJ in weights_CJ]
+    expected_CD = _weighted_sum(weights_CJ, blocks_JD) * (factor / total_C)[:, None]
     d_states_CD = expected_CD - ((1 - eps) * factor) * rows_CD - (eps * factor) * mean_row_D
     scaled_CD = tf.cast(states32_CD / total_C[:, None], states_CD.dtype)
-    d_blocks_JD = [tf.cast(tf.matmul(block_CJ, scaled_CD, transpose_a=True), tf.float32) for block_CJ in exps_CJ]
+    d_blocks_JD = [tf.cast(tf.matmul(block_CJ, scaled_CD, transpose_a=True), tf.float32) for block_CJ in weights_CJ]
     return sums, tf.cast(d_states_CD, states_CD.dtype), d_blocks_JD
 
 
@@ -190,12 +192,13 @@ def _logits(states_CD: tf.Tensor, blocks_JD: Sequence[tf.Tensor]) -> list[tf.Ten
 def _exps(logits_CJ: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
     """Returns the maximum logit over all blocks [C], exp(logits - maximum) of each block, and their sum [C].
 
-    The exponentials have the dtype of the logits; maximum and sum are float32.
+    All are float32.
     """
     highest_C = tf.reduce_max(tf.stack([_highest(block_CJ) for block_CJ in logits_CJ]), axis=0)
-    exps_CJ = [tf.exp(tf.cast(block_CJ - highest_C[:, None], tf.float32)) for block_CJ in logits_CJ]
+    highest_C = tf.cast(highest_C, tf.float32)
+    exps_CJ = [tf.exp(tf.cast(block_CJ, tf.float32) - highest_C[:, None]) for block_CJ in logits_CJ]
     total_C = tf.add_n([tf.reduce_sum(block_CJ, axis=-1) for block_CJ in exps_CJ])
-    return tf.cast(highest_C, tf.float32), [tf.cast(block_CJ, highest_C.dtype) for block_CJ in exps_CJ], total_C
+    return highest_C, exps_CJ, total_C
 
 
 def _divergence(
@@ -203,15 +206,19 @@ def _divergence(
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Returns `weight` (KL(p || q) + KL(q || p)), summed over the tokens, and p plus the gradient of that sum.
 
-    p are the softmaxes of both passes, the halves of the axis of C, and q those of the other pass. The gradient with
-    respect to the logits of each block has their dtype. It is u ((1 + weight - sum u z) / weight + z) - v, for
-    u = weight p and v = weight q.
+    p are the softmaxes of both passes, the halves of the axis of C, and q those of the other pass. With respect to the
+    logits of p, the gradient is
+
+        p + weight (p - q + p (z - sum p z)) = u ((1 + weight - sum u z) / weight + z) - v
+
+    for u = weight p and v = weight q. The second pass has -z, and u and v change places. Each block of gradients has
+    the dtype of the logits.
     """
     half = tf.shape(total_C)[0] // 2
     blocks: list[tuple[tf.Tensor, ...]] = []  # of each: u, v and z of the first pass
     for block_CJ, block_exps_CJ in zip(logits_CJ, exps_CJ, strict=True):
         wide_CJ = tf.cast(block_CJ, tf.float32)
-        u_CJ = tf.cast(block_exps_CJ, tf.float32) * (weight / total_C)[:, None]
+        u_CJ = block_exps_CJ * (weight / total_C)[:, None]
         blocks.append((u_CJ[:half], u_CJ[half:], wide_CJ[:half] - wide_CJ[half:]))
     mean = tf.add_n([tf.reduce_sum(u * z, axis=-1, keepdims=True) for u, _, z in blocks])
     other_mean = tf.add_n([tf.reduce_sum(v * z, axis=-1, keepdims=True) for _, v, z in blocks])
@@ -219,7 +226,7 @@ def _divergence(
     gradients_CJ = []
     for u, v, z in blocks:
         both = u * (own + z) - v, v * (others - z) - u
-        gradients_CJ.append(tf.concat([tf.cast(each, exps_CJ[0].dtype) for each in both], axis=0))
+        gradients_CJ.append(tf.concat([tf.cast(each, logits_CJ[0].dtype) for each in both], axis=0))
     return tf.reduce_sum(mean - other_mean), gradients_CJ
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 REMEDY = "use a smaller hyperparameter set, precision=bfloat16, or batch_tokens=2048"
 _OUT_OF_MEMORY = ("OOM when allocating", "OUT_OF_MEMORY", "Out of memory")  # in errors of collectives, CUDA and XLA
 
@@ -15,6 +17,9 @@ class OutOfMemory(ValueError):
     def __init__(self, message: str, microbatch_tokens: int):
         super().__init__(message)
         self.microbatch_tokens = microbatch_tokens
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.microbatch_tokens)
 
 
 def is_out_of_memory(error: Exception) -> bool:

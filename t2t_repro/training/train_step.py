@@ -1,7 +1,8 @@
 """A training step: gradients summed over micro-batches and replicas, divided by the real target tokens, then Adam.
 
-The result of a step depends only on its pairs. The number of replicas, and of micro-batches per replica, changes it
-only by rounding, because the divisor is the number of real target tokens of the complete step.
+The pairs of a step and its divisor, the number of real target tokens of all of them, depend neither on replicas nor on
+micro-batches. Without dropout, both change the result only by rounding. With it, each micro-batch of each replica has
+its own masks, so another number of micro-batches in all is a step with other masks.
 
 Shapes: A micro-batches of a replica, B pairs of a micro-batch, M source length, L target length, T real target tokens,
 D d_model, V vocabulary, J subwords of one block of the vocabulary.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, nullcontext
@@ -127,10 +128,13 @@ def train(
         run = Run(output_dir, problem, hparams, data_dir, options.seed, precision, vocabulary.sha256, parent)
         precisions.allow_tf32(run.precision == "tf32")
         if cluster.is_chief:
-            run.start(dataset.vocabulary)
-            data = TrainingData.from_json(dataset.condition())
-            run.note(dataclasses.replace(run.training, data=data))
+            run.can_start()
+            os.makedirs(output_dir, exist_ok=True)
         with exclusive_lock(run) if cluster.is_chief else nullcontext():
+            if cluster.is_chief:
+                run.start(dataset.vocabulary)
+                data = TrainingData.from_json(dataset.condition())
+                run.note(dataclasses.replace(run.training, data=data))
             rendezvous.check_consistent(coordination.run_config(run, dataset, options))
             with caught_signals() as caught, coordination.worker_failures_named(cluster):
                 Trainer(run, cluster, dataset, vocabulary.size, options, report, preview, others).train(caught)
@@ -203,9 +207,13 @@ class Trainer:
             self.report(f"continuing {self.run.directory} at step {int(self.step):,}")
             self._upgrade_state()
             self.loaded.assign(1)
-        elif self.checkpoints and self.run.parent:
-            self._start_from(self.checkpoints, self.run.parent)
-            self.loaded.assign(1)
+        elif self.checkpoints:
+            if (taken := self.run.training.step) is not None:
+                self.report(f"{self.run.directory} has no checkpoint of its {taken:,} steps: starting over")
+                self.run.forget_progress()
+            if self.run.parent:
+                self._start_from(self.checkpoints, self.run.parent)
+                self.loaded.assign(1)
         coordination.broadcast(self.cluster, self.strategy, [self.step, self.loaded])
         if self.loaded > 0:  # initial values are the chief's already
             coordination.broadcast(self.cluster, self.strategy, self.variables)

@@ -111,7 +111,8 @@ def test_failed_rows_are_named_and_the_others_continue(tmp_path, capfd):
     assert any(line.startswith(f"bad: failed with exit code 2, see {tmp_path}/bad.log") for line in said)
 
 
-def test_signal_is_forwarded_and_no_row_is_started(tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_is_forwarded_and_no_row_is_started(tmp_path, monkeypatch, capfd, number):
     """A sleeping program stands in; one that reads standard input would end, because it is closed."""
     started = []
 
@@ -121,13 +122,13 @@ def test_signal_is_forwarded_and_no_row_is_started(tmp_path, monkeypatch, capfd)
 
     real = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", sleeper)
-    timer = threading.Thread(target=_when, args=(lambda: started, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    timer = threading.Thread(target=_when, args=(lambda: started, lambda: os.kill(os.getpid(), number)))
     timer.start()
     with pytest.raises(launcher.Stopped, match="the same command continues") as stopped:
         cli_jobs.run({"one": ["x"], "two": ["y"]}, 1, str(tmp_path))
     timer.join()
-    assert stopped.value.code == 143
-    assert len(started) == 1 and started[0].returncode == -signal.SIGTERM
+    assert stopped.value.code == 128 + number
+    assert len(started) == 1 and started[0].returncode == -number
     assert "one: stopped after" in capfd.readouterr().err
 
 

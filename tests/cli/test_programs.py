@@ -31,6 +31,7 @@ from t2t_repro.filters import FILTERS
 from t2t_repro.problem import Problem, TextFiles, TmxFile, TsvFile
 from t2t_repro.registry import HPARAMS, PROBLEMS
 from t2t_repro.run import Run
+from t2t_repro.system.log import report
 from t2t_repro.system.signals import Interrupted
 
 FIXTURE = CHECKOUT / "tests/fixtures/run"
@@ -817,7 +818,7 @@ def translator(stand_in, run):
     """A translator that writes in capitals; its last hypothesis also has an exclamation mark."""
 
     class Translator:
-        calls = []
+        calls, checkpoints = [], [[]]
 
         @classmethod
         def from_run(cls, output_dirs, average_checkpoints, int8, precision, average_best, *, search_only, **weights):
@@ -1187,3 +1188,15 @@ def test_override_and_train_steps_are_checked_together(program, monkeypatch, tmp
     assert (found[0].train_steps, found[0].decay_steps) == (5000, 2000)
     result = program("t2t-trainer", *arguments, *decay, "--train_steps=1000")
     assert result.code == 1 and "decay_steps must be at most --train_steps = 1,000, got 2,000" in result.err
+
+
+def test_messages_whose_reader_has_left_are_dropped(monkeypatch):
+    """As after Ctrl-C in `t2t-trainer 2>&1 | tee log`: training still saves a checkpoint."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        launcher.report("progress")
+        report("progress")
+        monkeypatch.undo()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writer)  # what was not written is written at the end

@@ -98,6 +98,15 @@ def test_equal_outputs_are_not_different():
         assert each.verdict == "not significant"
 
 
+@pytest.mark.parametrize(("different", "significant"), [(1, False), (4, False), (6, True)])
+def test_few_different_outputs_are_no_evidence(different, significant):
+    """If d outputs differ, two of 2^d swaps give the difference: none and all. sacreBLEU has p = 0.0001 here."""
+    counts = [(6, 8)] * 40
+    (found,) = compare(("a", "b"), trees_of(counts, [(8, 8)] * different + counts[different:])).differences
+    assert found.randomization_p >= 2.0 ** (1 - different) * (1 - 1e-9)
+    assert (found.randomization_p < 0.05) == significant
+
+
 def test_clear_difference_is_significant_in_both_directions():
     for a, b, verdict in ((REFERENCES, A, "A is better"), (A, REFERENCES, "B is better")):
         assert {each.verdict for each in compare(("a", "b"), compared(a, b)).differences} == {verdict}

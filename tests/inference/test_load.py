@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from helpers.tiny_model import PROBLEM, SMALL, random_model, train_pairs
 import t2t_repro
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting.exporter import export
+from t2t_repro.inference.translator import Translator
 from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.run import Run
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
@@ -133,6 +135,13 @@ def test_a_run_is_loaded_from_a_folder_that_also_has_an_export(runs, tmp_path):
     folder = shutil.copytree(runs[0], tmp_path / "both")
     export(runs[1], str(folder))
     assert t2t_repro.load(folder).translate(TEXTS) == t2t_repro.load(runs[0]).translate(TEXTS)
+
+
+def test_a_translator_knows_its_checkpoints(runs):
+    """Scores, exports and output files name them, even if a trainer has replaced them since."""
+    for search_only in (False, True):
+        translator = Translator.from_run(runs, search_only=search_only)
+        assert translator.checkpoints == [[os.path.join(run, "checkpoints", "ckpt-1")] for run in runs]
 
 
 def test_no_run_is_an_error():

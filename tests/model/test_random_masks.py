@@ -23,6 +23,10 @@ def test_rate(rate):
     within(mask.mean(), 1 - rate, mask.size)
 
 
+def test_rate_close_to_one_keeps_almost_nothing():
+    assert keep_mask(np.zeros((500, 1000)), 1 - 1e-6, seed(3, 4)).numpy().mean() < 1e-4
+
+
 def test_neighboring_elements_are_independent():
     """Several elements share one random number; neither their rates nor their pairs are affected."""
     mask = keep_mask(np.zeros((1_000_000,)), 0.3, seed(5, 6)).numpy().reshape(-1, 8)

@@ -520,6 +520,10 @@ def test_parser_of_a_run_in_order(prepared_in_order):
     assert all(score > -1e6 for best in found for _, score in best)
     (log_p,) = parser.score([("We agree", "(S (NP (XX We)) (VP (XX agree)))")])
     assert log_p == parser.translator.score([("We agree", "We ǀNP ǁNP ǀS agree ǀVP ǁVP ǁS")])[0]
+    (tree,) = parser(["( x\u00a0y )"])
+    assert parser.score([("( x\u00a0y )", tree)])[0] > -1e6  # words as decoding reads them
+    with pytest.raises(ValueError, match="pair 1: expected a tree over 'x.*y'. Received: '\\(S \\(XX x\\) \\(XX y"):
+        parser.score([("x\u00a0y", "(S (XX x) (XX y))")])
 
 
 def test_failed_sentence_does_not_affect_others():

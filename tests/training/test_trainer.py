@@ -327,5 +327,15 @@ def test_a_run_without_its_list_of_checkpoints_does_not_start_over(copy, data, o
 
 def test_two_trainers_in_one_directory(copy, data):
     with FileLock(os.path.join(copy, ".lock")):
+        before = Path(copy, "run.json").read_bytes()
         with pytest.raises(ValueError, match="another t2t-trainer is running in .*RUN'; wait for it, or stop it"):
-            train(PROBLEM, TINY, data, copy, FLOAT32, report=silent)
+            train(PROBLEM, replace(TINY, train_steps=60), data, copy, FLOAT32, report=silent)
+        assert Path(copy, "run.json").read_bytes() == before
+
+
+def test_a_run_whose_checkpoints_were_moved_away_starts_over(copy, data, one_replica):
+    os.rename(os.path.join(copy, "checkpoints"), os.path.join(copy, "moved"))
+    said: list[str] = []
+    run = train(PROBLEM, replace(TINY, train_steps=2), data, copy, FLOAT32, report=said.append)
+    assert any("RUN has no checkpoint of its " in line and line.endswith("starting over") for line in said)
+    assert [os.path.basename(path) for path in paths(run)] == ["ckpt-2"] and run.training.step == 2

@@ -11,18 +11,10 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import write_json
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
-from t2t_repro.training.checkpointing.checkpoint_list import AVERAGED, averaged, to_average
+from t2t_repro.training.checkpointing.checkpoint_list import AVERAGED, to_average
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 from t2t_repro.training.checkpointing.weights import load_weights
 from t2t_repro.training.precision import POLICIES
-
-
-def average_of(run: Run, number: int, best: bool = False) -> list[str]:
-    """Returns the names of the run's newest `number` checkpoints; with `best`, of those with the best scores.
-
-    If `average` wrote the run, returns the names of the checkpoints that were averaged.
-    """
-    return averaged(run) or [os.path.basename(path) for path in to_average(run, number, best)]
 
 
 def average(
@@ -45,11 +37,13 @@ def average(
     found = len(to_average(run, 10**9, best))
     if not 1 <= last <= found:
         raise ValueError(f"{output_dir!r} has {found} checkpoints, and {last} are to be averaged; ask for 1 to {found}")
+    path = os.path.realpath(average_dir)
+    if os.path.ismount(path):
+        raise ValueError(f"average_dir: {average_dir!r} is the root of a file system; give a new directory in it")
     if os.path.exists(average_dir) and (not os.path.isdir(average_dir) or os.listdir(average_dir)):
         raise ValueError(f"average_dir: {average_dir!r} exists and is not empty; give a new directory")
     model = Transformer(Vocabulary(run.vocabulary).size, run.hparams, dtype=POLICIES[run.precision])
     chosen = load_weights(run, model, last, best, moving_average)
-    path = os.path.normpath(average_dir)
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
         new = dataclasses.replace(run, directory=temporary).start(run.vocabulary)

@@ -16,7 +16,10 @@ _FILE = re.compile(r"(ckpt-\d+)\.(?:index|data-\d{5}-of-\d{5})")  # of a checkpo
 
 
 def paths(run: Run) -> list[str]:
-    """Returns the run's checkpoints, oldest first. Raises ValueError if there are files without a list."""
+    """Returns the run's checkpoints, oldest first; none while the first one is written.
+
+    Raises ValueError if there are files without a list.
+    """
     try:
         with open(os.path.join(run.checkpoints, LIST), encoding="utf-8") as file:
             lines = [_LISTED.fullmatch(line) for line in file.read().splitlines() if "timestamp" not in line]
@@ -26,7 +29,9 @@ def paths(run: Run) -> list[str]:
     newest = [line[2] for line in lines if line and not line[1]]
     if all(lines) and names and newest == names[-1:]:  # else it is truncated, or another file
         return [os.path.join(run.checkpoints, name) for name in names]
-    if files_of(run):
+    files = files_of(run)
+    is_first = len({name.partition(".")[0] for name in files}) == 1 and run.training.step is None
+    if files and not (is_first and not os.path.exists(os.path.join(run.checkpoints, LIST))):
         raise ValueError(
             f"{run.checkpoints!r} holds checkpoints, but its file 'checkpoint', which lists them, is missing or "
             "damaged; restore that file from a copy, or move the folder away to start over"

@@ -70,7 +70,7 @@ class Checkpoints:
         except tf.errors.OpError as error:
             raise OSError(f"cannot write {path}: {short_reason(error)}; the checkpoints before it are intact") from None
         finally:
-            _remove_unfinished(self._run)
+            _remove_unfinished(self._run, is_first=not before)
         return path
 
     def remove_except(self, best: Collection[int]) -> None:
@@ -149,14 +149,14 @@ class Checkpoints:
         return intact
 
 
-def _remove_unfinished(run: Run) -> None:
-    """Removes files that the list does not name, left by a trainer that was killed while writing or removing them."""
+def _remove_unfinished(run: Run, is_first: bool = False) -> None:
+    """Removes files that the list does not name, left by a trainer that was killed while writing or removing them.
+
+    With `is_first`, there was no checkpoint before, and there need not be a list.
+    """
     existing = {name: name.partition(".")[0] for name in files_of(run)}
-    first = len(set(existing.values())) == 1 and run.training.step is None
-    if first and not os.path.exists(os.path.join(run.checkpoints, LIST)):
-        listed = set()  # killed before the first list was written
-    else:
-        listed = {os.path.basename(path) for path in paths(run)}
+    has_no_list = is_first and not os.path.exists(os.path.join(run.checkpoints, LIST))
+    listed = set() if has_no_list else {os.path.basename(path) for path in paths(run)}
     for name in os.listdir(run.checkpoints):
         path = os.path.join(run.checkpoints, name)
         if _UNFINISHED.fullmatch(name) and os.path.isdir(path):

@@ -13,10 +13,11 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.run import Run
-from t2t_repro.training.checkpointing.checkpoint_list import to_average
+from t2t_repro.training.checkpointing.checkpoint_list import paths, to_average
 from t2t_repro.training.checkpointing.damage import reason_of
 
 MODEL, MOVING_AVERAGE = "model", "moving_average"  # names of both models in a checkpoint
+_ATTEMPTS = 5  # to read checkpoints that a trainer does not replace meanwhile
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the name of every variable in a checkpoint
 
 
@@ -31,7 +32,17 @@ def load_weights(
     Raises FileNotFoundError if there is no checkpoint, and ValueError if the weights of one do not fit `model`, if one
     holds no moving average, or if the checkpoints are of different runs.
     """
-    part, chosen = _chosen(run, model, average, best, moving_average)
+    for _ in range(_ATTEMPTS):
+        existing = paths(run)
+        try:
+            return _load(model, *_chosen(run, model, average, best, moving_average))
+        except ValueError:
+            if set(existing) <= set(paths(run)):
+                raise
+    raise ValueError(f"the trainer of {run.directory!r} replaced checkpoints while they were read; run this again")
+
+
+def _load(model: tf.Module, part: str, chosen: list[str]) -> list[str]:
     if len(chosen) == 1:
         _read(chosen[0], model, part)
         return chosen
@@ -48,17 +59,16 @@ def load_weights(
 
 def layer_loader(
     run: Run, model: tf.Module, average: int = 1, best: bool = False, moving_average: bool = False
-) -> Callable[[str, Any], Callable[..., None]]:
-    """Returns a function that loads one layer of `model` at a time, by its name, such as "decoder_layers/0".
+) -> tuple[list[str], Callable[[str, Any], Callable[..., None]]]:
+    """Returns the paths of the checkpoints, and a function that loads one layer of `model` at a time.
 
-    Until then its weights take no memory. With the name "" it loads the weights of the model that are in no layer. The
-    function returns one that frees given weights. Checkpoints and errors are those of `load_weights`; if several are
-    averaged, all weights are loaded immediately.
+    Its argument is the name of the layer, such as "decoder_layers/0". Until then its weights take no memory. With the
+    name "" it loads the weights of the model that are in no layer. It returns a function that frees given weights.
+    Checkpoints and errors are those of `load_weights`; if several are averaged, all weights are loaded immediately.
     """
     part, chosen = _chosen(run, model, average, best, moving_average)
     if len(chosen) > 1:
-        load_weights(run, model, average, best, moving_average)
-        return lambda name, layer: _free
+        return load_weights(run, model, average, best, moving_average), lambda name, layer: _free
     _free(*model.weights)
 
     def load(name: str, layer: Any) -> Callable[..., None]:
@@ -71,7 +81,7 @@ def layer_loader(
         _read(chosen[0], layer, part)
         return _free
 
-    return load
+    return chosen, load
 
 
 def _free(*weights: Any) -> None:

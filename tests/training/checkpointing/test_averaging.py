@@ -164,6 +164,20 @@ def test_invalid_arguments(program, run, arguments, message):
     assert not os.path.exists("NEW")
 
 
+def test_root_of_a_file_system_is_rejected(run, monkeypatch):
+    os.mkdir("NEW")
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == os.path.abspath("NEW"))
+    with pytest.raises(ValueError, match="average_dir: 'NEW' is the root of a file system; give a new directory in it"):
+        average("RUN", "NEW")
+
+
+def test_link_to_an_empty_folder(run):
+    os.mkdir("TARGET")
+    os.symlink("TARGET", "NEW")
+    average("RUN", "NEW", 2)
+    assert os.path.islink("NEW") and Run.exists("TARGET")
+
+
 def put_checkpoint_of(directory, step):
     """Replaces checkpoint `step` of RUN by that of another run."""
     for end in ("index", "data-00000-of-00001"):

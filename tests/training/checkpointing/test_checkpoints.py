@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import shutil
 from dataclasses import replace
@@ -16,6 +17,7 @@ from helpers.tiny_model import SMALL, random_model
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run, TrainingRecord
 from t2t_repro.selection import Selection
+from t2t_repro.training.checkpointing import weights as weights_module
 from t2t_repro.training.checkpointing.checkpoint_list import paths, to_average
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 from t2t_repro.training.checkpointing.damage import damage
@@ -235,6 +237,8 @@ def test_killed_between_the_first_checkpoint_and_its_list(run):
     """That checkpoint does not count: the next start trains from the beginning, and does not require a list."""
     Checkpoints(run, state_of(small()), keep=5).save(10)
     os.remove(os.path.join(run.checkpoints, "checkpoint"))
+    with pytest.raises(FileNotFoundError, match="has no checkpoint yet"):  # also while a trainer writes it
+        load_weights(run, small())
     assert not Checkpoints(run, state_of(small()), keep=5).restore_newest()
     assert os.listdir(run.checkpoints) == []
 
@@ -259,6 +263,33 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_others(run, weights):
     ):
         checkpoints.save(40)
     assert sorted(os.listdir(run.checkpoints)) == before
+
+
+def test_a_first_checkpoint_that_does_not_fit_leaves_nothing(run):
+    """Also if the checkpoints before it were moved away."""
+    run.note(replace(run.training, step=30))
+    with files_up_to(2_000), pytest.raises(OSError, match="cannot write .*ckpt-40: File too large"):
+        Checkpoints(run, {"model": small(), "step": tf.Variable(0)}, keep=5).save(40)
+    assert os.listdir(run.checkpoints) == []
+
+
+@pytest.mark.parametrize("replaced", [1, 9])
+def test_checkpoints_that_a_trainer_replaces_while_they_are_read(run, weights, monkeypatch, replaced):
+    """They are chosen again. If that happens again and again, an error says so, instead of calling one damaged."""
+    steps = iter(range(40, 40 + 10 * replaced, 10))
+
+    def chosen(*arguments):
+        found = to_average(*arguments)
+        for step in itertools.islice(steps, 1):
+            Checkpoints(run, {"model": small(), "step": tf.Variable(0)}, keep=3).save(step)
+        return found
+
+    monkeypatch.setattr(weights_module, "to_average", chosen)
+    if replaced == 1:
+        assert names(load_weights(run, small(), 3)) == ["ckpt-20", "ckpt-30", "ckpt-40"]
+    else:
+        with pytest.raises(ValueError, match="the trainer of .*RUN' replaced checkpoints while they were read; run"):
+            load_weights(run, small(), 3)
 
 
 def test_nothing_to_restore(run):
