@@ -91,7 +91,7 @@ def train(
       FileNotFoundError: if `init_from` is not a run with a checkpoint.
       TrainingDiverged: if the loss diverges.
       ConnectionError: if another machine does not connect, has another configuration, or disconnects.
-      Interrupted: after SIGINT or SIGTERM, once the current step is finished and saved.
+      Interrupted: after SIGINT, SIGTERM or SIGHUP, once the current step is finished and saved.
     """
     validate_settings(problem, hparams)
     must_have_metrics(problem.task.metrics, options)
