@@ -35,8 +35,7 @@ flags.DEFINE_integer("seed", 12345, "random seed of both tests; the default is s
 flags.DEFINE_string("html", None, "FILE: HTML page to write", flag_values=FLAGS)
 flags.DEFINE_boolean("json", False, "print JSON instead of text", flag_values=FLAGS)
 flags.DEFINE_enum("split", "test", SPLITS, "runs: split to compare on", flag_values=FLAGS)
-meaning = "runs: directory of the prepared data of A, if it has moved since training"
-flags.DEFINE_string("data_dir", None, meaning, flag_values=FLAGS)
+common_flags.moved_data_flag(FLAGS, " of run A")
 common_flags.decoding_flags(FLAGS)
 OPTIONS = (  # of compared_runs()
     *("split", "average_checkpoints", "average_best", "moving_average"),
@@ -75,8 +74,7 @@ def _runs(a: str, b: str) -> Any:
     runs = [Run.open(path, name) for path, name in ((a, "A"), (b, "B"))]
     for run in runs:
         common_flags.check_decoding(run.hparams, FLAGS)
-    if FLAGS.data_dir:
-        common_flags.must_be_directory("data_dir", FLAGS.data_dir)
+    common_flags.check_moved_data(FLAGS)
     launcher.load_tensorflow()
     from t2t_repro.evaluation.comparison import compared_runs
     from t2t_repro.training.parallel import set_threads

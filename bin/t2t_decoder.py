@@ -102,10 +102,7 @@ common_flags.shortlist_flag(FLAGS)
 flags.DEFINE_enum(
     "alignments", None, ["pharaoh", "json"], "write the word alignment of each translation", flag_values=FLAGS
 )
-flags.DEFINE_string(
-    "data_dir", None, "directory of the prepared data, to choose the head that aligns, if it has moved since training",
-    flag_values=FLAGS,
-)  # fmt: skip
+common_flags.moved_data_flag(FLAGS, ", to choose the head that aligns")
 flags.DEFINE_string("prefix_file", None, "file of prefixes: line n starts the translation of line n", flag_values=FLAGS)
 flags.DEFINE_integer(
     "min_length", 0, "minimum number of tokens before the end-of-sentence token", lower_bound=0, flag_values=FLAGS
@@ -294,8 +291,7 @@ def _check(run: Run) -> None:
         raise launcher.UsageError(
             "--data_dir is only to choose the head that aligns; give --alignments or --markup too"
         )
-    if FLAGS.data_dir:
-        common_flags.must_be_directory("data_dir", FLAGS.data_dir)
+    common_flags.check_moved_data(FLAGS)
     if FLAGS.language and not FLAGS.documents:
         raise launcher.UsageError("--language is only to split lines into sentences; give --documents too")
     if FLAGS.markup and FLAGS.alignments == "pharaoh":

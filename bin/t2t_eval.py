@@ -21,9 +21,7 @@ from t2t_repro.run import Run
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("output_dir", None, "run directory of t2t-trainer", flag_values=FLAGS)
 flags.DEFINE_enum("split", "test", SPLITS, "split to score on", flag_values=FLAGS)
-flags.DEFINE_string(
-    "data_dir", None, "directory of the prepared data, if it has moved since training", flag_values=FLAGS
-)
+common_flags.moved_data_flag(FLAGS)
 common_flags.decoding_flags(FLAGS)
 common_flags.shortlist_flag(FLAGS)
 flags.DEFINE_boolean("json", False, "print JSON instead of a table", flag_values=FLAGS)
@@ -37,8 +35,7 @@ def score() -> None:
     run = Run.open(FLAGS.output_dir)
     common_flags.check_decoding(run.hparams, FLAGS)
     common_flags.check_shortlist(FLAGS)
-    if FLAGS.data_dir:
-        common_flags.must_be_directory("data_dir", FLAGS.data_dir)
+    common_flags.check_moved_data(FLAGS)
     launcher.load_tensorflow()
     from t2t_repro.evaluation.evaluator import evaluate, table
     from t2t_repro.training.parallel import set_threads

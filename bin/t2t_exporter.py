@@ -54,12 +54,7 @@ flags.DEFINE_enum(
 common_flags.precision_flag(FLAGS)
 common_flags.shortlist_flag(FLAGS)
 flags.DEFINE_boolean("alignments", False, f"export word alignments ({engines.having('alignments')})", flag_values=FLAGS)
-flags.DEFINE_string(
-    "data_dir",
-    None,
-    "directory of the prepared data, to choose the head that aligns, if it has moved since training",
-    flag_values=FLAGS,
-)
+common_flags.moved_data_flag(FLAGS, ", to choose the head that aligns")
 flags.DEFINE_boolean(
     "glossaries", False, f"requests may require terms ({engines.having('glossaries')})", flag_values=FLAGS
 )
@@ -69,10 +64,9 @@ def write() -> None:
     run = Run.open(FLAGS.output_dir)
     common_flags.must_be_directory("export_dir", FLAGS.export_dir)
     common_flags.check_shortlist(FLAGS)
-    if FLAGS.data_dir:
-        if not FLAGS.alignments:
-            raise launcher.UsageError("--data_dir is only to choose the head that aligns; give --alignments too")
-        common_flags.must_be_directory("data_dir", FLAGS.data_dir)
+    if FLAGS.data_dir and not FLAGS.alignments:
+        raise launcher.UsageError("--data_dir is only to choose the head that aligns; give --alignments too")
+    common_flags.check_moved_data(FLAGS)
     format = engines.FORMATS[FLAGS.format]
     format.must_be_installed()
     launcher.load_tensorflow()

@@ -26,9 +26,7 @@ from t2t_repro.run import Run
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("output_dir", None, "run directory of t2t-trainer", flag_values=FLAGS)
 flags.DEFINE_string("shortlist", None, "file to write (default: shortlist.txt in --output_dir)", flag_values=FLAGS)
-flags.DEFINE_string(
-    "data_dir", None, "directory of the prepared data, if it has moved since training", flag_values=FLAGS
-)
+common_flags.moved_data_flag(FLAGS)
 for name, default, meaning in (
     ("first", 1_000, "the N most frequent target subwords are candidates of every text"),
     ("best", 20, "candidates of each source subword"),
@@ -41,8 +39,7 @@ def learn() -> None:
     run = Run.open(FLAGS.output_dir)
     path = FLAGS.shortlist or run.shortlist
     common_flags.must_be_writable("shortlist", path)
-    if FLAGS.data_dir:
-        common_flags.must_be_directory("data_dir", FLAGS.data_dir)
+    common_flags.check_moved_data(FLAGS)
     launcher.load_tensorflow()
     from t2t_repro.evaluation.evaluator import prepared_data
     from t2t_repro.preparation.learning.shortlist import learn_for

@@ -12,9 +12,9 @@ Its sizes (layers, d_model, ...) must be those of --hparams. The validation
 split is scored before the first step. When the new run has its first
 checkpoint, at step 0, RUN is no longer needed.
 
---dry_run estimates time, memory and
-cost of training in about a minute, with or without prepared data. It neither
-trains nor writes. Its exit code is 0 if training fits this machine, 1 if not.
+--dry_run estimates time, memory and cost of training in about a minute, with or
+without prepared data. It neither trains nor writes. Its exit code is 0 if
+training fits this machine, 1 if not.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 GRAPH, CARD = "saved_model.pb", "model_card.json"
 DEFAULT_SIGNATURE = "serving_default"
 ALIGNED_SIGNATURE = "translate_with_alignments"
-WITH_TERMS = "translate_with_terms"  # the signature of a search with terms; older exports lack it
+WITH_TERMS = "translate_with_terms"  # the signature of a search with terms, of an export with glossaries
 _ASSERTION = re.compile(r"assertion failed: (.*)")  # one line: TensorFlow names the node on the next one
 
 

@@ -96,6 +96,18 @@ def shortlist_flag(values: flags.FlagValues) -> None:
     flags.DEFINE_string("shortlist", None, meaning, flag_values=values)
 
 
+def moved_data_flag(values: flags.FlagValues, purpose: str = "") -> None:
+    """Defines the flag for data that is no longer where a run was trained. `purpose` is a part of its meaning."""
+    meaning = f"directory of the prepared data{purpose}, if it has moved since training"
+    flags.DEFINE_string("data_dir", None, meaning, flag_values=values)
+
+
+def check_moved_data(values: flags.FlagValues) -> None:
+    """Raises ValueError if the value of `moved_data_flag` is not a directory."""
+    if values.data_dir:
+        must_be_directory("data_dir", values.data_dir)
+
+
 def check_shortlist(values: flags.FlagValues) -> None:
     """Raises FileNotFoundError or ValueError if the shortlist of the command line cannot be opened."""
     if values.shortlist:

@@ -40,10 +40,10 @@ def evaluate(
 
     The weights are the mean of the last `average_checkpoints` checkpoints; with `average_best`, of those with the best
     validation scores, or, if the number is 1, of those that training recommends; with `moving_average`, of the moving
-    averages in them. The model computes in `precision`; "auto"
-    is that of the run. With `int8` its decoder multiplies 8-bit integers. With `shortlist`, a file of
-    `t2t_repro.data.shortlist`, it translates with the subwords of the shortlist; loss, perplexity and accuracy are
-    those of all. The data is in the directory that the run was trained with, or in `data_dir`.
+    averages in them. The model computes in `precision`; "auto" is that of the run. With `int8` its decoder multiplies
+    8-bit integers. With `shortlist`, a file of `t2t_repro.data.shortlist`, it translates with the subwords of the
+    shortlist; loss, perplexity and accuracy are those of all. The data is in the directory that the run was trained
+    with, or in `data_dir`.
 
     Raises FileNotFoundError if the data does not exist. Raises ValueError if the problem has no such split, or if
     `precision` is not supported here.

@@ -75,10 +75,8 @@ _RULES: list[tuple[str, Any]] = [
     ("^ | $", ""),
     (r"([^\p{Alphabetic}\p{Nd} .'`,-])", r" \1 "),
     (r"\.{2,}", lambda dots: f" {_DOT * len(dots[0])} "),
-    (
-        r"(\P{N}),",
-        r"\1 , ",
-    ),  # a comma stays only between digits; twice, as a match uses up its neighbor
+    # a comma stays only between digits; twice, as a match uses up its neighbor
+    (r"(\P{N}),", r"\1 , "),
     (r",(\P{N})", r" , \1"),
     (r"(\p{N}),$", r"\1 ,"),
 ]

@@ -119,8 +119,7 @@ def rebuild(
     - A bracket without a label is dropped.
     - A word that differs from the sentence's word at its position is replaced by that.
     - Surplus words at the end are dropped. A missing word is added at the end of the symbols, to the innermost
-      constituent
-      that is still open there, or else to the root.
+      constituent that is still open there, or else to the root.
     - A missing closing bracket is added, before an outer one closes and at the end.
     - A closing bracket of a label that is not open closes the innermost constituent, but not the root.
     - A closing bracket of the root before the end is moved to the end. In order, it stays if the next symbol opens a

@@ -70,7 +70,7 @@ def linearize(corpus: Trees, processes: int | None = None, linearization: str = 
         processes = usable_cores() if characters >= PROCESSES_FROM else 1
         chunks = itertools.chain(waiting, chunks)
     work = functools.partial(_linearized, linearization=linearization)
-    blocks = map(work, chunks) if processes == 1 else map_in_processes(work, chunks, processes)
+    blocks = map_in_processes(work, chunks, processes)
     return _checked(blocks, corpus)
 
 

@@ -88,7 +88,7 @@ class ServedModel:
 
     @cached_property
     def has_splitter(self) -> bool:
-        """Returns true if texts can be split: sentencex is installed, and the export is not too old."""
+        """Returns true if texts can be split: sentencex is installed, and the model card has `max_positions`."""
         try:
             self.splitter()
         except ValueError:

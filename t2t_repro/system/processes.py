@@ -17,12 +17,15 @@ Result = TypeVar("Result")
 
 
 def map_in_processes(work: Callable[[Item], Result], items: Iterable[Item], processes: int) -> Iterator[Result]:
-    """Yields `work(item)` for each item, in order.
+    """Yields `work(item)` for each item, in order. One process is this one.
 
     The processes are spawned, not forked, because this process has threads and TensorFlow. They end whenever this
     process ends. At most two items per process are queued. Raises the exceptions of `work`, and ChildProcessError if a
     process is killed.
     """
+    if processes == 1:
+        yield from map(work, items)
+        return
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _start)
     waiting: collections.deque[Future[Result]] = collections.deque()
     try:

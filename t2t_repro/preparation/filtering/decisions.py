@@ -77,7 +77,7 @@ def decide(path: str, judge: Judge, chunks: Callable[[], Iterable[Chunk]], pairs
     keys = np.zeros(pairs if "duplicate" in judge.filters else 0, np.uint64)
     work = functools.partial(_judge, judge)
     place = 0
-    for judged in _map(work, chunks(), processes):
+    for judged in map_in_processes(work, chunks(), processes):
         end = place + len(judged.codes)
         if end <= pairs:  # if not, the text changed, and `chunks` raises an error at its end
             codes[place:end] = np.frombuffer(judged.codes, np.uint8)
@@ -109,7 +109,7 @@ def _misaligned(
     if processes > 1:
         model.save(path)
         work = functools.partial(_below_in_process, path, threshold)
-    return np.concatenate([*_map(work, _candidates(chunks(), is_candidate, in_sample), processes)])
+    return np.concatenate([*map_in_processes(work, _candidates(chunks(), is_candidate, in_sample), processes)])
 
 
 def _candidates(chunks: Iterable[Chunk], chosen: np.ndarray, in_sample: np.ndarray) -> Iterator[Candidates]:
@@ -132,10 +132,6 @@ def _below_in_process(path: str, threshold: float, each: Candidates) -> np.ndarr
 def _model(path: str) -> Model:
     """Returns the model of a worker process."""
     return Model.load(path)
-
-
-def _map(work: Callable[[Item], Result], items: Iterable[Item], processes: int) -> Iterable[Result]:
-    return map(work, items) if processes == 1 else map_in_processes(work, items, processes)
 
 
 def kept(items: Iterable[Item], decisions: bytes) -> Iterator[Item]:

@@ -61,9 +61,8 @@ class Checkpoints:
         before = [each for each in paths(self._run) if each != path]
         try:
             self._saved.write(path)
-            for name in files_of(
-                self._run, os.path.basename(path)
-            ):  # TensorFlow renames its files without syncing them
+            # TensorFlow renames its files without syncing them
+            for name in files_of(self._run, os.path.basename(path)):
                 sync(os.path.join(self._run.checkpoints, name))
             sync(self._run.checkpoints)
             write_list(self._run, self._kept([*before, path], best))
