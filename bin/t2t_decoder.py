@@ -288,9 +288,7 @@ def _report(number: int, what: str) -> None:
 def _check(run: Run) -> None:
     """Raises UsageError for flags that exclude each other, and ValueError for an impossible beam width."""
     if FLAGS.data_dir and not (FLAGS.alignments or FLAGS.markup):
-        raise launcher.UsageError(
-            "--data_dir is only to choose the head that aligns; give --alignments or --markup too"
-        )
+        raise launcher.UsageError("--data_dir is only to choose the head that aligns; give --alignments or --markup")
     common_flags.check_moved_data(FLAGS)
     if FLAGS.language and not FLAGS.documents:
         raise launcher.UsageError("--language is only to split lines into sentences; give --documents too")

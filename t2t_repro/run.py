@@ -82,6 +82,7 @@ class TrainingRecord(JsonRecord):
     """Progress, data, devices and cost of training, over all its starts. None: not yet known."""
 
     data: TrainingData | None = None
+    text_sha256: str | None = None  # of the training shards
     step: int | None = None
     target_tokens: float | None = None  # real ones
     flops: float | None = None

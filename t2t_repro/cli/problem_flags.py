@@ -28,7 +28,7 @@ _FILES = tuple(f"{split}_{kind}" for split in SPLITS for kind in _KINDS)
 _NAMES = ("train_name", "validation_name")
 _ADJECTIVE = {"train": "training"}
 _LANGUAGES = ("source_language", "target_language")
-SIZES = ("vocab_size", "sample")  # fields of a problem that a flag replaces
+SIZES = ("vocab_size", "sample", "max_length")  # fields of a problem that a flag replaces
 DATA_FLAGS = (
     "problem",
     "t2t_usr_dir",
@@ -54,6 +54,8 @@ def define(values: flags.FlagValues, files: bool = True) -> None:
     if files:
         meaning = "train on N pairs, evenly spaced over the training text, instead of all of it"
         flags.DEFINE_integer("sample", None, meaning, lower_bound=1, flag_values=values)
+        meaning = "drop training pairs with more than N tokens on a side, instead of the problem's number"
+        flags.DEFINE_integer("max_length", None, meaning, lower_bound=2, flag_values=values)
         names = ", ".join(f"{name}={kind.default}" if kind.default else name for name, kind in FILTERS.items())
         meaning = (
             f"NAME[=VALUE]: drop training pairs by this filter (may be repeated), one of {names}; see docs/data.md"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -92,6 +93,12 @@ class Dataset:
                 f"{self.directory!r} was prepared with another vocabulary than that of the run {run.directory!r}; give "
                 "another `data_dir`, where the text is prepared with that vocabulary"
             )
+
+    @property
+    def text_sha256(self) -> str:
+        """A SHA-256 of the training text: that of the SHA-256 of its shards."""
+        shards = "".join(shard.sha256 for shard in self.record.splits["train"].shards)
+        return hashlib.sha256(shards.encode("ascii")).hexdigest()
 
     def condition(self) -> dict[str, Any]:
         """Returns the conditions of a score: training and test data, the vocabulary's size, and what is missing from

@@ -93,7 +93,7 @@ class MarkedDocument(Document):
     @staticmethod
     def in_one_line(translation: str) -> str:
         return "".join(
-            piece.raw if piece.kind in ("tag", "whole") else _LINE_END.sub(" ", piece.raw)
+            piece.raw if piece.kind in ("tag", "whole", "kept") else _LINE_END.sub(" ", piece.raw)
             for piece in pieces_of(translation)
         )
 

@@ -98,7 +98,9 @@ class ExportedModel(TextToText):
         if not markup:
             return found
         both = zip(lines, cast(list[list[AlignedText]], found), strict=True)
-        marked: list[Found] = [[line.translation(each) for each in hypotheses] for line, hypotheses in both]
+        marked: list[Found] = [
+            distinct([line.translation(each) for each in hypotheses], n) for line, hypotheses in both
+        ]
         return marked if self.has_links else [[(text, score) for text, score in some] for some in marked]
 
     def _required(self, glossary: Glossary, texts: Sequence[str]) -> list[tuple[Required, ...]]:

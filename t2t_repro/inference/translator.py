@@ -195,7 +195,8 @@ class Translator(TextToText, BatchDecoder):
         if markup:
             how: dict[str, Any] = {"prefixes": prefixes, "min_length": min_length, "glossary": glossary}
             search = functools.partial(self.n_best, n=n, beam_size=beam_size, alpha=alpha, **how)
-            return self._marked(texts, functools.partial(search, report=report, advance=advance))
+            found = self._marked(texts, functools.partial(search, report=report, advance=advance))
+            return [distinct(some, n) for some in found]
         width, penalty = n_best_options(self.hparams, n, beam_size, alpha)
         extra = self.hparams.extra_length
 

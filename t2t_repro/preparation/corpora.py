@@ -17,6 +17,7 @@ from t2t_repro.io import sha256
 from t2t_repro.parsing.linearized_trees import Linearized
 from t2t_repro.preparation.filtering.decisions import KEPT, is_dropped_for_overlap, kept
 from t2t_repro.preparation.filtering.overlap import Overlap
+from t2t_repro.preparation.statistics import is_empty
 from t2t_repro.preparation.validation_split import source_hash
 from t2t_repro.problem import Corpus, Generated, Pair, TextFiles, TmxFile, Trees, TsvFile, Wmt
 from t2t_repro.text.lines import is_overlong, must_be_file, read_lines, side_by_side
@@ -26,6 +27,7 @@ Readable = TextFiles | TsvFile | TmxFile | Generated | Linearized
 Item = TypeVar("Item")
 
 _BATCH_PAIRS = 10_000  # compared with other splits at a time
+_SUBWORD_CHARACTERS = 16  # at most, of sentencepiece by default
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,11 @@ class SplitText:
 
 @dataclass(frozen=True)
 class TrainingSentences:
-    """Both sides of at most `max_pairs` pairs that no filter drops, evenly spaced, without those for validation and
-    without lines that were cut because they are too long. Each iteration reads the text again.
+    """Both sides of at most `max_pairs` pairs that no filter drops, evenly spaced, without those for validation.
+
+    Pairs that are dropped when they are encoded are left out, as far as that is known without a vocabulary: those with
+    an empty side, and those of more than 16 characters per token of `max_length`, because a subword has at most 16.
+    Otherwise, a few long lines of anything but text could fill the vocabulary. Each iteration reads the text again.
 
     The decisions of filters precede the choice of a validation split from the training text. So pairs that overlap with
     that split are left out here, by `overlap` and the value of the filter "overlap".
@@ -129,6 +134,7 @@ class TrainingSentences:
 
     text: SplitText
     max_pairs: int
+    max_length: int  # of the problem, in tokens
     validation_hashes: frozenset[int]
     decisions: bytes = b""  # of filters; b"" without filters
     overlap: Overlap | None = None
@@ -139,8 +145,11 @@ class TrainingSentences:
         pairs = evenly(kept(self.text.pairs(), self.decisions), number, min(number, self.max_pairs))
         if self.validation_hashes:
             pairs = (pair for pair in pairs if source_hash(pair[0]) not in self.validation_hashes)
+        longest = _SUBWORD_CHARACTERS * self.max_length
         for sides in self._without_overlap(pairs):
-            yield from itertools.filterfalse(is_overlong, sides)
+            limited = sides[:1] if self.text.has_trees else sides  # a symbol of a tree is a subword of any length
+            if not is_empty(*sides) and not any(map(is_overlong, sides)) and max(map(len, limited)) <= longest:
+                yield from sides
 
     def _without_overlap(self, pairs: Iterator[Pair]) -> Iterator[Pair]:
         if not (self.overlap and self.dropped_overlap):

@@ -21,6 +21,8 @@ from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles, TmxFile, Trees
 # have 70, 135, 279 and 425 bytes of text and take 88, 114, 181 and 263 bytes.
 RECORD_BYTES = 60
 ID_BYTES = 0.45  # for each byte of text
+TREE_RATIO = 1.4  # bytes of linearized trees per byte in brackets
+TREE_GZIP_RATIO = 6  # of trees in brackets
 LINES_BYTES, TREE_BYTES = 140, 425  # assumed bytes of a pair of lines of unknown length, and of a tree in brackets
 SHOWN_FROM = 10**9  # bytes; a smaller need is reported only if it may not fit
 
@@ -36,7 +38,7 @@ class Need(NamedTuple):
 
 def needs(problem: Problem, directory: str, shuffle: str, downloads: str) -> list[Need]:
     """Returns the space that preparing `problem` still needs, without files of an earlier preparation."""
-    sets, pairs, text, filtered = {}, 0, 0, 0
+    sets, pairs, text, filtered, trees = {}, 0, 0, 0, 0
     for split, corpus in ((each, corpus) for each in SPLITS for corpus in problem.corpora(each)):
         if isinstance(corpus, Wmt):
             size = sets[corpus.dataset] = wmt_disk_space(corpus, downloads)
@@ -44,15 +46,18 @@ def needs(problem: Problem, directory: str, shuffle: str, downloads: str) -> lis
         else:
             found = _pairs_and_bytes(corpus)
         pairs, text = pairs + found[0], text + found[1]
+        trees += found[1] if isinstance(corpus, Trees) else 0
         filtered += found[0] if split == "train" and problem.filters else 0
     taken = min(problem.sample / pairs, 1) if problem.sample and pairs else 1
     encoded = int(taken * (RECORD_BYTES * pairs + ID_BYTES * text))
     archives = sum(size.archives for size in sets.values())
     unpacked = sum(size.unpacked for size in sets.values())
+    linearized = os.path.join(directory, "trees")
     shuffled, written = (max(encoded - bytes_in(folder), 0) for folder in (shuffle, directory))
     return [
         Need("archives", downloads, archives, archives),
         Need("unpacked text", downloads, unpacked, unpacked // 2),
+        Need("linearized trees", linearized, max(int(TREE_RATIO * trees) - bytes_in(linearized), 0), trees // 2),
         Need("shuffle files", shuffle, shuffled, shuffled // 4),
         Need("shards", directory, written, written // 4),
         Need("decisions of filters", directory, min(filtered, problem.sample or filtered), 0),  # a byte per pair
@@ -89,5 +94,6 @@ def _pairs_and_bytes(corpus: Corpus) -> tuple[int, int]:
         files = [corpus.path]
     elif isinstance(corpus, Trees):
         files, each = treebank.paths(corpus), TREE_BYTES
-    text = sum(os.path.getsize(path) * (GZIP_RATIO if path.endswith(".gz") else 1) for path in files)
+    ratio = TREE_GZIP_RATIO if isinstance(corpus, Trees) else GZIP_RATIO
+    text = sum(os.path.getsize(path) * (ratio if path.endswith(".gz") else 1) for path in files)
     return text // each, text

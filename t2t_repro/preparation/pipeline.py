@@ -247,7 +247,9 @@ class Preparation:
         if dropped:
             others = tuple(self._other_texts())
             found = overlap.Overlap(self._write_overlap(others), others)
-        texts = TrainingSentences(self.texts["train"], LEARN_PAIRS, hashes, self.decisions, found, dropped)
+        texts = TrainingSentences(
+            self.texts["train"], LEARN_PAIRS, self.problem.max_length, hashes, self.decisions, found, dropped
+        )
         min_count = self.problem.min_character_count
         sentences = learn_vocabulary(texts, self.vocabulary, kind, size, min_character_count=min_count)
         record = self._vocabulary_record(sentences=sentences)

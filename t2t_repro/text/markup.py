@@ -29,7 +29,7 @@ from html import unescape
 from html.entities import html5
 from typing import NamedTuple
 
-from t2t_repro.text.glossary import is_word_character
+from t2t_repro.text.glossary import WITHOUT_SPACES, is_word_character
 from t2t_repro.text.placement import Element, Span, Unit, spans, unit_links, units
 from t2t_repro.text.stand_ins import Found, Kept, chosen, find, words_with
 from t2t_repro.text.translations import AlignedText, Link
@@ -37,33 +37,40 @@ from t2t_repro.text.words import SPACES, around
 
 # An alternative stops at the end of the line or at the next character of its kind, so that a search does not start
 # again and again over the same part of a long line. So an unclosed comment ends with the line.
+_NOT_URL = "“”„‘’‚«»‹›—…\u3000-\u303f\uff00-\uffef" + WITHOUT_SPACES  # quotation marks, and scripts without spaces
+_NAME, _HOST = "a-z0-9_.+\u00c0-\u024f-", "a-z0-9_\u00c0-\u024f-"  # of an e-mail address
 _MARK = re.compile(
-    r"""
+    rf"""
     (?P<whole>
         <!--.*?(?:-->|\Z) | <!\[CDATA\[.*?(?:\]\]>|\Z) | <\?.*?(?:\?>|\Z) | <![a-z][^<>]*>
       | <(?P<raw>script|style)(?:\s[^<>]*)?>.*?(?:</(?P=raw)\s*>|\Z)
-      | \{%[^{}]*%\}
+      | \{{%[^{{}}]*%\}}
     )
   | (?P<tag> <(?P<close>/?)
         (?: (?P<name>[a-z_][\w:.-]*)(?P<rest>(?:[\s/](?:[^<>"']|"[^"]*"|'[^']*')*+)?) | (?P<number>\d+)(?P<slash>/?) )>
     )
   | (?P<kept>
-        (?<![\w@])(?:https?://|ftp://|www\.)[^\s<>"]*[^\s<>"'.,;:!?)\]}]
-      | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)+
-      | \{\{[^{}<>]*\}\}
-      | \$?\{[\w.:!+-]*\}
+        (?<![a-z0-9_@])(?:https?://|ftp://|www\.)
+        (?:[.,;:!?'`*)\]}}]*+ (?: &amp; | &(?![a-z0-9\#]+;) | \([^\s<>"&(){_NOT_URL}]*+\)
+          | [^\s<>"&.,;:!?'`*)\]}}{_NOT_URL}] ))+
+      | (?<![{_NAME}])[{_NAME}]++@[{_HOST}]++(?:\.[{_HOST}]++)+
+      | \{{\{{[^{{}}<>]*\}}\}}
+      | \$?\{{[\w.:!+-]*\}}
       | %%
-      | (?<!\d)%(?:\(\w+\)|\d+\$)?[-+\#0]*+\d*+(?:\.\d+)?(?:hh?|ll?|[zjtL])?[sdifeguxocpa@](?!\w)
+      | (?<!\d)%(?P<named>\(\w+\)|\d+\$)?[-+\#0]*+\d*+(?:\.\d+)?(?:hh?|ll?|[zjtL])?[sdifeguxocpa@]
+        (?(named)|(?![a-z0-9_]))
     )
-  | (?P<entity> &(?:\#\d{1,7}|\#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,31}); )
+  | (?P<entity> &(?:\#\d{{1,7}}|\#x[0-9a-f]{{1,6}}|[a-z][a-z0-9]{{1,31}}); )
     """,
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
+# read as a tag or an entity by a browser, even if it is not complete: `&lt` is one, and `&T` is not
+_IS_READ = re.compile(rf"<[a-zA-Z/!?]|&(?:#|{'|'.join(name for name in html5 if not name.endswith(';'))})")
 # elements of HTML that separate words
 SEPARATE = frozenset(
-    "address article aside blockquote body br caption center dd details dialog div dl dt fieldset figcaption figure "
-    "footer form h1 h2 h3 h4 h5 h6 head header hr html legend li main nav ol option p pre section select summary table "
-    "tbody td textarea tfoot th thead title tr ul".split()
+    "address article aside blockquote body br button caption center dd details dialog div dl dt fieldset figcaption "
+    "figure footer form h1 h2 h3 h4 h5 h6 head header hr html legend li main nav ol option p pre section select "
+    "summary table tbody td textarea tfoot th thead title tr ul".split()
 )
 
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())  # without a partner
@@ -190,7 +197,9 @@ def _piece(match: re.Match[str]) -> Piece:
         return Piece("whole", raw)
     if match["tag"]:
         name, rest = match["name"] or match["number"], match["rest"] or match["slash"] or ""
-        return Piece("tag", raw, "", name.lower(), bool(match["close"]), rest.endswith("/"))
+        # the slash of an unquoted value, <a href=/x/>, belongs to the value
+        is_alone = rest.endswith("/") and "=" not in re.split(r"[\s\"']", rest)[-1]
+        return Piece("tag", raw, "", name.lower(), bool(match["close"]), is_alone)
     if match["kept"]:
         return Piece("kept", raw)
     text = unescape(raw)
@@ -294,7 +303,7 @@ def escape_of(pieces: Iterable[Piece]) -> Callable[[str], str]:
     characters = re.compile("|".join(map(re.escape, sorted(spelled, key=len, reverse=True))))
 
     def spell(match: re.Match[str]) -> str:
-        is_read = _MARK.match(match.string, match.start())
+        is_read = _MARK.match(match.string, match.start()) or _IS_READ.match(match.string, match.start())
         return match[0] if match[0] in bare and not is_read else spelled[match[0]]
 
     return lambda text: characters.sub(spell, text)

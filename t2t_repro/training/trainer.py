@@ -133,12 +133,23 @@ def train(
         with exclusive_lock(run) if cluster.is_chief else nullcontext():
             if cluster.is_chief:
                 run.start(dataset.vocabulary)
-                data = TrainingData.from_json(dataset.condition())
-                run.note(dataclasses.replace(run.training, data=data))
+                _note_data(run, dataset)
             rendezvous.check_consistent(coordination.run_config(run, dataset, options))
             with caught_signals() as caught, coordination.worker_failures_named(cluster):
                 Trainer(run, cluster, dataset, vocabulary.size, options, report, preview, others).train(caught)
     return run
+
+
+def _note_data(run: Run, dataset: Dataset) -> None:
+    """Notes the data of the run in run.json. Raises ValueError if it has taken steps on other training text."""
+    before, text = run.training, dataset.text_sha256
+    if before.step and before.text_sha256 not in (None, text):
+        raise ValueError(
+            f"{run.directory!r} was trained on other text than that in {dataset.directory!r}; give another output_dir, "
+            "which can start from this run (`init_from`)"
+        )
+    data = TrainingData.from_json(dataset.condition())
+    run.note(dataclasses.replace(before, data=data, text_sha256=text))
 
 
 def checkpoints_kept(hparams: HParams) -> int:

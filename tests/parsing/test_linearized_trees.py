@@ -80,9 +80,9 @@ def test_processes_are_started_only_for_long_text(own: Trees, monkeypatch: pytes
     monkeypatch.setattr(treebank, "map_in_processes", started_with)
     monkeypatch.setattr(treebank, "usable_cores", lambda: 7)
     few = list(treebank.linearize(own))
-    assert not started
+    assert started == [1]
     monkeypatch.setattr(treebank, "PROCESSES_FROM", 3_000)
-    assert list(treebank.linearize(own)) == few and started == [7]
+    assert list(treebank.linearize(own)) == few and started == [1, 7]
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -77,6 +77,7 @@ def test_own_text_is_estimated_from_its_bytes(tmp_path: Path):
     assert needed(plain, tmp_path) == {
         "archives": 0,
         "unpacked text": 0,
+        "linearized trees": 0,
         "shuffle files": encoded,
         "shards": encoded,
         "decisions of filters": 0,
@@ -88,6 +89,10 @@ def test_own_text_is_estimated_from_its_bytes(tmp_path: Path):
     (tmp_path / "t.mrg").write_bytes(bytes(4_250))
     trees = Problem(name="trees", description="", train=(Trees(str(tmp_path / "t.mrg")),), metric="f1")
     assert needed(trees, tmp_path)["shards"] == int(60 * 10 + 0.45 * 4_250)
+    assert needed(trees, tmp_path)["linearized trees"] == int(1.4 * 4_250)
+    (tmp_path / "t.mrg.gz").write_bytes(bytes(700))
+    packed = dataclasses.replace(trees, train=(Trees(str(tmp_path / "t.mrg.gz")),))
+    assert needed(packed, tmp_path)["linearized trees"] == int(1.4 * (6 * 700))
     sample = needed(dataclasses.replace(plain, sample=10), tmp_path)
     assert sample["shards"] == pytest.approx(10 * (60 + 0.45 * 140), rel=0.01)
     assert sum(needed(PROBLEMS["translate_ende_cldr"], tmp_path).values()) == 0

@@ -139,7 +139,7 @@ def test_vocabulary_is_learned_from_kept_pairs(damaged: Problem, data: str, monk
     vocabulary = prepare(damaged, data, silent).record.vocabulary
     subwords = Vocabulary(f"{data}/small/vocabulary.model").subwords
     assert not any("б" in subword for subword in subwords)
-    assert vocabulary.sentences == 2 * (len(PAIRS) + 2)  # an empty and an over-long pair are dropped when encoded
+    assert vocabulary.sentences == 2 * (len(PAIRS) + 1)  # a pair of too many tokens is dropped when it is encoded
 
 
 def test_text_without_anything_to_drop_has_the_same_shards(clean: Problem, tmp_path: Path):
@@ -305,6 +305,26 @@ def test_overlap_with_validation_taken_from_training_text_is_removed(clean: Prob
     assert all(each.pairs == 0 for each in (record.overlap or {}).values())
     assert_adds_up(record)
     assert dataset.record.vocabulary.sentences == 2 * record.pairs  # what is dropped is not learned from
+
+
+def test_pairs_that_are_dropped_anyway_do_not_fill_the_vocabulary(clean: Problem, tmp_path: Path, data: str):
+    """Long lines of anything but text, and empty sides: they are dropped when they are encoded."""
+    letters = random.Random(1)
+    noise = ["".join(letters.choice("ACGT") for _ in range(20_000)) for _ in range(2)]
+    corpora = (*clean.train, write(tmp_path, "noise", [(noise[0], noise[1]), ("alone", "")]))
+    dataset = prepare(dataclasses.replace(clean, train=corpora), data, silent)
+    assert train_record(dataset).dropped == {"empty": 1, "too_long": 1}
+    assert dataset.record.vocabulary.sentences == 2 * len(PAIRS)
+    assert not any(
+        len(subword) > 1 and set(subword) <= set("ACGT") for subword in Vocabulary(dataset.vocabulary).subwords
+    )
+
+
+def test_an_empty_side_is_counted_as_empty_whatever_it_overlaps_with(clean: Problem, tmp_path: Path, data: str):
+    corpora = (*clean.train, write(tmp_path, "empty", [("alone", ""), ("alone too", "")]))
+    validation = (write(tmp_path, "gap", [*OTHERS[:9], ("something", "")]),)
+    problem = dataclasses.replace(clean, train=corpora, validation=validation, filters=("overlap",))
+    assert train_record(prepare(problem, data, silent)).dropped["empty"] == 2
 
 
 def test_duplicates_of_a_pair_for_validation_are_dropped(clean: Problem, tmp_path: Path, data: str):

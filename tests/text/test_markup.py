@@ -9,7 +9,7 @@ import time
 import pytest
 from helpers.marked_lines import Read, drawn
 
-from t2t_repro.text.markup import MarkedText
+from t2t_repro.text.markup import MarkedText, pieces_of
 from t2t_repro.text.translations import links_of
 
 
@@ -153,6 +153,46 @@ def test_entities(line, text, translation, expected):
 )
 def test_placeholders_and_addresses(line, text, translation, links, expected):
     assert (MarkedText(line).text, restored(line, translation, links)) == (text, expected)
+
+
+@pytest.mark.parametrize(
+    ("line", "kept", "text"),
+    [
+        ("请联系info@example.com获取更多信息。", ["info@example.com"], "请联系XY获取更多信息。"),
+        ("请看 https://example.com/a。谢谢您。", ["https://example.com/a"], "请看 XY。谢谢您。"),
+        ("请访问https://example.com/a 。", ["https://example.com/a"], "请访问XY 。"),
+        ("see https://example.com&nbsp;for details", ["https://example.com"], "see XY\u00a0for details"),
+        ("&quot;https://example.com/a&quot; is new", ["https://example.com/a"], '"XY" is new'),
+        ("Visit “https://example.com/a”.", ["https://example.com/a"], "Visit “XY”."),
+        ("https://x.com/a—and more", ["https://x.com/a"], "XY—and more"),
+        ("See https://a.org/wiki/Python_(language) now.", ["https://a.org/wiki/Python_(language)"], "See XY now."),
+        ("(see https://a.b/c?x=1&y=2)", ["https://a.b/c?x=1&y=2"], "(see XY)"),
+        ("%(size)dMB of %(total)dMB", ["%(size)d", "%(total)d"], "XYMB of XZMB"),
+        ("width: %1$spx", ["%1$s"], "width: XYpx"),
+        ("共%d个文件", ["%d"], "共XY个文件"),
+        ("%sさんが%d件", ["%s", "%d"], "XYさんがXZ件"),
+        ("100%dpx", [], "100%dpx"),
+    ],
+)
+def test_addresses_and_placeholders_end_where_the_text_goes_on(line, kept, text):
+    assert [piece.raw for piece in pieces_of(line) if piece.kind == "kept"] == kept
+    assert MarkedText(line).text == text
+
+
+def test_slash_of_an_unquoted_value_does_not_end_the_element():
+    line = MarkedText("<a href=/x/>Read</a> the <i>news</i> today")
+    found = line.restored("Heute die Nachrichten lesen", [(0, 3), (1, 1), (2, 2), (3, 0)])
+    assert found == "Heute die <i>Nachrichten</i> <a href=/x/>lesen</a>"
+
+
+def test_nothing_that_the_model_writes_is_read_as_a_tag_or_an_entity():
+    line = MarkedText("1 < 2 <b>x</b>")
+    assert line.restored("1 <img src=x onerror=alert(1) y", [(3, 4)]) == "1 &lt;img src=x onerror=alert(1) <b>y</b>"
+    assert MarkedText("R&D <b>x</b>").restored("R&lt y", [(1, 1)]) == "R&amp;lt <b>y</b>"
+
+
+def test_buttons_separate_words():
+    assert MarkedText("<button>Save</button><button>Cancel</button>").text == "Save Cancel"
 
 
 def test_hostile_lines_are_read_in_a_moment():

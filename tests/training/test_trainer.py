@@ -22,6 +22,7 @@ from helpers.tiny_model import (
     refuse_evaluation,
     refuse_parts,
     silent,
+    train_pairs,
     validation_pairs,
     values,
 )
@@ -339,3 +340,13 @@ def test_a_run_whose_checkpoints_were_moved_away_starts_over(copy, data, one_rep
     run = train(PROBLEM, replace(TINY, train_steps=2), data, copy, FLOAT32, report=said.append)
     assert any("RUN has no checkpoint of its " in line and line.endswith("starting over") for line in said)
     assert [os.path.basename(path) for path in paths(run)] == ["ckpt-2"] and run.training.step == 2
+
+
+def test_a_run_does_not_continue_on_other_text(copy, data, tmp_path, one_replica):
+    """The position in the data would be one of other text, and run.json would name only that."""
+    other = replace(PROBLEM, train=(Generated(lambda: iter([*train_pairs()][:200])),))
+    prepare(other, str(tmp_path / "other"), silent, vocabulary_from=copy)
+    before = Path(copy, "run.json").read_bytes()
+    with pytest.raises(ValueError, match="RUN' was trained on other text than that in .*other/animals'; give"):
+        train(other, TINY, str(tmp_path / "other"), copy, FLOAT32, report=silent)
+    assert json.loads(Path(copy, "run.json").read_bytes())["training"] == json.loads(before)["training"]

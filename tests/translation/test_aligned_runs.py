@@ -178,7 +178,7 @@ def test_a_resumed_file_has_the_head_in_its_record(program, aligned, tmp_path, m
     ("options", "code", "message"),
     [
         (["--alignments=giza"], 2, "pharaoh|json"),
-        (["--data_dir=/tmp"], 2, "--data_dir is only to choose the head that aligns; give --alignments too"),
+        (["--data_dir=/tmp"], 2, "--data_dir is only to choose the head that aligns; give --alignments or --markup"),
         (["--alignments=json", "--score_file=x"], 2, "--score_file scores given translations; remove --alignments"),
     ],
 )

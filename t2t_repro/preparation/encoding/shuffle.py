@@ -26,7 +26,7 @@ from t2t_repro.io import atomic_write, read_json, sha256, write_json
 from t2t_repro.preparation.corpora import corpus_of
 from t2t_repro.preparation.filtering import decisions
 from t2t_repro.preparation.filtering.overlap import Overlap
-from t2t_repro.preparation.statistics import SplitStatistics, irregular
+from t2t_repro.preparation.statistics import SplitStatistics, irregular, is_empty
 from t2t_repro.preparation.validation_split import source_hash
 from t2t_repro.problem import Pair
 from t2t_repro.system.processes import map_in_processes
@@ -149,8 +149,9 @@ class Encoder:
             for_validation = self._is_for_validation(pair[0])
             name = decisions.filter_name(decided[index])
             # the decisions precede the choice of a validation split from the training text
-            if not for_validation and decisions.is_dropped_for_overlap(matches, self._files.dropped_overlap):
-                name = name or "overlap"
+            overlaps = not for_validation and decisions.is_dropped_for_overlap(matches, self._files.dropped_overlap)
+            if overlaps and name in ("", "misaligned") and not is_empty(*pair):  # in the order of `FILTERS`
+                name = "overlap"
             if name:
                 train.drop_by_filter(name, number, pair)
             elif reason := irregular(pair[0], pair[1], inputs, targets, self._files.max_length):

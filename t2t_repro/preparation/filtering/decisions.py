@@ -1,7 +1,7 @@
 """Decisions: for each training pair, which filter drops it, as one byte in a file.
 
 One pass over the text computes what is known from a pair alone, in several processes. Duplicates are found afterwards
-among the hashes of the pairs that are left: 9 bytes per pair, 370 MB for 40 million. The first pair of equal ones in
+among the hashes of the pairs that are left: 10 bytes per pair, 410 MB for 40 million. The first pair of equal ones in
 the order of the text stays. Two of 40 million different pairs collide with a probability of 1 in 20,000.
 
 The filter "misaligned" reads the text twice more: a sample of the pairs that all others keep, from which `alignment`

@@ -46,8 +46,9 @@ def learn_vocabulary(
     """Learns a vocabulary of exactly `size` ids and writes it to `path` atomically.
 
     The file depends on the texts and their order alone. A character becomes a subword if it occurs
-    `min_character_count` times, the most frequent first, until characters take half of the vocabulary; the others are
-    spelled in bytes. If the text cannot give `size` ids in this way, rarer characters become subwords too.
+    `min_character_count` times, the most frequent first, until characters take half of the vocabulary and are 98% of
+    the text; the others are spelled in bytes. If the text cannot give `size` ids in this way, rarer characters become
+    subwords too.
 
     Args:
       texts: iterated over twice, first to count characters.

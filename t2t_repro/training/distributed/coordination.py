@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import signal
@@ -62,14 +61,13 @@ def open_prepared(problem: Problem, data_dir: str) -> Dataset:
 
 def run_config(run: Run, dataset: Dataset, options: TrainingOptions) -> dict[str, Any]:
     """Returns the settings that must be the same on all machines, by their names in error messages."""
-    shards = "".join(shard.sha256 for shard in dataset.record.splits["train"].shards)
     found = {"problem": run.problem.name, "seed": run.seed, "precision": run.precision}
     agreed = ("microbatch_tokens", "jit_compile", "deterministic", "patience", "train_minutes", "train_epochs")
     found |= {name: getattr(options, name) for name in agreed}
     found |= {name: getattr(run.problem, name) for name in WEIGHTS}
     found |= run.hparams.to_dict()
     found |= {"SHA-256 of the vocabulary": run.vocabulary_sha256}
-    found |= {"SHA-256 of the training text": hashlib.sha256(shards.encode("ascii")).hexdigest()}
+    found |= {"SHA-256 of the training text": dataset.text_sha256}
     found |= {"number of devices": max(len(tf.config.list_physical_devices("GPU")), 1)}
     return found | {f"version of {package}": versions()[package] for package in ("t2t_repro", "tensorflow", "keras")}
 
