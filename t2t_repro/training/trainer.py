@@ -148,8 +148,7 @@ def _note_data(run: Run, dataset: Dataset) -> None:
             f"{run.directory!r} was trained on other text than that in {dataset.directory!r}; give another output_dir, "
             "which can start from this run (`init_from`)"
         )
-    data = TrainingData.from_json(dataset.condition())
-    run.note(dataclasses.replace(before, data=data, text_sha256=text))
+    run.note(dataclasses.replace(before, data=TrainingData.from_json(dataset.condition())))
 
 
 def checkpoints_kept(hparams: HParams) -> int:
@@ -418,10 +417,12 @@ class Trainer:
             checkpoints.remove_except(self.stopping.best())
 
     def record_progress(self) -> None:
-        """Writes the step and the cost of training to run.json."""
+        """Writes the step, the training text that it was taken on, and the cost of training to run.json."""
         cost = Cost(*self.spent.numpy().tolist())
         paper_flops = None if cost.paper_flops == UNKNOWN else cost.paper_flops
-        self._note(**(cost._asdict() | {"paper_flops": paper_flops}), step=int(self.step))
+        self._note(
+            **(cost._asdict() | {"paper_flops": paper_flops}), step=int(self.step), text_sha256=self.dataset.text_sha256
+        )
 
     def _note(self, **changes: Any) -> None:
         """Writes `changes` and the devices to the training record in run.json."""
