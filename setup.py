@@ -55,7 +55,7 @@ setup(
             f"t2t-{program.replace('_', '-')} = t2t_repro.bin.t2t_{program}:main" for program in PROGRAMS
         ],
     },
-    python_requires=">=3.11",
+    python_requires=">=3.11,<3.14",  # TensorFlow 2.21 has no wheels for later ones
     install_requires=[  # all lower bounds were installed together and tested, on Python 3.11
         "absl-py>=2.1",
         "babel>=2.18",  # its CLDR data is the text of the built-in problems

@@ -210,3 +210,8 @@ def test_normalized_ignores_case_and_white_space_only():
 
 def test_large_numbers_are_written_in_full():
     assert resolve(["too_many_words=1000000000000"], ("en", "de")) == ("too_many_words=1000000000000",)
+
+
+def test_case_and_length_are_compared_by_characters():
+    assert normalized("STRASSE") == normalized("straße")
+    assert dropped_by("a" * 10, "ä" * 30, "length_ratio") == ""  # three times as many characters

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.browser import Page
 from helpers.made_runs import FILES, make_run
@@ -71,6 +72,18 @@ def test_scores_are_those_of_sacrebleu():
     assert chrf.b == pytest.approx(sacrebleu.corpus_chrf(B, [REFERENCES]).score)
     assert bleu.difference == pytest.approx(bleu.b - bleu.a) and bleu.low < bleu.difference < bleu.high
     assert "|bs:1000|ar:10000|seed:12345|" in bleu.signature and "|nc:6|" in chrf.signature
+
+
+def test_interval_is_that_of_the_middle_95_percent_of_the_resamples():
+    import sacrebleu
+
+    bleu, _ = compare(("a", "b"), compared(), resamples=60, trials=10).differences
+    drawn = np.random.default_rng(12345).choice(len(A), size=(60, len(A)), replace=True)
+    a, b = (
+        [sacrebleu.corpus_bleu([side[n] for n in rows], [[REFERENCES[n] for n in rows]]).score for rows in drawn]
+        for side in (A, B)
+    )
+    assert (bleu.low, bleu.high) == pytest.approx(tuple(np.percentile(np.subtract(b, a), [2.5, 97.5])))
 
 
 @pytest.mark.slow

@@ -135,6 +135,8 @@ def test_cutoff():
     assert (scores.all.sentences, scores.short.sentences) == (2, 1)
     assert (scores.all.recall, scores.short.recall) == (50.0, 100.0)
     assert "-- len<=3 --" in table(scores)
+    three = parse("(S (N a) (N b) (N c))")
+    assert evalb([three], [three], replace(COLLINS, cutoff=3)).short.sentences == 1
 
 
 def test_too_many_errors():

@@ -193,4 +193,4 @@ def test_listing_the_problems_imports_no_babel():
     )
     seconds, names, babel = run(script).splitlines()
     assert {"translate_ende_cldr", "translate_enfr_cldr"} <= set(names.split())
-    assert float(seconds) < 0.1 and babel == "False"  # about 0.01 s on an idle machine
+    assert float(seconds) < 0.3 and babel == "False"  # about 0.01 s on an idle machine

@@ -107,6 +107,8 @@ def test_validation_scores_it(made):
     assert "moving_average" not in plain and average["moving_average"] is True
     assert "ckpt-8, moving average\n" in table(average) and "ckpt-8\n" in table(plain)
     assert said[-1].endswith("; `average_best` and `moving_average` load it")
+    mean = evaluate(run.directory, "validation", STEPS, 1, moving_average=True)
+    assert f"the last {STEPS}" in said[-1] and f" has {mean['perplexity']:.2f}" in said[-1]
 
 
 def loaded(run, **how):

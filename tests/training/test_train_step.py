@@ -329,6 +329,35 @@ def test_graph_of_a_step_has_no_more_operations(shards, dtype, batch_tokens, mos
     assert operations(trainer) <= most
 
 
+def test_masks_differ_by_step_and_seed(shards):
+    trainer = Trainer(shards, 1, dropout=0.3)
+    inputs = trainer.train_step.next_inputs(iter(trainer.data))
+
+    def losses(train_step: TrainStep) -> list[float]:
+        take = train_step.build(trainer.data.element_spec)
+        return [float(take(inputs, tf.constant(step), tf.constant(0.0)).numpy().smoothed) for step in (1, 1, 2)]
+
+    with trainer.strategy.scope():
+        other = TrainStep(trainer.model, trainer.optimizer, trainer.train_step.hparams, 2)
+    (first, again, second), (of_other_seed, *_) = losses(trainer.train_step), losses(other)
+    assert first == pytest.approx(again, rel=1e-6)
+    assert abs(first - second) > 1e-3 and abs(first - of_other_seed) > 1e-3
+
+
+def test_a_skipped_step_leaves_the_moving_average(shards):
+    trainer = Trainer(shards, 1, ema_decay=0.7)
+    data = iter(trainer.data)
+    for step in (1, 2):
+        trainer.take_step(trainer.train_step.next_inputs(data), tf.constant(step), tf.constant(1e-2))
+    before, broken = trainer.weights(trainer.average.model), trainer.variables[0].numpy()
+    broken[0, 0] = np.nan
+    trainer.variables[0].assign(broken)
+    inputs = trainer.train_step.next_inputs(data)
+    assert trainer.take_step(inputs, tf.constant(3), tf.constant(1e-3)).numpy().skipped
+    for one, other in zip(before, trainer.weights(trainer.average.model), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("poison", [np.nan, 1e38])
 def test_a_gradient_that_is_not_finite_is_skipped(trained, poison):
     """One weight is NaN, or so large that a product overflows: no weight moves, and the metrics report it."""
