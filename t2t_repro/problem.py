@@ -61,7 +61,7 @@ class TmxFile:
 
     path: str  # of the file
     source_language: str  # "en" matches "en", "EN" and "en-US"; "en-US" matches only that region
-    target_language: str  # the same
+    target_language: str  # matched in the same way
     name: str = ""  # label in dataset.json and in the metrics; "": the name of the file
 
     def __post_init__(self) -> None:

@@ -35,10 +35,10 @@ from t2t_repro.text.stand_ins import Found, Kept, chosen, find, words_with
 from t2t_repro.text.translations import AlignedText, Link
 from t2t_repro.text.words import SPACES, around
 
-# An alternative stops at the end of the line or at the next character of its kind, so that a search does not start
-# again and again over the same part of a long line. So an unclosed comment ends with the line.
 _NOT_URL = "“”„‘’‚«»‹›—…\u3000-\u303f\uff00-\uffef" + WITHOUT_SPACES  # quotation marks, and scripts without spaces
 _NAME, _HOST = "a-z0-9_.+\u00c0-\u024f-", "a-z0-9_\u00c0-\u024f-"  # of an e-mail address
+# An alternative stops at the end of the line or at the next character of its kind, so that a search does not start
+# again and again over the same part of a long line. So an unclosed comment ends with the line.
 _MARK = re.compile(
     rf"""
     (?P<whole>
