@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
@@ -15,6 +15,8 @@ import tensorflow as tf
 from t2t_repro.run import Run
 from t2t_repro.training.checkpointing.checkpoint_list import paths, to_average
 from t2t_repro.training.checkpointing.damage import reason_of
+
+Result = TypeVar("Result")
 
 MODEL, MOVING_AVERAGE = "model", "moving_average"  # names of both models in a checkpoint
 _ATTEMPTS = 5  # to read checkpoints that a trainer does not replace meanwhile
@@ -32,10 +34,15 @@ def load_weights(
     Raises FileNotFoundError if there is no checkpoint, and ValueError if the weights of one do not fit `model`, if one
     holds no moving average, or if the checkpoints are of different runs.
     """
+    return _undisturbed(run, lambda: _load(model, *_chosen(run, model, average, best, moving_average)))
+
+
+def _undisturbed(run: Run, read: Callable[[], Result]) -> Result:
+    """Returns what `read` returns. Calls it again if a trainer replaced checkpoints of the run meanwhile."""
     for _ in range(_ATTEMPTS):
         existing = paths(run)
         try:
-            return _load(model, *_chosen(run, model, average, best, moving_average))
+            return read()
         except ValueError:
             if set(existing) <= set(paths(run)):
                 raise
@@ -66,7 +73,7 @@ def layer_loader(
     name "" it loads the weights of the model that are in no layer. It returns a function that frees given weights.
     Checkpoints and errors are those of `load_weights`; if several are averaged, all weights are loaded immediately.
     """
-    part, chosen = _chosen(run, model, average, best, moving_average)
+    part, chosen = _undisturbed(run, lambda: _chosen(run, model, average, best, moving_average))
     if len(chosen) > 1:
         return load_weights(run, model, average, best, moving_average), lambda name, layer: _free
     _free(*model.weights)

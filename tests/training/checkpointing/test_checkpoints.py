@@ -21,7 +21,7 @@ from t2t_repro.training.checkpointing import weights as weights_module
 from t2t_repro.training.checkpointing.checkpoint_list import paths, to_average
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 from t2t_repro.training.checkpointing.damage import damage
-from t2t_repro.training.checkpointing.weights import load_weights
+from t2t_repro.training.checkpointing.weights import layer_loader, load_weights
 from t2t_repro.training.optimizer import Adam
 
 STEPS = (10, 20, 30)
@@ -273,8 +273,9 @@ def test_a_first_checkpoint_that_does_not_fit_leaves_nothing(run):
     assert os.listdir(run.checkpoints) == []
 
 
+@pytest.mark.parametrize("load", [load_weights, lambda *arguments: layer_loader(*arguments)[0]])
 @pytest.mark.parametrize("replaced", [1, 9])
-def test_checkpoints_that_a_trainer_replaces_while_they_are_read(run, weights, monkeypatch, replaced):
+def test_checkpoints_that_a_trainer_replaces_while_they_are_read(run, weights, monkeypatch, replaced, load):
     """They are chosen again. If that happens again and again, an error says so, instead of calling one damaged."""
     steps = iter(range(40, 40 + 10 * replaced, 10))
 
@@ -286,10 +287,10 @@ def test_checkpoints_that_a_trainer_replaces_while_they_are_read(run, weights, m
 
     monkeypatch.setattr(weights_module, "to_average", chosen)
     if replaced == 1:
-        assert names(load_weights(run, small(), 3)) == ["ckpt-20", "ckpt-30", "ckpt-40"]
+        assert names(load(run, small(), 3)) == ["ckpt-20", "ckpt-30", "ckpt-40"]
     else:
         with pytest.raises(ValueError, match="the trainer of .*RUN' replaced checkpoints while they were read; run"):
-            load_weights(run, small(), 3)
+            load(run, small(), 3)
 
 
 def test_nothing_to_restore(run):
