@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import multiprocessing
 import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 
@@ -70,11 +72,19 @@ def padding(real: int, sizes_N3: np.ndarray) -> str:
 
 
 def while_training(shards: Sequence[str], shape: Shape, precision: str, updates: int) -> tuple[float, float]:
-    """Returns the share of time spent waiting for data, and pairs per second, over `updates` warm steps."""
-    from benchmarks.updater import compiled_update
-    from t2t_repro.data.input_pipeline import training_batches
+    """Returns the share of time spent waiting for data, and pairs per second, over `updates` warm steps.
 
-    data = training_batches(shards, shape.batch_tokens, seed=1, epoch=0)
+    Each model needs a new process: TensorFlow sets the threads of an operation once.
+    """
+    from benchmarks.updater import compiled_update, hparams_of
+    from t2t_repro.data.input_pipeline import training_batches
+    from t2t_repro.training.parallel import set_training_threads
+    from t2t_repro.training.train_step import default_microbatch_tokens
+
+    hparams = hparams_of(shape)
+    set_training_threads(hparams)
+    size = default_microbatch_tokens(hparams, replicas=1)
+    data = training_batches(shards, shape.batch_tokens, seed=1, epoch=0, microbatch_tokens=size)
     update = compiled_update(shape, precision, data.element_spec)
     elements = iter(data)
     for element in itertools.islice(elements, WARM_UP):
@@ -112,7 +122,9 @@ def main() -> None:
             print(f"| {tokens:,} | {padding(real, sizes_N3)} |", flush=True)
         print("\n| model | share of a step spent waiting | pairs/s: alone over while training |\n|---|---|---|")
         for shape in shapes:
-            waiting, rate = while_training(shards, shape, arguments.precision, arguments.updates)
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+                taken = process.submit(while_training, shards, shape, arguments.precision, arguments.updates)
+                waiting, rate = taken.result()
             ratio = rates[shape.batch_tokens] / rate
             print(f"| {shape}, {arguments.precision} | {waiting:.2%} | {ratio:.0f} |", flush=True)
 

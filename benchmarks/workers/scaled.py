@@ -22,22 +22,25 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from benchmarks.batches import FIRST_ID  # noqa: E402
-from benchmarks.updater import compiled_update  # noqa: E402
-from t2t_repro.data.batching import microbatches, num_parts  # noqa: E402
+from benchmarks.updater import compiled_update, hparams_of  # noqa: E402
+from t2t_repro.data.batching import microbatches  # noqa: E402
+from t2t_repro.training.parallel import set_training_threads  # noqa: E402
+from t2t_repro.training.train_step import default_microbatch_tokens  # noqa: E402
 
 
 def element(rng: np.random.Generator) -> dict[str, tf.Tensor]:
-    """Returns the input of one replica: its micro-batches, each of as many pairs as the tokens of a part allow."""
-    shape, length = point.shape, point.length
-    parts = num_parts(shape.batch_tokens)
-    pairs = shape.batch_tokens // parts // length
-    size = (microbatches(shape.batch_tokens, point.replicas), pairs, length)
+    """Returns the input of one replica: as many micro-batches as in training, each with as many pairs as fit."""
+    shape, length, replicas = point.shape, point.length, point.replicas
+    count = microbatches(shape.batch_tokens, replicas, default_microbatch_tokens(hparams_of(shape), replicas))
+    pairs = shape.batch_tokens // (replicas * count * length)
+    size = (count, pairs, length)
     sides = {side: rng.integers(FIRST_ID, shape.vocab_size, size, np.int32) for side in ("inputs", "targets")}
-    sizes = np.tile(np.array([pairs, length, length], np.int32), (size[0], 1))
+    sizes = np.tile(np.array([pairs, length, length], np.int32), (count, 1))
     return {name: tf.constant(value) for name, value in (sides | {"sizes": sizes}).items()}
 
 
 def main() -> None:
+    set_training_threads(hparams_of(point.shape))
     if point.replicas > 1 and not tf.config.list_physical_devices("GPU"):
         (cpu,) = tf.config.list_physical_devices("CPU")
         one = tf.config.LogicalDeviceConfiguration()
