@@ -90,11 +90,6 @@ class SavedModel:
         """True if it can align the words of a translation."""
         return ALIGNED_SIGNATURE in self._loaded.signatures
 
-    @property
-    def counts_tokens(self) -> bool:
-        """True if its alignments have the number of tokens, which the confidence of a document needs."""
-        return self.has_alignments and "num_tokens" in self._loaded.signatures[ALIGNED_SIGNATURE].structured_outputs
-
     def splitter(self, language: str | None = None) -> Splitter:
         """Returns the splitter of texts into sentences that the model takes. None means its source language.
 

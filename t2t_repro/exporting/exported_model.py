@@ -41,8 +41,6 @@ class ExportedModel(TextToText):
         self.has_links = alignments
         if alignments:
             self._must_have_alignments()
-            if not self._model.counts_tokens:
-                raise ValueError(f"{self.path} is too old for alignments in Python; export the run again with them")
 
     def _must_have_alignments(self) -> None:
         if not self._model.has_alignments:
@@ -132,8 +130,6 @@ class ExportedModel(TextToText):
             n_best=width if n > 1 else 1,
             **({} if terms is None else {"terms": list(terms)}),
         )
-        found.setdefault("num_tokens", np.zeros(found["scores"].shape, np.int32))  # older exports lack both
-        found.setdefault("word_confidences", np.full(found["scores"].shape, b"", object))
         names = ["outputs", "scores", *(ALIGNMENT_OUTPUTS if signature == ALIGNED_SIGNATURE else ())]
         results: list[Found] = []
         for text, *columns in zip(texts, *(found[name].tolist() for name in names), strict=True):

@@ -12,7 +12,6 @@ import numpy as np
 
 from t2t_repro.documents.aligned import aligned_document
 from t2t_repro.documents.document import Document, joined, ranked
-from t2t_repro.saved_model import ALIGNED_SIGNATURE
 from t2t_repro.serving.model import GLOSSARY, MARKUP, ServedModel
 from t2t_repro.serving.protocol import BadRequest, Limits, Request, checked_positions, defaults
 from t2t_repro.text.translations import ALIGNMENT_OUTPUTS, WORDS, distinct, of_outputs, sentences_json
@@ -73,8 +72,6 @@ def split(request: Request, model: ServedModel, limits: Limits) -> Sentences:
     """
     if model.task.name != "translation":
         raise BadRequest(f'this model is for {model.task.name}, and "documents" is for translation')
-    if request.signature == ALIGNED_SIGNATURE and not model.aligns_documents:
-        raise BadRequest('this model is too old for alignments of "documents"; export the run again')
     try:
         splitter = model.splitter(request.language or None)
     except ValueError as error:

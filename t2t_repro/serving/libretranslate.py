@@ -141,7 +141,7 @@ def parse(message: Mapping[str, Any], model: ServedModel, limits: Limits) -> Wan
     options = {key: message[key] for key in protocol.OPTIONS if key in message}
     if text_format == "html":
         options[MARKUP] = True
-    if model.has_splitter and (signature != ALIGNED_SIGNATURE or model.aligns_documents):
+    if model.has_splitter:
         options.setdefault(protocol.DOCUMENTS, True)
     texts = message["q"] if isinstance(message["q"], list) else [message["q"]]
     for text in texts[: limits.rows]:  # more are refused below
@@ -171,8 +171,7 @@ def answer(wanted: Wanted, outputs: Mapping[str, np.ndarray], limits: Limits) ->
         found["alignments"] = [[list(link) for link in links_of(row["alignments"])] for row in rows]
     if wanted.confidence:
         found["confidence"] = [row["confidences"] for row in rows]
-        if "word_confidences" in columns:  # older exports lack it
-            found["wordConfidence"] = [[float(each) for each in row["word_confidences"].split()] for row in rows]
+        found["wordConfidence"] = [[float(each) for each in row["word_confidences"].split()] for row in rows]
         if "sentences" in columns:
             found["sentences"] = [row["sentences"] for row in rows]
     if "words" in columns:

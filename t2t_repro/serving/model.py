@@ -95,11 +95,6 @@ class ServedModel:
             return False
         return True
 
-    @property
-    def aligns_documents(self) -> bool:
-        """Returns true if the alignments have what those of texts of several sentences need."""
-        return self._model.counts_tokens
-
     def run(
         self, signature: str, inputs: Mapping[str, np.ndarray], cancellation: Cancellation | None = None
     ) -> dict[str, np.ndarray]:

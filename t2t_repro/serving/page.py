@@ -7,6 +7,7 @@ import hashlib
 import html
 import importlib.resources
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from babel import Locale
@@ -40,7 +41,6 @@ def render(model: ServedModel, name: str, example: str = "") -> str:
     """
     problem: dict[str, Any] = model.card.get("problem", {})
     signature, alternatives = signature_of(model)
-    translates = model.task.name == TRANSLATION
     values = {
         "NAME": name,
         "VERSION": str(model.version),
@@ -51,9 +51,7 @@ def render(model: ServedModel, name: str, example: str = "") -> str:
         "RESULT": model.task.page_result,
         "SIGNATURE": signature,
         "ALTERNATIVES": str(alternatives),
-        "GLOSSARY": "terms" if WITH_TERMS in model.signatures else "",
-        "MARKUP": _with_options(model, signature) if translates and ALIGNED_SIGNATURE in model.signatures else "",
-        "DOCUMENTS": _with_options(model, signature) if translates and model.has_splitter else "",
+        "OPTIONS": " ".join(_options(model)),
         "EXAMPLE": example or str(problem.get("example", "")),
         "SOURCE_LANGUAGE": str(problem.get("source_language", "")),
         "TARGET_LANGUAGE": str(problem.get("target_language", "")),
@@ -76,9 +74,15 @@ def signature_of(model: ServedModel) -> tuple[str, int]:
     return (best if best in model.signatures else DEFAULT_SIGNATURE), 1
 
 
-def _with_options(model: ServedModel, signature: str) -> str:
-    """Returns the signature for long text and for markup. Older exports align words of single sentences alone."""
-    return _N_BEST if signature == ALIGNED_SIGNATURE and not model.aligns_documents else signature
+def _options(model: ServedModel) -> Iterator[str]:
+    """Yields the ids of the parts of the page that the model has options for."""
+    if WITH_TERMS in model.signatures:
+        yield "terms"
+    if model.task.name == TRANSLATION:
+        if ALIGNED_SIGNATURE in model.signatures:
+            yield "markup"
+        if model.has_splitter:
+            yield "documents"
 
 
 def _about(problem: dict[str, Any], hparams: dict[str, Any]) -> str:

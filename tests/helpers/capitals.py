@@ -34,7 +34,7 @@ class Capitals:
         "translate": {"inputs": STRINGS, **OPTIONS},
         "score": {"inputs": STRINGS, "targets": TARGETS},
     }
-    has_splitter, aligns_documents = True, False
+    has_splitter = True
 
     def __init__(self):
         self.calls, self.gate = [], threading.Event()
@@ -72,15 +72,14 @@ class Capitals:
 class AlignedCapitals(Capitals):
     """A stand-in for an export that aligns words: word n with word n. Words with an x have the probability 0.25.
 
-    Its languages are English and German. Without `word_confidences`, it is an older export.
+    Its languages are English and German.
     """
 
     card = {"problem": {"name": "capitals", "source_language": "en", "target_language": "de", "example": "an example"}}
     signatures = Capitals.signatures | {ALIGNED_SIGNATURE: Capitals.signatures["translate"]}
 
-    def __init__(self, word_confidences=True):
+    def __init__(self):
         super().__init__()
-        self.word_confidences = self.aligns_documents = word_confidences
         self.glossaries = []
 
     def run(self, signature, inputs, cancellation):
@@ -99,10 +98,7 @@ class AlignedCapitals(Capitals):
                     for row in lines
                 ],
             }
-            if self.word_confidences:
-                found["num_tokens"] = np.array([[len(words) for words in row] for row in lines], np.int32)
-            else:
-                del own["word_confidences"]
+            found["num_tokens"] = np.array([[len(words) for words in row] for row in lines], np.int32)
             found |= {
                 name: np.array([[text.encode() for text in row] for row in rows], object) for name, rows in own.items()
             }

@@ -86,9 +86,6 @@ def test_alignments_count_in_the_whole_text():
     }
     assert found["outputs"]["sentences"][1] == [[]]
     assert found["outputs"]["alignments"][1] == [""] and found["outputs"]["confidences"][1] == [1.0]
-    (((status, found),), calls) = answer(body, model=AlignedCapitals(word_confidences=False))
-    message = 'this model is too old for alignments of "documents"; export the run again'
-    assert (status, found["error"], calls) == (400, message, [])
 
 
 def test_false_and_absent_are_the_same():

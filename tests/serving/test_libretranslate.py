@@ -117,9 +117,6 @@ def test_texts_have_several_sentences():
             {"source": source, "text": source.upper(), "confidence": 0.5} for source in ("It rains.", "We go.", "Bye!")
         ],
     }
-    older = AlignedCapitals(word_confidences=False)
-    assert translate(PAIR | both | {"alignments": True}, model=older)[0] == 200
-    assert older.calls == [(ALIGNED_SIGNATURE, 1)]
     long = {"q": "It rains. " * 1_001}
     assert translate(PAIR | long)[0] == translate(PAIR | long | {"alternatives": 1})[0] == 200
     status, found = translate(PAIR | long | {"alternatives": 1, "documents": False})
@@ -293,11 +290,6 @@ def test_unknown_languages_may_be_any():
 
 
 def test_exports_that_lack_something():
-    older = AlignedCapitals(word_confidences=False)
-    assert translate(PAIR | {"q": "a", "confidence": True}, model=older)[1] == {
-        "translatedText": "A",
-        "confidence": 0.5,
-    }
     status, found = translate(PAIR | {"q": "a", "confidence": True}, model=Capitals())
     assert status == 400 and found["error"].startswith("'confidence': this model was exported without alignments; ")
     older = AlignedCapitals()
