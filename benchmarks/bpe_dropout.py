@@ -49,18 +49,16 @@ def different(one: Any, two: Any) -> int:
     return sum(not np.array_equal(first, second) for first, second in zip(firsts, seconds, strict=True))
 
 
-def while_training(dataset: Any, hparams: Any, precision: str, steps: int) -> tuple[float, float]:
+def while_training(text: Any, vocab_size: int, hparams: Any, precision: str, steps: int) -> tuple[float, float]:
     """Returns the share of time spent waiting for data, and processor seconds per step, over `steps` warm steps."""
     import tensorflow as tf
 
-    from t2t_repro.data.bpe_dropout import bpe_dropout
     from t2t_repro.training.train_step import TrainStep, make_model
 
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-        model, optimizer = make_model(dataset.record.vocabulary.size, hparams, 1, precision)
+        model, optimizer = make_model(vocab_size, hparams, 1, precision)
         train_step = TrainStep(model, optimizer, hparams, seed=1)
-    dropout = bpe_dropout(hparams, dataset.record.problem, dataset)
-    data = train_step.data(dataset.shards("train"), dropout=dropout)
+    data = train_step.data(text)
     take_step, elements = train_step.build(data.element_spec), iter(data)
 
     def step(number: int) -> float:
@@ -89,11 +87,12 @@ def main() -> None:
     from t2t_repro import get_hparams
     from t2t_repro.data.bpe_dropout import SIDES, bpe_dropout
     from t2t_repro.data.dataset import Dataset
-    from t2t_repro.data.input_pipeline import windows
+    from t2t_repro.data.input_pipeline import TrainingText
 
     dataset, hparams = Dataset.open(arguments.data_dir), get_hparams(arguments.hparams)
-    problem, shards = dataset.record.problem, dataset.shards("train")
-    pairs = next(windows(shards, hparams.batch_tokens, 1, 0)).pairs
+    problem, vocab_size = dataset.record.problem, dataset.record.vocabulary.size
+    usual = TrainingText(dataset.shards("train"), hparams.batch_tokens, seed=1)
+    pairs = next(usual.windows(epoch=0)).pairs
     window = {side: (pairs[side].flat_values.numpy(), pairs[side].row_splits.numpy()) for side in SIDES}
     print("| p | tokens | sentences changed | kept for their length | pairs/s per core |\n" + "|---" * 5 + "|")
     seconds = {}
@@ -106,9 +105,9 @@ def main() -> None:
     print("\n| p | steps per window | waiting | processor time per step | of it segmentation |\n|---|---|---|---|---|")
     for rate in (0.0, arguments.rate):
         chosen = replace(hparams, bpe_dropout=rate)
-        dropout = bpe_dropout(chosen, problem, dataset)
-        steps = len(next(windows(shards, hparams.batch_tokens, 1, 0, dropout=dropout)).spans)
-        waiting, used = while_training(dataset, chosen, arguments.precision, arguments.steps)
+        text = replace(usual, dropout=bpe_dropout(chosen, problem, dataset))
+        steps = len(next(text.windows(epoch=0)).spans)
+        waiting, used = while_training(text, vocab_size, chosen, arguments.precision, arguments.steps)
         share = seconds[rate] / (steps * used) if rate else 0.0
         print(f"| {rate} | {steps} | {waiting:.2%} | {1000 * used:,.0f} ms | {share:.2%} |", flush=True)
 

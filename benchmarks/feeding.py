@@ -65,19 +65,17 @@ def feed(shards: Sequence[str], epoch: Epoch, replicas: int, hosts: int, step_se
 
     It begins after the first step, which waits for the first window, and ends after the first step of the next epoch.
     """
-    from t2t_repro.data.input_pipeline import training_batches
+    from t2t_repro.data.input_pipeline import Layout, TrainingText
 
-    local, share = range(replicas // hosts), math.ceil(BATCH_TOKENS / replicas)
-    elements = iter(
-        training_batches(shards, BATCH_TOKENS, 1, 0, replicas=replicas, local=local, microbatch_tokens=share, epochs=2)
-    )
-    list(islice(elements, len(local)))
+    layout = Layout(replicas, range(replicas // hosts), microbatch_tokens=math.ceil(BATCH_TOKENS / replicas))
+    local, elements = len(layout.here), iter(TrainingText(shards, BATCH_TOKENS, seed=1).batches(0, layout, epochs=2))
+    list(islice(elements, local))
     processor, thread, start = time.process_time(), time.thread_time(), time.perf_counter()
     due, longest = start, 0.0
     for _ in range(epoch.steps):
         due = max(due + step_seconds, time.perf_counter())
         time.sleep(max(due - time.perf_counter(), 0))
-        list(islice(elements, len(local)))
+        list(islice(elements, local))
         longest = max(longest, time.perf_counter() - due)
     wall = time.perf_counter() - start
     return Fed(time.process_time() - processor, time.thread_time() - thread, wall, longest)
@@ -109,7 +107,7 @@ def shared(shards: Sequence[str]) -> Iterator[tuple[str, float, Epoch]]:
             pass
 
     def plan() -> Epoch:
-        planned = input_pipeline.windows(shards, BATCH_TOKENS, 1, 0)
+        planned = input_pipeline.TrainingText(shards, BATCH_TOKENS, seed=1).windows(epoch=0)
         counts = [(len(window.lengths), window.lengths[:, 1].sum(), len(window.spans)) for window in planned]
         return Epoch(*np.sum(counts, axis=0).tolist())
 

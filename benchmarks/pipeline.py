@@ -48,10 +48,10 @@ def write_shards(folder: str, pairs: int, vocab_size: int, seed: int = 1) -> lis
 def alone(shards: Sequence[str], batch_tokens: int) -> tuple[float, int, np.ndarray]:
     """Returns, for one epoch without training: pairs per second; the real tokens of both sides, and (B, M, L) of all
     parts [N, 3]."""
-    from t2t_repro.data.input_pipeline import training_batches
+    from t2t_repro.data.input_pipeline import TrainingText
 
     start, real, sizes = time.perf_counter(), 0, []
-    for element in training_batches(shards, batch_tokens, seed=1, epoch=0):
+    for element in TrainingText(shards, batch_tokens, seed=1).batches(epoch=0):
         sizes.append(element["sizes"].numpy())
         real += sum(int(np.count_nonzero(element[side].numpy())) for side in ("inputs", "targets"))
     seconds, sizes_N3 = time.perf_counter() - start, np.concatenate(sizes)
@@ -77,14 +77,14 @@ def while_training(shards: Sequence[str], shape: Shape, precision: str, updates:
     Each model needs a new process: TensorFlow sets the threads of an operation once.
     """
     from benchmarks.updater import compiled_update, hparams_of
-    from t2t_repro.data.input_pipeline import training_batches
+    from t2t_repro.data.input_pipeline import Layout, TrainingText
     from t2t_repro.training.parallel import set_training_threads
     from t2t_repro.training.train_step import default_microbatch_tokens
 
     hparams = hparams_of(shape)
     set_training_threads(hparams)
-    size = default_microbatch_tokens(hparams, replicas=1)
-    data = training_batches(shards, shape.batch_tokens, seed=1, epoch=0, microbatch_tokens=size)
+    layout = Layout(microbatch_tokens=default_microbatch_tokens(hparams, replicas=1))
+    data = TrainingText(shards, shape.batch_tokens, seed=1).batches(epoch=0, layout=layout)
     update = compiled_update(shape, precision, data.element_spec)
     elements = iter(data)
     for element in itertools.islice(elements, WARM_UP):

@@ -34,7 +34,7 @@ def hparams_of(shape: shapes.Shape) -> HParams:
 
 
 def compiled_update(shape: shapes.Shape, mode: str, element_spec: Any, replicas: int = 1) -> Callable[..., float]:
-    """Returns a function that trains on one element of `training_batches` per replica and returns the loss per token.
+    """Returns a function that trains on one element of training text per replica and returns the loss per token.
 
     The replicas are the last devices. `mode` is a precision; "+xla" after it compiles the step with XLA.
     """

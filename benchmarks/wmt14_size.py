@@ -307,12 +307,12 @@ def padding(measurement: Measurement) -> str:
 
     launcher.load_tensorflow()
     from t2t_repro.data.dataset import Dataset
-    from t2t_repro.data.input_pipeline import windows
+    from t2t_repro.data.input_pipeline import TrainingText
     from t2t_repro.data.padding_statistics import counts_by_width, format_table
 
     shards = Dataset.open(os.path.join(measurement.data, measurement.name)).shards("train")
     counts, left = [], BATCHES
-    for window in windows(shards, BATCH_TOKENS, seed=1, epoch=0):
+    for window in TrainingText(shards, BATCH_TOKENS, seed=1).windows(epoch=0):
         sizes, tokens = (each[:left] for each in window.parts())
         counts.append(counts_by_width(sizes, tokens))
         left -= len(sizes)

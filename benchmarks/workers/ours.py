@@ -39,7 +39,7 @@ def in_parallel(parts: list[batches.Part]) -> list[batches.Part]:
 
 
 def element(parts: list[batches.Part]) -> dict[str, tf.Tensor]:
-    """Returns one step as `training_batches` gives it to a replica."""
+    """Returns one step as `TrainingText.batches` gives it to a replica."""
     sizes = np.array([(*source.shape, target.shape[1]) for source, target in parts], np.int32)
     most, longest_source, longest_target = sizes.max(axis=0)
 

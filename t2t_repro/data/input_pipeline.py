@@ -13,13 +13,16 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from t2t_repro.data import batching, corpus_weights
-from t2t_repro.data.bpe_dropout import SIDES, BpeDropout
+from t2t_repro.data.bpe_dropout import SIDES, BpeDropout, bpe_dropout
+from t2t_repro.data.dataset import Dataset
+from t2t_repro.run import Run
 
 WINDOW = 200_000  # pairs sorted by length at one time
 INTERLEAVED = 4  # shards read at a time, interleaved by record; a thread per shard is four times as slow
@@ -32,75 +35,135 @@ PREFETCH = 64  # elements prefetched: only ids, enough to cover the reading of t
 _as_written = tf.autograph.experimental.do_not_convert
 
 
-@_as_written
-def training_batches(
-    shards: Sequence[str],
-    batch_tokens: int,
-    seed: int,
-    epoch: int,
-    *,
-    replicas: int = 1,
-    local: range | None = None,
-    microbatch_tokens: int = 0,
-    window: int = 0,
-    skip: int = 0,
-    epochs: int | None = 1,
-    weights: Sequence[float] = (),
-    dropout: BpeDropout | None = None,
-) -> tf.data.Dataset:
-    """Returns the elements of the steps from number `skip` of `window` of `epoch` on, for `epochs` (None: without end).
+class Layout(NamedTuple):
+    """How devices share a step."""
 
-    The elements of the first step come first, one for each of `replicas` devices, then those of the second step, and so
-    on. If the devices are on several machines, `local` are the devices of this one (None: all), and only their elements
-    are returned. `batching.microbatches` computes A from `microbatch_tokens`. `weights` are those of
-    `corpus_weights`, and `dropout` is that of `bpe_dropout`.
+    replicas: int = 1
+    local: range | None = None  # the devices of this machine; None: all
+    microbatch_tokens: int = 0  # of `batching.microbatches`, which computes A from it
 
-    An element is the share of one device in a step. "inputs" [A, B, M] and "targets" [A, B, L], int32, hold its A
-    micro-batches. "sizes" [A, 3] has the true (B, M, L) of each; everything beyond is zero. The last micro-batches may
-    be empty. "position" [3], int64, is the start of the next step: epoch, window, and number in the window.
-    """
-    last = 2**62 if epochs is None else epoch + epochs
-    local = range(replicas) if local is None else local
-
-    def one(number: tf.Tensor) -> tf.data.Dataset:
-        first, done = (tf.where(number == epoch, tf.constant(n, tf.int64), 0) for n in (window, skip * len(local)))
-        layout = replicas, local, microbatch_tokens
-        return _planned_epoch(shards, batch_tokens, seed, number, first, layout, weights, dropout).skip(done)
-
-    dataset = tf.data.Dataset.range(epoch, last).flat_map(one)  # one graph: no pause between epochs
-    dataset = dataset.map(_assemble, num_parallel_calls=ASSEMBLERS, deterministic=True)
-    options = tf.data.Options()
-    options.autotune.enabled = False  # nothing to tune, and its thread would keep an iterator alive for up to a minute
-    return dataset.prefetch(PREFETCH * len(local)).with_options(options)
+    @property
+    def here(self) -> range:
+        """The devices of this machine."""
+        return range(self.replicas) if self.local is None else self.local
 
 
-def _planned_epoch(
-    shards: Sequence[str],
-    batch_tokens: int,
-    seed: int,
-    epoch: tf.Tensor,
-    first: tf.Tensor,
-    layout: tuple[int, range, int],
-    weights: Sequence[float],
-    dropout: BpeDropout | None,
-) -> tf.data.Dataset:
+ONE_DEVICE = Layout()
+
+
+@dataclass(frozen=True)
+class TrainingText:
+    """Training text, and what its order is a function of beside the epoch."""
+
+    shards: Sequence[str]
+    batch_tokens: int
+    seed: int
+    weights: Sequence[float] = ()  # those of `corpus_weights`
+    dropout: BpeDropout | None = None
+
+    @classmethod
+    def of(cls, run: Run, dataset: Dataset) -> TrainingText:
+        """Returns the training text of a run.
+
+        Raises ValueError if the weights of its problem do not fit the corpora of the data, or if it has BPE-dropout and
+        the vocabulary has no merges.
+        """
+        weights = corpus_weights.corpus_weights(run.problem, dataset)
+        dropout = bpe_dropout(run.hparams, run.problem, dataset)
+        return cls(dataset.shards("train"), run.hparams.batch_tokens, run.seed, weights, dropout)
+
+    @_as_written
+    def batches(
+        self, epoch: int, layout: Layout = ONE_DEVICE, window: int = 0, skip: int = 0, epochs: int | None = 1
+    ) -> tf.data.Dataset:
+        """Returns the elements of the steps from number `skip` of `window` of `epoch` on, for `epochs` (None: without
+        end).
+
+        The elements of the first step come first, one for each device, then those of the second step, and so on. If the
+        devices are on several machines, only the elements of this one are returned.
+
+        An element is the share of one device in a step. "inputs" [A, B, M] and "targets" [A, B, L], int32, hold its A
+        micro-batches. "sizes" [A, 3] has the true (B, M, L) of each; everything beyond is zero. The last micro-batches
+        may be empty. "position" [3], int64, is the start of the next step: epoch, window, and number in the window.
+        """
+        last, local = 2**62 if epochs is None else epoch + epochs, len(layout.here)
+
+        def one(number: tf.Tensor) -> tf.data.Dataset:
+            first, done = (tf.where(number == epoch, tf.constant(n, tf.int64), 0) for n in (window, skip * local))
+            return _planned_epoch(self, number, first, layout).skip(done)
+
+        dataset = tf.data.Dataset.range(epoch, last).flat_map(one)  # one graph: no pause between epochs
+        dataset = dataset.map(_assemble, num_parallel_calls=ASSEMBLERS, deterministic=True)
+        options = tf.data.Options()
+        options.autotune.enabled = False  # nothing to tune, and its thread would keep an iterator alive for a minute
+        return dataset.prefetch(PREFETCH * local).with_options(options)
+
+    def windows(self, epoch: int, layout: Layout = ONE_DEVICE, first: int = 0) -> Iterator[Window]:
+        """Yields the windows of an epoch from number `first` on, in the order of training."""
+        order = [self.shards[i] for i in self.shard_order(epoch)]
+        records = _records(order, INTERLEAVED).skip(first * WINDOW).batch(WINDOW)
+        for number, window in enumerate(records, start=first):
+            pairs, seeds = _parse(window), (self.seed, epoch, number)
+            if self.dropout:
+                dense = {side: (ids.flat_values.numpy(), ids.row_splits.numpy()) for side, ids in pairs.items()}
+                made = self.dropout.segment(dense, seeds)
+                pairs = {side: tf.RaggedTensor.from_row_splits(*made[side]) for side in SIDES}
+            lengths = _lengths(pairs).numpy()
+            corpora = _corpora(window).numpy() if self.weights else np.zeros(0, np.int64)
+            yield Window(pairs, lengths, *_plan_window(self, lengths, corpora, layout, seeds))
+
+    def pairs_of_step(self, epoch: int, window: int, number: int) -> list[LocatedPair]:
+        """Returns the pairs of step `number`, from 0, of a window of an epoch, or of a later window if it has fewer
+        steps.
+
+        Raises ValueError if the epoch has no such step.
+        """
+        for index, found in enumerate(self.windows(epoch, first=window), start=window):
+            if number < len(found.spans):
+                rows = np.concatenate([found.rows[start:end] for start, end in found.spans[number]])
+                places = self._places(epoch).skip(index * WINDOW).take(len(found.lengths))
+                where = np.array(list(places.as_numpy_iterator()))[rows]
+                ids = [tf.gather(found.pairs[side], rows).to_list() for side in SIDES]
+                return [
+                    LocatedPair(self.shards[shard], int(record), *both)
+                    for (shard, record), *both in zip(where, *ids, strict=True)
+                ]
+            number -= len(found.spans)
+        raise ValueError(f"epoch {epoch} ends {number + 1:,} steps before the one asked for in window {window}")
+
+    def shard_order(self, epoch: int) -> np.ndarray:
+        """Returns the numbers of the shards in the order in which an epoch reads them."""
+        return np.random.default_rng([self.seed, epoch]).permutation(len(self.shards))
+
+    def _places(self, epoch: int) -> tf.data.Dataset:
+        """Returns (number of the shard, number in the shard) of each pair of an epoch, in the order of `_records`."""
+        order = tf.data.Dataset.from_tensor_slices(self.shard_order(epoch).astype(np.int64))
+
+        def numbered(shard: tf.Tensor) -> tf.data.Dataset:
+            records = tf.data.TFRecordDataset(tf.gather(list(self.shards), shard))
+            return records.enumerate().map(lambda number, _: tf.stack([shard, number]))
+
+        return order.interleave(numbered, cycle_length=INTERLEAVED)
+
+
+def _planned_epoch(text: TrainingText, epoch: tf.Tensor, first: tf.Tensor, layout: Layout) -> tf.data.Dataset:
     """Returns the inputs of `_assemble` for the elements of an epoch, from window `first` on.
 
     All elements of a window share dense tensors of its ids; tf.data would copy a RaggedTensor for each element. With
-    `dropout`, the next window is segmented while the elements of this one are taken.
+    BPE-dropout, the next window is segmented while the elements of this one are taken.
     """
 
     def shuffled(epoch: np.ndarray) -> np.ndarray:
-        return _shard_order(len(shards), seed, int(epoch))
+        return text.shard_order(int(epoch))
 
     def parsed(number: tf.Tensor, records: tf.Tensor) -> tuple[Any, ...]:
         dense = {side: (ids.flat_values, ids.row_splits) for side, ids in _parse(records).items()}
-        return number, dense, _corpora(records) if weights else tf.zeros([0], tf.int64)
+        return number, dense, _corpora(records) if text.weights else tf.zeros([0], tf.int64)
 
     def segmented(dropout: BpeDropout, number: tf.Tensor, records: tf.Tensor) -> tuple[Any, ...]:
         def segment(number: np.ndarray, epoch: np.ndarray, *dense: np.ndarray) -> list[np.ndarray]:
             window = {side: (dense[2 * at], dense[2 * at + 1]) for at, side in enumerate(SIDES)}
-            made = dropout.segment(window, (seed, int(epoch), int(number)))
+            made = dropout.segment(window, (text.seed, int(epoch), int(number)))
             return [array for side in SIDES for array in made[side]]
 
         number, dense, corpora = parsed(number, records)
@@ -113,25 +176,25 @@ def _planned_epoch(
         number: tf.Tensor, dense: dict[str, tuple[tf.Tensor, tf.Tensor]], corpora: tf.Tensor
     ) -> tf.data.Dataset:
         splits = [dense[side][1] for side in SIDES]
-        text = [tf.stack([each[1:] - each[:-1] for each in splits], axis=1), corpora]
+        lengths = tf.stack([each[1:] - each[:-1] for each in splits], axis=1)
 
         def planned(
             number: np.ndarray, epoch: np.ndarray, lengths: np.ndarray, corpora: np.ndarray
         ) -> tuple[np.ndarray, np.ndarray]:
-            seeds = (seed, int(epoch), int(number))
-            return _plan_window(lengths, corpora, weights, batch_tokens, layout, seeds)
+            return _plan_window(text, lengths, corpora, layout, (text.seed, int(epoch), int(number)))
 
-        rows, spans = tf.numpy_function(planned, [number, epoch, *text], (tf.int64, tf.int64), stateful=False)
+        given = [number, epoch, lengths, corpora]
+        rows, spans = tf.numpy_function(planned, given, (tf.int64, tf.int64), stateful=False)
         rows, spans = tf.ensure_shape(rows, (None,)), tf.ensure_shape(spans, (None, None, 2))
         elements = tf.data.Dataset.from_tensor_slices(spans).enumerate()
-        local = len(layout[1])
+        local = len(layout.here)
         return elements.map(lambda at, span: (tf.stack([epoch, number, at // local + 1]), dense, rows, span))
 
     order = tf.ensure_shape(tf.numpy_function(shuffled, [epoch], tf.int64, stateful=False), (None,))
-    records = _records(tf.gather(list(shards), order), INTERLEAVED).skip(first * WINDOW)
+    records = _records(tf.gather(list(text.shards), order), INTERLEAVED).skip(first * WINDOW)
     windows = records.batch(WINDOW).enumerate(first)
-    if dropout:
-        return windows.map(functools.partial(segmented, dropout)).prefetch(1).flat_map(batches)
+    if text.dropout:
+        return windows.map(functools.partial(segmented, text.dropout)).prefetch(1).flat_map(batches)
     return windows.flat_map(lambda number, records: batches(*parsed(number, records)))
 
 
@@ -201,7 +264,7 @@ def _all_records(shards: Sequence[str]) -> tf.Tensor:
 
 
 class Window(NamedTuple):
-    """Pairs that are planned together, and their plan: `training_batches` before anything is padded."""
+    """Pairs that are planned together, and their plan: `TrainingText.batches` before anything is padded."""
 
     pairs: dict[str, tf.RaggedTensor]  # "inputs" and "targets": int32 ids [N, (length)]
     lengths: np.ndarray  # [N, 2]: of source and target
@@ -224,7 +287,7 @@ class Window(NamedTuple):
         return sizes.reshape(*self.spans.shape[:2], 3), tokens.reshape(self.spans.shape)
 
     def elements(self, spans: np.ndarray) -> tf.data.Dataset:
-        """Returns elements of `training_batches` for any spans [K, A, 2] of this window; each position is (0, 0, 0)."""
+        """Returns elements of `TrainingText.batches` for spans [K, A, 2] of this window; each position is (0, 0, 0)."""
         dense = {side: (ids.flat_values, ids.row_splits) for side, ids in self.pairs.items()}
 
         def assembled(span: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -235,31 +298,6 @@ class Window(NamedTuple):
         return dataset.map(assembled)
 
 
-def windows(
-    shards: Sequence[str],
-    batch_tokens: int,
-    seed: int,
-    epoch: int,
-    replicas: int = 1,
-    microbatch_tokens: int = 0,
-    first: int = 0,
-    weights: Sequence[float] = (),
-    dropout: BpeDropout | None = None,
-) -> Iterator[Window]:
-    """Yields the windows of an epoch from number `first` on, in the order of training."""
-    order = [shards[i] for i in _shard_order(len(shards), seed, epoch)]
-    layout = replicas, range(replicas), microbatch_tokens
-    for number, records in enumerate(_records(order, INTERLEAVED).skip(first * WINDOW).batch(WINDOW), start=first):
-        pairs = _parse(records)
-        if dropout:
-            dense = {side: (ids.flat_values.numpy(), ids.row_splits.numpy()) for side, ids in pairs.items()}
-            made = dropout.segment(dense, (seed, epoch, number))
-            pairs = {side: tf.RaggedTensor.from_row_splits(*made[side]) for side in SIDES}
-        lengths, corpora = _lengths(pairs).numpy(), _corpora(records).numpy() if weights else np.zeros(0, np.int64)
-        plan = _plan_window(lengths, corpora, weights, batch_tokens, layout, (seed, epoch, number))
-        yield Window(pairs, lengths, *plan)
-
-
 class LocatedPair(NamedTuple):
     """A pair of the data: its file, the number of its record there, from 0, and its ids."""
 
@@ -267,47 +305,6 @@ class LocatedPair(NamedTuple):
     record: int
     inputs: list[int]
     targets: list[int]
-
-
-def pairs_of_step(
-    shards: Sequence[str],
-    batch_tokens: int,
-    seed: int,
-    epoch: int,
-    window: int,
-    number: int,
-    weights: Sequence[float] = (),
-    dropout: BpeDropout | None = None,
-) -> list[LocatedPair]:
-    """Returns the pairs of step `number`, from 0, of a window of an epoch, or of a later window if it has fewer steps.
-
-    Raises ValueError if the epoch has no such step.
-    """
-    planned = windows(shards, batch_tokens, seed, epoch, first=window, weights=weights, dropout=dropout)
-    for index, found in enumerate(planned, start=window):
-        if number < len(found.spans):
-            rows = np.concatenate([found.rows[start:end] for start, end in found.spans[number]])
-            places = _places(shards, seed, epoch).skip(index * WINDOW).take(len(found.lengths))
-            where = np.array(list(places.as_numpy_iterator()))[rows]
-            ids = [tf.gather(found.pairs[side], rows).to_list() for side in ("inputs", "targets")]
-            return [LocatedPair(shards[shard], int(n), *both) for (shard, n), *both in zip(where, *ids, strict=True)]
-        number -= len(found.spans)
-    raise ValueError(f"epoch {epoch} ends {number + 1:,} steps before the one asked for in window {window}")
-
-
-def _places(shards: Sequence[str], seed: int, epoch: int) -> tf.data.Dataset:
-    """Returns (number of the shard, number in the shard) of each pair of an epoch, in the order of `_records`."""
-    order = tf.data.Dataset.from_tensor_slices(_shard_order(len(shards), seed, epoch).astype(np.int64))
-
-    def numbered(shard: tf.Tensor) -> tf.data.Dataset:
-        records = tf.data.TFRecordDataset(tf.gather(list(shards), shard))
-        return records.enumerate().map(lambda number, _: tf.stack([shard, number]))
-
-    return order.interleave(numbered, cycle_length=INTERLEAVED)
-
-
-def _shard_order(shards: int, seed: int, epoch: int) -> np.ndarray:
-    return np.random.default_rng([seed, epoch]).permutation(shards)
 
 
 def _records(shards: Sequence[str] | tf.Tensor, mixed: int) -> tf.data.Dataset:
@@ -332,33 +329,28 @@ def _corpora(records: tf.Tensor) -> tf.Tensor:
 
 
 def _plan_window(
-    lengths: np.ndarray,
-    corpora: np.ndarray,
-    weights: Sequence[float],
-    batch_tokens: int,
-    layout: tuple[int, range, int],
-    seeds: tuple[int, int, int],
+    text: TrainingText, lengths: np.ndarray, corpora: np.ndarray, layout: Layout, seeds: tuple[int, int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the order of a window's pairs, and the spans into it of each local device's micro-batches:
     [steps * devices, A, 2].
 
-    With `weights`, a pair occurs in the order as often as `corpus_weights.draw` says. `layout` is the number of
-    devices, the local ones, and the tokens of a micro-batch.
+    With weights, a pair occurs in the order as often as `corpus_weights.draw` says.
     """
-    replicas, local, microbatch_tokens = layout
-    rng, parts = np.random.default_rng(seeds), batching.num_parts(batch_tokens)
-    count = batching.microbatches(batch_tokens, replicas, microbatch_tokens)
-    drawn = corpus_weights.draw(corpora, weights, seeds) if weights else np.arange(len(lengths))
-    cut = batching.plan(lengths[drawn], batch_tokens // parts, rng)
-    steps = batching.group_into_steps(cut.starts, parts, rng)
-    shares = [batching.assign_to_replicas(spans, parts, replicas, count)[local.start : local.stop] for spans in steps]
+    rng, parts, local = np.random.default_rng(seeds), batching.num_parts(text.batch_tokens), layout.here
+    count = batching.microbatches(text.batch_tokens, layout.replicas, layout.microbatch_tokens)
+    drawn = corpus_weights.draw(corpora, text.weights, seeds) if text.weights else np.arange(len(lengths))
+    cut = batching.plan(lengths[drawn], text.batch_tokens // parts, rng)
+    shares = [
+        batching.assign_to_replicas(spans, parts, layout.replicas, count)[local.start : local.stop]
+        for spans in batching.group_into_steps(cut.starts, parts, rng)
+    ]
     return drawn[cut.order].astype(np.int64), np.concatenate([np.zeros((0, count, 2), np.int64), *shares])
 
 
 def _assemble(
     position: tf.Tensor, dense: dict[str, tuple[tf.Tensor, tf.Tensor]], rows: tf.Tensor, spans: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Returns the micro-batches `spans` [A, 2] as one element of `training_batches`.
+    """Returns the micro-batches `spans` [A, 2] as one element of `TrainingText.batches`.
 
     `dense` has the ids of all pairs of each side, and where each pair starts and ends.
     """

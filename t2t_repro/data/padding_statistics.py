@@ -17,10 +17,10 @@ def table(shards: Sequence[str], batch_tokens: int, weights: Sequence[float] = (
 
     `weights` are those of `corpus_weights`.
     """
-    from t2t_repro.data.input_pipeline import damage_named, windows
+    from t2t_repro.data.input_pipeline import TrainingText, damage_named
 
     with damage_named(os.path.dirname(shards[0])):
-        planned = windows(shards, batch_tokens, seed=1, epoch=0, weights=weights)
+        planned = TrainingText(shards, batch_tokens, seed=1, weights=weights).windows(epoch=0)
         counts = np.sum([counts_by_width(*window.parts()) for window in planned], axis=0)
     return format_table(counts, batch_tokens)
 

@@ -88,7 +88,7 @@ def _pairs(hparams: HParams) -> int:
 
 
 def _inputs(hparams: HParams, vocab_size: int, number: int, filled: int) -> ReplicaInputs:
-    """Returns inputs as `training_batches` yields them: `number` micro-batches, the first `filled` with pairs."""
+    """Returns inputs as `TrainingText.batches` yields them: `number` micro-batches, the first `filled` with pairs."""
     pairs, rng = _pairs(hparams), np.random.default_rng(1)
     ids = rng.integers(1, vocab_size, [2, number, pairs, LENGTH]).astype(np.int32)
     sizes = np.zeros([number, 3], np.int32)

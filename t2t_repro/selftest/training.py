@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.data.dataset import Dataset
+from t2t_repro.data.input_pipeline import TrainingText
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.problem import Generated, Pair, Problem
@@ -141,7 +142,7 @@ def _first_moment(dataset: Dataset, devices: list[str]) -> tuple[np.ndarray, flo
     with strategy.scope():
         model, optimizer = make_model(Vocabulary(dataset.vocabulary).size, hparams, seed=1, precision="float32")
         train_step = TrainStep(model, optimizer, hparams, seed=1)
-    data = train_step.data(dataset.shards("train"))
+    data = train_step.data(TrainingText(dataset.shards("train"), hparams.batch_tokens, seed=1))
     take_step, inputs = train_step.build(data.element_spec), train_step.next_inputs(iter(data))
     metrics = take_step(inputs, tf.constant(1), tf.constant(learning_rate(1, hparams), tf.float32)).numpy()
     for weight in train_step.variables:

@@ -12,10 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2t_repro.data import input_pipeline
-from t2t_repro.data.bpe_dropout import bpe_dropout
-from t2t_repro.data.corpus_weights import corpus_weights
-from t2t_repro.data.dataset import Dataset
+from t2t_repro.data.input_pipeline import TrainingText
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import write_json
 from t2t_repro.run import Run
@@ -38,10 +35,8 @@ class LossMonitor:
     `report` is called with a warning if training may still recover. Raises `TrainingDiverged` if it does not.
     """
 
-    def __init__(self, run: Run, dataset: Dataset, report: Callable[[str], None]):
-        self._run, self._shards, self._report = run, dataset.shards("train"), report
-        self._weights = corpus_weights(run.problem, dataset)
-        self._dropout = bpe_dropout(run.hparams, run.problem, dataset)
+    def __init__(self, run: Run, text: TrainingText, report: Callable[[str], None]):
+        self._run, self._text, self._report = run, text, report
         self._vocabulary = Vocabulary(run.vocabulary)
         self._losses: collections.deque[float] = collections.deque(maxlen=WINDOW)
         self._seen = self._skipped = 0
@@ -91,8 +86,7 @@ class LossMonitor:
 
         They are counted over the first window of an epoch, which is a random sample.
         """
-        arguments = self._shards, self._run.hparams.batch_tokens, self._run.seed, 0
-        window = next(input_pipeline.windows(*arguments, weights=self._weights, dropout=self._dropout))
+        window = next(self._text.windows(epoch=0))
         counts = np.bincount(tf.gather(window.pairs["targets"], window.rows).flat_values.numpy())
         shares = counts[counts > 0] / counts.sum()
         return float(-(shares * np.log(shares)).sum())
@@ -127,8 +121,7 @@ class LossMonitor:
         )
 
     def _pairs(self, epoch: int, window: int, number: int) -> list[dict[str, Any]]:
-        arguments = self._shards, self._run.hparams.batch_tokens, self._run.seed
-        found = input_pipeline.pairs_of_step(*arguments, epoch, window, number, self._weights, self._dropout)
+        found = self._text.pairs_of_step(epoch, window, number)
         sources = self._vocabulary.decode([pair.inputs for pair in found])
         targets = self._vocabulary.decode([pair.targets for pair in found])
         return [

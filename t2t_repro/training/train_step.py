@@ -20,8 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.config import HParams, TrainingOptions
-from t2t_repro.data import batching, input_pipeline
-from t2t_repro.data.bpe_dropout import BpeDropout
+from t2t_repro.data import batching
+from t2t_repro.data.input_pipeline import Layout, TrainingText
 from t2t_repro.flops import training_flops
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Problem
@@ -34,7 +34,7 @@ from t2t_repro.training.optimizer import Adam, MovingAverage
 from t2t_repro.training.parallel import num_parallel_microbatches
 from t2t_repro.training.precision import POLICIES
 
-ReplicaInputs = dict[str, tf.Tensor]  # an element of `training_batches`: the micro-batches of one replica
+ReplicaInputs = dict[str, tf.Tensor]  # an element of `TrainingText.batches`: the micro-batches of one replica
 
 # With XLA: 1 to 8, then eight sizes per octave, so that rounding up adds less than an eighth to a size.
 BUCKET_SIZES = np.array(
@@ -111,32 +111,11 @@ class TrainStep:
         self.parallel = 1 if replicas > 1 else num_parallel_microbatches()  # micro-batches
         self.local = range(first, first + 1 + len(others))  # the replicas on this machine
 
-    def data(
-        self,
-        shards: Sequence[str],
-        position: Sequence[int] = (0, 0, 0),
-        weights: Sequence[float] = (),
-        dropout: BpeDropout | None = None,
-    ) -> tf.data.Dataset:
-        """Returns this machine's elements of `training_batches`, without end, from a position (epoch, window, step).
-
-        `weights` are those of `corpus_weights`, and `dropout` is that of `bpe_dropout`.
-        """
+    def data(self, text: TrainingText, position: Sequence[int] = (0, 0, 0)) -> tf.data.Dataset:
+        """Returns this machine's elements of a text's batches, without end, from a position (epoch, window, step)."""
+        layout = Layout(self.strategy.num_replicas_in_sync, self.local, self.microbatch_tokens)
         epoch, window, skip = position
-        return input_pipeline.training_batches(
-            shards,
-            self.hparams.batch_tokens,
-            self.seed,
-            epoch,
-            replicas=self.strategy.num_replicas_in_sync,
-            local=self.local,
-            microbatch_tokens=self.microbatch_tokens,
-            window=window,
-            skip=skip,
-            epochs=None,
-            weights=weights,
-            dropout=dropout,
-        )
+        return text.batches(epoch, layout, window, skip, epochs=None)
 
     def build(self, element_spec: Any) -> Any:
         """Returns `__call__` as one graph for inputs of `element_spec`. It is traced once, for inputs of any size."""
@@ -146,7 +125,7 @@ class TrainStep:
         )
 
     def next_inputs(self, elements: Iterator[ReplicaInputs]) -> list[ReplicaInputs]:
-        """Takes the inputs of the next step: one element of `training_batches` for each local replica."""
+        """Takes the inputs of the next step: one element of `TrainingText.batches` for each local replica."""
         return list(islice(elements, len(self.local)))
 
     def __call__(self, inputs: list[ReplicaInputs], step: tf.Tensor, rate: tf.Tensor) -> StepMetrics:

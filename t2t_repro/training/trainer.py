@@ -14,10 +14,9 @@ import tensorflow as tf
 
 from t2t_repro.charts.training_curves import write_curves
 from t2t_repro.config import HParams, TrainingOptions
-from t2t_repro.data import batching, input_pipeline
-from t2t_repro.data.bpe_dropout import bpe_dropout
-from t2t_repro.data.corpus_weights import corpus_weights
+from t2t_repro.data import batching
 from t2t_repro.data.dataset import Dataset
+from t2t_repro.data.input_pipeline import TrainingText, damage_named
 from t2t_repro.data.validation_sets import must_share_vocabulary, open_validation_sets
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.flops import paper_flops
@@ -116,8 +115,6 @@ def train(
         dataset = prepare(problem, data_dir, report, **given) if prepare and cluster.is_chief else None
         rendezvous.wait_for_chief()
         dataset = dataset or coordination.open_prepared(problem, data_dir)
-        corpus_weights(problem, dataset)  # raises if they do not fit the data
-        bpe_dropout(hparams, problem, dataset)  # raises if the vocabulary has no merges
         vocabulary = Vocabulary(dataset.vocabulary)
         if origin:
             dataset.must_have_vocabulary_of(origin.vocabulary_of)
@@ -126,6 +123,7 @@ def train(
             dataset.shards("validation")  # raises if there is none
         parent = origin.parent if origin else None
         run = Run(output_dir, problem, hparams, data_dir, options.seed, precision, vocabulary.sha256, parent)
+        TrainingText.of(run, dataset)  # raises if weights or vocabulary do not fit, before the run starts
         precisions.allow_tf32(run.precision == "tf32")
         if cluster.is_chief:
             run.can_start()
@@ -185,6 +183,7 @@ class Trainer:
         self.run, self.cluster, self.dataset = run, cluster, dataset
         self.options, self.report = options, report
         hparams = run.hparams
+        self.text = TrainingText.of(run, dataset)
         self.strategy = coordination.strategy(cluster)
         with self.strategy.scope():
             self.model, self.optimizer = make_model(vocab_size, hparams, run.seed, run.precision)
@@ -262,7 +261,7 @@ class Trainer:
         self.spent.assign(Cost(tokens, flops, seconds, *(paper or [UNKNOWN if before is None else before])))
 
     def _logger(self) -> MetricsLogger:
-        monitor = LossMonitor(self.run, self.dataset, self.report)
+        monitor = LossMonitor(self.run, self.text, self.report)
         paper_rate = paper_flops(1.0, self.replicas, hardware.name()) or UNKNOWN
         cost = Cost(*self.spent.numpy().tolist())
         return MetricsLogger(self.run, self.report, cost, paper_rate=paper_rate, on_report=monitor)
@@ -307,12 +306,10 @@ class Trainer:
         self.report(f"{fails}; continuing with {_equation(self.train_step)}")
 
     def _steps_after(self, number: int, position: tf.Tensor, stop: coordination.CoordinatedStop) -> Iterator[Step]:
-        weights = corpus_weights(self.run.problem, self.dataset)
-        dropout = bpe_dropout(self.run.hparams, self.run.problem, self.dataset)
-        data = self.train_step.data(self.dataset.shards("train"), position.numpy().tolist(), weights, dropout)
+        data = self.train_step.data(self.text, position.numpy().tolist())
         take_step, elements = self.train_step.build(data.element_spec), iter(data)
         while number < self.run.hparams.train_steps and not stop():
-            with input_pipeline.damage_named(self.dataset.directory):
+            with damage_named(self.dataset.directory):
                 inputs = self.train_step.next_inputs(elements)
             if 0 < self.options.train_epochs <= int(inputs[0]["position"][0]):
                 self.epochs_done = True

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from t2t_repro.config import HParams
 from t2t_repro.data import batching, bpe_dropout, input_pipeline
 from t2t_repro.data.bpe_dropout import BpeDropout
+from t2t_repro.data.input_pipeline import Layout, TrainingText
 from t2t_repro.data.shards import example, shard_names, write_shard
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
@@ -193,9 +194,9 @@ def shards(bpe, tmp_path, monkeypatch) -> list[str]:
     return paths
 
 
-def elements(shards, dropout, epoch=0, **options):
-    data = input_pipeline.training_batches(shards, BUDGET, 1, epoch, dropout=dropout, **options)
-    return list(data.as_numpy_iterator())
+def elements(shards, dropout, epoch=0, replicas=1, local=None, **options):
+    text = TrainingText(shards, BUDGET, seed=1, dropout=dropout)
+    return list(text.batches(epoch, Layout(replicas, local), **options).as_numpy_iterator())
 
 
 def pairs_of(element):
@@ -210,14 +211,14 @@ def same(one, two) -> bool:
 
 def test_training_batches_are_planned_by_the_lengths_of_their_epoch(bpe, shards):
     dropout, limit = BpeDropout(bpe, 0.3, max_length=100), BUDGET // 8
-    epochs = []
+    epochs, text = [], TrainingText(shards, BUDGET, seed=1, dropout=dropout)
     for epoch in (0, 1):
         made = elements(shards, dropout, epoch)
         pairs = [pair for element in made for pair in pairs_of(element)]
         assert Counter(tuple(bpe.decode(pair)) for pair in pairs) == Counter(PAIRS)
         assert all(batch * max(widths) <= limit for element in made for batch, *widths in element["sizes"])
         epochs.append(Counter(pairs))
-        sizes = [window.parts()[0] for window in input_pipeline.windows(shards, BUDGET, 1, epoch, dropout=dropout)]
+        sizes = [window.parts()[0] for window in text.windows(epoch)]
         np.testing.assert_array_equal(np.concatenate(sizes), [element["sizes"] for element in made])
     assert (epochs[0] & epochs[1]).total() < 40
     usual, dropped = (
@@ -243,7 +244,7 @@ def test_pairs_of_step_are_the_segmented_ones(bpe, shards):
     dropout = BpeDropout(bpe, 0.3, max_length=100)
     made = elements(shards, dropout, epoch=1)[-1]
     window, after = made["position"][1:].tolist()
-    found = input_pipeline.pairs_of_step(shards, BUDGET, 1, 1, window, after - 1, dropout=dropout)
+    found = TrainingText(shards, BUDGET, seed=1, dropout=dropout).pairs_of_step(1, window, after - 1)
     assert Counter((tuple(each.inputs), tuple(each.targets)) for each in found) == Counter(pairs_of(made))
     for each in found:
         text = PAIRS[80 * shards.index(each.shard) + each.record]

@@ -12,6 +12,7 @@ from t2t_repro.data import batching, input_pipeline
 from t2t_repro.data.corpus_weights import corpus_weights, draw, pairs_per_epoch
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.dataset_record import CorpusShare, DatasetRecord, SplitRecord, VocabularyRecord
+from t2t_repro.data.input_pipeline import Layout, TrainingText
 from t2t_repro.data.padding_statistics import table
 from t2t_repro.data.shards import example, shard_names, write_shard
 from t2t_repro.problem import Problem
@@ -115,10 +116,9 @@ def small_windows(monkeypatch):
     monkeypatch.setattr(input_pipeline, "WINDOW", 100)
 
 
-def elements(shards, seed=1, epoch=0, weights=WEIGHTS, **options):
-    return list(
-        input_pipeline.training_batches(shards, BUDGET, seed, epoch, weights=weights, **options).as_numpy_iterator()
-    )
+def elements(shards, seed=1, epoch=0, weights=WEIGHTS, replicas=1, **options):
+    batches = TrainingText(shards, BUDGET, seed, weights).batches(epoch, Layout(replicas), **options)
+    return list(batches.as_numpy_iterator())
 
 
 def pairs_of(element) -> list[int]:
@@ -177,7 +177,7 @@ def test_position_resumes_at_the_next_step(shards, replicas: int):
 
 def test_windows_match_the_training_elements(shards):
     made = elements(shards)
-    planned = [window.parts() for window in input_pipeline.windows(shards, BUDGET, 1, 0, weights=WEIGHTS)]
+    planned = [window.parts() for window in TrainingText(shards, BUDGET, 1, WEIGHTS).windows(epoch=0)]
     np.testing.assert_array_equal(np.concatenate([sizes for sizes, _ in planned]), [each["sizes"] for each in made])
 
 
@@ -185,7 +185,7 @@ def test_pairs_of_step_returns_repeated_pairs_and_their_places(shards):
     made = elements(shards)
     for number in (0, len(made) - 1):
         window, after = made[number]["position"][1:].tolist()
-        found = input_pipeline.pairs_of_step(shards, BUDGET, 1, 0, window, after - 1, WEIGHTS)
+        found = TrainingText(shards, BUDGET, 1, WEIGHTS).pairs_of_step(0, window, after - 1)
         assert [each.inputs[0] - 2 for each in found] == pairs_of(made[number])
         assert [80 * shards.index(each.shard) + each.record for each in found] == pairs_of(made[number])
 
@@ -195,7 +195,7 @@ def test_windows_without_a_pair_are_passed_over(shards):
     rare = (0.004,) * 3
     found = elements(shards, weights=rare, epochs=40)
     assert 0 < len(found) < 120 and abs(times(found).sum() - 0.004 * 40 * PAIRS) < 5 * np.sqrt(0.004 * 40 * PAIRS)
-    sizes = [window.parts()[0] for window in input_pipeline.windows(shards, BUDGET, 1, 0, weights=rare)]
+    sizes = [window.parts()[0] for window in TrainingText(shards, BUDGET, 1, rare).windows(epoch=0)]
     assert sum(int(each[..., 0].sum()) for each in sizes) == times(elements(shards, weights=rare)).sum()
 
 

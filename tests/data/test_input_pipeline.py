@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from t2t_repro.data import batching, input_pipeline
+from t2t_repro.data.input_pipeline import Layout, TrainingText
 from t2t_repro.data.shards import example, shard_names, write_shard
 
 PAIRS = 240
@@ -42,8 +43,9 @@ def small_parts(monkeypatch):
     assert batching.num_parts(BUDGET) == 8
 
 
-def elements(shards, seed=1, epoch=0, **options):
-    return list(input_pipeline.training_batches(shards, BUDGET, seed, epoch, **options).as_numpy_iterator())
+def elements(shards, seed=1, epoch=0, replicas=1, local=None, **options):
+    batches = TrainingText(shards, BUDGET, seed).batches(epoch, Layout(replicas, local), **options)
+    return list(batches.as_numpy_iterator())
 
 
 @functools.cache
@@ -232,7 +234,7 @@ def test_evaluation_cuts_pairs_if_requested(shards, pairs):
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_windows_match_the_training_elements(shards, replicas):
     made = first_epoch(shards, replicas)
-    planned = [window.parts() for window in input_pipeline.windows(shards, BUDGET, 1, 0, replicas)]
+    planned = [window.parts() for window in TrainingText(shards, BUDGET, 1).windows(0, Layout(replicas))]
     assert len(planned) == 3
     np.testing.assert_array_equal(np.concatenate([sizes for sizes, _ in planned]), [each["sizes"] for each in made])
     real = [
@@ -244,7 +246,7 @@ def test_windows_match_the_training_elements(shards, replicas):
 
 def test_elements_of_chosen_parts(shards):
     """Elements of the parts of the second step, and an empty element, equal those of training."""
-    window = next(input_pipeline.windows(shards, BUDGET, 1, 0))
+    window = next(TrainingText(shards, BUDGET, 1).windows(0))
     one, none = window.elements(np.stack([window.spans[1], 0 * window.spans[1]])).as_numpy_iterator()
     for side in ("inputs", "targets", "sizes"):
         np.testing.assert_array_equal(one[side], first_epoch(shards)[1][side])
@@ -256,10 +258,10 @@ def test_pairs_of_step_returns_ids_and_places(shards, pairs):
     for epoch, number in ((0, 0), (0, len(first_epoch(shards)) - 1), (1, 2)):
         made = elements(shards, epoch=epoch)[number]
         window, after = made["position"][1:].tolist()
-        found = input_pipeline.pairs_of_step(shards, BUDGET, 1, epoch, window, after - 1)
-        assert found == input_pipeline.pairs_of_step(shards, BUDGET, 1, epoch, 0, number)
+        found = TrainingText(shards, BUDGET, 1).pairs_of_step(epoch, window, after - 1)
+        assert found == TrainingText(shards, BUDGET, 1).pairs_of_step(epoch, 0, number)
         assert [(tuple(each.inputs), tuple(each.targets)) for each in found] == sum(parts_of(made), [])
         for each in found:
             assert (tuple(each.inputs), tuple(each.targets)) == pairs[80 * shards.index(each.shard) + each.record]
     with pytest.raises(ValueError, match=r"epoch 0 ends \d+ steps before the one asked for in window 1"):
-        input_pipeline.pairs_of_step(shards, BUDGET, 1, 0, 1, 999)
+        TrainingText(shards, BUDGET, 1).pairs_of_step(0, 1, 999)

@@ -12,6 +12,7 @@ from helpers.tiny_model import FLOAT32, PROBLEM, TINY, silent
 
 from t2t_repro.config import TrainingOptions
 from t2t_repro.data.dataset import Dataset
+from t2t_repro.data.input_pipeline import TrainingText
 from t2t_repro.parsing.task import TASK as PARSING
 from t2t_repro.training import train_step
 from t2t_repro.training.divergence import LossMonitor
@@ -69,7 +70,8 @@ def test_estimates_and_warnings_count_the_tokens_of_the_segmented_text(data, tra
     assert dropped.window_steps > usual.window_steps and dropped.tokens.sum() > 1.2 * usual.tokens.sum()
     assert dropped._worst()[1:] == (PROBLEM.max_length,) * 2 != usual._worst()[1:]
     usual_run, dropped_run = (replace(trained, hparams=hparams) for hparams in (TINY, DROPOUT))
-    assert LossMonitor(usual_run, dataset, silent).entropy != LossMonitor(dropped_run, dataset, silent).entropy
+    one, other = (LossMonitor(run, TrainingText.of(run, dataset), silent).entropy for run in (usual_run, dropped_run))
+    assert one != other
 
 
 def test_targets_of_a_parser_keep_their_symbols():

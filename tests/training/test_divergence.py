@@ -14,8 +14,9 @@ import tensorflow as tf
 from helpers.tiny_model import PART_TOKENS, PROBLEM, TINY, silent, train_pairs
 
 from t2t_repro.config import TrainingOptions
-from t2t_repro.data import batching, input_pipeline
+from t2t_repro.data import batching
 from t2t_repro.data.dataset import Dataset
+from t2t_repro.data.input_pipeline import TrainingText
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import read_json
 from t2t_repro.run import Run
@@ -61,7 +62,7 @@ def monitor(run, dataset):
         look.monitor(steps)
 
     look.step, look.said = 0, []
-    look.monitor = LossMonitor(run, dataset, look.said.append)
+    look.monitor = LossMonitor(run, TrainingText.of(run, dataset), look.said.append)
     return look
 
 
@@ -84,7 +85,7 @@ def test_a_loss_that_is_not_finite(monitor, run, dataset):
     (name,) = [name for name in os.listdir(run.directory) if name.startswith("stopped")]
     written = read_json(os.path.join(run.directory, name))
     assert (name, written["step"], written["epoch"], written["step_of_window"]) == ("stopped-2.json", 2, 0, 1)
-    batches = input_pipeline.training_batches(dataset.shards("train"), TINY.batch_tokens, 1, 0)
+    batches = TrainingText(dataset.shards("train"), TINY.batch_tokens, seed=1).batches(0)
     _, second, *_ = batches.as_numpy_iterator()
     assert len(written["pairs"]) == second["sizes"][:, 0].sum()
     assert {(pair["source"], pair["target"]) for pair in written["pairs"]} <= set(train_pairs())

@@ -12,7 +12,8 @@ import tensorflow as tf
 from helpers.reference_adam import algorithm_1
 from helpers.tiny_model import SMALL
 
-from t2t_repro.data import batching, input_pipeline
+from t2t_repro.data import batching
+from t2t_repro.data.input_pipeline import Layout, TrainingText
 from t2t_repro.data.shards import example, write_shard
 from t2t_repro.flops import training_flops
 from t2t_repro.model.transformer import Transformer
@@ -74,8 +75,8 @@ class Trainer:
             self.average = MovingAverage.of(self.model, hparams)
             sizes = microbatch_tokens, jit_compile
             self.train_step = TrainStep(self.model, self.optimizer, hparams, 1, *sizes, moving_average=self.average)
-        shares = {"replicas": replicas, "microbatch_tokens": microbatch_tokens}
-        self.data = input_pipeline.training_batches(shards, hparams.batch_tokens, 1, 0, **shares)
+        layout = Layout(replicas, microbatch_tokens=microbatch_tokens)
+        self.data = TrainingText(shards, hparams.batch_tokens, seed=1).batches(0, layout)
         self.take_step = self.train_step.build(self.data.element_spec)
 
     def run(self) -> Outcome:
@@ -112,7 +113,7 @@ def plainly(shards: list[str], before: list[np.ndarray]) -> Outcome:
     """Takes the same steps, each with one padded batch, one gradient tape, one mean, and Adam in float64."""
     model = Transformer(VOCAB, HPARAMS)
     steps, metrics = [], []
-    data = input_pipeline.training_batches(shards, HPARAMS.batch_tokens, 1, 0)
+    data = TrainingText(shards, HPARAMS.batch_tokens, seed=1).batches(0)
     weights = before
     for element in data.take(UPDATES).as_numpy_iterator():
         for weight, value in zip(model.trainable_weights, weights, strict=True):

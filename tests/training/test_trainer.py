@@ -27,7 +27,8 @@ from helpers.tiny_model import (
     values,
 )
 
-from t2t_repro.data import batching, input_pipeline
+from t2t_repro.data import batching
+from t2t_repro.data.input_pipeline import TrainingText
 from t2t_repro.flops import training_flops
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.problem import SPLITS, Generated
@@ -78,7 +79,7 @@ def test_run_json_records_data_and_cost(trained, data):
     assert training.step == 8 and training.replicas == 1 and training.paper_flops is None
     shards = [os.path.join(data, PROBLEM.name, "train-00000-of-00001.tfrecord")]
     tokens = flops = 0.0
-    for element in input_pipeline.training_batches(shards, TINY.batch_tokens, 1, 0, epochs=None).take(8):
+    for element in TrainingText(shards, TINY.batch_tokens, seed=1).batches(0, epochs=None).take(8):
         for target, size in zip(element["targets"].numpy(), element["sizes"].numpy().tolist(), strict=True):
             tokens += np.count_nonzero(target)
             flops += training_flops(TINY, PROBLEM.vocab_size, *size, np.count_nonzero(target))

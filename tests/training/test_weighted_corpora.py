@@ -15,6 +15,7 @@ from helpers.tiny_model import FLOAT32, PROBLEM, TINY, on_cpus, silent, train_pa
 from t2t_repro.config import TrainingOptions
 from t2t_repro.data.corpus_weights import corpus_weights, pairs_per_epoch
 from t2t_repro.data.dataset import Dataset
+from t2t_repro.data.input_pipeline import TrainingText
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.problem import Generated, Pair, Problem, TsvFile
 from t2t_repro.run import Run
@@ -150,7 +151,7 @@ def test_entropy_is_that_of_the_weighted_text(problem, prepared, trained):
 
     def entropy(weights: tuple[float, ...]) -> float:
         run = replace(trained, problem=replace(problem, train_weight=weights))
-        return LossMonitor(run, dataset, silent).entropy
+        return LossMonitor(run, TrainingText.of(run, dataset), silent).entropy
 
     first, both, second = entropy((100, 0.01)), entropy(()), entropy((0.01, 100))
     assert abs(first - second) > 0.05 and len({first, both, second}) == 3

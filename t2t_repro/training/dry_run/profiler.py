@@ -19,9 +19,9 @@ import tensorflow as tf
 
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.data import batching, input_pipeline
-from t2t_repro.data.bpe_dropout import bpe_dropout
-from t2t_repro.data.corpus_weights import corpus_weights, pairs_per_epoch
+from t2t_repro.data.corpus_weights import pairs_per_epoch
 from t2t_repro.data.dataset import Dataset
+from t2t_repro.data.input_pipeline import Layout, TrainingText
 from t2t_repro.flops import training_flops
 from t2t_repro.run import Run
 from t2t_repro.training import hardware
@@ -70,11 +70,10 @@ class Profiler:
         self.strategy = tf.distribute.MirroredStrategy()
         self.replicas = self.strategy.num_replicas_in_sync
         self.microbatch_tokens = first_microbatch_tokens(run, options, self.replicas)
-        shards, tokens = dataset.shards("train"), run.hparams.batch_tokens
-        self.weights = corpus_weights(run.problem, dataset) if prepared else ()
-        self.dropout = bpe_dropout(run.hparams, run.problem, dataset) if prepared else None
-        arguments = shards, tokens, run.seed, 0, self.replicas, self.microbatch_tokens
-        self.window = next(input_pipeline.windows(*arguments, weights=self.weights, dropout=self.dropout))
+        plain = TrainingText(dataset.shards("train"), run.hparams.batch_tokens, run.seed)
+        self.text = TrainingText.of(run, dataset) if prepared else plain
+        layout = Layout(self.replicas, microbatch_tokens=self.microbatch_tokens)
+        self.window = next(self.text.windows(epoch=0, layout=layout))
         self.sizes, self.tokens = self.window.parts()  # [U R, A, 3] and [U R, A, 2]
         self.count = self.replicas * self.sizes.shape[1]  # micro-batches of a step
         self.costs = training_flops(
@@ -85,7 +84,7 @@ class Profiler:
             target=self.sizes[..., 2],
             tokens=self.tokens[..., 1],
         )
-        self.share = prepared * len(self.window.rows) / pairs_per_epoch(dataset, self.weights)
+        self.share = prepared * len(self.window.rows) / pairs_per_epoch(dataset, self.text.weights)
         self.window_steps = len(self.sizes) // self.replicas
 
     def with_microbatches(self, microbatch_tokens: int) -> Profiler:
@@ -114,8 +113,7 @@ class Profiler:
             average, sizes = MovingAverage.of(self.model, run.hparams), (self.microbatch_tokens, self.jit_compile)
             self.train_step = TrainStep(self.model, optimizer, run.hparams, run.seed, *sizes, moving_average=average)
         chosen = self._chosen()
-        shards, how = self.dataset.shards("train"), (self.weights, self.dropout)
-        training_data = self.train_step.data(shards, (0, 0, 0), *how)
+        training_data = self.train_step.data(self.text)
         self.take_step = self.train_step.build(training_data.element_spec)
         self._start("on a micro-batch of medium size", "builds the graph of a step")
         self.first = chosen[0]
@@ -214,9 +212,9 @@ class Profiler:
         If training reads data beyond the window, a micro-batch full of the longest pairs is considered too.
         """
         sizes = self.sizes.reshape(-1, 3)
-        if (self.share < 1 or self.dropout) and self.steps() > self.window_steps:
+        if (self.share < 1 or self.text.dropout) and self.steps() > self.window_steps:
             longest = self.dataset.record.splits["train"].max_lengths
-            if self.dropout:
+            if self.text.dropout:
                 longest = [self.run.problem.max_length] * 2
             parts = batching.num_parts(self.run.hparams.batch_tokens)
             pairs = parts * (self.run.hparams.batch_tokens // parts // max(longest))

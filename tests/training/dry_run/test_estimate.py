@@ -25,6 +25,7 @@ from helpers.tiny_model import FLOAT32, PROBLEM, TINY, on_cpus, refuse_parts
 from t2t_repro.config import TrainingOptions
 from t2t_repro.data import input_pipeline
 from t2t_repro.data.dataset import Dataset
+from t2t_repro.data.input_pipeline import TrainingText
 from t2t_repro.flops import training_flops
 from t2t_repro.registry import HPARAMS
 from t2t_repro.run import Run
@@ -136,7 +137,7 @@ def test_counts_equal_those_of_training(estimated, trained):
 
 def trained_elements(trained: Run):
     shards = Dataset.open(os.path.join(trained.data_dir, PROBLEM.name)).shards("train")
-    return input_pipeline.training_batches(shards, TINY.batch_tokens, 1, 0).as_numpy_iterator()
+    return TrainingText(shards, TINY.batch_tokens, seed=1).batches(0).as_numpy_iterator()
 
 
 def test_time_is_the_sum_of_its_parts(estimated):
@@ -251,7 +252,7 @@ def test_data_that_is_not_prepared_is_replaced_by_assumed_lengths(tmp_path, monk
 
 def test_assumed_lengths_match_the_documentation(monkeypatch):
     with assumed_data.assumed(replace(PROBLEM, max_length=100)) as dataset:
-        (window,) = input_pipeline.windows(dataset.shards("train"), 25_000, 1, 0)
+        (window,) = TrainingText(dataset.shards("train"), 25_000, seed=1).windows(0)
         folder = dataset.directory
     assert not os.path.exists(folder) and len(window.lengths) == assumed_data.PAIRS
     assert window.lengths.max() == 100 and window.lengths.min() >= 2
