@@ -51,25 +51,28 @@ class Document:
         inside a translation becomes a space. Raises ValueError unless there is one translation for each sentence.
         """
         found: list[str] = []
-        end = 0
-        for (start, stop), translation in zip(self.spans, translations, strict=True):
-            space = self.text[end:start]
-            if found and space in ("", " "):
-                space = self._between(end, start, found[-1])
-            found += [space, self.in_one_line(translation).strip(" \t")]
-            end = stop
+        end, before = 0, ""  # the sentence before
+        for sentence, (start, stop), translation in zip(self.sentences, self.spans, translations, strict=True):
+            between = self.text[end:start]
+            found += [
+                self._between(between, before, sentence, found[-1]) if found else between,
+                self.in_one_line(translation).strip(" \t"),
+            ]
+            end, before = stop, sentence
         return [*found, self.text[end:]]
 
     @staticmethod
     def in_one_line(translation: str) -> str:
         return _LINE_END.sub(" ", translation)
 
-    def _between(self, end: int, start: int, before: str) -> str:
-        """Returns the space after the translation `before` of a sentence that is followed by no or one space."""
-        if before and _is_wide_mark(before[-1]):
+    def _between(self, between: str, before: str, after: str, translation: str) -> str:
+        """Returns what stands after the translation of the sentence `before`, in place of what stood `between` it and
+        the sentence `after`."""
+        if between not in ("", " ") or not translation:
+            return between
+        if _is_wide_mark(translation[-1]):
             return ""
-        needed = _NO_SPACE.match(self.text, end - 1) or _NO_SPACE.match(self.text, start)
-        return " " if needed and before else self.text[end:start]
+        return " " if _NO_SPACE.match(before[-1:]) or _NO_SPACE.match(after) else between
 
 
 def joined(document: Document, sentences: Sequence[Pair]) -> Pair:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 
 from t2t_repro.documents.document import Document, Span
-from t2t_repro.text.markup import SEPARATE, Piece, escape_of, has_markup, partners_of, pieces_of
+from t2t_repro.text.pieces import SEPARATE, Piece, escape_of, has_markup, partners_of, pieces_of
 
 _WORD = "XY"  # for a placeholder or an address
 _LINE_END = re.compile(r"(?:(?<![ \t])[ \t]++)?[\n\r\v\f]\s*")  # each run of blanks is tried once
@@ -31,7 +31,7 @@ class MarkedPlaces:
         self.text = text
         self._starts: list[int] = []  # of the characters of `plain`, in `text`
         self._ends: list[int] = []
-        pieces = list(pieces_of(text))
+        pieces = pieces_of(text)
         names = {piece.name for piece in pieces}
         is_wrapped = bool(names & (SEPARATE - {"br", "hr"})) and not names & _KEEPING
         places: list[tuple[int, int]] = []
@@ -90,6 +90,18 @@ class MarkedDocument(Document):
             translations = [text if has_markup(one) else escape_of(pieces_of(one))(text) for one, text in both]
         return super().pieces(translations)
 
+    def _between(self, between: str, before: str, after: str, translation: str) -> str:
+        """Sees the text without tags. A space that was added stands before the first opening tag."""
+        parts = pieces_of(between)
+        space = "".join(map(_plain, parts))
+        new = super()._between(space, *("".join(map(_plain, pieces_of(text))) for text in (before, after, translation)))
+        if new == space:
+            return between
+        kept = [part for part in parts if part.kind != "text"]
+        place = next((number for number, part in enumerate(kept) if not part.closes), len(kept))
+        raws = [part.raw for part in kept]
+        return "".join([*raws[:place], new, *raws[place:]])
+
     @staticmethod
     def in_one_line(translation: str) -> str:
         return "".join(
@@ -99,6 +111,6 @@ class MarkedDocument(Document):
 
 
 def _plain(piece: Piece) -> str:
-    if piece.kind == "tag":
+    if piece.kind in ("tag", "whole"):
         return "\n" if piece.name in SEPARATE else ""
     return _WORD if piece.kind == "kept" else piece.text

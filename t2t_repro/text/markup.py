@@ -4,14 +4,8 @@
     line.text                               what the model translates: "Click here to see <{0}>"
     line.restored(translation, links)       the translation with the tags, by its word links
 
-**A tag** is what HTML and XML take for one: `<`, a name, attributes, `>`; `<` before anything else is text. An opening
-and a closing tag of one name are an element, if they nest. Every other tag stands alone: `<br>`, `<img/>`, and one
-whose partner is missing or crosses another element. Comments, processing instructions, declarations, CDATA sections,
-`<script>` and `<style>` stand alone with all that they contain.
-
-**A placeholder** is `{0}`, `{name}`, `${name}`, `{{ name }}`, `%s`, `%(name)d` or `%1$s`. Placeholders, web and e-mail
-addresses are words that the translation has exactly as they are. **An entity** such as `&amp;` is its character for
-the model.
+`text.pieces` says what these are. Placeholders, addresses and elements that are not to be translated are words that the
+translation has exactly as they are. An entity such as `&amp;` is its character for the model.
 
 In the translation, every tag occurs once. The elements have the parents that they have in the source; siblings follow
 the order of the translation. Without its tags and with entities as characters, the result is the translation.
@@ -20,71 +14,15 @@ the order of the translation. Without its tags and with entities as characters, 
 from __future__ import annotations
 
 import bisect
-import re
-import unicodedata
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from html import unescape
-from html.entities import html5
-from typing import NamedTuple
 
-from t2t_repro.text.glossary import WITHOUT_SPACES, is_word_character
+from t2t_repro.text.glossary import is_word_character
+from t2t_repro.text.pieces import SEPARATE, VOID, Piece, escape_of, partners_of, pieces_of
 from t2t_repro.text.placement import Element, Span, Unit, spans, unit_links, units
 from t2t_repro.text.stand_ins import Found, Kept, chosen, find, words_with
 from t2t_repro.text.translations import AlignedText, Link
 from t2t_repro.text.words import SPACES, around
-
-_NOT_URL = "“”„‘’‚«»‹›—…\u3000-\u303f\uff00-\uffef" + WITHOUT_SPACES  # quotation marks, and scripts without spaces
-_NAME, _HOST = "a-z0-9_.+\u00c0-\u024f-", "a-z0-9_\u00c0-\u024f-"  # of an e-mail address
-# An alternative stops at the end of the line or at the next character of its kind, so that a search does not start
-# again and again over the same part of a long line. So an unclosed comment ends with the line.
-_MARK = re.compile(
-    rf"""
-    (?P<whole>
-        <!--.*?(?:-->|\Z) | <!\[CDATA\[.*?(?:\]\]>|\Z) | <\?.*?(?:\?>|\Z) | <![a-z][^<>]*>
-      | <(?P<raw>script|style)(?:\s[^<>]*)?>.*?(?:</(?P=raw)\s*>|\Z)
-      | \{{%[^{{}}]*%\}}
-    )
-  | (?P<tag> <(?P<close>/?)
-        (?: (?P<name>[a-z_][\w:.-]*)(?P<rest>(?:[\s/](?:[^<>"']|"[^"]*"|'[^']*')*+)?) | (?P<number>\d+)(?P<slash>/?) )>
-    )
-  | (?P<kept>
-        (?<![a-z0-9_@])(?:https?://|ftp://|www\.)
-        (?:[.,;:!?'`*)\]}}]*+ (?: &amp; | &(?![a-z0-9\#]+;) | \([^\s<>"&(){_NOT_URL}]*+\)
-          | [^\s<>"&.,;:!?'`*)\]}}{_NOT_URL}] ))+
-      | (?<![{_NAME}])[{_NAME}]++@[{_HOST}]++(?:\.[{_HOST}]++)+
-      | \{{\{{[^{{}}<>]*\}}\}}
-      | \$?\{{[\w.:!+-]*\}}
-      | %%
-      | (?<!\d)%(?P<named>\(\w+\)|\d+\$)?[-+\#0]*+\d*+(?:\.\d+)?(?:hh?|ll?|[zjtL])?[sdifeguxocpa@]
-        (?(named)|(?![a-z0-9_]))
-    )
-  | (?P<entity> &(?:\#\d{{1,7}}|\#x[0-9a-f]{{1,6}}|[a-z][a-z0-9]{{1,31}}); )
-    """,
-    re.VERBOSE | re.DOTALL | re.IGNORECASE,
-)
-# read as a tag or an entity by a browser, even if it is not complete: `&lt` is one, and `&T` is not
-_IS_READ = re.compile(rf"<[a-zA-Z/!?]|&(?:#|{'|'.join(name for name in html5 if not name.endswith(';'))})")
-# elements of HTML that separate words
-SEPARATE = frozenset(
-    "address article aside blockquote body br button caption center dd details dialog div dl dt fieldset figcaption "
-    "figure footer form h1 h2 h3 h4 h5 h6 head header hr html legend li main nav ol option p pre section select "
-    "summary table tbody td textarea tfoot th thead title tr ul".split()
-)
-
-_VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())  # without a partner
-
-
-class Piece(NamedTuple):
-    """A part of a line."""
-
-    kind: str  # "tag", "whole" (stands alone with its content), "kept", "entity" or "text"
-    raw: str
-    text: str = ""  # for the model
-    name: str = ""  # of a tag, in lower case
-    closes: bool = False
-    is_alone: bool = False  # `<img/>`
 
 
 class MarkedText:
@@ -97,7 +35,7 @@ class MarkedText:
 
     def __init__(self, line: str):
         self.line = line
-        pieces = list(pieces_of(line))
+        pieces = pieces_of(line)
         self._has_markup = any(piece.kind != "text" for piece in pieces)
         self._escape = escape_of(pieces)
         builder = _Builder(pieces)
@@ -174,62 +112,6 @@ class MarkedText:
         return replace(point, opening=f"{before}{kept.raw}{after}")
 
 
-def has_markup(line: str) -> bool:
-    """Returns true if a line has a tag, a placeholder, an address or an entity."""
-    return any(piece.kind != "text" for piece in pieces_of(line))
-
-
-def pieces_of(line: str) -> Iterator[Piece]:
-    """Yields the parts of a line."""
-    place = 0
-    for match in _MARK.finditer(line):
-        if match.start() > place:
-            yield Piece("text", line[place : match.start()], line[place : match.start()])
-        yield _piece(match)
-        place = match.end()
-    if place < len(line):
-        yield Piece("text", line[place:], line[place:])
-
-
-def _piece(match: re.Match[str]) -> Piece:
-    raw = match[0]
-    if match["whole"]:
-        return Piece("whole", raw)
-    if match["tag"]:
-        name, rest = match["name"] or match["number"], match["rest"] or match["slash"] or ""
-        # the slash of an unquoted value, <a href=/x/>, belongs to the value
-        is_alone = rest.endswith("/") and "=" not in re.split(r"[\s\"']", rest)[-1]
-        return Piece("tag", raw, "", name.lower(), bool(match["close"]), is_alone)
-    if match["kept"]:
-        return Piece("kept", raw)
-    text = unescape(raw)
-    if not raw.startswith("&#") and raw[1:] not in html5:
-        return Piece("text", raw, raw)
-    # HTML drops most control characters and noncharacters: their text is ""
-    return Piece("whole", raw) if not text or unicodedata.category(text[0]) == "Cc" else Piece("entity", raw, text)
-
-
-def partners_of(pieces: Sequence[Piece]) -> dict[int, int]:
-    """Returns the number of the closing tag of each opening one that has one. Elements nest."""
-    found: dict[int, int] = {}
-    opened: list[int] = []
-    names: Counter[str] = Counter()
-    for number, piece in enumerate(pieces):
-        if piece.kind != "tag" or piece.is_alone:
-            continue
-        if not piece.closes:
-            opened.append(number)
-            names[piece.name] += 1
-        elif names[piece.name]:
-            while True:
-                other = opened.pop()
-                names[pieces[other].name] -= 1
-                if pieces[other].name == piece.name:
-                    break
-            found[other] = number
-    return found
-
-
 class _Builder:
     """The text for the model, its elements with places in the text, and what is kept."""
 
@@ -262,7 +144,7 @@ class _Builder:
                 parents.append(len(self.elements) - 1)
             else:
                 how = {"in_order": piece.kind == "tag" and not piece.is_alone}
-                how["is_half"] = how["in_order"] and piece.name not in _VOID
+                how["is_half"] = how["in_order"] and piece.name not in VOID
                 self.elements.append(Element(piece.raw, "", parents[-1], place, place, True, piece.closes, **how))
             self._is_after_tag = True
             self._separates |= piece.name in SEPARATE
@@ -286,27 +168,6 @@ class _Builder:
             self._parts.append(text)
             self._length, self._last = self._length + len(text), text[-1]
             self._is_after_tag = self._separates = False
-
-
-def escape_of(pieces: Iterable[Piece]) -> Callable[[str], str]:
-    """Returns the function that spells characters as entities, as the line does.
-
-    `&` and `<` that the line does not have are spelled as entities, and so are those that would otherwise be read as an
-    entity or a tag.
-    """
-    pieces = list(pieces)
-    spelled = {"&": "&amp;", "<": "&lt;"}
-    bare = {each for piece in pieces if piece.kind == "text" for each in spelled if each in piece.raw}
-    first = {piece.text: piece.raw for piece in reversed(pieces) if piece.kind == "entity"}
-    spelled |= first
-    bare -= set(first)
-    characters = re.compile("|".join(map(re.escape, sorted(spelled, key=len, reverse=True))))
-
-    def spell(match: re.Match[str]) -> str:
-        is_read = _MARK.match(match.string, match.start()) or _IS_READ.match(match.string, match.start())
-        return match[0] if match[0] in bare and not is_read else spelled[match[0]]
-
-    return lambda text: characters.sub(spell, text)
 
 
 class _Text:

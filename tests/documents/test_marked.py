@@ -53,6 +53,9 @@ def translated(text, order=list, links=list):
         # placeholders, addresses and entities
         ("See {0}. {1} is at https://a.b/c.d?e. Yes", ["See {0}.", "{1} is at https://a.b/c.d?e.", "Yes"]),
         ("One.&nbsp;Two &amp; &lt;one&gt; more.&#10; Three", ["One.", "Two &amp; &lt;one&gt; more.", "Three"]),
+        # elements that are not to be translated
+        ("Run <code>a. B\nc</code>. <kbd>D. E</kbd> it.", ["Run <code>a. B\nc</code>.", "<kbd>D. E</kbd> it."]),
+        ("One<div translate='no'><p>Two. Three</p></div>four", ["One", "four"]),
         # what is not text
         ("A. <!-- B. C. --><script>D. E.</script>\n<a title='F. G.'>h</a>", ["A.", "h"]),
         # line ends
@@ -74,6 +77,22 @@ def test_long_sentences_are_split_without_their_tags_and_placeholders_stay_whole
     assert document(text, 40).sentences == [text]
     assert document(text, 20).sentences == [text.partition(" <b>")[0], "<b>four</b> five"]
     assert document("{a}{b}", 3).sentences == ["{a}", "{b}"] and document("{a}{b}", 2).sentences == ["{a}", "{b}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "translations", "expected"),
+    [
+        ("<b>你好。</b><b>很好!</b>", ["Hello.", "Fine!"], "<b>Hello.</b> <b>Fine!</b>"),
+        ("<b>你好。很好!</b>是吗?", ["Hello.", "Fine!", "Is it?"], "<b>Hello. Fine!</b> Is it?"),
+        ("你好。<i><b>很好!是吗?</b></i>", ["Hello.", "Fine!", "Is it?"], "Hello. <i><b>Fine! Is it?</b></i>"),
+        ("<b>你好。很好!</b><i>是吗?好。</i>", ["A.", "B!", "C?", "D."], "<b>A. B!</b> <i>C? D.</i>"),
+        ("<p>你好。</p><p>很好!</p>", ["Hello.", "Fine!"], "<p>Hello.</p><p>Fine!</p>"),
+        ("<b>Hello.</b> <i>Fine! Yes.</i>", ["你好。", "很好\uff01", "是。"], "<b>你好。</b><i>很好\uff01是。</i>"),
+    ],
+)
+def test_space_between_sentences_of_scripts_without_it(text, translations, expected):
+    (found,) = Splitter("zh", 1_000).marked([text])
+    assert found.joined(translations) == expected
 
 
 def test_joined():

@@ -268,6 +268,16 @@ def test_words_that_the_model_is_unsure_of_are_marked(page, aligning):
     assert page.texts("#out li > small") == ["confidence 50%, score -0.700"]
 
 
+def test_text_from_right_to_left(page, aligning):
+    page.browser.get(aligning[1])
+    for line, is_right in (("\u05e9\u05dc\u05d5\u05dd one", True), ("one \u05e9\u05dc\u05d5\u05dd", False)):
+        type_and_send(page, line)
+        assert page("getComputedStyle(document.querySelector('#text')).direction") == ("rtl" if is_right else "ltr")
+        middle = page("(({left, right}) => (left + right) / 2)(document.querySelector('#out').getBoundingClientRect())")
+        places = [word.location["x"] for word in page.all("#out .word")]
+        assert len(places) == 4 and all((place > middle) == is_right for place in places)
+
+
 def test_terms_are_sent_as_a_glossary(page, aligning):
     model, address = aligning
     page.browser.get(address)

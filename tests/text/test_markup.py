@@ -9,7 +9,8 @@ import time
 import pytest
 from helpers.marked_lines import Read, drawn
 
-from t2t_repro.text.markup import MarkedText, pieces_of
+from t2t_repro.text.markup import MarkedText
+from t2t_repro.text.pieces import pieces_of
 from t2t_repro.text.translations import links_of
 
 
@@ -153,6 +154,35 @@ def test_entities(line, text, translation, expected):
 )
 def test_placeholders_and_addresses(line, text, translation, links, expected):
     assert (MarkedText(line).text, restored(line, translation, links)) == (text, expected)
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "expected"),
+    [
+        ("Run <code>ls <b>-l</b></code> <b>now</b>.", "Run XY now.", "RUN <code>ls <b>-l</b></code> <b>NOW</b>."),
+        ("<KBD>a</KBD>, <samp>b &amp; c</samp>", "", "<KBD>a</KBD>, <samp>b &amp; c</samp>"),
+        ('<span translate="No">An Acme</span> is', "XY is", '<span translate="No">An Acme</span> IS'),
+        ("a <b class='x NoTranslate y'>b</b>", "a XY", "A <b class='x NoTranslate y'>b</b>"),
+        ("a <i translate = no translate=yes>b</i>", "a XY", "A <i translate = no translate=yes>b</i>"),
+        ("<p translate='no'>A {0}.</p>", "", "<p translate='no'>A {0}.</p>"),
+        ("a<div translate=no>b</div>c", "a c", "A <div translate=no>b</div>C"),  # separates words
+        ("a <b translate=no><br>b</b> c", "a XY c", "A <b translate=no><br>b</b> C"),
+        # these are translated
+        ("<code translate='yes'>a</code> b", "a b", "<code translate='yes'>A</code> B"),
+        (
+            "<code translate>a</code> <b translate=maybe>b</b>",
+            "a b",
+            "<code translate>A</code> <b translate=maybe>B</b>",
+        ),
+        ("<b title='translate=no' class=notranslated>a</b>", "a", "<b title='translate=no' class=notranslated>A</b>"),
+        ("<b translate=no>a", "a", "<b translate=no>A"),  # no element
+        ("a <code> <i></i></code>b", "a b", "A <code><i></i></code>B"),  # no text
+    ],
+)
+def test_elements_that_are_not_to_be_translated(line, text, expected):
+    found = MarkedText(line)
+    words = range(len(found.text.split()))
+    assert (found.text, found.restored(found.text.upper(), [(n, n) for n in words])) == (text, expected)
 
 
 @pytest.mark.parametrize(
