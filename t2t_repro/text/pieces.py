@@ -14,6 +14,7 @@ with `translate="no"` or the class `notranslate`, and `<code>`, `<kbd>` and `<sa
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections import Counter
@@ -93,16 +94,17 @@ def pieces_of(line: str) -> list[Piece]:
     pieces = list(_pieces(line))
     if not any(piece.keeps for piece in pieces):
         return pieces
+    has_text = (bool(piece.text.strip()) or piece.kind == "kept" for piece in pieces)
+    texts = list(itertools.accumulate(has_text, initial=0))  # up to each piece
     partners, found, place = partners_of(pieces), [], 0
     while place < len(pieces):
-        end = partners.get(place, place) + 1 if pieces[place].keeps else place + 1
-        element = pieces[place:end]
-        if any(piece.text.strip() or piece.kind == "kept" for piece in element[1:]):
-            raw, name = "".join(piece.raw for piece in element), pieces[place].name
-            found.append(Piece("whole", raw, name=name) if name in SEPARATE else Piece("kept", raw))
+        piece, end = pieces[place], partners.get(place, place) + 1
+        if piece.keeps and texts[end] > texts[place]:
+            raw = "".join(each.raw for each in pieces[place:end])
+            found.append(Piece("whole", raw, name=piece.name) if piece.name in SEPARATE else Piece("kept", raw))
             place = end
         else:
-            found.append(pieces[place])
+            found.append(piece)
             place += 1
     return found
 

@@ -227,25 +227,12 @@ def test_buttons_separate_words():
 
 def test_hostile_lines_are_read_in_a_moment():
     parts = ["<", "<a ", "<a '", '<a "', "<a \"'", "<!--", "<![CDATA[", "<?", "<!a", "<script>", "{%", "{{", "{", "${"]
-    parts += [
-        "&",
-        "&#",
-        "&amp;",
-        "%",
-        "%(a)",
-        "%1",
-        "www.",
-        "http://",
-        "a@",
-        "a.b+",
-        "a@b.",
-        "<a>",
-        "</a>",
-        "<a>x ",
-        "x<b/>",
-    ]
-    parts += ["<p>", "{0} ", "</p></a>", "\u0301", "字", "\x00", "<a>x</a> ", "<a><b>x</b>", "<b></a>"]
-    for line in [*(part * (10_000 // len(part)) for part in parts), "%" + "0" * 10_000]:
+    parts += ["&", "&#", "&amp;", "%", "%(a)", "%1", "www.", "http://", "a@", "a.b+", "a@b.", "<a>", "</a>", "<a>x "]
+    parts += ["x<b/>", "<p>", "{0} ", "</p></a>", "\u0301", "字", "\x00", "<a>x</a> ", "<a><b>x</b>", "<b></a>"]
+    parts += ["<code>", "<code>x</code>", "<code translate ", "<a translate=no>x"]
+    lines = [part * (10_000 // len(part)) for part in parts]
+    nested = "<code> " * 1_000 + "</code>" * 1_000
+    for line in [*lines, "%" + "0" * 10_000, nested, f"<a translate{' ' * 9_000}>x</a>"]:
         started = time.process_time()
         marked = MarkedText(line)
         length = len(marked.text.split())
