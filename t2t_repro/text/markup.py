@@ -62,21 +62,43 @@ class MarkedText:
         if not self.text:
             return self.line
         found = find(self.text, self._kept, translation, links)
+        elements, placed, target, outside = self._placed(translation, links, found)
+        for left_out in (outside, {kept for kept in self._kept if kept.is_element}):
+            if outside:  # the second time of others: then no element is where it was found
+                found = [each._replace(kept=None) if each.kept in left_out else each for each in found]
+                elements, placed, target, outside = self._placed(translation, links, found)
+        return "".join(_rendered(elements, placed, target, _Text(translation, found, self._escape)))
+
+    def _placed(
+        self, translation: str, links: Sequence[Link], found: Sequence[Found]
+    ) -> tuple[list[Element], list[Span], list[Unit], set[Kept]]:
+        """Returns the elements and their spans among the units of the translation, these units, and the elements that
+        are not to be translated and were found where the elements around them do not allow them.
+        """
         ends = {start: end for start, end, _ in found}
         target = units(translation, {*ends, *ends.values()}, ends)
         linked = unit_links(self._units, target, links)
         by_start = {unit.start: number for number, unit in enumerate(target)}
-        for start, _, kept in found:
-            if kept is not None:
-                linked[self._places[kept.start]] = [by_start[start]]
-        there = {each.kept for each in found}
-        missing = [kept for kept in self._kept if kept not in there]
-        elements = [*self._elements, *map(self._point, missing)]
+        places = {kept: by_start[start] for start, _, kept in found if kept is not None}
+        for kept, place in places.items():
+            linked[self._places[kept.start]] = [place]
+        elements, points = list(self._elements), {}
+        for kept in self._kept:
+            if kept in places:
+                continue
+            if kept.is_element:
+                number, parent = kept.parent, elements[kept.parent].parent
+                elements[number] = self._point(kept._replace(parent=parent))
+            else:
+                number, parent = len(elements), kept.parent
+                elements.append(self._point(kept))
+            points[number] = kept, parent
         placed = spans(elements, linked, len(target))
-        for number, kept in enumerate(missing, start=len(self._elements)):
-            both = placed[number], placed[kept.parent]
-            elements[number] = self._with_spaces(kept, elements[number], *both, target)
-        return "".join(_rendered(elements, placed, target, _Text(translation, found, self._escape)))
+        for number, (kept, parent) in points.items():
+            elements[number] = self._with_spaces(kept, elements[number], placed[number], placed[parent], target)
+        spans_of = {kept: placed[kept.parent] for kept in places if kept.is_element}
+        outside = {kept for kept, span in spans_of.items() if not span.start <= places[kept] < span.end}
+        return elements, placed, target, outside
 
     def translation(self, found: AlignedText) -> AlignedText:
         """Returns a translation of `text` as one of the line: the text has the markup, and the words are `words`."""
@@ -132,8 +154,11 @@ class _Builder:
                 text = stand_ins[piece.raw] if piece.kind == "kept" else piece.text
                 self._add(text)
                 if piece.kind == "kept":
-                    start = self._length - len(text)
-                    self.kept.append(Kept(piece.raw, start, self._length, parents[-1]))
+                    start, parent, is_element = self._length - len(text), parents[-1], bool(piece.name)
+                    if is_element:  # one without tags, so that others are beside it or around it
+                        self.elements.append(Element("", "", parent, start, self._length))
+                        parent = len(self.elements) - 1
+                    self.kept.append(Kept(piece.raw, start, self._length, parent, is_element))
                 continue
             place = self._length
             if number in closing:

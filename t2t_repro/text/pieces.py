@@ -24,6 +24,7 @@ from html.entities import html5
 from typing import NamedTuple
 
 from t2t_repro.text.glossary import WITHOUT_SPACES
+from t2t_repro.text.words import SPACES
 
 _NOT_URL = "“”„‘’‚«»‹›—…\u3000-\u303f\uff00-\uffef" + WITHOUT_SPACES  # quotation marks, and scripts without spaces
 _NAME, _HOST = "a-z0-9_.+\u00c0-\u024f-", "a-z0-9_\u00c0-\u024f-"  # of an e-mail address
@@ -64,6 +65,7 @@ SEPARATE = frozenset(
     "summary table tbody td textarea tfoot th thead title tr ul".split()
 )
 
+_IN_LINE = frozenset(("button", "select", "textarea"))  # of these, those that stand in a line of text
 _CODE = frozenset(("code", "kbd", "samp"))  # not translated
 VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())  # without a partner
 
@@ -74,7 +76,7 @@ class Piece(NamedTuple):
     kind: str  # "tag", "whole" (stands alone with its content), "kept", "entity" or "text"
     raw: str
     text: str = ""  # for the model
-    name: str = ""  # of a tag, or of an element that stands alone, in lower case
+    name: str = ""  # of a tag, or of an element that is one part, in lower case
     closes: bool = False
     is_alone: bool = False  # `<img/>`
     keeps: bool = False  # an opening tag whose element is not to be translated
@@ -88,20 +90,20 @@ def has_markup(line: str) -> bool:
 def pieces_of(line: str) -> list[Piece]:
     """Returns the parts of a line.
 
-    An element that is not to be translated is one part: "whole" if its tags separate words, else "kept". Without text
-    it is its tags, like any other.
+    An element that is not to be translated is one part: "whole" if it is a paragraph or the like, else "kept". Without
+    text it is its tags, like any other.
     """
     pieces = list(_pieces(line))
     if not any(piece.keeps for piece in pieces):
         return pieces
-    has_text = (bool(piece.text.strip()) or piece.kind == "kept" for piece in pieces)
+    has_text = (bool(piece.text.strip(SPACES)) or piece.kind == "kept" for piece in pieces)
     texts = list(itertools.accumulate(has_text, initial=0))  # up to each piece
     partners, found, place = partners_of(pieces), [], 0
     while place < len(pieces):
         piece, end = pieces[place], partners.get(place, place) + 1
         if piece.keeps and texts[end] > texts[place]:
             raw = "".join(each.raw for each in pieces[place:end])
-            found.append(Piece("whole", raw, name=piece.name) if piece.name in SEPARATE else Piece("kept", raw))
+            found.append(Piece("whole" if piece.name in SEPARATE - _IN_LINE else "kept", raw, name=piece.name))
             place = end
         else:
             found.append(piece)

@@ -174,9 +174,11 @@ def spans(elements: Sequence[Element], linked: Sequence[Sequence[int]], length: 
                 if span.end > span.start:
                     bisect.insort(taken, span)
         is_all = sum(_size(elements[each]) for each in texts) == _size(elements[parent])
-        if texts and is_all and all(parts[each] == bounds for each in texts):
-            placed = _filled(placed, bounds)
-            taken = sorted(placed.values())
+        if texts and is_all and _size(elements[parent]) and all(parts[each] == bounds for each in texts):
+            filled = _filled({each: placed[each] for each in texts if _size(elements[each])}, bounds)
+            taken = sorted(filled.values())
+            gaps = {each: _outside(placed[each].start, bounds.start, taken) for each in texts if each not in filled}
+            placed = filled | {each: Span(gap, gap) for each, gap in gaps.items()}
         least = bounds.start
         for number in numbers:
             element = elements[number]

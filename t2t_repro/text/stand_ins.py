@@ -23,12 +23,13 @@ _Span = tuple[int, int]
 
 
 class Kept(NamedTuple):
-    """A placeholder or an address of the source."""
+    """A placeholder, an address or an element of the source that is not to be translated."""
 
     raw: str
     start: int  # of its stand-in in the text for the model
     end: int
-    parent: int  # the number of the element that contains it
+    parent: int  # the number of the element that contains it, or of the element that it is
+    is_element: bool = False
 
 
 class Found(NamedTuple):

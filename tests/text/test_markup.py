@@ -36,6 +36,27 @@ def test_a_thousand_random_lines_keep_their_tags():
     assert inside > 300
 
 
+def test_elements_that_are_not_to_be_translated_stay_in_their_parents():
+    rng = random.Random(2)
+    moved = 0
+    for number in range(1_000):
+        source = re.sub(
+            r"(<[bi] id)", lambda tag: rng.choice((tag[1], tag[1].replace(" ", " translate='no' "))), drawn(rng).line
+        )
+        line = MarkedText(source)
+        if not line.text:
+            continue
+        words = line.text.split()
+        order = sorted(range(len(words)), key=lambda place: place + rng.uniform(0, rng.choice((0, 3, 20))))
+        links = [(place, target) for target, place in enumerate(order) if rng.random() < 0.9]
+        found = line.restored(" ".join(words[place] for place in order), links)
+        assert Read(found).parents == Read(source).parents, (number, source, order, links, found)
+        kept = [piece.raw for piece in pieces_of(source) if piece.kind == "kept"]
+        assert all(found.count(each) == 1 for each in kept)
+        moved += order != sorted(order) and bool(kept)
+    assert moved > 100
+
+
 @pytest.mark.parametrize(
     "line, text, translation, links, expected",
     [
@@ -52,6 +73,12 @@ def test_a_thousand_random_lines_keep_their_tags():
         ("<b>look up</b> <i>it</i>", "look up it", "sieh es an", "0-0 1-2 2-1", "<b>sieh</b> <i>es an</i>"),
         ("<b>look up</b> <i>it</i> now", "look up it now", "sieh es an", "0-0 1-2 2-1", "<b>sieh</b> <i>es</i> an"),
         ("<b>a</b> <i>c d</i>", "a c d", "d a c", "0-1 1-2 2-0", "<i>d</i> <b>a c</b>"),
+        # beside one that is not to be translated
+        ("<b>look up</b> <code>it</code>", "look up XY", "sieh XY an", "0-0 1-2 2-1", "<b>sieh</b> <code>it</code> an"),
+        ("<b>see <kbd>x</kbd></b> <i>now</i>", "see XY now", "s n XY", "0-0 2-1", "<b>s <kbd>x</kbd></b> <i>n </i>"),
+        # without text
+        ("<i></i><b>one</b>", "one", "das eine", "0-1", "<i></i><b>das eine</b>"),
+        ("<tr><td></td><td>a b</td></tr>", "a b", "x y z", "0-1 1-2", "<tr><td></td><td>x y z</td></tr>"),
         # a parent without text of its own
         ("<p>a <b>c</b></p>", "a c", "y x z w", "0-1 1-2", "<p>y x <b>z</b> w</p>"),
         ("<tr><td>a</td><td>c</td></tr>", "a c", "x y z w", "0-0 1-2", "<tr><td>x y</td> <td>z w</td></tr>"),
@@ -177,6 +204,12 @@ def test_placeholders_and_addresses(line, text, translation, links, expected):
         ("<b title='translate=no' class=notranslated>a</b>", "a", "<b title='translate=no' class=notranslated>A</b>"),
         ("<b translate=no>a", "a", "<b translate=no>A"),  # no element
         ("a <code> <i></i></code>b", "a b", "A <code><i></i></code>B"),  # no text
+        ("a<kbd>&nbsp;</kbd>b", "aXYb", "A<kbd>&nbsp;</kbd>B"),
+        (
+            "Click <button translate=no>OK</button> to go",
+            "Click XY to go",
+            "CLICK <button translate=no>OK</button> TO GO",
+        ),
     ],
 )
 def test_elements_that_are_not_to_be_translated(line, text, expected):
