@@ -123,7 +123,7 @@ def train(
             dataset.shards("validation")  # raises if there is none
         parent = origin.parent if origin else None
         run = Run(output_dir, problem, hparams, data_dir, options.seed, precision, vocabulary.sha256, parent)
-        TrainingText.of(run, dataset)  # raises if weights or vocabulary do not fit, before the run starts
+        text = TrainingText.of(run, dataset)  # raises if weights or vocabulary do not fit, before the run starts
         precisions.allow_tf32(run.precision == "tf32")
         if cluster.is_chief:
             run.can_start()
@@ -134,7 +134,7 @@ def train(
                 _note_data(run, dataset)
             rendezvous.check_consistent(coordination.run_config(run, dataset, options))
             with caught_signals() as caught, coordination.worker_failures_named(cluster):
-                Trainer(run, cluster, dataset, vocabulary.size, options, report, preview, others).train(caught)
+                Trainer(run, cluster, dataset, text, vocabulary.size, options, report, preview, others).train(caught)
     return run
 
 
@@ -162,6 +162,7 @@ class Trainer:
         run: Run,
         cluster: Cluster,
         dataset: Dataset,
+        text: TrainingText,
         vocab_size: int,
         options: TrainingOptions,
         report: Callable[[str], None],
@@ -174,16 +175,16 @@ class Trainer:
           run: a started run (see `Run.start`).
           cluster: the machines.
           dataset: the prepared data of the run's problem.
+          text: its training text.
           vocab_size: the size of its vocabulary.
           options: micro-batches, checkpoints, validation and XLA; the run defines seed and precision.
           report: called with each line of progress.
           preview: see `train`.
           others: prepared data by name, whose validation splits are scored too.
         """
-        self.run, self.cluster, self.dataset = run, cluster, dataset
+        self.run, self.cluster, self.dataset, self.text = run, cluster, dataset, text
         self.options, self.report = options, report
         hparams = run.hparams
-        self.text = TrainingText.of(run, dataset)
         self.strategy = coordination.strategy(cluster)
         with self.strategy.scope():
             self.model, self.optimizer = make_model(vocab_size, hparams, run.seed, run.precision)
