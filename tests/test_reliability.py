@@ -32,6 +32,7 @@ from helpers.fault_injection import DATA, RUN, TRAIN, Fault
 from t2t_repro.bin import t2t_trainer
 from t2t_repro.cli import launcher
 from t2t_repro.config import TrainingOptions
+from t2t_repro.data.input_pipeline import TrainingText
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.run import Run, TrainingData, TrainingRecord
@@ -74,8 +75,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         vocabulary = Vocabulary(dataset.vocabulary)
         run = Run(RUN, problem, hparams, DATA, 1, "float32", vocabulary.sha256).start(dataset.vocabulary)
         run.note(TrainingRecord(data=TrainingData.from_json(dataset.condition())))
+        text = TrainingText.of(run, dataset)
         training = trainer.Trainer(
-            run, Cluster.from_environment(), dataset, vocabulary.size, TrainingOptions(), tiny_model.silent, None
+            run, Cluster.from_environment(), dataset, text, vocabulary.size, TrainingOptions(), tiny_model.silent
         )
         for step in (2, 4):
             training.step.assign(step)
