@@ -83,13 +83,16 @@ def test_fused_equals_plain_in_any_number_of_chunks(monkeypatch, tokens, alpha):
     [pytest.param(tf.bfloat16, marks=pytest.mark.bfloat16), pytest.param(tf.float16, marks=pytest.mark.float16)],
 )
 def test_fused_in_16_bits(dtype):
-    """The loss to a thousandth and the gradients to a few hundredths, although p and q differ little."""
+    """The loss to a few thousandths and the gradients to a few hundredths, although p and q differ little.
+
+    Without oneDNN, TensorFlow computes logits in bfloat16 0.003 too near to 0, so the loss is 0.002 too low.
+    """
     states = normal(300, 32)
     states = tf.cast(np.concatenate([states, states + 0.1 * normal(300, 32)]), dtype)
     case = 0.5 * normal(400, 32), RNG.integers(0, 400, 300).astype(np.int32), 5.0
     ours = value_and_gradients(fused, states, *case, dtype)
     exact = value_and_gradients(plainly, tf.cast(states, tf.float64), *case, tf.float64)
-    np.testing.assert_allclose(ours[:2], exact[:2], rtol=1e-3)
+    np.testing.assert_allclose(ours[:2], exact[:2], rtol=4e-3)
     for found, truth in zip(ours[4:], exact[4:], strict=True):
         assert np.linalg.norm(found - truth) < 0.05 * np.linalg.norm(truth)
 
