@@ -47,14 +47,14 @@ class Int8Matrix(NamedTuple):
 
     values: tf.Tensor  # int8, -64 to 64: [I, O], or [O, I] if `is_transposed`
     scales_O: tf.Tensor  # float32
-    shift_O: tf.Tensor  # float32: what takes `SHIFT` out of the product of a shifted row
+    shift_O: tf.Tensor  # float32: what takes `SHIFT` out of `_quantized_matmul`
     is_transposed: bool = False
 
 
 def int8_matrix(values: tf.Tensor, scales_O: tf.Tensor, is_transposed: bool = False) -> Int8Matrix:
     """Returns the matrix of `values`, -64 to 64, with what takes `SHIFT` out of its products."""
     sums_O = tf.reduce_sum(tf.cast(values, tf.int32), axis=1 if is_transposed else 0)
-    return Int8Matrix(values, scales_O, tf.cast(-SHIFT * sums_O, tf.float32) * scales_O, is_transposed)
+    return Int8Matrix(values, scales_O, tf.cast(-SHIFT * sums_O, tf.float32) * (scales_O / LARGEST_ROW), is_transposed)
 
 
 def int8_linear(weight_IO: tf.Tensor, bias_O: tf.Tensor | None = None, result: Any = "float32") -> Linear:
@@ -104,17 +104,19 @@ def _linear(
 
     def apply(x_NI: tf.Tensor) -> tf.Tensor:
         x_NI = tf.cast(x_NI, tf.float32)
-        scales_N1 = _scales(x_NI, 1, LARGEST_ROW)
-        shifted_NI = tf.cast(x_NI * (1 / scales_N1) + (SHIFT + 0.5), tf.uint8)  # rounded: a cast drops the fraction
-        y_NO = _quantized_matmul(shifted_NI, matrix) * scales_N1
+        largest_N1 = tf.reduce_max(tf.abs(x_NI), axis=1, keepdims=True)
+        steps_NI = x_NI * tf.math.divide_no_nan(float(LARGEST_ROW), largest_N1)
+        shifted_NI = tf.cast(steps_NI + (SHIFT + 0.5), tf.uint8)  # rounded: a cast drops the fraction
+        y_NO = _quantized_matmul(shifted_NI, matrix) * largest_N1
         return tf.cast(y_NO if bias_O is None else y_NO + bias_O, result)
 
     return prepared(apply, *matrix[:3], bias_O, rows=rows)
 
 
 def _rounded(weight: tf.Tensor, axis: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns `weight` rounded to nearest as int8, and its scales, float32, each for all values along `axis`."""
-    scales = _scales(weight, axis, LARGEST_WEIGHT)
+    """Returns `weight` rounded to nearest as int8, and its scales, float32, above 0, each for all values along
+    `axis`."""
+    scales = tf.maximum(tf.reduce_max(tf.abs(weight), axis=axis, keepdims=True) / LARGEST_WEIGHT, 1e-30)
     return tf.cast(tf.round(weight * (1 / scales)), tf.int8), tf.squeeze(scales, axis)
 
 
@@ -154,7 +156,7 @@ def _furthest(size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     for rows, inputs, outputs, is_transposed in PROBES:
         x_NI, weight_IO = _extremes(rows, inputs) * LARGEST_ROW, _extremes(outputs, inputs).T * LARGEST_WEIGHT
         values = tf.constant(weight_IO.T if is_transposed else weight_IO, tf.int8)
-        matrix = int8_matrix(values, tf.ones([outputs]), is_transposed)
+        matrix = int8_matrix(values, tf.fill([outputs], float(LARGEST_ROW)), is_transposed)
         received_NO = _quantized_matmul(tf.constant(x_NI + SHIFT, tf.uint8) + zero, matrix)
         pairs.append((tf.reshape((x_NI @ weight_IO).astype(np.float32), [-1]), tf.reshape(received_NO, [-1])))
     expected, received = (tf.concat(side, axis=0) for side in zip(*pairs, strict=True))
@@ -175,21 +177,17 @@ def _extremes(count: int, length: int) -> np.ndarray:
     return signs
 
 
-def _scales(x: tf.Tensor, axis: int, largest: int) -> tf.Tensor:
-    """Returns the quantization step, above 0, with which the largest absolute value along `axis` is `largest`."""
-    return tf.maximum(tf.reduce_max(tf.abs(x), axis=axis, keepdims=True) / largest, 1e-30)
-
-
 def _quantized_matmul(x_NI: tf.Tensor, matrix: Int8Matrix) -> tf.Tensor:
-    """Returns oneDNN's 8-bit product of x - `SHIFT` (x uint8) as float32: TensorFlow's `_QuantizedMatMul`, which has no
-    Python function.
+    """Returns the 8-bit product of (x - `SHIFT`) / `LARGEST_ROW`, x uint8, as float32: oneDNN's, by TensorFlow's
+    `_QuantizedMatMul`, which has no Python function.
 
     The operations with a Python function lack a scale per column, or the packed copy of the matrix. The result is never
     requested as bfloat16: without AVX-512 that aborts the process.
     """
     outputs = matrix.scales_O.shape[0]
-    largest_O = matrix.scales_O * 127  # the kernel divides rows by 255 and weights by 127, whatever the range
-    ranges = [0.0, 255.0, -largest_O, largest_O]
+    # The kernel divides the end of each range by 255 (rows) or 127 (weights), whatever the numbers reach. Of both ends
+    # it takes the one that is further from 0.
+    ranges = [0.0, 255.0, matrix.scales_O, matrix.scales_O]
     integers = tf.bitcast(x_NI, tf.quint8), tf.bitcast(matrix.values, tf.qint8)  # loops cannot carry these types
     inputs = [*integers, matrix.shift_O, *(tf.convert_to_tensor(each) for each in ranges)]
     attributes = {

@@ -38,29 +38,30 @@ def extremes(count: int, length: int) -> np.ndarray:
 
 @pytest.mark.parametrize("inputs", [1, 2, 3, 16, 65, 512, 4_096])
 def test_product_is_the_sum_of_integers_at_the_limits(inputs):
-    """Weights up to 64 and rows up to 127, also of one sign: scales are 1, so that the product is the sum of the
-    integers.
+    """Weights up to 64 and rows up to 127, also of one sign: the product is the sum of the integers. Weights are
+    multiplied by 127, so that the scale of a product, which is that of its column over 127, is 1.
 
     float32 represents sums to 2^24 exactly. Beyond, and for the kernel's scales, at most eight roundings move a sum by
     2^-24 each.
     """
     for outputs in (1, 3, 33, 256):
         weight_IO = np.rint(64 * extremes(outputs, inputs).T)
-        product = tf.function(int8.int8_linear(weight_IO), autograph=False, reduce_retracing=True)
+        product = tf.function(int8.int8_linear(127 * weight_IO), autograph=False, reduce_retracing=True)
         for rows in (1, 2, 5, 37):
             x_NI = np.rint(127 * extremes(rows, inputs))
-            expected = x_NI.astype(np.int64) @ weight_IO.astype(np.int64)
+            expected = 127 * (x_NI.astype(np.int64) @ weight_IO.astype(np.int64))
             np.testing.assert_allclose(product(tf.constant(x_NI)).numpy(), expected, rtol=8 * 2**-24, atol=0)
 
 
 @pytest.mark.parametrize("result", ["float32", "bfloat16"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_product_equals_the_reference(dtype, result):
-    """Rows and columns are integers plus at most 0.3, times a power of two: no value is close to a half.
+    """Rows and columns are integers plus at most 0.3, times a power of two: no value is close to a half. Columns are
+    also multiplied by 127, as in the test above.
 
     One graph serves all numbers of rows, since it keeps the packed matrix.
     """
-    weight_IO, bias_O = np.rint(64 * extremes(96, 64).T) * 2.0 ** RNG.integers(-9, 9, 96), normal(96)
+    weight_IO, bias_O = 127 * np.rint(64 * extremes(96, 64).T) * 2.0 ** RNG.integers(-9, 9, 96), normal(96)
     smaller = np.abs(weight_IO) < np.abs(weight_IO).max(axis=0)
     given_IO = weight_IO + smaller * RNG.uniform(-0.3, 0.3, weight_IO.shape) * np.abs(weight_IO).max(axis=0) / 64
     product = tf.function(
@@ -198,7 +199,7 @@ def test_decoding_equals_that_of_the_formula(trained, monkeypatch):
     def plain(x_NI: tf.Tensor, matrix: int8.Int8Matrix) -> tf.Tensor:
         values = tf.cast(matrix.values, tf.float32)
         sums_NO = tf.matmul(tf.cast(x_NI, tf.float32) - 128, values, transpose_b=matrix.is_transposed)
-        return sums_NO * matrix.scales_O
+        return sums_NO * matrix.scales_O / 127
 
     monkeypatch.setattr(int8, "_quantized_matmul", plain)
     expected = t2t_repro.load(trained.directory, int8=True).n_best(TEXTS, 2)
@@ -222,7 +223,7 @@ def saturating(x_NI: tf.Tensor, matrix: int8.Int8Matrix) -> tf.Tensor:
     products_NIO = tf.cast(x_NI, tf.int32)[:, :, None] * values_IO
     pairs_NIO = tf.clip_by_value(products_NIO[:, ::2] + products_NIO[:, 1::2], -(2**15), 2**15 - 1)
     sums_NO = tf.reduce_sum(pairs_NIO, axis=1) - 128 * tf.reduce_sum(values_IO, axis=0)
-    return tf.cast(sums_NO, tf.float32) * matrix.scales_O
+    return tf.cast(sums_NO, tf.float32) * matrix.scales_O / 127
 
 
 @pytest.mark.parametrize(("largest_weight", "fault"), [(64, None), (65, "expected 825500, received 806350"), (127, "")])
