@@ -196,8 +196,7 @@ def load(
     Args:
       path: a run directory or an export; a list of runs is an ensemble.
       average_checkpoints: number of last checkpoints of a run to average.
-      int8: whether a run's decoder, in float32 its encoder too, uses int8 matrix products (faster for large models on
-        a CPU).
+      int8: whether the linear layers of a run use int8 matrix products (faster for large models on a CPU).
       precision: of all other matrix products, such as "float32" or "bfloat16"; "auto" is the run's.
       average_best: whether the averaged checkpoints are those with the best validation scores. With
         `average_checkpoints` 1 they are those that training recommends.

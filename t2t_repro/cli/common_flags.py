@@ -85,7 +85,7 @@ def decoding_flags(values: flags.FlagValues) -> None:
         "alpha", None, "length penalty of the paper's section 6.1, instead of the run's", flag_values=values
     )
     precision_flag(values)
-    meaning = "decoder products, in float32 also the encoder's, in int8 (faster for large models on a CPU)"
+    meaning = "products of linear layers in int8 (faster for large models on a CPU)"
     flags.DEFINE_boolean("int8", False, meaning, flag_values=values)
     threads_flag(values)
 

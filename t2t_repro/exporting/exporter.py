@@ -59,7 +59,7 @@ def export(
     Args:
       average_checkpoints: number of last checkpoints whose mean is written.
       format: one of `engines.FORMATS`.
-      quantization: "none", or "int8" for a decoder that multiplies 8-bit integers; in float32, also the encoder.
+      quantization: "none", or "int8" for linear layers that multiply 8-bit integers.
       precision: of the rest of a SavedModel; "auto" is that of the run. The other formats have float32 weights, and
         their users choose the type of computation.
       average_best: whether these are the checkpoints with the best validation scores instead of the last ones.

@@ -6,6 +6,7 @@ Shapes: B sentences, M source length, L target length, W beam width, T steps don
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +35,7 @@ from t2t_repro.model.transformer import Transformer
 class Ensemble:
     """Models that share a vocabulary. Their sizes and dtypes may differ."""
 
-    int8 = False  # true if a decoding step multiplies 8-bit integers
+    int8 = False  # true if linear layers multiply 8-bit integers
     search_only = False  # true if some weights of the models are freed
     head: AlignmentHead | None = None  # of the first model, whose attention a decoding step returns
 
@@ -120,9 +121,8 @@ class Ensemble:
 class FixedEnsemble(Ensemble):
     """Models whose weights no longer change, so that their matrices are prepared once and not in each call.
 
-    With `int8` a step multiplies 8-bit integers, and so does an encoder in float32. Raises ValueError if this machine
-    cannot (`must_have_int8`). `loads` load and free the weights of each model, layer by layer; without them, all are
-    loaded already, and stay.
+    With `int8`, linear layers multiply 8-bit integers. Raises ValueError if this machine cannot (`must_have_int8`).
+    `loads` load and free the weights of each model, layer by layer; without them, all are loaded already, and stay.
     """
 
     def __init__(self, models: Sequence[Transformer], int8: bool = False, loads: Sequence[Load] | None = None):
@@ -139,8 +139,10 @@ class FixedEnsemble(Ensemble):
         """Returns the decoding step of a model, and its products for `memories`. Each is prepared on a core."""
         make: MakeLinear = _fastest_linear(model.compute_dtype)
         of_encoder: MakeLinear | None = make
-        if model.compute_dtype == "float32":  # weights need no cast, and packing gains nothing for many rows
-            of_encoder = int8_or_float32 if self.int8 else None
+        if self.int8:
+            of_encoder = functools.partial(int8_or_float32, result=model.compute_dtype)
+        elif model.compute_dtype == "float32":  # weights need no cast, and packing gains nothing for many rows
+            of_encoder = None
         with ThreadPoolExecutor(1) as other_core:
             encoder = other_core.submit(encoder_products, model, of_encoder, load)
             step = DecodingStep(model, int8_or_float32 if self.int8 else make, load, of_encoder)
@@ -170,17 +172,9 @@ class FixedEnsemble(Ensemble):
 
     def portable(self) -> Ensemble:
         self.must_have_weights()
-        if not self.int8:
-            return Ensemble(self.models).aligned(self.head) if self.head else Ensemble(self.models)
-        found = copy.copy(self)
-        found._encoders = tuple(map(_portable, self.models, self._encoders))
-        return found
-
-
-def _portable(model: Transformer, products: Products) -> Products:
-    """Returns those `products` of an encoder in 8-bit integers that no machine packed: in float32, all of them."""
-    key = product_key(model.embedding)
-    return products if model.compute_dtype == "float32" else {key: products[key]}
+        if self.int8:
+            return self
+        return Ensemble(self.models).aligned(self.head) if self.head else Ensemble(self.models)
 
 
 def _fastest_linear(dtype: str) -> MakeLinear:

@@ -84,9 +84,8 @@ class Translator(TextToText, BatchDecoder):
         apply. With `average_best`, the checkpoints are those with the best validation scores: see
         `training.checkpointing.checkpoint_list.to_average`. With `moving_average`, the weights of each are the moving
         average that it holds (`ema_decay`). The model computes in `precision`, of `t2t_repro.training.precision`;
-        "auto" is that of the run. With `int8` the decoder multiplies 8-bit integers, and in float32 the encoder too,
-        which is faster for large models on a CPU; the rest is in `precision`. `shortlist` is a file of
-        `t2t_repro.data.shortlist`.
+        "auto" is that of the run. With `int8` linear layers multiply 8-bit integers, which is faster for large models
+        on a CPU; the rest is in `precision`. `shortlist` is a file of `t2t_repro.data.shortlist`.
 
         With `search_only`, the weights that beam search and sampling do not read are freed, so that decoding takes
         less memory; scores of given translations and attention are then ValueErrors.

@@ -142,16 +142,17 @@ def test_small_matrices_are_multiplied_in_float32(monkeypatch):
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize(("dtype", "integers"), [("float32", True), ("mixed_bfloat16", False)])
-def test_an_encoder_in_float32_multiplies_8_bit_integers_here_and_in_exports(dtype, integers):
-    """Packed matrices are for this machine, so an export has none of them."""
-    model = random_model(dtype=dtype)
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_the_encoder_multiplies_8_bit_integers_here_and_in_exports(dtype):
+    """Keys and values for the decoder have the model's dtype."""
+    model, source_BM = random_model(dtype=dtype), tf.constant(random_ids(RNG, 11, 4, 6))
     ensemble = FixedEnsemble([model], int8=True)
     layer = model.encoder_layers[0].feed_forward
-    for each, has_product in ((ensemble, True), (ensemble.portable(), integers)):
-        product = each._encoders[0].get(kernels.product_key(layer.w_1, layer.b_1))
-        assert (product is not None) == has_product
-        assert product is None or (product.tensors[0].dtype == tf.int8) == integers
+    for each in (ensemble, ensemble.portable()):
+        product = each._encoders[0][kernels.product_key(layer.w_1, layer.b_1)]
+        assert product.tensors[0].dtype == tf.int8
+        for keys_values in tf.function(each.memories, autograph=False)(source_BM)[0]:
+            assert {part.dtype for part in keys_values} == {tf.as_dtype(model.compute_dtype)}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])

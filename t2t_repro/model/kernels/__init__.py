@@ -17,8 +17,8 @@ Measured gains, for base in bfloat16 on two CPU cores (AMD EPYC, AVX512-BF16) un
 |   `packed.gains`                                             |   0.97 of the time (Intel Xeon without AMX)         |
 | decoding: packed matrices in the encoder too, and ReLU in    | 1.06 for 64 sentences, int8 1.09; 2% more peak      |
 |   the kernel of its product, `fused`, in bfloat16            |   memory (Intel Xeon with AMX)                      |
-| decoding: 8-bit integers in the encoder too, in float32      | 1.08 for 64 sentences, 1.19 greedily (Intel Xeon    |
-|                                                              |   without AMX)                                      |
+| decoding: 8-bit integers in the encoder too                  | 1.08 for 64 sentences, 1.19 greedily (float32,      |
+|                                                              |   Intel Xeon without AMX), 1.06 and 1.12 (bfloat16) |
 | decoding: small matrices in float32 instead of 8-bit         | small: 2.01 for one sentence, 1.21 for 64 (Intel    |
 |   integers, `int8.int8_or_float32`                           |   Xeon without AMX), 1.98 and 1.15 with AMX         |
 | decoding: rows of 8-bit integers are unsigned, `int8.SHIFT`  | 1.10 for 64 sentences, 1.05 greedily (Intel Xeon    |
