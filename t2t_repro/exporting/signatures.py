@@ -9,7 +9,7 @@ those products: on a processor that computes them wrongly each request fails, an
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -28,6 +28,18 @@ TOKENS_PER_SEARCH = 4_096  # source positions of one search; larger requests are
 SCORED_PER_BATCH = 1_024  # target positions scored in one batch: each has the logits of the full vocabulary
 MOST_BEAMS = 64
 MOST_WEIGHTS = 128 * 128  # per head and layer, over the batch: one pair of 128 tokens, as on the page of t2t-attention
+
+
+class _Request(NamedTuple):
+    """What `translate` and the signatures like it search for: B strings, each with its options."""
+
+    inputs: tf.Tensor  # [B], as the model reads them
+    options: Options
+    sources: tf.RaggedTensor  # ids [B, M]
+    required: tf.RaggedTensor | None  # ids [B, G] of the words that a constrained search repeats
+    spelled_B: tf.Tensor | None  # terms that the outputs contain
+    lengths: tf.Tensor  # [B] int64, of the sources
+    most_rows: tf.Tensor  # [B] int64, the number of rows of this length that fit into one search
 
 
 class ExportedTranslator(tf.Module):
@@ -145,6 +157,22 @@ class ExportedTranslator(tf.Module):
         """
         if self._translator.ensemble.int8:
             inputs = after([must_be_exact(tf.size(inputs))], inputs)
+        request = self._request(inputs, options, spelled_B)
+        columns = tf.reduce_max(tf.concat([[1], options.n_best], axis=0))
+        nothing = tf.zeros([0, columns], tf.float32)
+        no_text = tf.as_string(nothing)
+        none: tuple[tf.Tensor, ...] = no_text, nothing
+        if aligned is not None:
+            none += no_text, nothing, no_text, tf.cast(nothing, tf.int32)
+
+        def search(start: tf.Tensor, stop: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            return self._search(request, order[start:stop], columns, aligned)
+
+        outputs = in_batches(search, none, request.lengths, request.most_rows, kinds(*options))
+        return _named((request.inputs == "")[:, None], *outputs)
+
+    def _request(self, inputs: tf.Tensor, options: Options, spelled_B: tf.Tensor | None) -> _Request:
+        """Returns the request, whose tensors are available only after its checks have passed."""
         constraint, required = self._translator.constraint, None
         if constraint is not None:
             inputs, words = constraint.required_words_tensor(inputs)
@@ -160,51 +188,35 @@ class ExportedTranslator(tf.Module):
             width = tf.maximum(width, tf.minimum(terms_B + 1, MOST_BANKS))
             positions += tf.cast(tf.strings.length(spelled_B), tf.int64)
         bytes_B = search_bytes(self._translator.ensemble, self._translator.model.vocab_size, width, positions)
-        checks = [*term_checks, *self._checks(options, bytes_B)]
-        columns = tf.reduce_max(tf.concat([[1], options.n_best], axis=0))
-
-        def search(start: tf.Tensor, stop: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            rows = order[start:stop]
-            *arguments, count = (option[rows[0]] for option in options)  # the same for every row here
-            source_BM = tf.gather(sources, rows).to_tensor(default_value=PAD)
-            translator = aligned or self._translator
-            if spelled_B is not None:
-                no_prefix_BP = tf.zeros([tf.size(rows), 0], tf.int32)
-                terms_B = tf.gather(spelled_B, rows)
-                found = translator.search_with_terms(source_BM, *arguments, no_prefix_BP, 0, terms_B)
-            elif required is None:
-                found = translator.search(source_BM, *arguments)
-            else:
-                required_BG = tf.gather(required, rows).to_tensor(default_value=PAD)
-                found = self._translator.constrained_search(source_BM, *arguments, required_BG)
-            more = [[0, 0], [0, columns - count]]
-            ids = tf.pad(found.ids[:, :count], [*more, [0, 0]], constant_values=PAD)
-            texts = self._vocabulary.decode_tensor(tf.reshape(ids, [-1, tf.shape(ids)[2]]))
-            scores = tf.pad(found.scores[:, :count], more, constant_values=NEG_INF)
-            both = tf.reshape(texts, [-1, columns]), scores
-            if aligned is None:
-                return both
-            traces = (tf.pad(trace[:, :count], [*more, [0, 0]]) for trace in found.traces)
-            return both + self._alignments(source_BM, ids, scores, *traces)
-
-        nothing = tf.zeros([0, columns], tf.float32)
         most_rows = tf.minimum(TOKENS_PER_SEARCH // lengths, SEARCH_BYTES // bytes_B)
-        lengths = after(checks, lengths)
-        no_text = tf.as_string(nothing)
-        none: tuple[tf.Tensor, ...] = no_text, nothing
-        if aligned is not None:
-            none += no_text, nothing, no_text, tf.cast(nothing, tf.int32)
-        texts, scores, *others = in_batches(search, none, lengths, most_rows, kinds(*options))
-        empty, missing = (inputs == "")[:, None], scores <= NEG_INF / 1e6
-        texts = tf.where(empty | missing, "", texts)
-        result = {"outputs": texts, "scores": tf.where(empty, 0.0, tf.where(missing, -float("inf"), scores))}
-        if aligned is not None:
-            alignments, confidences, word_confidences, num_tokens = others
-            result["alignments"] = tf.where(empty | missing, "", alignments)
-            result["word_confidences"] = tf.where(empty | missing, "", word_confidences)
-            result["num_tokens"] = tf.where(empty | missing, 0, num_tokens)
-            result["confidences"] = tf.where(empty, 1.0, tf.where(missing, 0.0, confidences))
-        return result
+        lengths = after([*term_checks, *self._checks(options, bytes_B)], lengths)
+        return _Request(inputs, options, sources, required, spelled_B, lengths, most_rows)
+
+    def _search(
+        self, request: _Request, rows: tf.Tensor, columns: tf.Tensor, aligned: Translator | None
+    ) -> tuple[tf.Tensor, ...]:
+        """Returns texts and scores of rows with the same options, and what `_alignments` does: each [rows, N]."""
+        *arguments, count = (option[rows[0]] for option in request.options)
+        source_BM = tf.gather(request.sources, rows).to_tensor(default_value=PAD)
+        translator = aligned or self._translator
+        if request.spelled_B is not None:
+            no_prefix_BP = tf.zeros([tf.size(rows), 0], tf.int32)
+            terms_B = tf.gather(request.spelled_B, rows)
+            found = translator.search_with_terms(source_BM, *arguments, no_prefix_BP, 0, terms_B)
+        elif request.required is None:
+            found = translator.search(source_BM, *arguments)
+        else:
+            required_BG = tf.gather(request.required, rows).to_tensor(default_value=PAD)
+            found = self._translator.constrained_search(source_BM, *arguments, required_BG)
+        more = [[0, 0], [0, columns - count]]
+        ids = tf.pad(found.ids[:, :count], [*more, [0, 0]], constant_values=PAD)
+        texts = self._vocabulary.decode_tensor(tf.reshape(ids, [-1, tf.shape(ids)[2]]))
+        scores = tf.pad(found.scores[:, :count], more, constant_values=NEG_INF)
+        both = tf.reshape(texts, [-1, columns]), scores
+        if aligned is None:
+            return both
+        traces = (tf.pad(trace[:, :count], [*more, [0, 0]]) for trace in found.traces)
+        return both + self._alignments(source_BM, ids, scores, *traces)
 
     def _alignments(
         self,
@@ -297,3 +309,27 @@ class ExportedTranslator(tf.Module):
             checks.append(must(longest <= limit, True, message, longest))
         sources, references = (after(checks, side) for side in sides)
         return sources, references
+
+
+def _named(
+    empty: tf.Tensor,
+    texts: tf.Tensor,
+    scores: tf.Tensor,
+    alignments: tf.Tensor | None = None,
+    confidences: tf.Tensor | None = None,
+    word_confidences: tf.Tensor | None = None,
+    num_tokens: tf.Tensor | None = None,
+) -> dict[str, tf.Tensor]:
+    """Returns the outputs of `_n_best` [B, N] by name, with what rows of empty strings [B, 1] and missing
+    translations have."""
+    missing = scores <= NEG_INF / 1e6
+    result = {
+        "outputs": tf.where(empty | missing, "", texts),
+        "scores": tf.where(empty, 0.0, tf.where(missing, -float("inf"), scores)),
+    }
+    if alignments is not None:
+        result["alignments"] = tf.where(empty | missing, "", alignments)
+        result["word_confidences"] = tf.where(empty | missing, "", word_confidences)
+        result["num_tokens"] = tf.where(empty | missing, 0, num_tokens)
+        result["confidences"] = tf.where(empty, 1.0, tf.where(missing, 0.0, confidences))
+    return result
