@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +15,10 @@ from t2t_repro.config import HParams
 from t2t_repro.data.vocabulary import must_be_list, must_be_pairs, must_be_unicode
 from t2t_repro.documents.splitter import Splitter
 from t2t_repro.inference.search.beam_search import n_best_options
-from t2t_repro.inference.text_to_text import Found, TextToText
+from t2t_repro.inference.text_to_text import Found, TextToText, translate_again, with_markup
 from t2t_repro.saved_model import ALIGNED_SIGNATURE, WITH_TERMS, SavedModel, WrongInput, holds_graph, newest_version
-from t2t_repro.text.glossary import Forms, Glossary, Required, lacking, must_be_few, spelled
-from t2t_repro.text.markup import MarkedText
-from t2t_repro.text.translations import ALIGNMENT_OUTPUTS, AlignedText, distinct, of_outputs
+from t2t_repro.text.glossary import Forms, Glossary, Required, must_be_few
+from t2t_repro.text.translations import ALIGNMENT_OUTPUTS, distinct, of_outputs
 
 
 class ExportedModel(TextToText):
@@ -79,27 +79,30 @@ class ExportedModel(TextToText):
         with terms, and for markup if the export has no alignments.
         """
         must_be_list(texts)
-        if markup:
-            self._must_have_alignments()
-        lines = [MarkedText(text) for text in _strings(texts)] if markup else []
-        texts = [line.text for line in lines] if markup else texts
-        signature = ALIGNED_SIGNATURE if markup or self.has_links else "translate"
-        options = *n_best_options(self.hparams, n, beam_size, alpha), signature
-        required = None if glossary is None else self._required(Glossary.of(glossary), texts)
-        found = self._found(texts, n, *options)
-        if required is not None:
-            chosen = lacking(required, [[text for text, _ in hypotheses] for hypotheses in found])
-            terms = [spelled(required[number]) for number in chosen]
-            again = self._found([texts[number] for number in chosen], n, *options, terms)
-            for number, hypotheses in zip(chosen, again, strict=True):
-                found[number] = hypotheses
+        search = functools.partial(self._n_best, n, *n_best_options(self.hparams, n, beam_size, alpha), glossary)
         if not markup:
-            return found
-        both = zip(lines, cast(list[list[AlignedText]], found), strict=True)
-        marked: list[Found] = [
-            distinct([line.translation(each) for each in hypotheses], n) for line, hypotheses in both
-        ]
+            return search(ALIGNED_SIGNATURE if self.has_links else "translate", texts)
+        self._must_have_alignments()
+        found = with_markup(_strings(texts), functools.partial(search, ALIGNED_SIGNATURE))
+        marked: list[Found] = [distinct(some, n) for some in found]
         return marked if self.has_links else [[(text, score) for text, score in some] for some in marked]
+
+    def _n_best(
+        self,
+        n: int,
+        width: int,
+        penalty: float,
+        glossary: Glossary | Mapping[str, Forms] | str | None,
+        signature: str,
+        texts: Sequence[str],
+    ) -> list[Found]:
+        """Returns the n best translations of each text by a signature, which contain the terms of `glossary`."""
+        required = None if glossary is None else self._required(Glossary.of(glossary), texts)
+        search = functools.partial(self._found, n, width, penalty, signature)
+        found = search(texts)
+        if required is not None:
+            translate_again(found, required, lambda chosen, terms: search([texts[number] for number in chosen], terms))
+        return found
 
     def _required(self, glossary: Glossary, texts: Sequence[str]) -> list[tuple[Required, ...]]:
         if not self._model.has_terms:
@@ -111,11 +114,11 @@ class ExportedModel(TextToText):
 
     def _found(
         self,
-        texts: Sequence[str],
         n: int,
         width: int,
         penalty: float,
         signature: str,
+        texts: Sequence[str],
         terms: Sequence[str] | None = None,
     ) -> list[Found]:
         """Returns the n best translations of each text, as `AlignedText` if the signature aligns them."""

@@ -1,4 +1,4 @@
-"""Texts in batches through the graphs: encoded, grouped by length, within the memory, decoded."""
+"""Texts in batches through the graphs: encoded, grouped by length, within the memory, decoded or scored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 from t2t_repro.alignment.words import Links
 from t2t_repro.config import HParams
 from t2t_repro.data.shortlist import Shortlist
-from t2t_repro.data.vocabulary import Vocabulary, must_be_list
+from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs
 from t2t_repro.inference import memory
 from t2t_repro.inference.batches import batches_by_length, padded, run_batches
 from t2t_repro.inference.ensemble import Ensemble
@@ -28,7 +28,7 @@ BATCH_WIDTH = 4
 
 
 class BatchDecoder(Graphs):
-    """The models with their vocabulary and the limits of what they decode."""
+    """The models with their vocabulary and the limits of what they decode and score."""
 
     def __init__(
         self,
@@ -41,6 +41,45 @@ class BatchDecoder(Graphs):
         super().__init__(ensemble, vocabulary, constraint)
         self.hparams, self.shortlist = hparams, shortlist
         self._links: Callable[..., Links] | None = None  # of `Words`, if translations are `AlignedText`
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """Returns log p of each target given its source, EOS included; -inf for a pair that is too long."""
+        scores = self.score_tokens(pairs)
+        return [sum(log_p for _, log_p in tokens) if tokens else -math.inf for tokens in scores]
+
+    def score_tokens(
+        self, pairs: Sequence[tuple[str, str]], report: Report | None = None, advance: Advance | None = None
+    ) -> list[Found]:
+        """Returns each target's tokens, EOS last, with their log-probabilities given the previous tokens and the
+        source.
+
+        Tokens are spelled as sentencepiece spells them: U+2581 for a space, `</s>` for EOS. A pair with more than
+        `max_positions` tokens per side is not scored: it has no tokens, and `report` is called with it. `advance` is
+        called after each batch.
+        """
+        must_be_pairs(pairs)
+        sources, targets = (self.vocabulary.encode([pair[side] for pair in pairs]) for side in (0, 1))
+        subwords, limit = self.vocabulary.subwords, self._max_positions()
+        lengths = {}
+        for number, both in enumerate(zip(sources, targets, strict=True)):
+            longest = max(map(len, both))
+            if longest <= limit:
+                lengths[number] = [len(ids) for ids in both]
+            elif report:
+                report(number, f"has {longest:,} tokens per side; at most {limit:,} are scored")
+
+        def scored(numbers: list[int]) -> list[Found]:
+            sides = (padded([side[number] for number in numbers]) for side in (sources, targets))
+            log_p_BL = self.token_log_probabilities(*sides).numpy().tolist()
+            return [
+                [(subwords[id], log_p_L[place]) for place, id in enumerate(targets[number])]
+                for number, log_p_L in zip(numbers, log_p_BL, strict=True)
+            ]
+
+        scores: list[Found] = [[] for _ in pairs]
+        most = memory.batches_in_memory(BATCH_TOKENS, self.model.vocab_size)
+        run_batches(scored, batches_by_length(lengths, BATCH_TOKENS), scores, advance, most)
+        return scores
 
     def _decode(
         self,

@@ -4,15 +4,43 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from t2t_repro.data.vocabulary import must_be_list, must_be_unicode
 from t2t_repro.documents.aligned import aligned_document
 from t2t_repro.documents.document import joined, translated
 from t2t_repro.documents.splitter import Splitter
-from t2t_repro.text.glossary import Forms, Glossary
+from t2t_repro.text.glossary import Forms, Glossary, Required, lacking, spelled
+from t2t_repro.text.markup import MarkedText
+from t2t_repro.text.translations import AlignedText
 
 Found = list[tuple[str, float]]  # the translations of a text with their scores; `AlignedText` with an alignment head
+
+
+def translate_again(
+    found: list[Found],
+    required: Sequence[Sequence[Required]],
+    translate: Callable[[list[int], list[str]], list[Found]],
+) -> list[int]:
+    """Replaces the translations that lack a required term, and returns the numbers of the texts that still lack one.
+
+    `translate` gets the numbers of the texts and the terms of each, as `text.glossary.spelled` spells them.
+    """
+    chosen = _lacking(found, required)
+    for number, again in zip(chosen, translate(chosen, [spelled(required[i]) for i in chosen]), strict=True):
+        found[number] = again
+    return _lacking(found, required)
+
+
+def with_markup(texts: Sequence[str], translate: Callable[[list[str]], list[Found]]) -> list[Found]:
+    """Returns the translations that `translate` finds, with alignments, for texts without markup, with the markup."""
+    lines = [MarkedText(text) for text in texts]
+    found = cast(list[list[AlignedText]], translate([line.text for line in lines]))
+    return [[line.translation(each) for each in some] for line, some in zip(lines, found, strict=True)]
+
+
+def _lacking(found: list[Found], required: Sequence[Sequence[Required]]) -> list[int]:
+    return lacking(required, [[text for text, _ in some] for some in found])
 
 
 class TextToText:

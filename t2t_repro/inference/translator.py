@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,11 +12,9 @@ from t2t_repro.alignment.head import AlignmentHead
 from t2t_repro.alignment.words import Words
 from t2t_repro.config import HParams
 from t2t_repro.data.shortlist import Shortlist
-from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs, must_be_unicode
+from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_unicode
 from t2t_repro.documents.splitter import Splitter
-from t2t_repro.inference import memory
-from t2t_repro.inference.batch_decoder import BATCH_TOKENS, BatchDecoder
-from t2t_repro.inference.batches import batches_by_length, padded, run_batches
+from t2t_repro.inference.batch_decoder import BatchDecoder
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.inference.graphs import IDS
 from t2t_repro.inference.line_windows import Advance, Report
@@ -25,14 +22,13 @@ from t2t_repro.inference.loading import load_ensemble, open_runs
 from t2t_repro.inference.search.beam_search import n_best_options
 from t2t_repro.inference.search.decoding_loop import Constraint, Hypotheses
 from t2t_repro.inference.search.sampling import draws
-from t2t_repro.inference.text_to_text import Found, TextToText
+from t2t_repro.inference.text_to_text import Found, TextToText, translate_again, with_markup
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.system.heap import return_freed_memory
 from t2t_repro.system.log import warn
-from t2t_repro.text.glossary import MOST_TERMS, Forms, Glossary, Required, lacking, spelled
-from t2t_repro.text.markup import MarkedText
+from t2t_repro.text.glossary import MOST_TERMS, Forms, Glossary, Required
 from t2t_repro.text.token_ids import EOS
-from t2t_repro.text.translations import AlignedText, distinct
+from t2t_repro.text.translations import distinct
 
 
 class Translator(TextToText, BatchDecoder):
@@ -197,14 +193,6 @@ class Translator(TextToText, BatchDecoder):
             found = self._marked(texts, functools.partial(search, report=report, advance=advance))
             return [distinct(some, n) for some in found]
         width, penalty = n_best_options(self.hparams, n, beam_size, alpha)
-        extra = self.hparams.extra_length
-
-        def best(_: list[int], sources: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor) -> Hypotheses:
-            if self.constraint is not None:
-                return self.constrained_search(source_BM, width, penalty, extra, prefix_BP)
-            ids_S = self._shortlisted(sources, prefix_BP)
-            return self.search(source_BM, width, penalty, extra, prefix_BP, min_length, ids_S)
-
         must_be_list(texts)
         report = report or functools.partial(warn, texts)
         if self.constraint is not None:
@@ -213,30 +201,50 @@ class Translator(TextToText, BatchDecoder):
             if glossary is not None:
                 raise ValueError("decoding is constrained to the words of the text: leave out the glossary")
             texts, prefixes = self.constraint.required_words(texts)
-        given = None if glossary is None else Glossary.of(glossary)
-        kept = width if n > 1 else 1
-        found = self._decode(best, texts, kept, width, report, prefixes, min_length, advance)
-        results = [distinct(hypotheses, n) for hypotheses in found]
-        if given is None:
+        required = None if glossary is None else self._required(Glossary.of(glossary), texts, report)
+        search = functools.partial(self._n_best, n, width, penalty, min_length)
+        results = search(texts, prefixes, report, advance)
+        if required is None:
             return results
-        required = self._required(given, texts, report)
-        chosen = lacking(required, [[text for text, _ in hypotheses] for hypotheses in results])
 
-        def best_with_terms(
-            numbers: list[int], _: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor
-        ) -> Hypotheses:
-            terms = tf.constant([spelled(required[chosen[number]]) for number in numbers], tf.string)
-            return self.search_with_terms(source_BM, width, penalty, extra, prefix_BP, min_length, terms)
+        def with_terms(chosen: list[int], terms: list[str]) -> list[Found]:
+            starts = None if prefixes is None else [prefixes[number] for number in chosen]
+            return search([texts[number] for number in chosen], starts, None, None, terms)
 
-        beams = max([width, *(len(required[number]) + 1 for number in chosen)])
-        left = [texts[number] for number in chosen]
-        starts = None if prefixes is None else [prefixes[number] for number in chosen]
-        again = self._decode(best_with_terms, left, kept, beams, None, starts, min_length, None)
-        for number, hypotheses in zip(chosen, again, strict=True):
-            results[number] = distinct(hypotheses, n)
-        for number in lacking(required, [[text for text, _ in hypotheses] for hypotheses in results]):
+        for number in translate_again(results, required, with_terms):
             report(number, "lacks a term of the glossary, for which there was no room")
         return results
+
+    def _n_best(
+        self,
+        n: int,
+        width: int,
+        penalty: float,
+        min_length: int,
+        texts: Sequence[str],
+        prefixes: Sequence[str] | None,
+        report: Report | None,
+        advance: Advance | None,
+        terms: Sequence[str] | None = None,
+    ) -> list[Found]:
+        """Returns the n best translations of each text, which contain its `terms` (`text.glossary.spelled`)."""
+        extra = self.hparams.extra_length
+
+        def best(
+            numbers: list[int], sources: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor
+        ) -> Hypotheses:
+            if self.constraint is not None:
+                return self.constrained_search(source_BM, width, penalty, extra, prefix_BP)
+            if terms is not None:
+                terms_B = tf.constant([terms[number] for number in numbers], tf.string)
+                return self.search_with_terms(source_BM, width, penalty, extra, prefix_BP, min_length, terms_B)
+            ids_S = self._shortlisted(sources, prefix_BP)
+            return self.search(source_BM, width, penalty, extra, prefix_BP, min_length, ids_S)
+
+        banks = [len(each.split("\n")) + 1 for each in terms or ()]
+        kept, beams = width if n > 1 else 1, max([width, *banks])
+        found = self._decode(best, texts, kept, beams, report, prefixes, min_length, advance)
+        return [distinct(hypotheses, n) for hypotheses in found]
 
     def _marked(self, texts: Sequence[str], decode: Callable[[list[str]], list[Found]]) -> list[Found]:
         """Returns the translations that `decode` finds for texts without markup, with the markup of `texts`."""
@@ -245,10 +253,7 @@ class Translator(TextToText, BatchDecoder):
         must_be_list(texts)
         for number, text in enumerate(texts, start=1):
             must_be_unicode(number, text)
-        lines = [MarkedText(text) for text in texts]
-        found = decode([line.text for line in lines])
-        both = zip(lines, cast(list[list[AlignedText]], found), strict=True)
-        return [[line.translation(each) for each in some] for line, some in both]
+        return with_markup(texts, decode)
 
     def _required(self, glossary: Glossary, texts: Sequence[str], report: Report) -> list[tuple[Required, ...]]:
         """Returns the first `MOST_TERMS` terms of each text, as far as it is translated."""
@@ -315,42 +320,3 @@ class Translator(TextToText, BatchDecoder):
             return self._sample(*arguments) if ids_S is None else self._sample_among(ids_S, *arguments)
 
         return self._decode(drawn, texts, n, n, report, prefixes, min_length, advance)
-
-    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """Returns log p of each target given its source, EOS included; -inf for a pair that is too long."""
-        scores = self.score_tokens(pairs)
-        return [sum(log_p for _, log_p in tokens) if tokens else -math.inf for tokens in scores]
-
-    def score_tokens(
-        self, pairs: Sequence[tuple[str, str]], report: Report | None = None, advance: Advance | None = None
-    ) -> list[Found]:
-        """Returns each target's tokens, EOS last, with their log-probabilities given the previous tokens and the
-        source.
-
-        Tokens are spelled as sentencepiece spells them: U+2581 for a space, `</s>` for EOS. A pair with more than
-        `max_positions` tokens per side is not scored: it has no tokens, and `report` is called with it. `advance` is
-        called after each batch.
-        """
-        must_be_pairs(pairs)
-        sources, targets = (self.vocabulary.encode([pair[side] for pair in pairs]) for side in (0, 1))
-        subwords, limit = self.vocabulary.subwords, self._max_positions()
-        lengths = {}
-        for number, both in enumerate(zip(sources, targets, strict=True)):
-            longest = max(map(len, both))
-            if longest <= limit:
-                lengths[number] = [len(ids) for ids in both]
-            elif report:
-                report(number, f"has {longest:,} tokens per side; at most {limit:,} are scored")
-
-        def scored(numbers: list[int]) -> list[Found]:
-            sides = (padded([side[number] for number in numbers]) for side in (sources, targets))
-            log_p_BL = self.token_log_probabilities(*sides).numpy().tolist()
-            return [
-                [(subwords[id], log_p_L[place]) for place, id in enumerate(targets[number])]
-                for number, log_p_L in zip(numbers, log_p_BL, strict=True)
-            ]
-
-        scores: list[Found] = [[] for _ in pairs]
-        most = memory.batches_in_memory(BATCH_TOKENS, self.model.vocab_size)
-        run_batches(scored, batches_by_length(lengths, BATCH_TOKENS), scores, advance, most)
-        return scores
