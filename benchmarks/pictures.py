@@ -110,8 +110,7 @@ def ablation_differences() -> str:
     """Returns BLEU over base of every row of Table 3 with 5,000 steps."""
     (table,) = table_with("ablation.md", "set", "over base")
     return differences_chart(
-        {"set": row["set"], "delta": number(row["over base"]), "printed_delta": number(row["paper 3"])}
-        for row in table
+        {"set": row["set"], "delta": number(row["over base"]), "printed_delta": number(row["paper 3"])} for row in table
     )
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from absl import flags
 
-from t2t_repro.cli import common_flags, launcher, problem_flags
+from t2t_repro.cli import child_process, common_flags, launcher, problem_flags
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.problem import SPLITS, Problem
 from t2t_repro.run import Run
@@ -117,10 +117,10 @@ def check_validation(problem: Problem, hparams: HParams, options: TrainingOption
 
 def estimate(problem: Problem, hparams: HParams, options: TrainingOptions) -> None:
     from t2t_repro.system.heap import one_heap
-    from t2t_repro.training.memory import OutOfMemory
+    from t2t_repro.system.out_of_memory import OutOfMemory
 
     # TensorFlow's communication between devices does not survive an out-of-memory error: one process per attempt
-    microbatch_tokens, again = launcher.continue_in_child(options.microbatch_tokens)
+    microbatch_tokens, again = child_process.continue_in_child(options.microbatch_tokens)
     options = dataclasses.replace(options, microbatch_tokens=microbatch_tokens)
     one_heap()
     launcher.load_tensorflow()
@@ -141,8 +141,8 @@ def estimate(problem: Problem, hparams: HParams, options: TrainingOptions) -> No
 
 def train_and_score() -> None:
     from t2t_repro.system.heap import one_heap
+    from t2t_repro.system.out_of_memory import OutOfMemory
     from t2t_repro.training.distributed.rendezvous import Cluster
-    from t2t_repro.training.memory import OutOfMemory
 
     problem, hparams = chosen()
     options = common_flags.training_options(FLAGS)

@@ -106,9 +106,9 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[[Problem], Problem]:
 @pytest.fixture(autouse=True)
 def no_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training in a test draws curves only if the test is marked: they take a tenth of the time of a short run."""
-    trainer = sys.modules.get("t2t_repro.training.trainer")
-    if trainer and "curves" not in request.keywords:
-        monkeypatch.setattr(trainer, "write_curves", lambda run, report: [])
+    loop = sys.modules.get("t2t_repro.training.training_loop")
+    if loop and "curves" not in request.keywords:
+        monkeypatch.setattr(loop, "write_curves", lambda run, report: [])
 
 
 @pytest.fixture

@@ -36,8 +36,8 @@ from t2t_repro.data.input_pipeline import TrainingText
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.run import Run, TrainingData, TrainingRecord
-from t2t_repro.training import trainer
 from t2t_repro.training.distributed.rendezvous import Cluster
+from t2t_repro.training.training_loop import TrainingLoop
 
 PAGE = CHECKOUT / "docs/reliability.md"
 START, END = "<!-- the table: written by the tests -->\n", "<!-- the end of the table -->\n"
@@ -76,7 +76,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run = Run(RUN, problem, hparams, DATA, 1, "float32", vocabulary.sha256).start(dataset.vocabulary)
         run.note(TrainingRecord(data=TrainingData.from_json(dataset.condition())))
         text = TrainingText.of(run, dataset)
-        training = trainer.Trainer(
+        training = TrainingLoop(
             run, Cluster.from_environment(), dataset, text, vocabulary.size, TrainingOptions(), tiny_model.silent
         )
         for step in (2, 4):

@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import difflib
 import errno
-import functools
 import gc
 import importlib
 import io
@@ -272,51 +271,6 @@ def use_huge_pages() -> None:
     """
     if heap.TUNABLES not in os.environ and heap.can_have_huge_pages():
         restart(**{heap.TUNABLES: heap.HUGE_PAGES})
-
-
-def continue_in_child(value: int) -> tuple[int, Callable[[int], NoReturn]]:
-    """Forks. The child continues; the parent waits and exits with the child's exit code.
-
-    This way the parent can report that the kernel killed the child for lack of memory. Call it before TensorFlow is
-    loaded. Returns, in the child, `value` and a function that ends the child and starts another one with a new value.
-    Raises ValueError if the child was killed.
-    """
-    while True:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        reader, writer = os.pipe()
-        child = os.fork()
-        if not child:
-            os.close(reader)
-            return value, functools.partial(_end_with, writer)
-        os.close(writer)
-        before = {  # Ctrl-C also reaches the child, which reports it
-            signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
-            signal.SIGTERM: signal.signal(signal.SIGTERM, functools.partial(_forward, child)),
-        }
-        answer = os.read(reader, 32)
-        os.close(reader)
-        _, status = os.waitpid(child, 0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        code = os.waitstatus_to_exitcode(status)
-        if code in (-signal.SIGKILL, -signal.SIGABRT):
-            from t2t_repro.training.memory import REMEDY
-
-            ended = f"the process was killed by {signal.Signals(-code).name}, as happens when memory runs out"
-            raise ValueError(f"does not fit: {ended}; {REMEDY}")
-        if code or not answer:
-            sys.exit(128 - code if code < 0 else code)
-        value = int(answer)
-
-
-def _forward(child: int, number: int, _: Any) -> None:
-    os.kill(child, number)
-
-
-def _end_with(writer: int, value: int) -> NoReturn:
-    os.write(writer, str(value).encode("ascii"))
-    sys.exit(0)
 
 
 def _import_tensorflow() -> None:

@@ -14,7 +14,7 @@ from t2t_repro.data.dataset import Dataset
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.selection import FIRST_INTERVAL, NAMES, PERPLEXITY, Mean, Selection, interval_within
-from t2t_repro.training import memory
+from t2t_repro.system.out_of_memory import is_out_of_memory
 from t2t_repro.training.checkpointing.checkpoint_list import is_regular, paths, step_of, to_average
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 from t2t_repro.training.loss import Loss, total
@@ -112,7 +112,7 @@ class Validation:
                     losses.setdefault(corpora[int(batch["corpus"])] if corpora else "", []).append(loss)
                 return {name: total(sums) for name, sums in losses.items()}
             except tf.errors.OpError as error:
-                if not memory.is_out_of_memory(error) or batch_tokens == 1:
+                if not is_out_of_memory(error) or batch_tokens == 1:
                     raise
                 batch_tokens //= 2
 

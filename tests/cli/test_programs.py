@@ -24,7 +24,7 @@ from helpers.subprocesses import in_a_process
 
 from t2t_repro import __version__
 from t2t_repro.bin import t2t_trainer
-from t2t_repro.cli import launcher
+from t2t_repro.cli import child_process, launcher
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.documents.splitter import Splitter
 from t2t_repro.filters import FILTERS
@@ -776,7 +776,7 @@ def test_dry_run_trains_nothing(program, training, stand_in, monkeypatch):
     """The dry run gets the arguments of training, in a separate process."""
     calls = []
     stand_in("training.dry_run.estimate", dry_run=lambda *positional, **named: calls.append((positional, named)))
-    monkeypatch.setattr(launcher, "continue_in_child", lambda value: (value, calls.append("a child")))
+    monkeypatch.setattr(child_process, "continue_in_child", lambda value: (value, calls.append("a child")))
     options = ["--dry_run", "--train_steps=7", "--seed=3", "--checkpoint_steps=5", "--jit_compile"]
     options += ["--microbatch_tokens=16", "--deterministic"]
     assert program("t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, *options) == (0, "", "")
@@ -790,7 +790,7 @@ def test_dry_run_trains_nothing(program, training, stand_in, monkeypatch):
 def test_dry_run_needs_no_text(program, training, stand_in, monkeypatch):
     calls = []
     stand_in("training.dry_run.estimate", dry_run=lambda *positional, **named: calls.append(positional))
-    monkeypatch.setattr(launcher, "continue_in_child", lambda value: (value, None))
+    monkeypatch.setattr(child_process, "continue_in_child", lambda value: (value, None))
     assert program("t2t-trainer", "--problem=translate_files", *TRAIN, "--dry_run", "--vocab_size=900").code == 0
     assert calls[0][0].takes_files and calls[0][0].vocab_size == 900
 

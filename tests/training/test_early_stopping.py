@@ -22,7 +22,7 @@ from t2t_repro.evaluation.validation_preview import ValidationPreview
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.run import Run
 from t2t_repro.system.signals import Interrupted
-from t2t_repro.training import metrics, trainer
+from t2t_repro.training import metrics, training_loop
 from t2t_repro.training.checkpointing.checkpoint_list import paths, to_average
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 from t2t_repro.training.trainer import train
@@ -115,10 +115,10 @@ def test_more_patience_continues(data, copied, scripted):
 
 KILLS = [  # the call of each start that ends the process
     (Checkpoints, "save", 4),
-    (trainer.Trainer, "_validate", 1),  # step 4 is saved, but not scored
+    (training_loop.TrainingLoop, "_validate", 1),  # step 4 is saved, but not scored
     (Stopping, "note_scores", 1),
     (Checkpoints, "remove_except", 1),  # scored, but the others are not removed
-    (trainer.Trainer, "_validate", 4),  # step 8 is saved, but not scored
+    (training_loop.TrainingLoop, "_validate", 4),  # step 8 is saved, but not scored
     (Stopping, "conclude", 1),  # ended, but not reported
 ]
 
@@ -338,9 +338,9 @@ def test_checkpoint_of_a_signal_is_scored_before_a_new_limit_ends_training(
             signal.raise_signal(signal.SIGINT)
         return learning_rate(step, hparams)
 
-    learning_rate = trainer.learning_rate
+    learning_rate = training_loop.learning_rate
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "learning_rate", rate)
+        patch.setattr(training_loop, "learning_rate", rate)
         with pytest.raises(Interrupted):
             train(PROBLEM, HPARAMS, data, directory, options, report=silent)
     for _ in range(2):

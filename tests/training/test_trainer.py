@@ -34,7 +34,7 @@ from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.problem import SPLITS, Generated
 from t2t_repro.run import Run, TrainingData
 from t2t_repro.system.signals import Interrupted
-from t2t_repro.training import trainer, validation
+from t2t_repro.training import training_loop, validation
 from t2t_repro.training.checkpointing.checkpoint_list import paths
 from t2t_repro.training.metrics import UNKNOWN
 from t2t_repro.training.train_step import validate_settings
@@ -140,13 +140,13 @@ def test_stopped_and_continued_equals_uninterrupted(trained, data, tmp_path, mon
             signal.raise_signal(signal.SIGINT)
         return learning_rate(step, hparams)
 
-    learning_rate, handler = trainer.learning_rate, signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(trainer, "learning_rate", rate)
+    learning_rate, handler = training_loop.learning_rate, signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(training_loop, "learning_rate", rate)
     with pytest.raises(Interrupted, match="stopped by SIGINT; the same command continues") as stopped:
         train(PROBLEM, replace(TINY, train_steps=7), data, output_dir, FLOAT32, report=silent)
     assert stopped.value.signal == signal.SIGINT and signal.getsignal(signal.SIGINT) is handler
     assert [os.path.basename(path) for path in paths(Run.open(output_dir))] == ["ckpt-5"]
-    monkeypatch.setattr(trainer, "learning_rate", learning_rate)
+    monkeypatch.setattr(training_loop, "learning_rate", learning_rate)
 
     said: list[str] = []
     run = train(PROBLEM, TINY, data, output_dir, FLOAT32, report=said.append)

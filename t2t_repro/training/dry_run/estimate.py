@@ -22,7 +22,8 @@ from t2t_repro.registry import HPARAMS, RECORDS
 from t2t_repro.run import Run
 from t2t_repro.selection import must_end_at_last_step
 from t2t_repro.system.log import report as log
-from t2t_repro.training import hardware, memory
+from t2t_repro.system.out_of_memory import REMEDY, OutOfMemory, is_out_of_memory
+from t2t_repro.training import hardware
 from t2t_repro.training import precision as precisions
 from t2t_repro.training.checkpointing.checkpoints import exclusive_lock
 from t2t_repro.training.checkpointing.parent import find_origin
@@ -31,7 +32,7 @@ from t2t_repro.training.dry_run.profiler import Profiler
 from t2t_repro.training.metrics import clock
 from t2t_repro.training.parallel import set_training_threads
 from t2t_repro.training.train_step import validate_settings
-from t2t_repro.training.trainer import checkpoints_kept
+from t2t_repro.training.training_loop import checkpoints_kept
 from t2t_repro.training.validation import MakePreview
 
 GIB = 2**30
@@ -132,17 +133,17 @@ def _measured(profiler: Profiler, show: Callable[[str], None]) -> Profiler:
             profiler.measure()
             return profiler
         except tf.errors.OpError as error:
-            if not memory.is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             fails, run = f"out of memory {profiler.stage}", profiler.run
             smaller_fits = batching.may_halve(run.hparams.batch_tokens, profiler.count, run.problem.max_length)
             if profiler.trained or not smaller_fits:
-                raise ValueError(f"does not fit: {fails}; {memory.REMEDY} ({error.message:.100})") from None
+                raise ValueError(f"does not fit: {fails}; {REMEDY} ({error.message:.100})") from None
         smaller = math.ceil(run.hparams.batch_tokens / (2 * profiler.count))
         for line in _wrapped("", f"{fails}; retrying with micro-batches of {smaller:,} tokens"):
             show(line)
         if profiler.replicas > 1:
-            raise memory.OutOfMemory(f"does not fit: {fails}; set microbatch_tokens to {smaller:,}", smaller)
+            raise OutOfMemory(f"does not fit: {fails}; set microbatch_tokens to {smaller:,}", smaller)
         profiler = profiler.with_microbatches(smaller)
 
 

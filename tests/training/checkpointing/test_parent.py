@@ -22,7 +22,7 @@ from t2t_repro.io import read_json
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.problem import Generated
 from t2t_repro.run import Run, TrainingData
-from t2t_repro.training import trainer
+from t2t_repro.training import training_loop
 from t2t_repro.training.checkpointing.averaging import average
 from t2t_repro.training.checkpointing.checkpoint_list import paths
 from t2t_repro.training.checkpointing.parent import find_origin
@@ -81,7 +81,7 @@ class Started(NamedTuple):
 def started(trained, data, tmp_path_factory) -> Started:
     """A child of `trained` with checkpoints at 2 and 4. Do not change it."""
     folder, said, first = tmp_path_factory.mktemp("started"), [], {}
-    save, options = trainer.Checkpoints.save, replace(FLOAT32, checkpoint_steps=2)
+    save, options = training_loop.Checkpoints.save, replace(FLOAT32, checkpoint_steps=2)
 
     def recorded(self, step, keep=()):
         path = save(self, step, keep)
@@ -90,7 +90,7 @@ def started(trained, data, tmp_path_factory) -> Started:
         return path
 
     with on_cpus(1) as patch:
-        patch.setattr(trainer.Checkpoints, "save", recorded)
+        patch.setattr(training_loop.Checkpoints, "save", recorded)
         how = {"init_from": trained.directory, "prepare": prepare, "report": said.append}
         return Started(train(PROBLEM, CHILD, data, str(folder / "CHILD"), options, **how), said, first)
 
@@ -182,12 +182,16 @@ def test_killed_at_the_start_equals_uninterrupted(started, parent, data, tmp_pat
     def kill(*_):
         raise Killed
 
-    moments = [(trainer, "load_checkpoint"), (trainer.Checkpoints, "save"), (trainer.Trainer, "record_progress")]
+    moments = [
+        (training_loop, "load_checkpoint"),
+        (training_loop.Checkpoints, "save"),
+        (training_loop.TrainingLoop, "record_progress"),
+    ]
     for owner, name in moments:
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(owner, name, kill)
             start(parent, data, tmp_path / "CHILD")
-        if owner is trainer:
+        if owner is training_loop:
             longer = replace(parent.hparams, train_steps=9)
             train(PROBLEM, longer, data, parent.directory, FLOAT32, prepare=prepare, report=silent)
             assert os.path.basename(paths(parent)[-1]) == "ckpt-9"
@@ -210,7 +214,7 @@ def test_a_run_with_a_checkpoint_does_not_need_its_parent(started, child, parent
 
 def test_a_parent_that_is_gone_too_early(parent, data, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(trainer, "load_checkpoint", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setattr(training_loop, "load_checkpoint", lambda *_: (_ for _ in ()).throw(Killed))
         start(parent, data, tmp_path / "CHILD")
     shutil.rmtree(parent.directory)
     with pytest.raises(FileNotFoundError, match="init_from: no directory '.*PARENT'; give the one that t2t-trainer wr"):

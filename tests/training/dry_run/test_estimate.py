@@ -334,8 +334,8 @@ def test_too_little_disk(data, estimated, tmp_path, monkeypatch):
 )
 def test_silent_death_of_a_child_is_explained(child, code, error):
     source = (
-        "import os, sys\nfrom absl import flags\nfrom t2t_repro.cli import launcher\n"
-        f"def body():\n    value, again = launcher.continue_in_child(1)\n    {child}\n"
+        "import os, sys\nfrom absl import flags\nfrom t2t_repro.cli import child_process, launcher\n"
+        f"def body():\n    value, again = child_process.continue_in_child(1)\n    {child}\n"
         "sys.argv = ['t2t-x']\nsys.exit(launcher.run('t2t-x', '', flags.FlagValues(), body))\n"
     )
     done = in_a_process("-c", source)
@@ -343,15 +343,22 @@ def test_silent_death_of_a_child_is_explained(child, code, error):
     assert done.stderr.startswith(error) and done.stderr.count("\n") == bool(error)
 
 
-def test_sigterm_ends_the_child_too():
+@pytest.mark.parametrize("at_once", [False, True])
+def test_sigterm_ends_the_child_too(at_once):
+    """Also if it arrives before anything else after the fork."""
     source = (
-        "import os, time\nfrom absl import flags\nfrom t2t_repro.cli import launcher\n"
-        "def body():\n    launcher.continue_in_child(1)\n    print(os.getpid(), flush=True)\n    time.sleep(100)\n"
+        "import os, time\nfrom absl import flags\nfrom t2t_repro.cli import child_process, launcher\nfork = os.fork\n"
+        "def forked():\n    child = fork()\n    if child:\n        os.write(1, b'%d\\n' % child)\n"
+        f"        {at_once} and os.kill(os.getpid(), 15)\n    return child\nos.fork = forked\n"
+        "def body():\n    child_process.continue_in_child(1)\n    os.write(2, b'runs\\n')\n    time.sleep(100)\n"
         "sys = launcher.sys\nsys.argv = ['t2t-x']\nsys.exit(launcher.run('t2t-x', '', flags.FlagValues(), body))\n"
     )
-    with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", source], text=True, **pipes) as process:
         child = int(process.stdout.readline())
-        process.terminate()
+        if not at_once:
+            assert process.stderr.readline() == "runs\n"
+            process.terminate()
         assert process.wait(60) == 143
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
