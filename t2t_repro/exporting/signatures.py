@@ -31,7 +31,7 @@ MOST_WEIGHTS = 128 * 128  # per head and layer, over the batch: one pair of 128 
 
 
 class _Request(NamedTuple):
-    """What `translate` and the signatures like it search for: B strings, each with its options."""
+    """A search for `translate` and the signatures like it: B strings, each with its options."""
 
     inputs: tf.Tensor  # [B], as the model reads them
     options: Options

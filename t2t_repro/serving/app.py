@@ -29,7 +29,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, exposition
 
 from t2t_repro.saved_model import WrongInput
-from t2t_repro.serving import documents, libretranslate, page, protocol
+from t2t_repro.serving import documents, json_values, libretranslate, page, protocol
 from t2t_repro.serving.batching import Batcher, Outputs, Overloaded
 from t2t_repro.serving.cancellation import Cancelled
 from t2t_repro.serving.model import ServedModel
@@ -64,7 +64,7 @@ class Settings:
     labels: tuple[str, ...] = ()  # aliases of the served version
     access_log: bool = False  # one line per request
     example: str = ""  # for the page, instead of the problem's
-    limits: protocol.Limits = field(default_factory=protocol.Limits)
+    limits: json_values.Limits = field(default_factory=json_values.Limits)
 
 
 class Metrics:
@@ -127,7 +127,7 @@ class Server:
         label = request.match_info.get("label")
         if label is not None and label not in self.settings.labels:
             known = ", ".join(self.settings.labels) or "none"
-            raise protocol.BadRequest(f"unrecognized servable version label: {label!r:.80}; known labels: {known}")
+            raise json_values.BadRequest(f"unrecognized servable version label: {label!r:.80}; known labels: {known}")
         return self.model
 
     async def _with_batcher(self, _: web.Application) -> AsyncIterator[None]:
@@ -189,7 +189,7 @@ class Server:
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await handler(request)
-        except (protocol.BadRequest, WrongInput) as error:
+        except (json_values.BadRequest, WrongInput) as error:
             return self._refusal(400, str(error))
         except web.RequestPayloadError:
             return self._refusal(400, "the body is incomplete")
@@ -262,12 +262,12 @@ class Server:
         try:
             kind = request.content_type
         except UnicodeError:  # of a parameter such as filename*
-            raise protocol.BadRequest("Content-Type has a parameter of an unknown encoding") from None
+            raise json_values.BadRequest("Content-Type has a parameter of an unknown encoding") from None
         if kind == "application/x-www-form-urlencoded":  # in threads, because a megabyte can take half a second
             return await asyncio.to_thread(libretranslate.fields_of_form, body)
         if kind == "multipart/form-data":
             return await asyncio.to_thread(libretranslate.fields_of_multipart, body, request.headers["Content-Type"])
-        return protocol.json_object(body)
+        return json_values.json_object(body)
 
     async def _body(self, request: web.Request) -> bytes:
         encoding = request.headers.get("Content-Encoding", "identity")

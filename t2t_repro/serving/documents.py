@@ -12,8 +12,9 @@ import numpy as np
 
 from t2t_repro.documents.aligned import aligned_document
 from t2t_repro.documents.document import Document, joined, ranked
+from t2t_repro.serving.json_values import BadRequest, Limits
 from t2t_repro.serving.model import GLOSSARY, MARKUP, ServedModel
-from t2t_repro.serving.protocol import BadRequest, Limits, Request, checked_positions, defaults
+from t2t_repro.serving.protocol import Request, checked_positions, defaults
 from t2t_repro.text.translations import ALIGNMENT_OUTPUTS, WORDS, distinct, of_outputs, sentences_json
 
 _PAIR: dict[str, Callable[[Any], Any]] = {  # outputs of a translation

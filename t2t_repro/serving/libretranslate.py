@@ -27,9 +27,9 @@ import numpy as np
 from babel import Locale
 
 from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE
-from t2t_repro.serving import protocol
+from t2t_repro.serving import json_values, protocol
+from t2t_repro.serving.json_values import BadRequest, Limits, kind
 from t2t_repro.serving.model import MARKUP, ServedModel
-from t2t_repro.serving.protocol import BadRequest, Limits, kind
 from t2t_repro.text.translations import links_of
 
 TRANSLATION = "translation"  # the name of the task whose models have this API
@@ -112,7 +112,7 @@ def _fields(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
             raise BadRequest(f"the form has {key!r:.80} twice; send JSON for a list of texts")
         if key in _OWN or key in protocol.OPTIONS:
             try:
-                found[key] = protocol.json_value(value)
+                found[key] = json_values.json_value(value)
             except BadRequest:
                 raise BadRequest(f"{key!r} must be JSON, got {value!r:.40}") from None
         else:
@@ -147,7 +147,7 @@ def parse(message: Mapping[str, Any], model: ServedModel, limits: Limits) -> Wan
     for text in texts[: limits.rows]:  # more are refused below
         if not isinstance(text, str):
             raise BadRequest(f"'q' must be a string or a list of strings, got {kind(text)}")
-        protocol.string(text, "q", protocol.limits_of(options, limits))
+        json_values.string(text, "q", protocol.limits_of(options, limits))
     columns = {"inputs": texts, **_search(alternatives, model)}
     form = {"signature_name": signature, "inputs": columns, **options}
     request = protocol.understood(form, model.signatures, limits)

@@ -18,6 +18,7 @@ from helpers.capitals import AlignedCapitals, Capitals  # noqa: E402
 from t2t_repro.saved_model import ALIGNED_SIGNATURE  # noqa: E402
 from t2t_repro.serving import documents, protocol  # noqa: E402
 from t2t_repro.serving.app import Server, Settings  # noqa: E402
+from t2t_repro.serving.json_values import Limits  # noqa: E402
 from t2t_repro.serving.model import ServedModel  # noqa: E402
 from t2t_repro.task import task_of  # noqa: E402
 
@@ -139,7 +140,7 @@ def test_missing_package_and_other_tasks_get_a_reason(monkeypatch):
 
 
 def test_export_translates_sentences(exported):
-    served, limits = ServedModel(os.path.dirname(exported)), protocol.Limits()
+    served, limits = ServedModel(os.path.dirname(exported)), Limits()
 
     def ask(**body):
         request = protocol.parse(json.dumps(body).encode(), served.signatures, limits)

@@ -14,6 +14,7 @@ from t2t_repro.inference.translator import Translator
 from t2t_repro.problem import Problem
 from t2t_repro.saved_model import WITH_TERMS, WrongInput
 from t2t_repro.serving import documents, libretranslate, protocol
+from t2t_repro.serving.json_values import BadRequest, Limits
 from t2t_repro.serving.model import ServedModel
 from t2t_repro.text.glossary import Glossary, missing
 
@@ -32,9 +33,9 @@ def model(exported) -> ServedModel:
 
 
 def ask(model: ServedModel, **body):
-    request = protocol.parse(json.dumps(body).encode(), model.signatures, protocol.Limits())
+    request = protocol.parse(json.dumps(body).encode(), model.signatures, Limits())
     found = model.run(request.signature, request.inputs | request.options)
-    return protocol.answer(request, found, protocol.Limits())
+    return protocol.answer(request, found, Limits())
 
 
 def all_appear(texts, found) -> None:
@@ -78,8 +79,8 @@ def test_glossary_of_a_request(model):
 
 def test_glossary_of_documents(model):
     body = {"inputs": ["3 red cats. 4 old dogs."], "documents": "en", "glossary": TERMS}
-    request = protocol.parse(json.dumps(body).encode(), model.signatures, protocol.Limits())
-    parts = documents.split(request, model, protocol.Limits())
+    request = protocol.parse(json.dumps(body).encode(), model.signatures, Limits())
+    parts = documents.split(request, model, Limits())
     assert parts.request.positions.tolist() == [2 * 2 * (11 + 4)] * 2  # two searches, beam_size, bytes and extra_length
     found = parts.joined(model.run(request.signature, parts.request.inputs | parts.request.options))
     all_appear(body["inputs"], [found["outputs"][0].decode()])
@@ -103,7 +104,7 @@ def test_glossary_of_documents(model):
     ],
 )
 def test_hostile_glossaries_get_a_reason(model, glossary, message):
-    with pytest.raises(protocol.BadRequest) as error:
+    with pytest.raises(BadRequest) as error:
         ask(model, inputs=["cats"], glossary=glossary)
     assert message in str(error.value) and len(str(error.value)) < 250
 
@@ -111,9 +112,9 @@ def test_hostile_glossaries_get_a_reason(model, glossary, message):
 def test_glossary_in_the_form_of_libretranslate(model):
     source, target = libretranslate.languages_of(model)
     fields = {"q": TEXTS, "source": source or "en", "target": target or "de", "glossary": TERMS, "alternatives": 1}
-    wanted = libretranslate.parse(fields, model, protocol.Limits())
+    wanted = libretranslate.parse(fields, model, Limits())
     found = model.run(wanted.request.signature, wanted.request.inputs | wanted.request.options)
-    answer = libretranslate.answer(wanted, found, protocol.Limits())
+    answer = libretranslate.answer(wanted, found, Limits())
     all_appear(TEXTS, answer["translatedText"])
     for row in (0, 3, 4):
         all_appear([TEXTS[row]], answer["alternatives"][row])
@@ -121,15 +122,13 @@ def test_glossary_in_the_form_of_libretranslate(model):
 
 
 def test_requests_that_take_no_glossary(model):
-    with pytest.raises(protocol.BadRequest, match='signature score takes no "glossary"; expected serving_default or'):
+    with pytest.raises(BadRequest, match='signature score takes no "glossary"; expected serving_default or'):
         ask(model, signature_name="score", inputs={"inputs": ["a"], "targets": ["b"]}, glossary=TERMS)
-    with pytest.raises(protocol.BadRequest, match="all texts of a request with a glossary have 100,010 bytes"):
+    with pytest.raises(BadRequest, match="all texts of a request with a glossary have 100,010 bytes"):
         ask(model, inputs=["x" * 9_091] * 11 + ["x" * 9], glossary=TERMS)
     older = {name: takes for name, takes in model.signatures.items() if name != WITH_TERMS}
-    with pytest.raises(
-        protocol.BadRequest, match="this model was exported without glossaries; export the run again with"
-    ):
-        protocol.parse(b'{"inputs": ["a"], "glossary": {}}', older, protocol.Limits())
+    with pytest.raises(BadRequest, match="this model was exported without glossaries; export the run again with"):
+        protocol.parse(b'{"inputs": ["a"], "glossary": {}}', older, Limits())
 
 
 def test_signature_takes_a_line_for_each_term(model):
@@ -151,7 +150,7 @@ def test_signature_takes_a_line_for_each_term(model):
     ],
 )
 def test_signature_refuses_too_much(model, terms, message):
-    with pytest.raises((WrongInput, protocol.BadRequest), match=message):
+    with pytest.raises((WrongInput, BadRequest), match=message):
         ask(model, signature_name=WITH_TERMS, inputs={"inputs": ["a"], "terms": terms})
 
 

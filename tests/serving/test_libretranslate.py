@@ -28,7 +28,7 @@ from t2t_repro.saved_model import (
 )
 from t2t_repro.serving import libretranslate  # noqa: E402
 from t2t_repro.serving.app import Server, Settings  # noqa: E402
-from t2t_repro.serving.protocol import BadRequest, Limits, json_object  # noqa: E402
+from t2t_repro.serving.json_values import BadRequest, Limits, json_object  # noqa: E402
 from t2t_repro.task import task_of  # noqa: E402
 
 TestClient.__test__ = TestServer.__test__ = False

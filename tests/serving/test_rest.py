@@ -20,6 +20,7 @@ pytest.importorskip("prometheus_client", reason="prometheus-client is not instal
 
 from t2t_repro.saved_model import ALIGNED_SIGNATURE  # noqa: E402
 from t2t_repro.serving import protocol  # noqa: E402
+from t2t_repro.serving.json_values import BadRequest, Limits  # noqa: E402
 from t2t_repro.serving.model import ServedModel  # noqa: E402
 
 ALL = {"beam_size": 3, "alpha": 0.5, "extra_length": 4, "n_best": 2}
@@ -113,7 +114,7 @@ def dtypes(model):
 def understood(function, *arguments):
     try:
         return function(*arguments)
-    except (tf_serving.Refused, protocol.BadRequest):
+    except (tf_serving.Refused, BadRequest):
         return None
 
 
@@ -121,7 +122,7 @@ def understood(function, *arguments):
 def test_forms(model, session, body, there, here):
     text = json.dumps(body)
     theirs = understood(tf_serving.tensors, text, dtypes(model))
-    ours = understood(protocol.parse, text.encode(), model.signatures, protocol.Limits())
+    ours = understood(protocol.parse, text.encode(), model.signatures, Limits())
     assert (theirs is not None, ours is not None) == (there, here)
     if ours is None:
         return
@@ -162,4 +163,4 @@ def test_requests_in_the_documentation_are_accepted_by_both(model):
     signatures = model.signatures | {ALIGNED_SIGNATURE: model.signatures["translate"]}  # this export has no alignments
     for body in bodies:
         assert tf_serving.tensors(body, dtypes(model)), body
-        assert protocol.parse(body.encode(), signatures, protocol.Limits()), body
+        assert protocol.parse(body.encode(), signatures, Limits()), body

@@ -23,7 +23,8 @@ from aiohttp.test_utils import TestClient, TestServer  # noqa: E402
 from helpers.capitals import Capitals  # noqa: E402
 
 from t2t_repro.serving.app import Server, Settings  # noqa: E402
-from t2t_repro.serving.protocol import Limits, Request  # noqa: E402
+from t2t_repro.serving.json_values import Limits  # noqa: E402
+from t2t_repro.serving.protocol import Request  # noqa: E402
 from t2t_repro.serving.protocol import answer as written  # noqa: E402
 from t2t_repro.serving.server import bound  # noqa: E402
 

@@ -21,6 +21,7 @@ from t2t_repro.inference.translator import Translator
 from t2t_repro.preparation.learning import links, shortlist
 from t2t_repro.run import Run
 from t2t_repro.serving import documents, libretranslate, protocol
+from t2t_repro.serving.json_values import BadRequest, Limits
 from t2t_repro.serving.model import JOINED, ServedModel
 from t2t_repro.translation import alignments
 
@@ -205,9 +206,9 @@ def test_exported_alignments_are_those_of_the_run(aligned, tmp_path):
     body = {"signature_name": "translate_with_alignments", "inputs": {"inputs": lines, "n_best": 2}}
     glossary = {"cows": "Rinder"}
     for expected, terms in ((model.n_best(lines, 2), {}), (model.n_best(lines, 2, glossary=glossary), glossary)):
-        request = protocol.parse(json.dumps(body | {"glossary": terms}).encode(), served.signatures, protocol.Limits())
+        request = protocol.parse(json.dumps(body | {"glossary": terms}).encode(), served.signatures, Limits())
         outputs = served.run(request.signature, request.inputs | request.options)
-        answer = protocol.answer(request, outputs, protocol.Limits())["outputs"]
+        answer = protocol.answer(request, outputs, Limits())["outputs"]
         assert sorted(answer) == ["alignments", "confidences", "num_tokens", "outputs", "scores", "word_confidences"]
         assert request.signature in JOINED
         for row, some in enumerate(expected):
@@ -222,9 +223,9 @@ def test_exported_alignments_are_those_of_the_run(aligned, tmp_path):
         assert all("Rinder" in text for text in answer["outputs"][2]) == bool(terms) and expected[2][0].links
     languages = dict(zip(("source", "target"), libretranslate.languages_of(served), strict=True))
     fields = {"q": lines[0], "alternatives": 1, "alignments": True, "confidence": True, "source": "en", "target": "de"}
-    wanted = libretranslate.parse(fields | {k: v for k, v in languages.items() if v}, served, protocol.Limits())
+    wanted = libretranslate.parse(fields | {k: v for k, v in languages.items() if v}, served, Limits())
     outputs = served.run(wanted.request.signature, wanted.request.inputs | wanted.request.options)
-    found, (best, _) = libretranslate.answer(wanted, outputs, protocol.Limits()), model.n_best(lines[:1], 2, 4)[0]
+    found, (best, _) = libretranslate.answer(wanted, outputs, Limits()), model.n_best(lines[:1], 2, 4)[0]
     assert found["translatedText"] == best.text and len(found["alternatives"]) == 1
     assert [tuple(link) for link in found["alignments"]] == best.links
     assert found["wordConfidence"] == pytest.approx(best.probabilities, abs=1e-3)
@@ -232,13 +233,13 @@ def test_exported_alignments_are_those_of_the_run(aligned, tmp_path):
     with open(f"{path}/model_card.json", encoding="utf-8") as file:
         assert json.load(file)["alignment"] == CHOSEN.head.to_json()
     refused = body | {"inputs": {"inputs": lines, "n_best": 200}}
-    request = protocol.parse(json.dumps(refused).encode(), served.signatures, protocol.Limits())
+    request = protocol.parse(json.dumps(refused).encode(), served.signatures, Limits())
     with pytest.raises(t2t_repro.saved_model.WrongInput, match="n_best must be at least 1"):
         served.run(request.signature, request.inputs | request.options)
     unknown = {"signature_name": "translate_with_alignments", "instances": [{"inputs": "a", "alignments": True}]}
     for body in (unknown, unknown | {"instances": [1]}, unknown | {"instances": []}):
-        with pytest.raises(protocol.BadRequest):
-            protocol.parse(json.dumps(body).encode(), served.signatures, protocol.Limits())
+        with pytest.raises(BadRequest):
+            protocol.parse(json.dumps(body).encode(), served.signatures, Limits())
     check_a_loaded_export(t2t_repro.load(path, alignments=True), model, served)
 
 
@@ -257,12 +258,10 @@ def check_a_loaded_export(loaded, model, served):
     best = long[1][0][0]
     assert len(long[0][0]) > 1 and best.text.count("\n") == 3 and best.links
     body = {"signature_name": "translate_with_alignments", "inputs": {"inputs": [text], "n_best": 3}, "documents": "en"}
-    request = protocol.parse(json.dumps(body).encode(), served.signatures, protocol.Limits())
-    parts = documents.split(request, served, protocol.Limits())
+    request = protocol.parse(json.dumps(body).encode(), served.signatures, Limits())
+    parts = documents.split(request, served, Limits())
     outputs = parts.joined(served.run(parts.request.signature, parts.request.inputs | parts.request.options))
-    answer = {
-        name: column[0][0] for name, column in protocol.answer(request, outputs, protocol.Limits())["outputs"].items()
-    }
+    answer = {name: column[0][0] for name, column in protocol.answer(request, outputs, Limits())["outputs"].items()}
     assert (answer["outputs"], answer["alignments"], answer["num_tokens"]) == (best.text, best.pharaoh, best.tokens)
     assert answer["confidences"] == pytest.approx(best.confidence, rel=1e-3)
     (plain,) = loaded.translate_documents([text], "en")

@@ -17,6 +17,7 @@ from t2t_repro.inference.translator import Translator
 from t2t_repro.run import Run
 from t2t_repro.saved_model import ALIGNED_SIGNATURE, SavedModel
 from t2t_repro.serving import documents, libretranslate, protocol
+from t2t_repro.serving.json_values import BadRequest, Limits
 from t2t_repro.serving.model import ServedModel
 
 LINES = ["<p>3 red <b>cats</b> &amp; {0} dogs</p>", "12 big cows", "", "<br/>", "<i>12</i> cows < 3"]
@@ -92,9 +93,9 @@ def test_documents(model, served, program, run):
     request = protocol.parse(
         json.dumps({"inputs": [DOCUMENT], "documents": "en", "markup": True}).encode(),
         served.signatures,
-        protocol.Limits(),
+        Limits(),
     )
-    parts = documents.split(request, served, protocol.Limits())
+    parts = documents.split(request, served, Limits())
     found = parts.joined(served.run(parts.request.signature, parts.request.inputs | parts.request.options))
     assert found["outputs"].tolist() == [expected.encode()]
     line = DOCUMENT.partition("\n")[0]
@@ -149,10 +150,10 @@ def test_alignments_of_documents_have_the_words_and_sentences_of_the_text(model,
     exported = t2t_repro.load(served.path, alignments=True).n_best_documents([DOCUMENT], 1, "en", markup=True)[0][0]
     assert exported.text == found.text and exported.words == found.words and exported.links == found.links
     fields = {"q": [DOCUMENT, ""], "source": "en", "target": "de", "format": "html"}
-    wanted = libretranslate.parse(fields | {"alignments": True, "confidence": True}, served, protocol.Limits())
-    split = documents.split(wanted.request, served, protocol.Limits())
+    wanted = libretranslate.parse(fields | {"alignments": True, "confidence": True}, served, Limits())
+    split = documents.split(wanted.request, served, Limits())
     outputs = split.joined(served.run(split.request.signature, split.request.inputs | split.request.options))
-    answer = libretranslate.answer(wanted, outputs, protocol.Limits())
+    answer = libretranslate.answer(wanted, outputs, Limits())
     assert json.loads(json.dumps(answer)) == answer
     assert answer["translatedText"] == [found.text, ""]
     assert answer["sourceWords"] == [found.source_words, []] and answer["words"] == [found.words, []]
@@ -190,9 +191,9 @@ def test_wrong_commands(program, run, options, message):
 
 
 def ask(served: ServedModel, **body):
-    request = protocol.parse(json.dumps(body).encode(), served.signatures, protocol.Limits())
+    request = protocol.parse(json.dumps(body).encode(), served.signatures, Limits())
     found = served.run(request.signature, request.inputs | request.options)
-    return protocol.answer(request, found, protocol.Limits())
+    return protocol.answer(request, found, Limits())
 
 
 def test_exports_and_servers_answer_as_the_run(model, served, monkeypatch):
@@ -206,9 +207,9 @@ def test_exports_and_servers_answer_as_the_run(model, served, monkeypatch):
     assert [row["outputs"] for row in rows] == best and set(rows[0]) == {"outputs", "scores"}
     columns = {"inputs": LINES, "n_best": 2, "beam_size": 4}
     fields = {"q": LINES, "source": "en", "target": "de", "format": "html"}
-    wanted = libretranslate.parse(fields, served, protocol.Limits())
+    wanted = libretranslate.parse(fields, served, Limits())
     outputs = served.run(wanted.request.signature, wanted.request.inputs | wanted.request.options)
-    html_texts = libretranslate.answer(wanted, outputs, protocol.Limits())["translatedText"]
+    html_texts = libretranslate.answer(wanted, outputs, Limits())["translatedText"]
     assert html_texts == [row["outputs"] for row in rows]
     found = ask(served, signature_name="translate", inputs=columns, markup=True)["outputs"]
     assert [row[0] for row in found["outputs"]] == best and found["outputs"][3] == ["<br/>"] * 2
@@ -245,12 +246,12 @@ def test_markup_with_glossaries_and_samples(model, run, tmp_path):
     ],
 )
 def test_hostile_requests_get_a_reason(served, body, message):
-    with pytest.raises(protocol.BadRequest) as error:
-        protocol.parse(json.dumps({"inputs": ["a"]} | body).encode(), served.signatures, protocol.Limits())
+    with pytest.raises(BadRequest) as error:
+        protocol.parse(json.dumps({"inputs": ["a"]} | body).encode(), served.signatures, Limits())
     assert message in str(error.value) and len(str(error.value)) < 250
 
 
 def test_servers_without_alignments_take_no_markup(served):
     older = {name: takes for name, takes in served.signatures.items() if name != ALIGNED_SIGNATURE}
-    with pytest.raises(protocol.BadRequest, match="was exported without alignments; export the run again with them"):
-        protocol.parse(b'{"inputs": ["a"], "markup": true}', older, protocol.Limits())
+    with pytest.raises(BadRequest, match="was exported without alignments; export the run again with them"):
+        protocol.parse(b'{"inputs": ["a"], "markup": true}', older, Limits())
