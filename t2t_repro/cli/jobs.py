@@ -18,8 +18,20 @@ from t2t_repro.system.signals import SIGNALS
 
 
 def program(name: str, arguments: list[str]) -> None:
-    """Runs one program and shows its output. Raises ValueError if it fails; it has then printed why."""
-    code = subprocess.call([sys.executable, "-m", f"t2t_repro.bin.{name}", *arguments], stdout=sys.stderr)
+    """Runs one program and shows its output. Signals that ask to stop are forwarded, as in `run`.
+
+    Raises ValueError if it fails; it has then printed why. Raises `launcher.Stopped` after a signal, once it has ended.
+    """
+    running: dict[str, subprocess.Popen[Any]] = {}
+    stopped: list[int] = []
+    with _forward_signals(running, stopped):
+        command = [sys.executable, "-m", f"t2t_repro.bin.{name}", *arguments]
+        running[name] = subprocess.Popen(command, stdout=sys.stderr, start_new_session=True)
+        if stopped:  # before it was in `running`
+            running[name].send_signal(stopped[-1])
+        code = running[name].wait()
+    if stopped:
+        raise launcher.Stopped("stopped; the same command continues", stopped[0])
     if code:
         raise ValueError(f"{name.replace('_', '-')} failed with exit code {code}: see above")
 

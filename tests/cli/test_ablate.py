@@ -111,17 +111,31 @@ def test_failed_rows_are_named_and_the_others_continue(tmp_path, capfd):
     assert any(line.startswith(f"bad: failed with exit code 2, see {tmp_path}/bad.log") for line in said)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signal_is_forwarded_and_no_row_is_started(tmp_path, monkeypatch, capfd, number):
-    """A sleeping program stands in; one that reads standard input would end, because it is closed."""
-    started = []
+@pytest.fixture
+def started(monkeypatch):
+    """The started programs: sleeping ones stand in. One that reads standard input would end, because it is closed."""
+    programs, real = [], subprocess.Popen
 
     def sleeper(command, **options):
-        started.append(real([sys.executable, "-c", "import time; time.sleep(60)"], **options))
-        return started[-1]
+        programs.append(real([sys.executable, "-c", "import time; time.sleep(60)"], **options))
+        return programs[-1]
 
-    real = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", sleeper)
+    return programs
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_ends_the_preparation(started, capfd, number):
+    timer = threading.Thread(target=_when, args=(lambda: started, lambda: os.kill(os.getpid(), number)))
+    timer.start()
+    with pytest.raises(launcher.Stopped, match="the same command continues") as stopped:
+        cli_jobs.program("t2t_datagen", [])
+    timer.join()
+    assert stopped.value.code == 128 + number and started[0].returncode == -number
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_is_forwarded_and_no_row_is_started(tmp_path, started, capfd, number):
     timer = threading.Thread(target=_when, args=(lambda: started, lambda: os.kill(os.getpid(), number)))
     timer.start()
     with pytest.raises(launcher.Stopped, match="the same command continues") as stopped:
