@@ -31,7 +31,7 @@ Pair = tuple[str, str]
 ROWS = ("clean", "filtered", "damaged", "intact")
 DAMAGES = ("copied", "misaligned", "duplicated")
 FILTERS = ("identical", "length_ratio=1.75", "duplicate", "misaligned")
-OVERRIDES = ("warmup_steps=400", "learning_rate_scale=0.8", "average_checkpoints=5")
+OVERRIDES = ("warmup_steps=400", "learning_rate_scale=0.8", "average_checkpoints=5", "r_drop=0", "batch_tokens=4096")
 ALL = 1_000_000  # checkpoints
 
 
