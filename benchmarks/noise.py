@@ -21,6 +21,7 @@ import argparse
 import json
 import os
 import random
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -105,7 +106,7 @@ def test_score(directory: str) -> dict[str, Any] | None:
 
 def train(row: str, files: dict[str, list[str]], arguments: argparse.Namespace) -> dict[str, Any]:
     """Trains and scores a row, or continues it. Returns its score."""
-    from t2t_repro.cli import jobs
+    from t2t_repro.cli import jobs, launcher
 
     directory = os.path.join(arguments.folder, "runs", row)
     options = [f"--problem=translate_files --hparams={arguments.hparams} --vocab_size={arguments.vocab_size}"]
@@ -118,7 +119,10 @@ def train(row: str, files: dict[str, list[str]], arguments: argparse.Namespace) 
     if row == "filtered":
         command += [f"--filter={each}" for each in arguments.filter or FILTERS]
     if not test_score(directory):
-        jobs.program("t2t_trainer", command)
+        try:
+            jobs.program("t2t_trainer", command)
+        except launcher.Stopped as stopped:
+            sys.exit(str(stopped))
     score = test_score(directory)
     if score is None:
         raise ValueError(f"{directory} has no score on test text at its last step")

@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import shutil
+import sys
 import tempfile
 from typing import Any
 
@@ -87,7 +88,10 @@ def main() -> None:
     from t2t_repro.selection import NAMES, Mean, Selection
 
     if training:
-        jobs.program("t2t_trainer", [*training, f"--output_dir={arguments.output_dir}", f"--keep_best={ALL}"])
+        try:
+            jobs.program("t2t_trainer", [*training, f"--output_dir={arguments.output_dir}", f"--keep_best={ALL}"])
+        except launcher.Stopped as stopped:
+            sys.exit(str(stopped))
     launcher.load_tensorflow()
     from t2t_repro.training.checkpointing.checkpoint_list import is_regular, paths, step_of
 

@@ -25,11 +25,7 @@ def program(name: str, arguments: list[str]) -> None:
     running: dict[str, subprocess.Popen[Any]] = {}
     stopped: list[int] = []
     with _forward_signals(running, stopped):
-        command = [sys.executable, "-m", f"t2t_repro.bin.{name}", *arguments]
-        running[name] = subprocess.Popen(command, stdout=sys.stderr, start_new_session=True)
-        if stopped:  # before it was in `running`
-            running[name].send_signal(stopped[-1])
-        code = running[name].wait()
+        code = _exit_code(name, [name, *arguments], running, stopped, stdout=sys.stderr)
     if stopped:
         raise launcher.Stopped("stopped; the same command continues", stopped[0])
     if code:
@@ -54,21 +50,11 @@ def run(commands: dict[str, list[str]], jobs: int, directory: str) -> list[str]:
     def work(number: int, name: str) -> None:
         if stopped:
             return
-        module, *arguments = commands[name]
         path, started = os.path.join(directory, f"{name}.log"), time.monotonic()
         launcher.report(f"{name}: started ({number} of {len(commands)})")
         with open(path, "a", encoding="utf-8") as log:
-            running[name] = subprocess.Popen(
-                [sys.executable, "-m", f"t2t_repro.bin.{module}", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C reaches it only through `_forward_signals`
-            )
-            if stopped:  # stopped between the check above and the start
-                running[name].send_signal(stopped[-1])
-            code = running[name].wait()
-        del running[name]
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            code = _exit_code(name, commands[name], running, stopped, **streams)
         minutes = (time.monotonic() - started) / 60
         if code and not stopped:
             failed.append(name)
@@ -80,6 +66,23 @@ def run(commands: dict[str, list[str]], jobs: int, directory: str) -> list[str]:
     if stopped:
         raise launcher.Stopped("stopped; the same command continues", stopped[0])
     return failed
+
+
+def _exit_code(
+    name: str, command: list[str], running: dict[str, subprocess.Popen[Any]], stopped: list[int], **streams: Any
+) -> int:
+    """Runs a program, in `running` under `name`, and returns its exit code."""
+    module, *arguments = command
+    running[name] = subprocess.Popen(
+        [sys.executable, "-m", f"t2t_repro.bin.{module}", *arguments],
+        start_new_session=True,  # Ctrl-C reaches it only through `_forward_signals`
+        **streams,
+    )
+    if stopped:  # before it was in `running`
+        running[name].send_signal(stopped[-1])
+    code = running[name].wait()
+    del running[name]
+    return code
 
 
 @contextlib.contextmanager

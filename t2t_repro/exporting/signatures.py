@@ -213,13 +213,14 @@ class ExportedTranslator(tf.Module):
         texts = self._vocabulary.decode_tensor(tf.reshape(ids, [-1, tf.shape(ids)[2]]))
         scores = tf.pad(found.scores[:, :count], more, constant_values=NEG_INF)
         both = tf.reshape(texts, [-1, columns]), scores
-        if aligned is None:
+        if aligned is None or (head := aligned.ensemble.head) is None:
             return both
         traces = (tf.pad(trace[:, :count], [*more, [0, 0]]) for trace in found.traces)
-        return both + self._alignments(source_BM, ids, scores, *traces)
+        return both + self._alignments(head, source_BM, ids, scores, *traces)
 
     def _alignments(
         self,
+        head: AlignmentHead,
         source_BM: tf.Tensor,
         ids_BNL: tf.Tensor,
         scores_BN: tf.Tensor,
@@ -228,8 +229,7 @@ class ExportedTranslator(tf.Module):
     ) -> tuple[tf.Tensor, ...]:
         """Returns the links in Pharaoh format, the confidence of each hypothesis, those of its words, and its number of
         tokens without EOS, [B, N]; see `Hypotheses.traces`."""
-        assert self._aligned and self._aligned.ensemble.head
-        links = Words(self._vocabulary).links(source_BM, ids_BNL, places_BNL, self._aligned.ensemble.head)
+        links = Words(self._vocabulary).links(source_BM, ids_BNL, places_BNL, head)
         tokens_BN = tf.maximum(tf.math.count_nonzero(ids_BNL != PAD, axis=2, dtype=tf.int32) - 1, 0)  # without EOS
         sums_BN = tf.gather(log_p_BNL, tokens_BN, batch_dims=2)
         means_BN = sums_BN / tf.cast(tf.maximum(tokens_BN, 1), tf.float32)
