@@ -100,14 +100,14 @@ def normalized(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def split_words(text: str) -> list[str]:
+def words_or_characters(text: str) -> list[str]:
     """Returns the words: runs without white space, and single characters of scripts without spaces."""
     return text.split() if text.isascii() else _WORD.findall(text)
 
 
-def words(text: str) -> int:
+def num_words(text: str) -> int:
     """Returns the number of words."""
-    return len(split_words(text))
+    return len(words_or_characters(text))
 
 
 @functools.cache
@@ -212,13 +212,13 @@ FILTERS = {  # in the order of their application
         "a side has fewer words than the value",
         "2",
         _number(int, 1),
-        lambda lowest: lambda sides: any(words(side) < lowest for side in sides),
+        lambda lowest: lambda sides: any(num_words(side) < lowest for side in sides),
     ),
     "too_many_words": Filter(
         "a side has more words than the value",
         "100",
         _number(int, 1),
-        lambda highest: lambda sides: any(words(side) > highest for side in sides),
+        lambda highest: lambda sides: any(num_words(side) > highest for side in sides),
     ),
     "length_ratio": Filter(
         "one side is longer than the other by more than this factor, in characters and also in bytes",

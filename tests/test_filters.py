@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from t2t_repro.filters import FILTERS, SCRIPTS, SCRIPTS_OF_LANGUAGE, normalized, predicates, resolve, script, words
+from t2t_repro.filters import FILTERS, SCRIPTS, SCRIPTS_OF_LANGUAGE, normalized, num_words, predicates, resolve, script
 from t2t_repro.problem import Problem, Trees
 
 ORDINARY = [  # pairs that no filter drops, by the languages of their sides
@@ -105,7 +105,7 @@ def test_identical_ignores_case_and_white_space(source):
 
 
 def test_words_of_scripts_without_spaces_are_characters():
-    assert [words(text) for text in ("a b", "naïve idea", "你好 世界", "hello世界", "ไทย", "안녕 하세요")] == [
+    assert [num_words(text) for text in ("a b", "naïve idea", "你好 世界", "hello世界", "ไทย", "안녕 하세요")] == [
         2,
         2,
         4,

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from t2t_repro.inference.search.decoding_loop import NEG_INF, Beams, Sentences
 from t2t_repro.inference.search.top_k import top_k
-from t2t_repro.parsing.linearization import CLOSE, IN_ORDER, OPEN, TOP_DOWN, UNKNOWN_TAG, split_words, symbol_of
+from t2t_repro.parsing.linearization import CLOSE, IN_ORDER, OPEN, TOP_DOWN, UNKNOWN_TAG, symbol_of, tree_words
 from t2t_repro.text.token_ids import EOS, PAD
 
 # The type of a token. _FIRST_OPENING opens a bracket as the first token, and continues a word elsewhere.
@@ -46,7 +46,7 @@ class ParseConstraint:
 
         A word that would be read as a bracket is XX.
         """
-        sentences = [split_words(text) for text in texts]
+        sentences = [tree_words(text) for text in texts]
         spelled = ["".join(f" {symbol_of(word)}" for word in words) for words in sentences]
         if self._in_order:
             spelled = [text.removeprefix(" ") for text in spelled]

@@ -89,7 +89,7 @@ def symbol_of(word: str) -> str:
     return UNKNOWN_TAG if word.startswith((OPEN, CLOSE)) else word
 
 
-def split_words(text: str) -> list[str]:
+def tree_words(text: str) -> list[str]:
     """Returns the words of a tokenized sentence. Brackets, which a tree cannot contain, are -LRB- and -RRB-.
 
     "f ( x )" -> ["f", "-LRB-", "x", "-RRB-"]
@@ -130,7 +130,7 @@ def rebuild(
       the first child of that before it.
 
     `tags` are the parts of speech, one per word; the default is `tag_of` each. `linearization` is that of the symbols.
-    Raises ValueError for no words, for words that a tree cannot contain (see `split_words`), and for another number of
+    Raises ValueError for no words, for words that a tree cannot contain (see `tree_words`), and for another number of
     tags.
     """
     if not words:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from t2t_repro.data.vocabulary import must_be_list, must_be_pairs
-from t2t_repro.parsing.linearization import TOP_DOWN, pair, rebuild, split_words
+from t2t_repro.parsing.linearization import TOP_DOWN, pair, rebuild, tree_words
 from t2t_repro.parsing.trees import Tree, parse
 
 _NOTHING = [("", -math.inf)]  # instead of the trees of a sentence
@@ -51,7 +51,7 @@ class Parser:
         symbols = []
         for number, (words, text) in enumerate(pairs, start=1):
             tree = parse(text)
-            if tree.words() != split_words(words):
+            if tree.words() != tree_words(words):
                 raise ValueError(f"pair {number}: expected a tree over {words!r:.80}. Received: {text!r:.80}")
             symbols.append(pair(tree, self.linearization))
         return self.translator.score(symbols)
@@ -92,7 +92,7 @@ class Parser:
         `options` are `report` and `advance` of `Translator.n_best`.
         """
         must_be_list(texts)
-        sentences = [split_words(text) for text in texts]
+        sentences = [tree_words(text) for text in texts]
         found = self._hypotheses([" ".join(words) for words in sentences], n, beam_size, alpha, **options)
         if self.min_confidence:
             found = [self._confident(hypotheses, alpha) for hypotheses in found]

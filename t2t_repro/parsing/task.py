@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Never
 
-from t2t_repro.parsing.linearization import TOP_DOWN, rebuild, split_words
+from t2t_repro.parsing.linearization import TOP_DOWN, rebuild, tree_words
 from t2t_repro.parsing.trees import Tree, lines_of_trees, parse_lines, read_trees
 from t2t_repro.problem import LINEARIZATIONS
 from t2t_repro.task import Decoder, Task
@@ -85,7 +85,7 @@ class Parsing:
 
         trees, repairs = [], []
         for text, symbols in zip(inputs["inputs"].tolist(), outputs["outputs"].tolist(), strict=True):
-            words = split_words(text.decode("utf-8", "replace"))
+            words = tree_words(text.decode("utf-8", "replace"))
             written = symbols.decode("utf-8", "replace")
             tree, number = rebuild(written, words, linearization=self.linearization) if words else ("", 0)
             trees.append(str(tree).encode("utf-8"))

@@ -11,7 +11,7 @@ from helpers.random_trees import random_trees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t2t_repro.parsing.linearization import linearize_tree, pair, rebuild, split_words, tag_of
+from t2t_repro.parsing.linearization import linearize_tree, pair, rebuild, tag_of, tree_words
 from t2t_repro.parsing.trees import Tree, clean, parse, read_trees
 from t2t_repro.problem import LINEARIZATIONS
 
@@ -102,7 +102,7 @@ def test_every_available_tree(corpora, name, number):
         cleaned = clean(tree)
         for linearization in LINEARIZATIONS:
             source, target = pair(cleaned, linearization)
-            assert rebuild(target, split_words(source), cleaned.tags(), linearization) == (cleaned, 0)
+            assert rebuild(target, tree_words(source), cleaned.tags(), linearization) == (cleaned, 0)
     assert count == number
 
 
@@ -263,8 +263,8 @@ def test_words_that_a_tree_cannot_contain(words, tags, message):
 
 
 def test_split_words():
-    assert split_words(" f ( x )\tis\u00a0f(x) ") == ["f", "-LRB-", "x", "-RRB-", "is\u00a0f-LRB-x-RRB-"]
-    assert split_words(" \n") == []
+    assert tree_words(" f ( x )\tis\u00a0f(x) ") == ["f", "-LRB-", "x", "-RRB-", "is\u00a0f-LRB-x-RRB-"]
+    assert tree_words(" \n") == []
 
 
 def test_tags_of_punctuation():

@@ -26,7 +26,7 @@ from t2t_repro.evaluation.comparison import compared_runs
 from t2t_repro.inference.translator import Translator
 from t2t_repro.parsing.constrained_decoding import ParseConstraint
 from t2t_repro.parsing.evalb import evalb, evalb_files
-from t2t_repro.parsing.linearization import CLOSE, OPEN, linearize_tree, pair, rebuild, split_words
+from t2t_repro.parsing.linearization import CLOSE, OPEN, linearize_tree, pair, rebuild, tree_words
 from t2t_repro.parsing.parser import Parser
 from t2t_repro.parsing.treebank import paths, read
 from t2t_repro.parsing.trees import clean, parse, read_trees
@@ -172,7 +172,7 @@ def test_gold_and_shards_are_the_same_sentences(treebank, prepared, split):
     assert gold(split, prepared) == [str(tree) for tree in trees]
     assert records(prepared, split) == [(" ".join(tree.words()), linearize_tree(tree)) for tree in trees]
     again = [
-        rebuild(target, split_words(source), tree.tags())
+        rebuild(target, tree_words(source), tree.tags())
         for (source, target), tree in zip(records(prepared, split), trees, strict=True)
     ]
     assert again == [(tree, 0) for tree in trees]
@@ -432,15 +432,15 @@ def test_tree_over_exactly_the_words():
 
 def test_gold_tags():
     tags = "PRP VBP ( PRP ) .".replace("(", "-LRB-").replace(")", "-RRB-").split()
-    (tree,) = parser_that_writes(RIGHT).parse([split_words(WORDS)], tags=[tags])
-    assert tree.tags() == tags and tree.words() == split_words(WORDS)
+    (tree,) = parser_that_writes(RIGHT).parse([tree_words(WORDS)], tags=[tags])
+    assert tree.tags() == tags and tree.words() == tree_words(WORDS)
 
 
 def test_repairs_are_counted():
     parser = parser_that_writes(SHORT, "nonsense")
     (found,) = parser.n_best([WORDS], 2)
     assert [score for _, score in found] == [0.0, -1.0]
-    assert all(parse(text).words() == split_words(WORDS) for text, _ in found)
+    assert all(parse(text).words() == tree_words(WORDS) for text, _ in found)
     assert (parser.sentences, parser.repaired, parser.repairs) == (1, 1, 5)
     assert parser.summary() == "repaired 1 of 1 trees (5 repairs)"
 
@@ -473,7 +473,7 @@ def test_trees_below_a_confidence_are_left_out(log_p, alpha):
         assert [score for _, score in found] == [score if kept else -math.inf]
         assert (found[0][0] == "") == (not kept) and parser.unsure == (not kept)
         assert parser.summary().endswith(f"; left out {int(not kept)} below confidence {least:g}")
-        assert parser.parse([split_words(WORDS)])[0].words() == split_words(WORDS)  # of every sentence
+        assert parser.parse([tree_words(WORDS)])[0].words() == tree_words(WORDS)  # of every sentence
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan])

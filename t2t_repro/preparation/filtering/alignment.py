@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t2t_repro.filters import split_words
+from t2t_repro.filters import words_or_characters
 from t2t_repro.io import atomic_write
 from t2t_repro.problem import Pair
 
@@ -189,7 +189,7 @@ def learn(sample: Iterable[Pair]) -> Model:
 
 
 def _words(text: str) -> set[str]:
-    words = itertools.islice(split_words(text.casefold()), _MAX_WORDS)
+    words = itertools.islice(words_or_characters(text.casefold()), _MAX_WORDS)
     return {stripped for word in words if (stripped := word.strip(_PUNCTUATION))}
 
 
