@@ -85,8 +85,9 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     from t2t_repro import get_hparams
-    from t2t_repro.data.bpe_dropout import SIDES, bpe_dropout
+    from t2t_repro.data.bpe_dropout import bpe_dropout
     from t2t_repro.data.dataset import Dataset
+    from t2t_repro.data.dataset_record import SIDES
     from t2t_repro.data.input_pipeline import TrainingText
 
     dataset, hparams = Dataset.open(arguments.data_dir), get_hparams(arguments.hparams)

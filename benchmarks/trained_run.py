@@ -46,13 +46,13 @@ def load(arguments: argparse.Namespace) -> Loaded:
     from t2t_repro.cli import launcher
 
     launcher.load_tensorflow()
-    from t2t_repro.evaluation.evaluator import prepared_data
+    from t2t_repro.data.dataset import Dataset
     from t2t_repro.inference.translator import Translator
     from t2t_repro.run import Run
     from t2t_repro.training.parallel import set_threads
 
     set_threads(1)
     run = Run.open(arguments.output_dir)
-    dataset = prepared_data(run, arguments.data_dir)
+    dataset = Dataset.of_run(run, arguments.data_dir)
     options = arguments.average_checkpoints, arguments.int8, arguments.precision
     return Loaded(run, dataset, Translator.from_run(run.directory, *options))

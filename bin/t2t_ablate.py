@@ -20,10 +20,10 @@ import sys
 from absl import flags
 
 from t2t_repro.cli import common_flags, jobs, launcher, problem_flags
-from t2t_repro.config import HParams
+from t2t_repro.config import HParams, nearest
 from t2t_repro.flops import training_flops
 from t2t_repro.problem import Problem
-from t2t_repro.registry import RECORDS, get_hparams, nearest
+from t2t_repro.registry import RECORDS, get_hparams
 from t2t_repro.scale import SCALES
 from t2t_repro.system.processor import usable_cores
 

@@ -183,8 +183,8 @@ def decode() -> None:
         search_only=not (FLAGS.score_file or FLAGS.alignments or FLAGS.markup),
     )
     if FLAGS.alignments or FLAGS.markup:
-        where = FLAGS.data_dir, launcher.report, translator.checkpoints[0]
-        translator = translator.with_alignments(task.alignment_head(translator, runs[0], *where).head)
+        head = task.alignment_head(translator, runs[0], FLAGS.data_dir, launcher.report).head
+        translator = translator.with_alignments(head)
     decoder = task.decoder(translator, FLAGS.well_formed, FLAGS.min_confidence)
     done = 0
     if FLAGS.decode_interactive:

@@ -48,7 +48,7 @@ flags.DEFINE_enum(
     "quantization",
     "none",
     list(engines.QUANTIZATIONS),
-    "quantization of the decoder's weight matrices, in float32 also of the encoder's",
+    "quantization of the weight matrices of encoder and decoder",
     flag_values=FLAGS,
 )
 common_flags.precision_flag(FLAGS)

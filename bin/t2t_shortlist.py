@@ -41,10 +41,10 @@ def learn() -> None:
     common_flags.must_be_writable("shortlist", path)
     common_flags.check_moved_data(FLAGS)
     launcher.load_tensorflow()
-    from t2t_repro.evaluation.evaluator import prepared_data
+    from t2t_repro.data.dataset import Dataset
     from t2t_repro.preparation.learning.shortlist import learn_for
 
-    dataset = prepared_data(run, FLAGS.data_dir)
+    dataset = Dataset.of_run(run, FLAGS.data_dir)
     print(learn_for(run, dataset, path, FLAGS.first, FLAGS.best, FLAGS.pairs, launcher.report))
 
 

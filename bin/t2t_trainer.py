@@ -74,19 +74,17 @@ def chosen() -> tuple[Problem, HParams]:
     common_flags.must_be_directory("output_dir", FLAGS.output_dir)
     parent = None
     is_chief = Cluster.from_environment().is_chief
+    directory = os.path.join(FLAGS.data_dir, problem.name)
+    prepared = Dataset.open(directory) if Dataset.exists(directory) else None
     if FLAGS.init_from and is_chief:
         origin = find_origin(FLAGS.init_from, problem, hparams, FLAGS.output_dir)
         problem, parent = problem_flags.with_vocabulary_of(origin.vocabulary_of, problem, FLAGS), origin.parent
-        prepared = os.path.join(FLAGS.data_dir, problem.name)
-        if Dataset.exists(prepared):
-            Dataset.open(prepared).must_have_vocabulary_of(origin.vocabulary_of)
-    if problem.is_weighted:
+        if prepared:
+            prepared.must_have_vocabulary_of(origin.vocabulary_of)
+    if problem.is_weighted and prepared:
         from t2t_repro.data.corpus_weights import corpus_weights
-        from t2t_repro.data.dataset import Dataset
 
-        directory = os.path.join(FLAGS.data_dir, problem.name)
-        if Dataset.exists(directory):
-            corpus_weights(problem, Dataset.open(directory))
+        corpus_weights(problem, prepared)
     if is_chief and Run.exists(FLAGS.output_dir):  # the others neither find the parent nor write the run
         run = Run.open(FLAGS.output_dir)
         run.must_equal(dataclasses.replace(run, problem=problem, hparams=hparams, seed=FLAGS.seed, parent=parent))

@@ -332,14 +332,12 @@ def pairs(language: str, split: str) -> Iterator[Pair]:
     return ((example.source, example.target) for example in examples(language)[split])
 
 
-_DESCRIPTION = "built in, no data needed: dates, quantities, money and names, from the Unicode CLDR through Babel"
-
-for _language in ("de", "fr"):
+for _language, _name in (("de", "German"), ("fr", "French")):
     _corpora: dict[str, Any] = {split: (Generated(functools.partial(pairs, _language, split)),) for split in SPLITS}
     PROBLEMS.register(
         Problem(
             name=f"translate_en{_language}_cldr",
-            description=_DESCRIPTION,
+            description=f"English-{_name}, built in: dates, quantities, money, names, from Unicode CLDR through Babel",
             source_language="en",
             target_language=_language,
             **_corpora,

@@ -1,4 +1,4 @@
-"""Your own text files, TSV and TMX, without any code: `--problem=translate_files --train_source=... ...`."""
+"""Your own text files, TSV and TMX, without any code: the corpora are arguments of the programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from t2t_repro.registry import PROBLEMS
 TRANSLATE_FILES = PROBLEMS.register(
     Problem(
         name="translate_files",
-        description="Your own text files, one sentence per line (.gz read too): --train_source, --train_target, ...",
+        description="your own text files, one sentence per line (.gz read too): `train_source`, `train_target`, ...",
         vocab_size=10_000,
     )
 )

@@ -30,7 +30,7 @@ TEST = Trees(sections=(23,), number=2_416)
 PARSE_WSJ = PROBLEMS.register(
     Problem(
         name="parse_wsj",
-        description="parsing: Wall Street Journal, sections 02-21, 22 and 23, of your Penn Treebank: --raw_dir",
+        description="parsing: Wall Street Journal, sections 02-21, 22 and 23, of your Penn Treebank: `raw_dir`",
         source_language="en",
         example=EXAMPLE,
         train=(TRAIN,),
@@ -46,7 +46,7 @@ PARSE_WSJ_SEMISUPERVISED = PROBLEMS.register(
     replace(
         PARSE_WSJ,
         name="parse_wsj_semisupervised",
-        description="parse_wsj, and training trees from another parser: --raw_dir, --train_trees",
+        description="parse_wsj, and training trees from another parser: `raw_dir`, `train_trees`",
         train=(TRAIN, Trees(by_parser=True)),
         vocab_size=32_000,
     )
@@ -55,7 +55,7 @@ PARSE_WSJ_SEMISUPERVISED = PROBLEMS.register(
 PARSE_FILES = PROBLEMS.register(
     Problem(
         name="parse_files",
-        description="parsing: your own treebank, in Penn Treebank bracketing (.gz read too): --train_trees, ...",
+        description="parsing: your own treebank, in Penn Treebank bracketing (.gz read too): `train_trees`, ...",
         vocab_size=8_000,
         max_length=MAX_LENGTH,
         metric="f1",

@@ -139,11 +139,11 @@ def learn_shortlist(
     Raises FileNotFoundError if the run or its data is missing, and ValueError for a parsing run, whose output repeats
     the words of its input.
     """
-    from t2t_repro.evaluation.evaluator import prepared_data
+    from t2t_repro.data.dataset import Dataset
     from t2t_repro.preparation.learning import shortlist
 
     run = Run.open(os.fspath(output_dir))
-    dataset = prepared_data(run, _text(data_dir))
+    dataset = Dataset.of_run(run, _text(data_dir))
     return shortlist.learn_for(run, dataset, _text(path) or run.shortlist, first, best, pairs, report)
 
 
@@ -172,7 +172,7 @@ def choose_alignment_head(
 
     directory = os.fspath(output_dir)
     run, translator = Run.open(directory), Translator.from_run(directory, **weights)
-    run.problem.task.alignment_head(translator, run, _text(data_dir), report, translator.checkpoints[0], again=True)
+    run.problem.task.alignment_head(translator, run, _text(data_dir), report, again=True)
     return run.alignment
 
 
@@ -243,6 +243,5 @@ def load(
     )
     run = Run.open(paths[0])
     if alignments:
-        used = translator.checkpoints[0]
-        translator = translator.with_alignments(run.problem.task.alignment_head(translator, run, None, log, used).head)
+        translator = translator.with_alignments(run.problem.task.alignment_head(translator, run, None, log).head)
     return run.problem.task.decoder(translator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,7 +46,7 @@ class HParams:
 
     # Regularization
     dropout: float = _paper(0.1, "5.4", "dropout on sub-layer outputs, and on embeddings plus positions", "P_drop")
-    attention_dropout: float = _paper(0.0, "6.3", "dropout on attention weights: parsing only")
+    attention_dropout: float = _paper(0.0, "6.3", "dropout on attention weights; in the paper for parsing only")
     label_smoothing: float = _paper(0.1, "5.4", "probability mass of the target spread over the vocabulary", "eps_ls")
     bpe_dropout: float = _paper(0.0, "5.1", "BPE-dropout: chance of dropping a merge in training; not in the paper")
     r_drop: float = _paper(
@@ -57,7 +57,7 @@ class HParams:
     batch_tokens: int = _paper(25_000, "5.1", "batch size: positions per side and step, padding included")
     train_steps: int = _paper(100_000, "5.2", "training steps")
     warmup_steps: int = _paper(4_000, "5.3", "steps in which the learning rate rises (eq. 3)")
-    learning_rate_scale: float = _paper(1.0, "6.3", "factor of eq. 3; only parsing tuned its learning rate")
+    learning_rate_scale: float = _paper(1.0, "6.3", "factor of eq. 3; the paper tuned it for parsing alone")
     decay_steps: int = _paper(0, "5.3", "last steps in which the rate of eq. 3 also falls linearly to 0; 0: none")
     adam_beta1: float = _paper(0.9, "5.3", "Adam: decay rate of the mean gradient")
     adam_beta2: float = _paper(0.98, "5.3", "Adam: decay rate of the mean squared gradient")
@@ -70,7 +70,7 @@ class HParams:
     extra_length: int = _paper(50, "6.1", "maximum output length minus the input length, in tokens")
     average_checkpoints: int = _paper(5, "6.1", "number of last checkpoints to average for the test set (Table 2)")
     checkpoint_steps: int = _paper(
-        1500, "6.1", "steps between these checkpoints: the paper's ten minutes at 0.4 s per step"
+        1500, "6.1", "steps between these checkpoints; the paper's ten minutes are 1,500 at 0.4 s"
     )
 
     def __post_init__(self) -> None:
@@ -136,9 +136,7 @@ class HParams:
             if not equals:
                 raise ValueError(f"override: expected a text such as 'd_k=16'. Received: {assignment!r}")
             if name not in fields:
-                close = difflib.get_close_matches(name, fields, n=1)
-                hint = f": did you mean {close[0]!r}?" if close else ";"
-                raise KeyError(f"override: unknown field {name!r}{hint} known: {', '.join(fields)}")
+                raise KeyError(f"override: unknown field {name!r}{nearest(name, fields)}")
             changes[name] = _parse(name, str(fields[name].type), text)
         return dataclasses.replace(self, **changes)
 
@@ -280,3 +278,9 @@ def _parse(name: str, type_name: str, text: str) -> int | float | str:
     except ValueError:
         raise ValueError(f"override: {name} must be of type {type_name}, got {text!r}") from None
     return value
+
+
+def nearest(name: str, known: Mapping[str, object] | list[str]) -> str:
+    """Returns the end of an error message about `name`: the known name closest to it, then all known names."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"{f': did you mean {close[0]!r}?' if close else ';'} known: {', '.join(sorted(known))}"

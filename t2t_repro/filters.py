@@ -10,13 +10,15 @@ misaligned pairs.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
+
+from t2t_repro.config import nearest
+from t2t_repro.text.glossary import WITHOUT_SPACES
 
 Drops = Callable[[Sequence[str]], bool]  # takes the sides of a pair
 
@@ -77,12 +79,7 @@ _NOT_TEXT = re.compile(
     f"[\x00-\x08\x0a-\x1f\x7f-\x9f\ufffd\ufdd0-\ufdef{_NONCHARACTERS}\ue000-\uf8ff\U000f0000-\U0010ffff]"
 )
 _ANY_SCRIPT = "\u00aa\u00b5\u00ba"  # letters that are used as signs: ordinal indicators, micro
-# Scripts that are written without spaces: Thai, Lao, Tibetan, Myanmar, Khmer, Kana and Han.
-_NO_SPACES = (
-    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
-    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U000323af"
-)
-_WORD = re.compile(rf"[{_NO_SPACES}]|[^\s{_NO_SPACES}]+")
+_WORD = re.compile(rf"[{WITHOUT_SPACES}]|[^\s{WITHOUT_SPACES}]+")
 
 
 class Filter(NamedTuple):
@@ -176,7 +173,7 @@ def _parse_scripts(text: str) -> tuple[frozenset[str], ...]:
     for name in (name for side in sides for name in side):
         if name not in SCRIPTS:
             raise ValueError(
-                f"scripts such as Latin:Cyrillic or Latin:Han+Hiragana+Katakana; {_unknown(name, SCRIPTS)}"
+                f"scripts such as Latin:Cyrillic or Latin:Han+Hiragana+Katakana; {name!r}{nearest(name, SCRIPTS)}"
             )
     if len(sides) > 2:
         raise ValueError("the scripts of source and target, such as Latin:Cyrillic")
@@ -256,7 +253,7 @@ def resolve(filters: Iterable[str], languages: tuple[str, str], has_trees: bool 
     for each in filters:
         name, equals, value = each.partition("=")
         if name not in FILTERS:
-            raise KeyError(f"unknown filter {_unknown(name, list(FILTERS))}")
+            raise KeyError(f"unknown filter {name!r}{nearest(name, FILTERS)}")
         if name in found:
             raise ValueError(f"filter {name!r} is given twice; give it once")
         kind = FILTERS[name]
@@ -306,8 +303,3 @@ def _scripts_of(languages: tuple[str, str], has_trees: bool) -> str:
         example = "wrong_script=Latin" if has_trees else "wrong_script=Latin:Cyrillic"
         raise ValueError(f"filter 'wrong_script' needs scripts, as the problem names no languages; write {example!r}")
     return ":".join(SCRIPTS_OF_LANGUAGE[language] for language in wanted)
-
-
-def _unknown(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"{name!r}{f': did you mean {close[0]!r}?' if close else ';'} known: {', '.join(known)}"

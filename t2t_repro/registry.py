@@ -7,7 +7,6 @@ an installed package has an entry point in the group of the same name; or a user
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.machinery
 import importlib.metadata
@@ -18,7 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
-from t2t_repro.config import HParams, Record
+from t2t_repro.config import HParams, Record, nearest
 from t2t_repro.problem import Problem
 
 
@@ -28,12 +27,6 @@ class Named(Protocol):
 
 
 Item = TypeVar("Item", bound=Named)
-
-
-def nearest(name: str, known: Mapping[str, object] | list[str]) -> str:
-    """Returns the end of an error message about `name`: the known name closest to it, then all known names."""
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"{f': did you mean {close[0]!r}?' if close else ';'} known: {', '.join(sorted(known))}"
 
 
 class Registry(Mapping[str, Item], Generic[Item]):

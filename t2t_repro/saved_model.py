@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 GRAPH, CARD = "saved_model.pb", "model_card.json"
 DEFAULT_SIGNATURE = "serving_default"
+N_BEST_SIGNATURE = "translate"  # with the option "n_best"
 ALIGNED_SIGNATURE = "translate_with_alignments"
 WITH_TERMS = "translate_with_terms"  # the signature of a search with terms, of an export with glossaries
 _ASSERTION = re.compile(r"assertion failed: (.*)")  # one line: TensorFlow names the node on the next one

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from t2t_repro.config import HParams
-from t2t_repro.registry import HPARAMS, nearest
+from t2t_repro.config import HParams, nearest
+from t2t_repro.registry import HPARAMS
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,6 @@ class Task(Protocol):
         run: Run,
         data_dir: str | None,
         report: Callable[[str], None],
-        checkpoints: Sequence[str] = (),
         again: bool = False,
     ) -> ChosenHead:
         """Returns the head of a run that aligns the words of its outputs: see `translation.alignments.chosen_head`.

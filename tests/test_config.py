@@ -256,11 +256,11 @@ def test_override():
         ("d_k", "override: expected a text such as 'd_k=16'. Received: 'd_k'"),
         (
             "dk=16",
-            "override: unknown field 'dk': did you mean 'd_k'[?] known: num_layers, num_encoder_layers, .*",
+            "override: unknown field 'dk': did you mean 'd_k'[?] known: adam_beta1, adam_beta2, .*",
         ),
         (
             "zzz=16",
-            "override: unknown field 'zzz'; known: num_layers, num_encoder_layers, .*",
+            "override: unknown field 'zzz'; known: adam_beta1, adam_beta2, .*",
         ),
         ("name=mine", "override: unknown field 'name'; known: .*"),
         ("d_k=sixteen", "override: d_k must be of type int, got 'sixteen'"),

@@ -93,9 +93,9 @@ def test_flags_in_prose_are_real():
         assert set(re.findall(r"(?<![\w-])--[a-z]\w*", " ".join(spans))) <= known, page
 
 
-def test_tutorial_gives_the_number_of_gradients_that_stop_training():
+def test_number_of_gradients_that_stop_training():
     words = {10: "ten", 20: "twenty"}
-    text = " ".join((CHECKOUT / "docs" / "tutorial.md").read_text("utf-8").split())
+    text = " ".join((CHECKOUT / "docs" / "reliability.md").read_text("utf-8").split())
     assert f"{words[divergence.MAX_SKIPPED]} gradients in a row are not" in text
 
 

@@ -148,8 +148,8 @@ def test_resolved_filters_are_in_order_and_have_values():
 @pytest.mark.parametrize(
     ("filters", "message"),
     [
-        (["Duplicate"], "unknown filter 'Duplicate': did you mean 'duplicate'[?] known: not_text, wrong_script, "),
-        (["xyzzy"], "unknown filter 'xyzzy'; known: not_text, wrong_script, "),
+        (["Duplicate"], "unknown filter 'Duplicate': did you mean 'duplicate'[?] known: duplicate, identical, "),
+        (["xyzzy"], "unknown filter 'xyzzy'; known: duplicate, identical, "),
         (["duplicate", "duplicate"], "filter 'duplicate' is given twice; give it once"),
         (["duplicate=1"], "filter 'duplicate' takes no value. Received: 'duplicate=1'"),
         (["length_ratio=0.5"], "filter 'length_ratio': expected a number of at least 1. Received: 'length_ratio=0.5'"),

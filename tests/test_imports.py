@@ -59,7 +59,7 @@ MAY_IMPORT = {
     "io": set(),
     "system": set(),
     "text": {"problem"},
-    "filters": set(),
+    "filters": {"config", "text"},
     "problem": {"config", "filters", "task"},
     "task": {"alignment", "data", "evaluation", "inference", "run", "training"},  # for types alone, see below
     "registry": {"config", "problem", "scale"},

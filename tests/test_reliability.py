@@ -76,9 +76,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run = Run(RUN, problem, hparams, DATA, 1, "float32", vocabulary.sha256).start(dataset.vocabulary)
         run.note(TrainingRecord(data=TrainingData.from_json(dataset.condition())))
         text = TrainingText.of(run, dataset)
-        training = TrainingLoop(
-            run, Cluster.from_environment(), dataset, text, vocabulary.size, TrainingOptions(), tiny_model.silent
-        )
+        what = run, Cluster.from_environment(), dataset, text, vocabulary.size
+        training = TrainingLoop(*what, TrainingOptions(), tiny_model.silent, preview=None, others={})
         for step in (2, 4):
             training.step.assign(step)
             training.checkpoints.save(step)

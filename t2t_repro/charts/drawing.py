@@ -75,8 +75,8 @@ def panels_svg(panels: Sequence[Panel], columns: int = 1, title: str = "") -> st
     return _svg(panels_figure(panels, columns, title), title or ", ".join(panel.title for panel in panels))
 
 
-def panels_figure(panels: Sequence[Panel], columns: int = 1, title: str = "") -> Figure:
-    """Returns the panels in rows of `columns`, under a title."""
+def panels_figure(panels: Sequence[Panel], columns: int, title: str) -> Figure:
+    """Returns the panels in rows of `columns`, under a title if it is not empty."""
     rows, head = math.ceil(len(panels) / columns), 34 if title else 0
     figure = _figure(columns * WIDTH, rows * HEIGHT + head)
     if title:

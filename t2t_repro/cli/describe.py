@@ -23,8 +23,8 @@ _WHY_PRINTED_DIFFERS = (
 
 def list_names(problems: Mapping[str, Problem], sets: Mapping[str, HParams]) -> str:
     """Returns every problem and every hyperparameter set with its description."""
-    lines = ["Problems (--problem):", *_columns([[name, problems[name].description] for name in problems]), ""]
-    lines += ["Hyperparameter sets (--hparams):", *_columns([[name, sets[name].description] for name in sets])]
+    lines = ["Problems (--problem):", *_columns([[name, _description(problems[name])] for name in problems]), ""]
+    lines += ["Hyperparameter sets (--hparams):", *_columns([[name, _description(sets[name])] for name in sets])]
     return "\n".join(lines)
 
 
@@ -77,7 +77,11 @@ def describe_difference(first: HParams, second: HParams, vocab_size: int) -> str
 
 
 def _title(kind: str, item: Problem | HParams) -> list[str]:
-    return [f"{kind} {item.name}", *textwrap.wrap(item.description, WIDTH)]
+    return [f"{kind} {item.name}", *textwrap.wrap(_description(item), WIDTH)]
+
+
+def _description(item: Problem | HParams) -> str:
+    return in_flags(item.description, DATA_FLAGS)
 
 
 def _corpora(problem: Problem, split: str) -> str:

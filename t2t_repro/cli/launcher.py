@@ -233,7 +233,7 @@ def report(line: str) -> None:
         print(f"{line}\n", end="", file=sys.stderr, flush=True)  # one write: threads must not mix lines
 
 
-def report_average(runs: Sequence[Run], number: int, best: bool = False) -> None:
+def report_average(runs: Sequence[Run], number: int, best: bool) -> None:
     """Reports that fewer than `number` checkpoints of a run are averaged, if it has fewer, or names the best ones."""
     from t2t_repro.training.checkpointing.checkpoint_list import to_average
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import flags
 
@@ -42,6 +43,26 @@ DATA_FLAGS = (
     *_NAMES,
 )  # of t2t-datagen
 _PREPARED = "dataset.json"  # t2t_repro.preparation.pipeline writes it last
+
+
+class _Recorded(NamedTuple):
+    """The parts of dataset.json that answer for flags; {} if they are missing or damaged (opening the data reports
+    damage)."""
+
+    directory: str
+    problem: dict[str, Any]
+    vocabulary: dict[str, Any]
+
+    @classmethod
+    def read(cls, directory: str) -> _Recorded:
+        found: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError):
+            found = read_json(os.path.join(directory, _PREPARED))
+        problem, vocabulary = (found.get(name) for name in ("problem", "vocabulary"))
+        return cls(directory, *(part if isinstance(part, dict) else {} for part in (problem, vocabulary)))
+
+    def sizes(self) -> dict[str, int]:
+        return {name: self.problem[name] for name in SIZES if isinstance(self.problem.get(name), int)}
 
 
 def define(values: flags.FlagValues, files: bool = True) -> None:
@@ -103,7 +124,8 @@ def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem
         yours = f"see {problem.task.own_files}"
         raise ValueError(f"problem {problem.name!r} has its own text and takes no {given[0]}; {yours}")
     directory = os.path.join(values.data_dir, problem.name)
-    problem = dataclasses.replace(problem, **_languages(problem, values, directory))
+    recorded = _Recorded.read(directory)
+    problem = dataclasses.replace(problem, **_languages(problem, values, recorded))
     if values["filter"].value:  # some depend on the languages
         problem = dataclasses.replace(problem, filters=tuple(values["filter"].value))
     prepared = os.path.exists(os.path.join(directory, _PREPARED))
@@ -116,7 +138,7 @@ def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem
     if given or problem.takes_files and not prepared and needs_text:
         problem = problem.with_files(**files)
     weights: dict[str, Any] = {name: values[name].value for name in WEIGHTS if values[name].value}
-    problem = dataclasses.replace(problem, linearization=_linearization(problem, values, directory), **weights)
+    problem = dataclasses.replace(problem, linearization=_linearization(problem, values, recorded), **weights)
     for name, path in _files_of(problem):
         if files[name]:
             must_open(f"{name} {path!r}", path, "give a UTF-8 text file")
@@ -124,8 +146,8 @@ def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem
             folders = f"{PROBLEMS.folder(problem.name)!r} nor in {os.getcwd()!r}"
             where = "" if os.path.isabs(path) else f", neither in {folders}"
             must_open(f"{path!r} of problem {problem.name!r}{where}", path, "put a UTF-8 text file there")
-    problem = dataclasses.replace(problem, **_sizes(problem, values, directory), **_given_vocabulary(directory))
-    return dataclasses.replace(problem, filters=_filters(problem, values, directory))
+    problem = dataclasses.replace(problem, **_sizes(problem, values, recorded), **_given_vocabulary(recorded))
+    return dataclasses.replace(problem, filters=_filters(problem, values, recorded))
 
 
 def with_vocabulary_of(run: Run, problem: Problem, values: flags.FlagValues) -> Problem:
@@ -153,8 +175,8 @@ def _files_of(problem: Problem) -> Iterator[tuple[str, str]]:
                 yield f"{split}_trees", corpus.path
 
 
-def _languages(problem: Problem, values: flags.FlagValues, directory: str) -> dict[str, Any]:
-    """Returns the languages from the flags, else from the data prepared in `directory`, of a problem that has none."""
+def _languages(problem: Problem, values: flags.FlagValues, recorded: _Recorded) -> dict[str, Any]:
+    """Returns the languages from the flags, else from prepared data, of a problem that has none."""
     given = {name: values[name].value for name in _LANGUAGES if values[name].value}
     for name, language in given.items():
         if getattr(problem, name) not in ("", language):
@@ -162,57 +184,55 @@ def _languages(problem: Problem, values: flags.FlagValues, directory: str) -> di
                 f"problem {problem.name!r} has its own languages and takes no --{name}; see {problem.task.own_files}"
             )
     own = {name: language for name in _LANGUAGES if (language := getattr(problem, name))}
-    recorded = _recorded(directory, "problem")
-    prepared = {name: recorded[name] for name in _LANGUAGES if isinstance(recorded.get(name), str)}
+    prepared = {name: recorded.problem[name] for name in _LANGUAGES if isinstance(recorded.problem.get(name), str)}
     return prepared | own | given
 
 
-def _sizes(problem: Problem, values: flags.FlagValues, directory: str) -> dict[str, Any]:
-    """Returns the problem's sizes: from the flags, else from the data prepared in `directory`, else its own."""
-    prepared = _prepared_sizes(directory)
+def _sizes(problem: Problem, values: flags.FlagValues, recorded: _Recorded) -> dict[str, Any]:
+    """Returns the problem's sizes: from the flags, else from prepared data, else its own."""
+    prepared = recorded.sizes()
     sizes = {name: prepared.get(name, getattr(problem, name)) for name in SIZES}
     given = {name: values[name].value for name in SIZES if values[name].value is not None}
     for name, value in given.items():
         if value != prepared.get(name, value):
             raise ValueError(
-                f"{directory!r} holds other data: its {name} is {prepared[name]}, not {value}; leave out --{name}, or "
-                "give another --data_dir"
+                f"{recorded.directory!r} holds other data: its {name} is {prepared[name]}, not {value}; leave out "
+                f"--{name}, or give another --data_dir"
             )
     for name in sizes.keys() - given.keys():
         if sizes[name] != getattr(problem, name):
-            launcher.report(f"--{name}={sizes[name]}, as the data in {directory!r} was prepared")
+            launcher.report(f"--{name}={sizes[name]}, as the data in {recorded.directory!r} was prepared")
     return sizes | given
 
 
-def _linearization(problem: Problem, values: flags.FlagValues, directory: str) -> str:
-    """Returns the linearization from the flag, else from the data prepared in `directory`, else the problem's own."""
-    given, recorded = values["linearization"].value, _recorded(directory, "problem")
-    prepared = recorded.get("linearization", LINEARIZATIONS[0]) if recorded else given or problem.linearization
+def _linearization(problem: Problem, values: flags.FlagValues, recorded: _Recorded) -> str:
+    """Returns the linearization from the flag, else from prepared data, else the problem's own."""
+    given, found = values["linearization"].value, recorded.problem
+    prepared = found.get("linearization", LINEARIZATIONS[0]) if found else given or problem.linearization
     if given and not problem.task.takes_trees:
         raise ValueError(f"problem {problem.name!r} has no trees and takes no --linearization; leave it out")
     if given and given != prepared:
         raise ValueError(
-            f"{directory!r} holds other data: its linearization is {prepared!r}, not {given!r}; leave out "
+            f"{recorded.directory!r} holds other data: its linearization is {prepared!r}, not {given!r}; leave out "
             "--linearization, or give another --data_dir"
         )
     if not given and prepared != problem.linearization:
-        launcher.report(f"--linearization={prepared}, as the data in {directory!r} was prepared")
+        launcher.report(f"--linearization={prepared}, as the data in {recorded.directory!r} was prepared")
     return str(prepared)
 
 
-def _filters(problem: Problem, values: flags.FlagValues, directory: str) -> tuple[str, ...]:
-    """Returns the filters: those of the flags, which `problem` already has, else those of the data prepared in
-    `directory`, else the problem's own."""
-    recorded = _recorded(directory, "problem")
-    found = recorded.get("filters", []) if recorded else problem.filters
+def _filters(problem: Problem, values: flags.FlagValues, recorded: _Recorded) -> tuple[str, ...]:
+    """Returns the filters: those of the flags, which `problem` already has, else those of prepared data, else
+    the problem's own."""
+    found = recorded.problem.get("filters", []) if recorded.problem else problem.filters
     prepared = tuple(map(str, found)) if isinstance(found, list | tuple) else ()
     if not values["filter"].value:
         if prepared != problem.filters:
-            launcher.report(f"{_filter_flags(prepared)}, as the data in {directory!r} was prepared")
+            launcher.report(f"{_filter_flags(prepared)}, as the data in {recorded.directory!r} was prepared")
         return prepared
     if prepared != problem.filters:
         raise ValueError(
-            f"{directory!r} holds other data: it was prepared with {_filter_flags(prepared)}, not "
+            f"{recorded.directory!r} holds other data: it was prepared with {_filter_flags(prepared)}, not "
             f"{_filter_flags(problem.filters)}; leave out --filter, or give another --data_dir"
         )
     return prepared
@@ -222,24 +242,8 @@ def _filter_flags(filters: tuple[str, ...]) -> str:
     return " ".join(f"--filter={each}" for each in filters) or "no --filter"
 
 
-def _prepared_sizes(directory: str) -> dict[str, int]:
-    """Returns the sizes in dataset.json; {} without them."""
-    found = _recorded(directory, "problem")
-    return {name: found[name] for name in SIZES if isinstance(found.get(name), int)}
-
-
-def _given_vocabulary(directory: str) -> dict[str, Any]:
-    """Returns the other fields of the vocabulary in dataset.json if a run gave it; {} if it was learned."""
-    if not _recorded(directory, "vocabulary").get("given_by"):
+def _given_vocabulary(recorded: _Recorded) -> dict[str, Any]:
+    """Returns the other fields of the vocabulary of prepared data if a run gave it; {} if it was learned."""
+    if not recorded.vocabulary.get("given_by"):
         return {}
-    found = _recorded(directory, "problem")
-    return {name: found[name] for name in ("vocab_kind", "min_character_count") if name in found}
-
-
-def _recorded(directory: str, name: str) -> dict[str, Any]:
-    """Returns a part of dataset.json; {} if it is missing or damaged (opening the data reports damage)."""
-    try:
-        found = read_json(os.path.join(directory, _PREPARED)).get(name)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return {name: recorded.problem[name] for name in ("vocab_kind", "min_character_count") if name in recorded.problem}

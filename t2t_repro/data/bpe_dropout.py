@@ -30,12 +30,12 @@ import numpy as np
 
 from t2t_repro.config import HParams
 from t2t_repro.data.dataset import Dataset
+from t2t_repro.data.dataset_record import SIDES
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.problem import Problem
 from t2t_repro.system.processor import usable_cores
 from t2t_repro.text.token_ids import EOS, NUM_FIXED
 
-SIDES = ("inputs", "targets")
 SENTENCES = 2_000  # segmented at a time by a thread, so that arrays fit in its cache
 LONG, CUT = 24, 8  # characters: a longer word is cut about every CUT
 _SPACE = "\u2581"  # sentencepiece's symbol for a space

@@ -53,6 +53,16 @@ class Dataset:
         dataset._check_files(verify)
         return dataset
 
+    @classmethod
+    def of_run(cls, run: Run, data_dir: str | None) -> Dataset:
+        """Opens the data that a run was trained with, in its own directory or in `data_dir`.
+
+        Raises FileNotFoundError if it does not exist, and ValueError for data with another vocabulary.
+        """
+        dataset = cls.open(os.path.join(data_dir or run.data_dir, run.problem.name))
+        dataset.must_have_vocabulary_of(run, "give the `data_dir` that it was trained with")
+        return dataset
+
     @property
     def vocabulary(self) -> str:
         """The path of the vocabulary."""
@@ -86,12 +96,14 @@ class Dataset:
             )
         return os.path.join(self.directory, trees.name)
 
-    def must_have_vocabulary_of(self, run: Run) -> None:
-        """Raises ValueError if the data was prepared with another vocabulary than that of `run`."""
+    def must_have_vocabulary_of(
+        self, run: Run, advice: str = "give another `data_dir`, where the text is prepared with that vocabulary"
+    ) -> None:
+        """Raises ValueError, with `advice`, if the data was prepared with another vocabulary than that of `run`."""
         if self.record.vocabulary.sha256 != run.vocabulary_sha256:
             raise ValueError(
-                f"{self.directory!r} was prepared with another vocabulary than that of the run {run.directory!r}; give "
-                "another `data_dir`, where the text is prepared with that vocabulary"
+                f"{self.directory!r} was prepared with another vocabulary than that of the run {run.directory!r}; "
+                + advice
             )
 
     @property

@@ -12,6 +12,7 @@ from t2t_repro.io import JsonRecord
 from t2t_repro.problem import SPLITS, Problem
 
 FORMAT = 1
+SIDES = ("inputs", "targets")  # of a pair in a shard
 
 Source = dict[str, Any]  # description of a corpus by `preparation.corpora.describe`; only compared and printed
 
@@ -74,7 +75,7 @@ class SplitRecord(JsonRecord):
     @property
     def max_lengths(self) -> list[int]:
         """The maximum length of source and target."""
-        return [int(self.length[side]["max"]) for side in ("inputs", "targets")]
+        return [int(self.length[side]["max"]) for side in SIDES]
 
 
 @dataclass(frozen=True, kw_only=True)

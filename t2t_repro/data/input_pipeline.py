@@ -20,8 +20,9 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.data import batching, corpus_weights
-from t2t_repro.data.bpe_dropout import SIDES, BpeDropout, bpe_dropout
+from t2t_repro.data.bpe_dropout import BpeDropout, bpe_dropout
 from t2t_repro.data.dataset import Dataset
+from t2t_repro.data.dataset_record import SIDES
 from t2t_repro.run import Run
 
 WINDOW = 200_000  # pairs sorted by length at one time
@@ -313,13 +314,13 @@ def _records(shards: Sequence[str] | tf.Tensor, mixed: int) -> tf.data.Dataset:
 
 def _parse(records: tf.Tensor) -> dict[str, tf.RaggedTensor]:
     """Parses serialized tf.train.Examples [N] to int32 ids [N, (length)]."""
-    feature = {side: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64) for side in ("inputs", "targets")}
+    feature = {side: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64) for side in SIDES}
     return {side: tf.cast(ids, tf.int32) for side, ids in tf.io.parse_example(records, feature).items()}
 
 
 def _lengths(pairs: dict[str, tf.RaggedTensor]) -> tf.Tensor:
     """Returns the lengths of source and target: [N, 2], int64."""
-    return tf.stack([pairs[side].row_lengths() for side in ("inputs", "targets")], axis=1)
+    return tf.stack([pairs[side].row_lengths() for side in SIDES], axis=1)
 
 
 def _corpora(records: tf.Tensor) -> tf.Tensor:
@@ -358,7 +359,7 @@ def _assemble(
     counts = spans[:, 1] - spans[:, 0]
     chosen = tf.gather(rows, tf.ragged.range(spans[:, 0], spans[:, 1]))  # [A, (B)]
     sides = {side: tf.gather(ids, chosen) for side, ids in pairs.items()}  # [A, (B), (length)]
-    widths = [tf.reduce_max(sides[side].row_lengths(axis=2), axis=1) for side in ("inputs", "targets")]
+    widths = [tf.reduce_max(sides[side].row_lengths(axis=2), axis=1) for side in SIDES]
     sizes = tf.stack([counts, *(tf.maximum(width, 0) for width in widths)], axis=1)
     numbers = {"sizes": tf.cast(sizes, tf.int32), "position": position}
     return {side: ids.to_tensor() for side, ids in sides.items()} | numbers

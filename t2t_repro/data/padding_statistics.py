@@ -43,12 +43,12 @@ def format_table(counts: np.ndarray, batch_tokens: int, microbatches: int | None
     """Returns the table of `counts_by_width`. A step has `microbatches`; None: one for each part."""
     part_tokens = batch_tokens // (microbatches or batching.num_parts(batch_tokens))
     names = [*(f"to {bound}" for bound in BOUNDS), f"from {BOUNDS[-1] + 1}", "all"]
-    rows = [["tokens", "parts", "pairs", "real tokens", "of the budget"]]
+    rows = [["tokens", "batches", "pairs", "real tokens", "of the budget"]]
     for name, (parts, pairs, positions, real) in zip(names, [*counts, counts.sum(axis=0)], strict=True):
         if parts or name == "all":
             efficiency, size = real / max(positions, 1), positions / max(parts, 1) / part_tokens
             rows.append([name, f"{parts:,}", f"{pairs:,}", f"{efficiency:.1%}", f"{size:.1%}"])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [f"{batch_tokens:,} tokens per side, in parts of {part_tokens:,}; the longer side of each part:"]
+    lines = [f"{batch_tokens:,} tokens per side, in micro-batches of {part_tokens:,}; the longer side of each:"]
     lines += ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(lines)

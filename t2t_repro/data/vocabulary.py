@@ -80,8 +80,7 @@ class Vocabulary:
         try:
             return self._processor.encode(texts, add_eos=True, num_threads=num_threads or _threads(texts))
         except (RuntimeError, TypeError):
-            for number, text in enumerate(texts, start=1):
-                must_be_unicode(number, text)
+            must_be_texts(texts)
             raise
 
     def decode(self, sequences: Iterable[Iterable[int]]) -> list[str]:
@@ -116,13 +115,11 @@ class Vocabulary:
         """Runs `encode` in the graph: [B] string to [B, (length)] int32, EOS last. Invalid UTF-8 becomes U+FFFD."""
         return self.tokenizer.tokenize(strings)
 
-    def decode_tensor(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
-        """Runs `decode` in the graph: [B, L] or [B, (length)] integers to [B] string. Ids must be below `size`."""
+    def decode_tensor(self, ids_BL: tf.Tensor) -> tf.Tensor:
+        """Runs `decode` in the graph: [B, L] integers to [B] string. Ids must be below `size`."""
         import tensorflow as tf
 
-        if isinstance(ids, tf.RaggedTensor):
-            ids = ids.to_tensor(default_value=EOS)
-        ids_BL = tf.cast(ids, tf.int32)
+        ids_BL = tf.cast(ids_BL, tf.int32)
         ended_BL = tf.cumsum(tf.cast(tf.equal(ids_BL, EOS), tf.int32), axis=1) > 0
         return self.tokenizer.detokenize(tf.ragged.boolean_mask(ids_BL, ~ended_BL & tf.not_equal(ids_BL, PAD)))
 
@@ -153,6 +150,13 @@ def must_be_list(texts: object, name: str = "texts") -> None:
     """Raises ValueError if `texts`, the argument `name`, is one string: Python would iterate over its characters."""
     if isinstance(texts, str | bytes):
         raise ValueError(f"{name} must be a list of strings. Received: one string, {texts!r:.60}; wrap it in a list")
+
+
+def must_be_texts(texts: Sequence[str]) -> None:
+    """Raises ValueError unless `texts` is a list of Unicode texts."""
+    must_be_list(texts)
+    for number, text in enumerate(texts, start=1):
+        must_be_unicode(number, text)
 
 
 def must_be_pairs(pairs: Sequence[tuple[str, str]]) -> None:

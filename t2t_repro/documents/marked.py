@@ -2,12 +2,11 @@
 
     "<p>A <b>cat</b> &amp; {0}. <i>Two. Three</i>.</p>"     "A <b>cat</b> &amp; {0}.", "Two.", "Three</i>."
 
-The sentences are found in the text without tags, with placeholders, addresses and elements that are not
-to be translated as words. Tags of paragraphs, lines,
-lists and tables end a sentence. In a text with paragraphs, lists or tables, a line end is a space, as in a browser,
-unless the text has `<pre>` or `<textarea>`. What stands between two sentences stays as it is, so most tags are in none.
-A tag stands in a sentence if there is text of it on both sides, or if only a tag separates it from the sentence that
-has its partner.
+The sentences are found in the text without tags, with placeholders, addresses and elements that are not to be
+translated as words. Tags of paragraphs, lines, lists and tables end a sentence. In a text with paragraphs, lists or
+tables, a line end is a space, as in a browser, unless the text has `<pre>` or `<textarea>`. What stands between two
+sentences stays as it is, so most tags are in none. A tag stands in a sentence if there is text of it on both sides, or
+if only a tag separates it from the sentence that has its partner.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ def compared_runs(
     The other arguments are those of `evaluate`. Raises ValueError if the runs have different tasks or languages, and
     otherwise as `evaluate`.
     """
-    from t2t_repro.evaluation.evaluator import prepared_data
+    from t2t_repro.data.dataset import Dataset
     from t2t_repro.inference.translator import Translator
 
     runs = Run.open(directories[0]), Run.open(directories[1])
@@ -229,7 +229,7 @@ def compared_runs(
                 f"expected two runs with the same {name}. Received: {directories[0]!r} with {found[0]!r} and "
                 f"{directories[1]!r} with {found[1]!r}; compare runs for the same text"
             )
-    dataset, task = prepared_data(runs[0], data_dir), runs[0].problem.task
+    dataset, task = Dataset.of_run(runs[0], data_dir), runs[0].problem.task
     references: list[Any] = []
     outputs: list[list[Any]] = []
     for run in runs:

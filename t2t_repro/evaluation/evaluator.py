@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from t2t_repro.config import HParams
 from t2t_repro.data import input_pipeline
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.inference.memory import batches_in_memory
 from t2t_repro.inference.translator import Translator
 from t2t_repro.run import Run
 from t2t_repro.task import TASKS, task_of
-from t2t_repro.training.loss import total
+from t2t_repro.training.checkpointing.checkpoint_list import step_of
+from t2t_repro.training.loss import Loss, total
 from t2t_repro.training.metrics import safe_exp
 from t2t_repro.training.parallel import parallel_map
 from t2t_repro.training.precision import resolve
@@ -38,19 +40,27 @@ def evaluate(
     a pair has more than `max_positions` tokens per side, the first ones are translated and scored; "cut" is the number
     of such pairs.
 
-    The weights are the mean of the last `average_checkpoints` checkpoints; with `average_best`, of those with the best
-    validation scores, or, if the number is 1, of those that training recommends; with `moving_average`, of the moving
-    averages in them. The model computes in `precision`; "auto" is that of the run. With `int8` its decoder multiplies
-    8-bit integers. With `shortlist`, a file of `t2t_repro.data.shortlist`, it translates with the subwords of the
-    shortlist; loss, perplexity and accuracy are those of all. The data is in the directory that the run was trained
-    with, or in `data_dir`.
+    Args:
+      output_dir: the directory of the run.
+      split: "train", "validation" or "test".
+      average_checkpoints: the weights are the mean of that many of the last checkpoints.
+      beam_size: the width of beam search; None for that of the run.
+      alpha: the exponent of the length penalty; None for that of the run.
+      int8: whether linear layers multiply 8-bit integers.
+      data_dir: the folder of the prepared data, if it has moved since training.
+      precision: what the model computes in; "auto" for that of the run.
+      average_best: average the checkpoints with the best validation scores; if the number is 1, those that training
+        recommends.
+      moving_average: average the moving averages in the checkpoints.
+      shortlist: a file of `t2t_repro.data.shortlist`, from whose subwords translations are made. Loss, perplexity and
+        accuracy are those of all subwords.
 
     Raises FileNotFoundError if the data does not exist. Raises ValueError if the problem has no such split, or if
     `precision` is not supported here.
     """
     run = Run.open(output_dir)
     computed_in = resolve(precision, run.precision)
-    dataset = prepared_data(run, data_dir)
+    dataset = Dataset.of_run(run, data_dir)
     shards = dataset.shards(split)
     translator = Translator.from_run(
         output_dir,
@@ -64,11 +74,7 @@ def evaluate(
     task = run.problem.task
     references = task.references(dataset, split, translator.vocabulary)
     scores = task.scores(translator, references, run.problem.target_language, beam_size, alpha)
-    evaluator = make_evaluator(translator.model, run.hparams.label_smoothing)
-    longest = run.hparams.max_positions
-    batches = list(input_pipeline.evaluation_batches(shards, max_tokens=longest))
-    most = batches_in_memory(input_pipeline.EVALUATION_TOKENS, translator.model.vocab_size)
-    loss = total(parallel_map(lambda batch: evaluator(batch["inputs"], batch["targets"]), batches, most))
+    loss = _loss(translator, run.hparams, shards)
     weights = [os.path.basename(path) for path in translator.checkpoints[0]]
     return {
         "problem": run.problem.name,
@@ -78,14 +84,14 @@ def evaluate(
         "checkpoints": weights,
         **({"average_best": True} if average_best else {}),
         **({"moving_average": True} if moving_average else {}),
-        "step": int(weights[-1].rpartition("-")[2]),
+        "step": step_of(weights[-1]),
         "beam_size": run.hparams.beam_size if beam_size is None else beam_size,
         "alpha": run.hparams.alpha if alpha is None else alpha,
         "precision": computed_in,
         "int8": int8,
         **({"shortlist": shortlist} if shortlist else {}),
-        "max_tokens": longest,
-        "cut": input_pipeline.longer_pairs(shards, longest),
+        "max_tokens": run.hparams.max_positions,
+        "cut": input_pipeline.longer_pairs(shards, run.hparams.max_positions),
         "incomplete": dataset.incomplete(),
         **scores,
         "loss": loss.smoothed / loss.tokens,
@@ -94,18 +100,12 @@ def evaluate(
     }
 
 
-def prepared_data(run: Run, data_dir: str | None = None) -> Dataset:
-    """Returns the data that a run was trained with, in its own directory or in `data_dir`.
-
-    Raises FileNotFoundError if it does not exist, and ValueError for data with another vocabulary.
-    """
-    dataset = Dataset.open(os.path.join(data_dir or run.data_dir, run.problem.name))
-    if dataset.record.vocabulary.sha256 != run.vocabulary_sha256:
-        raise ValueError(
-            f"{dataset.directory!r} was prepared with another vocabulary than {run.directory!r} was trained with; give "
-            "the data_dir that it was trained on"
-        )
-    return dataset
+def _loss(translator: Translator, hparams: HParams, shards: list[str]) -> Loss:
+    """Returns the sums of the loss over the pairs of `shards`."""
+    evaluator = make_evaluator(translator.model, hparams.label_smoothing)
+    batches = list(input_pipeline.evaluation_batches(shards, max_tokens=hparams.max_positions))
+    most = batches_in_memory(input_pipeline.EVALUATION_TOKENS, translator.model.vocab_size)
+    return total(parallel_map(lambda batch: evaluator(batch["inputs"], batch["targets"]), batches, most))
 
 
 def table(scores: dict[str, Any]) -> str:
@@ -116,7 +116,7 @@ def table(scores: dict[str, Any]) -> str:
         ("set", scores["hparams"]),
         ("weights", _weights(scores)),
         ("search", f"beam {scores['beam_size']}, alpha {scores['alpha']}{_shortlist(scores)}"),
-        ("precision", f"{scores['precision']}{', decoder in int8' * scores['int8']}"),
+        ("precision", f"{scores['precision']}{', int8' * scores['int8']}"),
         *task.score_rows(scores),
         *_cut_rows(scores),
         *([("data", f"not the paper's: {'; '.join(scores['incomplete'])}")] if scores["incomplete"] else []),

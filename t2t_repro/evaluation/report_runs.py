@@ -26,7 +26,6 @@ class RunResult:
     """The records of one run directory."""
 
     run: Run
-    vocab_size: int | None  # None before training has started
     training: TrainingRecord
     scores: list[dict[str, Any]]  # oldest first
 
@@ -55,14 +54,9 @@ class RunResult:
         return self.training.data.incomplete if self.training.data else ()
 
     @property
-    def last_step(self) -> int:
-        """The step at which training ends or ended (see `Run.last_step`)."""
-        selection = self.training.selection
-        return (selection and selection.stopped_step) or self.run.hparams.train_steps
-
-    @property
     def parameters(self) -> int | None:
-        return self.run.hparams.num_parameters(self.vocab_size) if self.vocab_size else None
+        data = self.training.data  # None before training has started
+        return self.run.hparams.num_parameters(data.vocab_size) if data else None
 
     def score(self, split: str, checkpoints: int) -> dict[str, Any]:
         """Returns the newest scores of `split` with `checkpoints` averaged checkpoints; empty if there are none.
@@ -120,7 +114,7 @@ def read_run(directory: str) -> RunResult:
             raise ValueError(f"{run.scores} is damaged: line {number} is not a score of t2t-eval or t2t-trainer")
     # int8 and shortlists: faster and less accurate decoding than the paper's
     scores = [score for score in scores if not score.get("int8") and not score.get("shortlist")]
-    return RunResult(run, training.data.vocab_size if training.data else None, training, scores)
+    return RunResult(run, training, scores)
 
 
 def _is_scoring(score: dict[str, Any]) -> bool:

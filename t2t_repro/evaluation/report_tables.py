@@ -220,7 +220,7 @@ def _common(result: RunResult) -> dict[str, Any]:
 
 def _status(result: RunResult, score: dict[str, Any], split: str, difference: float | None) -> str:
     """Returns reproduced, within noise, below, smaller budget, other data, or the missing step."""
-    if not score or (score["step"] < result.last_step and not score.get("average_best")):
+    if not score or (score["step"] < result.run.last_step and not score.get("average_best")):
         return _unscored(result, split)
     limitation = result.limitation()
     if limitation or difference is None:
@@ -231,7 +231,7 @@ def _status(result: RunResult, score: dict[str, Any], split: str, difference: fl
 
 
 def _unscored(result: RunResult, split: str) -> str:
-    step, wanted = result.training.step or 0, result.last_step
+    step, wanted = result.training.step or 0, result.run.last_step
     return f"unfinished: {step:,} of {wanted:,}" if step < wanted else f"not scored on {split}"
 
 

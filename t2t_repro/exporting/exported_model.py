@@ -12,11 +12,19 @@ from typing import Any
 import numpy as np
 
 from t2t_repro.config import HParams
-from t2t_repro.data.vocabulary import must_be_list, must_be_pairs, must_be_unicode
+from t2t_repro.data.vocabulary import must_be_list, must_be_pairs, must_be_texts
 from t2t_repro.documents.splitter import Splitter
 from t2t_repro.inference.search.beam_search import n_best_options
 from t2t_repro.inference.text_to_text import Found, TextToText, translate_again, with_markup
-from t2t_repro.saved_model import ALIGNED_SIGNATURE, WITH_TERMS, SavedModel, WrongInput, holds_graph, newest_version
+from t2t_repro.saved_model import (
+    ALIGNED_SIGNATURE,
+    N_BEST_SIGNATURE,
+    WITH_TERMS,
+    SavedModel,
+    WrongInput,
+    holds_graph,
+    newest_version,
+)
 from t2t_repro.text.glossary import Forms, Glossary, Required, must_be_few
 from t2t_repro.text.translations import ALIGNMENT_OUTPUTS, distinct, of_outputs
 
@@ -81,7 +89,7 @@ class ExportedModel(TextToText):
         must_be_list(texts)
         search = functools.partial(self._n_best, n, *n_best_options(self.hparams, n, beam_size, alpha), glossary)
         if not markup:
-            return search(ALIGNED_SIGNATURE if self.has_links else "translate", texts)
+            return search(ALIGNED_SIGNATURE if self.has_links else N_BEST_SIGNATURE, texts)
         self._must_have_alignments()
         found = with_markup(_strings(texts), functools.partial(search, ALIGNED_SIGNATURE))
         marked: list[Found] = [distinct(some, n) for some in found]
@@ -168,6 +176,5 @@ def holds_export(path: str) -> bool:
 
 
 def _strings(texts: Sequence[str]) -> list[str]:
-    for number, text in enumerate(texts, start=1):
-        must_be_unicode(number, text)
+    must_be_texts(texts)
     return list(texts)

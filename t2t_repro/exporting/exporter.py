@@ -105,7 +105,7 @@ def export(
     task = run.problem.task
     head = None
     if alignments:
-        heads = task.alignment_head(translator, run, data_dir, log, translator.checkpoints[0])
+        heads = task.alignment_head(translator, run, data_dir, log)
         head = heads.writing_head if format == "ctranslate2" else heads.head
     card: dict[str, Any] = {"format": format, "precision": computed_in, "quantization": quantization}
     if translator.constraint is not None:

@@ -21,7 +21,7 @@ from t2t_repro.inference.search.decoding_loop import NEG_INF
 from t2t_repro.inference.terms.term_search import MOST_BANKS
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model.int8 import must_be_exact
-from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE, WITH_TERMS
+from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE, N_BEST_SIGNATURE, WITH_TERMS
 from t2t_repro.text.token_ids import EOS, PAD
 
 TOKENS_PER_SEARCH = 4_096  # source positions of one search; larger requests are split into several searches
@@ -124,7 +124,7 @@ class ExportedTranslator(tf.Module):
         return {
             self._signature: best,
             DEFAULT_SIGNATURE: best,
-            "translate": translating(None),
+            N_BEST_SIGNATURE: translating(None),
             **aligning,
             **with_terms,
             "score": tf.function(self._score, autograph=False, input_signature=[strings, targets]),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
-from t2t_repro.data.vocabulary import must_be_list, must_be_unicode
+from t2t_repro.data.vocabulary import must_be_texts
 from t2t_repro.documents.aligned import aligned_document
 from t2t_repro.documents.document import joined, translated
 from t2t_repro.documents.splitter import Splitter
@@ -95,17 +95,9 @@ class TextToText:
         is an `AlignedText` with the words and the sentences of the entire text. The arguments are those of
         `translate_documents`.
         """
-        must_be_list(texts)
-        for number, text in enumerate(texts, start=1):
-            must_be_unicode(number, text)
-        options: dict[str, Any] = {
-            "n": n,
-            "beam_size": beam_size,
-            "alpha": alpha,
-            "glossary": glossary,
-            "markup": markup,
-        }
+        must_be_texts(texts)
+        search = functools.partial(self.n_best, n=n, beam_size=beam_size, alpha=alpha, glossary=glossary, markup=markup)
         splitter = self.splitter(language)
         split = splitter.marked if markup else splitter
         join = aligned_document if self.has_links else joined
-        return translated(texts, split, functools.partial(self.n_best, **options), join=join)
+        return translated(texts, split, search, join=join)

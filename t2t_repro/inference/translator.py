@@ -12,7 +12,7 @@ from t2t_repro.alignment.head import AlignmentHead
 from t2t_repro.alignment.words import Words
 from t2t_repro.config import HParams
 from t2t_repro.data.shortlist import Shortlist
-from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_unicode
+from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_texts
 from t2t_repro.documents.splitter import Splitter
 from t2t_repro.inference.batch_decoder import BatchDecoder
 from t2t_repro.inference.ensemble import Ensemble
@@ -250,9 +250,7 @@ class Translator(TextToText, BatchDecoder):
         """Returns the translations that `decode` finds for texts without markup, with the markup of `texts`."""
         if self._links is None:
             raise ValueError("markup is put back by word alignments, which are not loaded: load with alignments")
-        must_be_list(texts)
-        for number, text in enumerate(texts, start=1):
-            must_be_unicode(number, text)
+        must_be_texts(texts)
         return with_markup(texts, decode)
 
     def _required(self, glossary: Glossary, texts: Sequence[str], report: Report) -> list[tuple[Required, ...]]:

@@ -99,7 +99,7 @@ class DecodingStep:
         product = kernels.narrow_linear(table_DS, result="float32", dtype=dtype)
 
         def among_them(x_TD: Any) -> Any:
-            return product(kernels.in_dtype(x_TD, dtype))
+            return product(ops.cast(x_TD, dtype))
 
         found = copy.copy(self)
         rows = kernels.rows_of(self.products[key])

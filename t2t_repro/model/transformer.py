@@ -105,15 +105,10 @@ class Transformer(keras.Model):
             hparams = HParams(**hparams)
         self.hparams = h = hparams or HParams(name="base", description="")
         self.vocab_size = vocab_size
-        self.embedding = self.add_weight(
-            shape=(vocab_size, h.d_model),
-            initializer=kernels.initializer(keras.initializers.RandomNormal(stddev=h.d_model**-0.5)),
-            name="embedding",
-            autocast=False,
-        )
+        self.embedding = self._table("embedding", vocab_size, h.d_model**-0.5)
         if h.positions == "learned":
-            self.source_positions = self._position_table("source_positions")
-            self.target_positions = self._position_table("target_positions")
+            self.source_positions = self._table("source_positions", h.max_positions, 0.02)
+            self.target_positions = self._table("target_positions", h.max_positions, 0.02)
         dtype = self.dtype_policy
         self.token_embedding = Embedding(self.embedding, name="token_embedding", dtype=dtype)
         self.source_dropout = Dropout(h.dropout, "encoder/embedding", dtype=dtype)
@@ -202,10 +197,9 @@ class Transformer(keras.Model):
             decoder=of(self.decoder_layers, "self_attention"),
         )
 
-    def _position_table(self, name: str) -> Any:
-        shape = (self.hparams.max_positions, self.hparams.d_model)
-        initializer = kernels.initializer(keras.initializers.RandomNormal(stddev=0.02))
-        return self.add_weight(shape=shape, initializer=initializer, name=name, autocast=False)
+    def _table(self, name: str, rows: int, stddev: float) -> Any:
+        initializer = kernels.initializer(keras.initializers.RandomNormal(stddev=stddev))
+        return self.add_weight(shape=(rows, self.hparams.d_model), initializer=initializer, name=name, autocast=False)
 
 
 def _multi_head_attention(hparams: HParams, site: str, dtype: Any) -> MultiHeadAttention:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from t2t_repro.registry import nearest
+from t2t_repro.config import nearest
 from t2t_repro.text.lines import read_lines
 
 Pairs = frozenset[frozenset[str]]

@@ -134,7 +134,7 @@ class Parser:
         self, hypotheses: list[tuple[str, float]], words: Sequence[str], n: int, tags: Sequence[str] | None = None
     ) -> list[tuple[Tree, float]]:
         """Returns the n best trees of a sentence with their scores: all words under TOP if the search found nothing."""
-        hypotheses = hypotheses or [("", -math.inf)]
+        hypotheses = hypotheses or _NOTHING
         rebuilt = [(*rebuild(text, words, tags, self.linearization), score) for text, score in hypotheses]
         if self.well_formed:
             rebuilt.sort(key=lambda each: each[1] > 0)  # a stable sort keeps the order otherwise

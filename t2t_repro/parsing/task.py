@@ -64,7 +64,7 @@ class Parsing:
         return ParseConstraint(vocabulary.subwords, self.linearization)
 
     def alignment_head(
-        self, translator: Translator, run: Run, data_dir: str | None, report: Any, *options: Any, **more: Any
+        self, translator: Translator, run: Run, data_dir: str | None, report: Any, again: bool = False
     ) -> Never:
         raise ValueError(
             f"{run.directory!r} is a parsing run, whose output repeats the words of its input; decode it without "

@@ -35,9 +35,9 @@ from t2t_repro.io import atomic_write, sha256, write_json
 from t2t_repro.preparation import disk_space
 from t2t_repro.preparation.corpora import SplitText, TrainingSentences
 from t2t_repro.preparation.encoding.scored_splits import ScoredSplits
-from t2t_repro.preparation.encoding.shuffle import Chunk, ShuffleFiles
+from t2t_repro.preparation.encoding.shuffle import ShuffleFiles
 from t2t_repro.preparation.filtering import account, overlap
-from t2t_repro.preparation.filtering.decisions import KEPT, Judge, decide, filter_name, kept, overlap_to_drop
+from t2t_repro.preparation.filtering.decisions import KEPT, Chunk, Judge, decide, filter_name, kept, overlap_to_drop
 from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.preparation.pace import Pace, Report
 from t2t_repro.preparation.problem_text import ProblemText

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from t2t_repro.data.dataset_record import CorpusShare, SplitRecord
+from t2t_repro.data.dataset_record import SIDES, CorpusShare, SplitRecord
 from t2t_repro.io import JsonRecord
 from t2t_repro.preparation.filtering.overlap import EXAMPLES, Example, Match, OverlapCounts, first_examples
 from t2t_repro.problem import Pair
@@ -87,7 +87,7 @@ class SplitStatistics(JsonRecord):
         found = {what: self.corpora.get(what, Counter()) for what in ("pairs", "inputs", "targets")}
         shares = []
         for number, name in enumerate(labels):
-            tokens = {side: found[side][number] for side in ("inputs", "targets")}
+            tokens = {side: found[side][number] for side in SIDES}
             shares.append(CorpusShare(name=name, pairs=found["pairs"][number], tokens=tokens))
         return tuple(shares) or None
 

@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 from babel import Locale
 
-from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE
+from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE, N_BEST_SIGNATURE
 from t2t_repro.serving import json_values, protocol
 from t2t_repro.serving.json_values import BadRequest, Limits, kind
 from t2t_repro.serving.model import MARKUP, ServedModel
@@ -36,7 +36,6 @@ TRANSLATION = "translation"  # the name of the task whose models have this API
 MOST_ALTERNATIVES = 63  # an export searches with at most 64 beams
 MOST_FIELDS = 100  # of a form
 MOST_HEADERS = 1_000  # bytes, of a field of a form
-_N_BEST = "translate"  # the signature with the option "n_best"
 _REQUIRED = ("q", "source", "target")
 _OWN = ("alignments", "confidence")
 _KEYS = (*_REQUIRED, "format", "alternatives", *_OWN, *protocol.OPTIONS)
@@ -226,12 +225,12 @@ def _signature(alternatives: int, wanted: Mapping[str, bool], model: ServedModel
             raise BadRequest(f"{key!r}: this model was exported without alignments; export the run again with them")
     if any(wanted.values()):
         return ALIGNED_SIGNATURE
-    return _N_BEST if alternatives else DEFAULT_SIGNATURE
+    return N_BEST_SIGNATURE if alternatives else DEFAULT_SIGNATURE
 
 
 def _search(alternatives: int, model: ServedModel) -> dict[str, int]:
     """Returns the options of a search for alternatives: it returns all beams, because some differ only in spaces."""
-    takes = model.signatures.get(_N_BEST, {})
+    takes = model.signatures.get(N_BEST_SIGNATURE, {})
     if not alternatives:
         return {}
     if not {"n_best", "beam_size"} <= set(takes):

@@ -17,6 +17,7 @@ from t2t_repro.saved_model import (
     ALIGNED_SIGNATURE,
     DEFAULT_SIGNATURE,
     GRAPH,
+    N_BEST_SIGNATURE,
     WITH_TERMS,
     SavedModel,
     WrongInput,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from t2t_repro.saved_model import Caller
 
 # Signatures whose outputs have the same width whatever else is in the batch: their requests may share a batch.
-JOINED = (DEFAULT_SIGNATURE, ALIGNED_SIGNATURE, "translate", "parse")
+JOINED = (DEFAULT_SIGNATURE, ALIGNED_SIGNATURE, N_BEST_SIGNATURE, "parse")
 GLOSSARY = "glossary"  # the name of a glossary among the options of a request
 MARKUP = "markup"  # the name of that option
 ATTENTION = "attention"  # a pair of sentences gives megabytes of JSON, so this signature is served only if enabled

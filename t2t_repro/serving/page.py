@@ -12,12 +12,11 @@ from typing import Any
 
 from babel import Locale
 
-from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE, WITH_TERMS
+from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE, N_BEST_SIGNATURE, WITH_TERMS
 from t2t_repro.serving.libretranslate import TRANSLATION
 from t2t_repro.serving.model import ServedModel
 
 ALTERNATIVES = 3  # outputs per line, the best one included
-_N_BEST = "translate"  # the signature with the option "n_best"
 _TEMPLATE = (importlib.resources.files(__package__ or "") / "page.html").read_text("utf-8")
 
 
@@ -65,7 +64,7 @@ def signature_of(model: ServedModel) -> tuple[str, int]:
     Only the best output of a parser is made a tree, so a parser has no alternatives.
     """
     best = model.task.signature
-    several = ALIGNED_SIGNATURE if ALIGNED_SIGNATURE in model.signatures else _N_BEST
+    several = ALIGNED_SIGNATURE if ALIGNED_SIGNATURE in model.signatures else N_BEST_SIGNATURE
     takes = model.signatures.get(several, {}) if best == DEFAULT_SIGNATURE else {}
     width = takes["beam_size"].default if {"n_best", "beam_size"} <= set(takes) else None
     number = min(ALTERNATIVES, int(width or 1))

@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE, WITH_TERMS
+from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE, N_BEST_SIGNATURE, WITH_TERMS
 from t2t_repro.serving.json_values import BadRequest, Limits, array, json_object, kind, plain
 from t2t_repro.serving.model import GLOSSARY, MARKUP, Input
 from t2t_repro.text.glossary import Glossary
 
 DOCUMENTS = "documents"
-_SEARCHES = (DEFAULT_SIGNATURE, "translate", ALIGNED_SIGNATURE)  # signatures that take the options below
+_SEARCHES = (DEFAULT_SIGNATURE, N_BEST_SIGNATURE, ALIGNED_SIGNATURE)  # signatures that take the options below
 
 
 Signatures = Mapping[str, Mapping[str, Input]]  # the inputs of each signature of a model
@@ -110,8 +110,7 @@ def _with_documents(request: Request, value: Any, signatures: Signatures, limits
         raise BadRequest(f'"documents" must be true, false or a language such as "en", got {kind(value)}')
     if value is False:
         return request
-    if request.signature not in _SEARCHES:
-        raise BadRequest(f'signature {request.signature} takes no "documents"; expected {" or ".join(_SEARCHES)}')
+    _must_search(request, "documents")
     size = sum(map(len, request.inputs["inputs"]))
     if size > limits.document_bytes:
         raise BadRequest(f"all documents of a request have {size:,} bytes; at most {limits.document_bytes:,}")
@@ -122,8 +121,7 @@ def _with_glossary(request: Request, terms: Any, signatures: Signatures, limits:
     """Returns the request with the glossary as an option. It costs twice as much: texts may be translated twice."""
     if WITH_TERMS not in signatures:
         raise BadRequest("this model was exported without glossaries; export the run again with them")
-    if request.signature not in _SEARCHES:
-        raise BadRequest(f'signature {request.signature} takes no "glossary"; expected {" or ".join(_SEARCHES)}')
+    _must_search(request, "glossary")
     if not isinstance(terms, dict):
         raise BadRequest(f'"glossary" must be an object of terms, got {kind(terms)}')
     if len(terms) > limits.terms:
@@ -145,10 +143,14 @@ def _with_markup(request: Request, markup: Any, signatures: Signatures, limits: 
         return request
     if ALIGNED_SIGNATURE not in signatures:
         raise BadRequest("this model was exported without alignments; export the run again with them")
-    if request.signature not in _SEARCHES:
-        raise BadRequest(f'signature {request.signature} takes no "markup"; expected {" or ".join(_SEARCHES)}')
+    _must_search(request, "markup")
     _must_be_short(request, "markup", limits)
     return replace(request, options=request.options | {MARKUP: np.array(True)})
+
+
+def _must_search(request: Request, key: str) -> None:
+    if request.signature not in _SEARCHES:
+        raise BadRequest(f'signature {request.signature} takes no "{key}"; expected {" or ".join(_SEARCHES)}')
 
 
 def _must_be_short(request: Request, what: str, limits: Limits) -> None:

@@ -51,8 +51,8 @@ class TrainingLoop:
         vocab_size: int,
         options: TrainingOptions,
         report: Callable[[str], None],
-        preview: MakePreview | None = None,
-        others: Mapping[str, Dataset] | None = None,
+        preview: MakePreview | None,
+        others: Mapping[str, Dataset],
     ):
         """Creates the model on all devices.
 

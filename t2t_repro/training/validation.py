@@ -51,12 +51,12 @@ class Validation:
         model: Transformer,
         run: Run,
         dataset: Dataset,
-        preview: MakePreview | None = None,
-        options: TrainingOptions = TrainingOptions(),  # noqa: B008 (frozen)
-        others: Mapping[str, Dataset] | None = None,
+        preview: MakePreview | None,
+        options: TrainingOptions,
+        others: Mapping[str, Dataset],
     ):
         self._shards, self._max_tokens = dataset.shards("validation"), run.hparams.max_positions
-        self._others = {name: other.shards("validation") for name, other in (others or {}).items()}
+        self._others = {name: other.shards("validation") for name, other in others.items()}
         self._corpora = [corpus.name for corpus in dataset.record.splits["validation"].corpora or ()]
         self._evaluate = make_evaluator(model, run.hparams.label_smoothing)
         self._preview, self._metrics = preview and preview(model, run, dataset), options.metrics

@@ -19,7 +19,6 @@ import numpy as np
 from t2t_repro.alignment.head import READING, WRITING, AlignmentHead, ChosenHead
 from t2t_repro.data import input_pipeline
 from t2t_repro.data.dataset import Dataset
-from t2t_repro.evaluation.evaluator import prepared_data
 from t2t_repro.inference.batches import batches_by_length, padded
 from t2t_repro.inference.ensemble import attended_most
 from t2t_repro.inference.translator import Translator
@@ -47,7 +46,6 @@ def chosen_head(
     run: Run,
     data_dir: str | None,
     report: Report,
-    checkpoints: Sequence[str] = (),
     again: bool = False,
 ) -> ChosenHead:
     """Returns the head in the run directory. If there is none, or `again`, chooses it, and writes it there.
@@ -57,7 +55,6 @@ def chosen_head(
       run: the run.
       data_dir: the folder of the prepared data, if it has moved since training.
       report: called with each line of progress.
-      checkpoints: paths of the checkpoints of the translator's weights, for the record.
 
     Raises FileNotFoundError if the data is missing. Raises ValueError if the data has no validation text, and if the
     file in the run directory is damaged.
@@ -66,11 +63,11 @@ def chosen_head(
     if os.path.exists(run.alignment) and not again:
         return ChosenHead.load(run.alignment, h.decoder_depth, h.num_heads)
     try:
-        dataset = prepared_data(run, data_dir)
+        dataset = Dataset.of_run(run, data_dir)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"choosing the head that aligns needs the data of the run: {error}") from None
     report("choosing the attention head that aligns, by the validation text")
-    found = choose(translator, dataset, [os.path.basename(path) for path in checkpoints])
+    found = choose(translator, dataset, [os.path.basename(path) for path in translator.checkpoints[0]])
     found.save(run.alignment)
     report(f"chose {found.head}: F1 {found.f1[str(found.head)]:.3f}, see {run.alignment}")
     return found

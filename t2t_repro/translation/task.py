@@ -47,12 +47,11 @@ class Translation:
         run: Run,
         data_dir: str | None,
         report: Callable[[str], None],
-        checkpoints: Sequence[str] = (),
         again: bool = False,
     ) -> ChosenHead:
         from t2t_repro.translation.alignments import chosen_head
 
-        return chosen_head(translator, run, data_dir, report, checkpoints, again)
+        return chosen_head(translator, run, data_dir, report, again)
 
     def decoder(self, translator: Any, well_formed: bool = False, min_confidence: float = 0.0) -> Decoder:
         return cast(Decoder, translator)

@@ -233,7 +233,7 @@ def test_closed_output_pipe_is_quiet():
                 ("--override=dk=1", "--override: unknown field 'dk': did you mean 'd_k'? "),
                 ("--override=d_k=x", "--override: d_k must be of type int, got 'x'"),
                 ("--override=d_k=0", "d_k must be at least 1, got 0"),
-                ("--filter=duplicat", "unknown filter 'duplicat': did you mean 'duplicate'? known: not_text, "),
+                ("--filter=duplicat", "unknown filter 'duplicat': did you mean 'duplicate'? known: duplicate, "),
                 ("--filter=length_ratio=x", "filter 'length_ratio': expected a number of at least 1. Received: 'l"),
                 ("--filter=wrong_script", "filter 'wrong_script' needs scripts, as the problem names no languages"),
             )

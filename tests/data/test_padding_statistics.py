@@ -29,8 +29,8 @@ def test_equal_lengths_fill_their_parts():
 def test_padding_and_unused_budget_are_counted(tmp_path: Path):
     """Two pairs in one part of 30 positions: the target is the longer side, 12 wide, with 12 + 9 real tokens."""
     shown = table(shard(tmp_path, [(3, 12), (9, 9)]), batch_tokens=30).splitlines()
-    assert shown[0] == "30 tokens per side, in parts of 30; the longer side of each part:"
-    assert shown[1].split() == ["tokens", "parts", "pairs", "real", "tokens", "of", "the", "budget"]
+    assert shown[0] == "30 tokens per side, in micro-batches of 30; the longer side of each:"
+    assert shown[1].split() == ["tokens", "batches", "pairs", "real", "tokens", "of", "the", "budget"]
     assert [row.split() for row in shown[2:]] == [
         ["to", "16", "1", "2", "87.5%", "80.0%"],
         ["all", "1", "2", "87.5%", "80.0%"],
@@ -42,6 +42,6 @@ def test_datagen_prints_the_table(program, data: str, registered):
     registered(PROBLEM)
     done = program("t2t-datagen", f"--problem={PROBLEM.name}", f"--data_dir={data}", "--fill=512")
     assert done.code == 0
-    assert done.out.startswith("512 tokens per side, in parts of 512;")
+    assert done.out.startswith("512 tokens per side, in micro-batches of 512;")
     parts = sum(int(row.split()[-4]) for row in done.out.splitlines()[2:-1])  # the rows of each width
     assert done.out.splitlines()[-1].split()[:3] == ["all", str(parts), "300"]

@@ -94,7 +94,7 @@ def test_table(scored):
     assert "search      beam 2, alpha 0.5" in lines
     assert "weights     ckpt-8" in lines
     assert "precision   float32" in lines
-    assert "precision   float32, decoder in int8" in table(scores | {"int8": True}).split("\n")
+    assert "precision   float32, int8" in table(scores | {"int8": True}).split("\n")
 
 
 def test_long_sentences_are_truncated_and_counted(trained, tmp_path):

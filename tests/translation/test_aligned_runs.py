@@ -15,7 +15,7 @@ from helpers.tiny_model import silent, train_pairs
 
 import t2t_repro
 from t2t_repro.alignment.head import READING, WRITING, AlignmentHead, ChosenHead
-from t2t_repro.evaluation.evaluator import prepared_data
+from t2t_repro.data.dataset import Dataset
 from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference.translator import Translator
 from t2t_repro.preparation.learning import links, shortlist
@@ -65,7 +65,7 @@ def test_agreement():
 
 def test_the_head_that_points_at_the_links_is_chosen(trained, monkeypatch):
     """Head 2 of layer 1 attends, while a token is read, to what the aligner links it to; no other head does."""
-    dataset = prepared_data(trained)
+    dataset = Dataset.of_run(trained, None)
     translator = Translator.from_run(trained.directory)
     learned = shortlist.sample(
         alignments.input_pipeline.pairs(dataset.shards("train")), translator.vocabulary.size, alignments.TRAINING_PAIRS

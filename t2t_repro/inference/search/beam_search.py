@@ -19,7 +19,7 @@ from t2t_repro.inference.search.decoding_loop import (
     Hypotheses,
     Sentences,
     candidates,
-    first_beams,
+    one_open_beam,
     search,
     sentences_of,
 )
@@ -78,9 +78,7 @@ def beam_search(
     """
     ensemble = Ensemble.of(models)
     sentences = sentences_of(ensemble, source_BM, extra_length, prefix_BP, min_length, required_BG=required_BG)
-    # one open beam; the others can never win
-    log_p_W = tf.where(tf.range(beam_size) == 0, 0.0, NEG_INF)
-    beams = first_beams(ensemble, tf.tile(log_p_W[None], [tf.shape(sentences.source)[0], 1]))
+    beams = one_open_beam(ensemble, sentences, beam_size)
     return search(ensemble, sentences, beams, BeamSearch(tf.convert_to_tensor(alpha, tf.float32), constraint))
 
 

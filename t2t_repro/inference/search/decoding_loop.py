@@ -177,7 +177,8 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: Dec
 
         step, beams = _while(goes_on, advance, (step, beams))
         open_B = is_open(step, beams)
-        staying, leaving = _split(tf.argsort(tf.cast(~open_B, tf.int32), stable=True), _rows_for(open_B))
+        places, number = tf.argsort(tf.cast(~open_B, tf.int32), stable=True), _rows_for(open_B)
+        staying, leaving = places[:number], places[number:]
         finished = _Done(numbers, beams.finished_ids, beams.finished_scores, beams.finished_traces)
         done = _joined(done, _rows(finished, leaving), step)
         rows = numbers, sentences, beams
@@ -221,6 +222,12 @@ def first_beams(ensemble: Ensemble, log_p_BW: tf.Tensor) -> Beams:
         traces=traces,
         finished_traces=traces,
     )
+
+
+def one_open_beam(ensemble: Ensemble, sentences: Sentences, width: tf.Tensor | int) -> Beams:
+    """Returns the first beams of a search, `width` per sentence: one is open, the others can never win."""
+    log_p_W = tf.where(tf.range(width) == 0, 0.0, NEG_INF)
+    return first_beams(ensemble, tf.tile(log_p_W[None], [tf.shape(sentences.source)[0], 1]))
 
 
 def candidates(
@@ -307,10 +314,6 @@ def _grid(rows: tf.Tensor) -> tf.Tensor:
 def _rows_for(open_B: tf.Tensor) -> tf.Tensor:
     """Returns the number of rows that stay in the batch: open sentences first, then finished ones."""
     return _grid(tf.math.count_nonzero(open_B, dtype=tf.int32))
-
-
-def _split(places: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    return places[:number], places[number:]
 
 
 def _rows(tensors: Any, places: tf.Tensor) -> Any:

@@ -29,7 +29,7 @@ from t2t_repro.inference.search.decoding_loop import (
     Hypotheses,
     Sentences,
     candidates,
-    first_beams,
+    one_open_beam,
     search,
     sentences_of,
 )
@@ -42,7 +42,7 @@ AHEAD = 5  # tokens after its terms, in which a beam is expected to end
 
 
 def term_search(
-    models: Any,
+    ensemble: Ensemble,
     vocabulary: TermVocabulary,
     source_BM: tf.Tensor,
     beam_size: tf.Tensor | int,
@@ -58,7 +58,6 @@ def term_search(
     beams as banks: one more than the terms of a sentence, up to `MOST_BANKS`. The maximum length is raised if the terms
     need more.
     """
-    ensemble = Ensemble.of(models)
     sentences = sentences_of(ensemble, source_BM, extra_length, prefix_BP, min_length)
     terms = vocabulary.terms(spelled_B)
     more = tf.shape(sentences.source)[0] - tf.size(spelled_B)
@@ -70,14 +69,13 @@ def term_search(
     sentences = sentences._replace(longest=longest_B, terms=terms)
 
     width = tf.reduce_max(_own_width(terms, beam_size))
-    log_p_W = tf.where(tf.range(width) == 0, 0.0, NEG_INF)
-    beams = first_beams(ensemble, tf.tile(log_p_W[None], [tf.shape(sentences.source)[0], 1]))
-    each = tf.shape(beams.tokens)
-    zeros_BW = tf.zeros(each, tf.int32)
+    beams = one_open_beam(ensemble, sentences, width)
+    shape = tf.shape(beams.tokens)
+    zeros_BW = tf.zeros(shape, tf.int32)
     beams = beams._replace(
         state=Progress(
-            matched=tf.zeros(tf.concat([each, tf.shape(terms.ids_BKS)[1:]], axis=0), tf.bool),
-            met=tf.zeros(tf.concat([each, tf.shape(terms.shortest_BG)[1:]], axis=0), tf.bool),
+            matched=tf.zeros(tf.concat([shape, tf.shape(terms.ids_BKS)[1:]], axis=0), tf.bool),
+            met=tf.zeros(tf.concat([shape, tf.shape(terms.shortest_BG)[1:]], axis=0), tf.bool),
             pending=zeros_BW - 1,
             length=zeros_BW,
             after=zeros_BW,

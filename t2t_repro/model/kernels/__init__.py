@@ -1,5 +1,5 @@
-"""The fast paths of the model. The docstring of each function starts with its formula. tests/model/test_kernels.py
-compares value and gradient with a plain implementation. Nothing else in `model` has a custom gradient or casts.
+"""The fast paths of the model. tests/model/test_kernels.py compares value and gradient with a plain implementation. The
+three files of the paper (`attention`, `layers`, `transformer`) have no custom gradient and no cast.
 
 Measured gains, for base in bfloat16 on two CPU cores (AMD EPYC, AVX512-BF16) unless stated:
 

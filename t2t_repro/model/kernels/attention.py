@@ -6,7 +6,6 @@ Shapes: B batch, L query length, M key length, T rows (B L), H heads, K d_k, E d
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -89,6 +88,8 @@ def scaled_dot_product_attention(
 ) -> Any:
     """softmax(Q K^T / sqrt(d_k) + bias) V (section 3.2.1, eq. 1): [B, H, L, E], in the dtype of V.
 
+    Inside `recorded_attention` and `prepared_products` there is no dropout.
+
     Args:
         bias: float32, broadcast to [B, H, L, M]: 0, or `attention.MASKED` for masked keys.
         dropout_rate: of the softmax.
@@ -102,8 +103,8 @@ def scaled_dot_product_attention(
             record[name] = weights_BHLM
         heads_BHLE = tf.matmul(tf.cast(weights_BHLM, values_BHME.dtype), values_BHME)
     else:
-        attend = functools.partial(_attention, bias=bias, dropout_rate=dropout_rate, seed=seed)
-        heads_BHLE = tf.custom_gradient(lambda *qkv: attend(*qkv))(queries_BHLK, keys_BHMK, values_BHME)
+        attend = tf.custom_gradient(lambda *qkv: _attention(*qkv, bias=bias, dropout_rate=dropout_rate, seed=seed))
+        heads_BHLE = attend(queries_BHLK, keys_BHMK, values_BHME)
     heads_BHLE._t2t_sizes = getattr(queries_BHLK, "_t2t_sizes", None)
     return heads_BHLE
 

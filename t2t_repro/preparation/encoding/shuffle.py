@@ -25,16 +25,15 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import atomic_write, read_json, sha256, write_json
 from t2t_repro.preparation.corpora import corpus_of
 from t2t_repro.preparation.filtering import decisions
+from t2t_repro.preparation.filtering.decisions import Chunk
 from t2t_repro.preparation.filtering.overlap import Overlap
 from t2t_repro.preparation.statistics import SplitStatistics, irregular, is_empty
 from t2t_repro.preparation.validation_split import source_hash
-from t2t_repro.problem import Pair
 from t2t_repro.system.processes import map_in_processes
 
 _FORMAT = 3  # of the records of chunks
 _HEADER = struct.Struct("<QI")  # key, bytes of the example that follows
 
-Chunk = tuple[int, int, list[Pair]]  # its number, the number of its first pair, its pairs
 KeyedExample = tuple[int, bytes]  # the key that a shard is sorted by, and the example
 Encoded = tuple[list[list[KeyedExample]], SplitStatistics, SplitStatistics]  # by shard, validation last; statistics
 

@@ -11,7 +11,7 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import write_json
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
-from t2t_repro.training.checkpointing.checkpoint_list import AVERAGED, to_average
+from t2t_repro.training.checkpointing.checkpoint_list import AVERAGED, step_of, to_average
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 from t2t_repro.training.checkpointing.weights import load_weights
 from t2t_repro.training.precision import POLICIES
@@ -48,7 +48,7 @@ def average(
     try:
         new = dataclasses.replace(run, directory=temporary).start(run.vocabulary)
         new.note(dataclasses.replace(run.training, selection=None))  # the mean itself has no score
-        Checkpoints(new, {"model": model}, keep=1).save(int(chosen[-1].rpartition("-")[2]))
+        Checkpoints(new, {"model": model}, keep=1).save(step_of(chosen[-1]))
         names = [os.path.basename(path) for path in chosen]
         record: dict[str, Any] = {"run": os.path.abspath(output_dir), "checkpoints": names}
         record |= {"moving_average": True} if moving_average else {}

@@ -123,7 +123,7 @@ class Checkpoints:
         status = self._checkpoint.read(newest)
         status.expect_partial()  # the run's fingerprint, which is copied below
         status.assert_existing_objects_matched()
-        self._fingerprint.assign(fingerprint_in(newest) or self._fingerprint)
+        self._fingerprint.assign(fingerprint_in(newest))
         return True
 
     def _without_damaged(self, existing: list[str]) -> list[str]:

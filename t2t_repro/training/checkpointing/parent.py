@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from t2t_repro.config import HParams
 from t2t_repro.problem import Problem
 from t2t_repro.run import Parent, Run
-from t2t_repro.training.checkpointing.checkpoint_list import LIST, averaged, paths
+from t2t_repro.training.checkpointing.checkpoint_list import LIST, averaged, paths, step_of
 
 _CHECKPOINT = re.compile(r"(.*?)/*checkpoints/ckpt-(\d+)(?:\.index)?")  # one checkpoint of a run
 
@@ -55,7 +55,7 @@ def checkpoint_of(parent: Parent) -> str:
 def _parent(run: Run, step: int | None, known: Parent | None, is_independent: bool) -> Parent:
     """Returns the record of `run` as a parent. `step` is None for the known one, or else the newest."""
     fingerprint, mean = f"{run.fingerprint:016x}", averaged(run)
-    steps = [int(path.rpartition("-")[2]) for path in paths(run)]
+    steps = [step_of(path) for path in paths(run)]
     if not steps:
         raise FileNotFoundError(f"init_from: {run.directory!r} has no checkpoint yet; train it first (t2t-trainer)")
     if step is None and known and known.fingerprint == fingerprint and len(known.checkpoints) == 1 and not mean:

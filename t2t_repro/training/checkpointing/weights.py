@@ -110,7 +110,7 @@ def _chosen(run: Run, model: Any, average: int, best: bool, moving_average: bool
         with _named(path):
             _must_fit(path, variables, part)
             fingerprints.add(fingerprint_in(path))
-    if len(fingerprints - {None}) > 1:
+    if len(fingerprints) > 1:
         names = ", ".join(map(os.path.basename, chosen))
         raise ValueError(f"{names} in {run.checkpoints!r} are checkpoints of different runs; keep those of one")
     return part, chosen
@@ -168,10 +168,9 @@ def _must_fit(path: str, variables: list[tf.Variable], part: str = MODEL) -> Non
         raise ValueError(f"{path} does not fit this run's model: the shapes of weights differ, such as {shapes}")
 
 
-def fingerprint_in(path: str) -> int | None:
-    """Returns the fingerprint of the run that wrote a checkpoint; None if an old version did not save one."""
-    reader = tf.train.load_checkpoint(path)
-    return int(reader.get_tensor(f"run{_VALUE}")) if reader.has_tensor(f"run{_VALUE}") else None
+def fingerprint_in(path: str) -> int:
+    """Returns the fingerprint of the run that wrote a checkpoint."""
+    return int(tf.train.load_checkpoint(path).get_tensor(f"run{_VALUE}"))
 
 
 def shapes_in(path: str, prefix: str = "") -> list[list[int]]:

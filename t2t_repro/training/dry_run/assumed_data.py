@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from t2t_repro.data.dataset import Dataset
-from t2t_repro.data.dataset_record import DatasetRecord, SplitRecord, VocabularyRecord
+from t2t_repro.data.dataset_record import SIDES, DatasetRecord, SplitRecord, VocabularyRecord
 from t2t_repro.data.shards import example, shard_names, write_shard
 from t2t_repro.problem import Problem
 from t2t_repro.text.token_ids import UNKNOWN
@@ -35,7 +35,7 @@ def assumed(problem: Problem) -> Iterator[Dataset]:
     with tempfile.TemporaryDirectory() as folder:
         (name,) = shard_names("train", 1)
         shard = write_shard(os.path.join(folder, name), (example(*pair) for pair in pairs))
-        longest = {side: {"max": float(problem.max_length)} for side in ("inputs", "targets")}
+        longest = {side: {"max": float(problem.max_length)} for side in SIDES}
         train = SplitRecord(pairs=PAIRS, length=longest, shards=(shard,))
         vocabulary = VocabularyRecord(size=problem.vocab_size, sha256="")
         yield Dataset(folder, DatasetRecord(problem=problem, vocabulary=vocabulary, splits={"train": train}))

@@ -109,11 +109,11 @@ def dry_run(
 
 
 def _estimate(profiler: Profiler, show: Callable[[str], None]) -> Estimate:
-    output_dir, options = profiler.run.directory, profiler.options
+    output_dir = profiler.run.directory
     for line in _plan(profiler):
         show(line)
     profiler = _measured(profiler, show)
-    found = _total(profiler, options)
+    found = _total(profiler)
     for line in _outcome(profiler, found):
         show(line)
     free = shutil.disk_usage(nearest_folder(output_dir)).free
@@ -174,8 +174,8 @@ def _plan(profiler: Profiler) -> Iterator[str]:
     yield ""
 
 
-def _total(profiler: Profiler, options: TrainingOptions) -> Estimate:
-    h, per_step = profiler.run.hparams, profiler.seconds_per_step()
+def _total(profiler: Profiler) -> Estimate:
+    h, options, per_step = profiler.run.hparams, profiler.options, profiler.seconds_per_step()
     steps_per_epoch = profiler.window_steps / profiler.share if profiler.prepared else math.nan
     steps, done = profiler.steps(), h.train_steps - profiler.steps()
     if options.train_epochs and profiler.prepared:

@@ -201,13 +201,6 @@ def test_checkpoints_of_different_runs_are_rejected(run, tmp_path, other, messag
     assert sorted(os.listdir()) == ["OTHER", "RUN", "vocabulary.model"]
 
 
-def test_checkpoints_without_a_fingerprint_are_accepted(run, monkeypatch):
-    monkeypatch.setattr(
-        "t2t_repro.training.checkpointing.weights.fingerprint_in", lambda path: 7 if "30" in path else None
-    )
-    assert len(load_weights(run, random_model(PROBLEM.vocab_size), 3)) == 3
-
-
 def test_a_continued_run_stays_the_same_run(run):
     """Also if a later version identifies runs by another field."""
     state = {"model": random_model(PROBLEM.vocab_size), "step": tf.Variable(0)}

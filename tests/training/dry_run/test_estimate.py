@@ -161,7 +161,7 @@ def test_printed_lines(estimated):
     text = "\n".join(lines)
     assert "problem     animals, 300 training pairs\nset         tiny: \n" in text.replace("tiny:\n", "tiny: \n")
     assert f"parameters  {TINY.num_parameters(PROBLEM.vocab_size):,} with 330 subwords" in text and "paper" not in text
-    assert "2,000 tokens per side, in parts of 1,000; the longer side of each part:" in lines
+    assert "2,000 tokens per side, in micro-batches of 1,000; the longer side of each:" in lines
     assert "epoch       3 steps; 8 to do" in lines
     named = [line.split()[0] for line in lines if line[:1].strip()]  # continuation lines are indented
     assert named[-7:] == "epoch speed time worst memory disk cost".split()
