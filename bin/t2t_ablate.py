@@ -25,6 +25,7 @@ from t2t_repro.flops import training_flops
 from t2t_repro.problem import Problem
 from t2t_repro.registry import RECORDS, get_hparams
 from t2t_repro.scale import SCALES
+from t2t_repro.selection import must_end_at_last_step, must_have_metrics
 from t2t_repro.system.processor import usable_cores
 
 FLAGS = flags.FlagValues()
@@ -62,6 +63,10 @@ def ablate() -> None:
     suffix = "" if FLAGS.scale == "full" else f"@{FLAGS.scale}"
     sets = [get_hparams(row + suffix).override(common_flags.changes(FLAGS)) for row in rows(FLAGS.rows)]
     problem = problem_flags.chosen_problem(FLAGS)
+    options = common_flags.training_options(FLAGS)
+    must_have_metrics(problem.task.metrics, options)
+    for hparams in sets:
+        must_end_at_last_step(hparams, options)
     cores = usable_cores()
     if FLAGS.jobs > cores:
         raise launcher.UsageError(f"--jobs={FLAGS.jobs} is more than the {cores} available cores; give at most {cores}")

@@ -83,6 +83,7 @@ class TrainingRecord(JsonRecord):
 
     data: TrainingData | None = None
     text_sha256: str | None = None  # of the training shards
+    validation_sha256: str | None = None  # of the shards that `selection` has the scores of
     step: int | None = None
     target_tokens: float | None = None  # real ones
     flops: float | None = None
@@ -96,10 +97,6 @@ class TrainingRecord(JsonRecord):
     def __post_init__(self) -> None:
         if self.device is not None and self.replicas is None:
             raise ValueError(f"`replicas` must be given with the device {self.device!r}")
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the fields that are known. With a step, None for `paper_flops` replaces that of another device."""
-        return super().to_json() | ({} if self.step is None else {"paper_flops": self.paper_flops})
 
 
 @dataclass(frozen=True)
@@ -126,6 +123,10 @@ class Run:
     @property
     def metrics(self) -> str:
         return os.path.join(self.directory, "metrics.jsonl")
+
+    @property
+    def checkpoint_list(self) -> str:
+        return os.path.join(self.checkpoints, "checkpoint")
 
     @property
     def scores(self) -> str:
@@ -238,16 +239,10 @@ class Run:
         return dict(read_json(self._path).get("training", {}))
 
     def note(self, training: TrainingRecord) -> None:
-        """Writes `training` to run.json."""
-        write_json(self._path, read_json(self._path) | {"training": self._training_json() | training.to_json()})
-
-    def forget_progress(self) -> None:
-        """Removes the step and the selection from run.json, of which there is no checkpoint any more."""
-        record = read_json(self._path)
-        record["training"] = {
-            name: value for name, value in record["training"].items() if name not in ("step", "selection")
-        }
-        write_json(self._path, record)
+        """Writes `training` to run.json, where keys of other versions stay."""
+        fields = {each.name for each in dataclasses.fields(training)}
+        others = {name: value for name, value in self._training_json().items() if name not in fields}
+        write_json(self._path, read_json(self._path) | {"training": others | training.to_json()})
 
     def keep_scores(self, scores: dict[str, Any]) -> None:
         """Appends the scores of one evaluation to scores.jsonl."""
@@ -258,10 +253,14 @@ class Run:
         return os.path.join(self.directory, "run.json")
 
     def must_equal(self, other: Run) -> None:
-        """Raises ValueError, naming the first difference, if `other` is a different run."""
+        """Raises ValueError, naming the first difference, if `other` is a different run.
+
+        Before the first checkpoint, it may start from another parent.
+        """
         here, there = self._identity(), other._identity()
+        free = () if os.path.exists(self.checkpoint_list) else ("parent",)
         for name in sorted(here.keys() | there.keys()):
-            if here.get(name) != there.get(name):
+            if here.get(name) != there.get(name) and name not in free:
                 may_set = name != "name" and name in {each.name for each in dataclasses.fields(HParams)}
                 remedy = f", or continue that run with {name}={here[name]}" if may_set else ""
                 raise ValueError(

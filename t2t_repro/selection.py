@@ -47,10 +47,6 @@ class Selection(JsonRecord):
         """Returns the steps that have a score by the deciding metric, in order."""
         return sorted(map(int, self.scores.get(self.by, {})))
 
-    def has(self, step: int) -> bool:
-        """Returns whether the checkpoint of `step` was scored."""
-        return str(step) in self.scores.get(PERPLEXITY, {})
-
     def value(self, step: int) -> float:
         """Returns the score of `step` by the deciding metric."""
         return self.scores[self.by][str(step)]

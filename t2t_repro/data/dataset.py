@@ -106,10 +106,9 @@ class Dataset:
                 + advice
             )
 
-    @property
-    def text_sha256(self) -> str:
-        """A SHA-256 of the training text: that of the SHA-256 of its shards."""
-        shards = "".join(shard.sha256 for shard in self.record.splits["train"].shards)
+    def text_sha256(self, split: str = "train") -> str:
+        """Returns a SHA-256 of the text of a split: that of the SHA-256 of its shards."""
+        shards = "".join(shard.sha256 for shard in self.record.splits[split].shards)
         return hashlib.sha256(shards.encode("ascii")).hexdigest()
 
     def condition(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from t2t_repro.run import Run
 from t2t_repro.system.log import DETAIL, short_reason
 from t2t_repro.training.train_step import StepMetrics
 
+REPORT = 10.0  # seconds between two reports
 UNKNOWN = -1.0  # FLOPs as the paper counts them, if the paper gives no rate for the device
 
 
@@ -39,7 +40,7 @@ class Step(NamedTuple):
 
 
 class MetricsLogger:
-    """Sums up steps and reports them every `seconds`. It waits for the device only then.
+    """Sums up steps and reports them every `REPORT` seconds. It waits for the device only then.
 
     On a terminal the newest line replaces the previous one.
     """
@@ -49,7 +50,6 @@ class MetricsLogger:
         run: Run,
         report: Callable[[str], None],
         cost: Cost = Cost(),  # noqa: B008 (immutable)
-        seconds: float = 10.0,
         paper_rate: float = UNKNOWN,
         on_report: Callable[[list[Step]], None] | None = None,
     ):
@@ -59,11 +59,10 @@ class MetricsLogger:
           run: the run whose metrics.jsonl and TensorBoard events are written.
           report: called with each complete line.
           cost: the cost of training so far.
-          seconds: the time between two reports.
           paper_rate: FLOP/s of the devices according to the paper, or `UNKNOWN`.
           on_report: called after each report with the steps since the previous one. Their metrics are Python numbers.
         """
-        self._run, self._report, self._seconds = run, report, seconds
+        self._run, self._report = run, report
         self._paper_rate, self._on_report = paper_rate, on_report
         self.cost = cost
         self._counted = time.monotonic()
@@ -79,7 +78,7 @@ class MetricsLogger:
         if self._first_step is None:
             self._first_step = step.number - 1
             self._started = self._last = time.monotonic()
-        if time.monotonic() - self._last >= self._seconds or step.number == self._run.hparams.train_steps:
+        if time.monotonic() - self._last >= REPORT or step.number == self._run.hparams.train_steps:
             self.flush()
 
     @property

@@ -38,11 +38,20 @@ def set_threads(threads: int) -> None:
         tf.config.threading.set_intra_op_parallelism_threads(threads or usable_cores())
 
 
+def microbatch_shares(hparams: HParams) -> int:
+    """Returns the number of smaller micro-batches that replace each of a small model, so that they fill the cores.
+
+    It depends on nothing that the process did before: other micro-batches have other dropout masks.
+    """
+    if hparams.d_model > SMALL or tf.config.list_physical_devices("GPU"):
+        return 1
+    return max(1, min(usable_cores(), part_tokens(hparams.batch_tokens) // LEAST_TOKENS))
+
+
 def set_training_threads(hparams: HParams) -> None:
-    """Sets the threads of an operation so that `num_parallel_batches` micro-batches of a small model fill the cores."""
+    """Sets the threads of an operation so that the `microbatch_shares` of a small model fill the cores."""
     if hparams.d_model <= SMALL and not tf.config.list_physical_devices("GPU"):
-        cores = usable_cores()
-        set_threads(cores // max(1, min(cores, part_tokens(hparams.batch_tokens) // LEAST_TOKENS)))
+        set_threads(usable_cores() // microbatch_shares(hparams))
 
 
 def set_batches(batches: int) -> None:

@@ -31,7 +31,7 @@ from t2t_repro.training import hardware
 from t2t_repro.training.fused_loss import projected_loss, vocabulary_blocks
 from t2t_repro.training.loss import Loss, smoothed_cross_entropy
 from t2t_repro.training.optimizer import Adam, MovingAverage
-from t2t_repro.training.parallel import num_parallel_microbatches
+from t2t_repro.training.parallel import microbatch_shares, num_parallel_microbatches
 from t2t_repro.training.precision import POLICIES
 
 ReplicaInputs = dict[str, tf.Tensor]  # an element of `TrainingText.batches`: the micro-batches of one replica
@@ -274,21 +274,21 @@ def validate_settings(problem: Problem, hparams: HParams) -> None:
         )
 
 
-def default_microbatch_tokens(hparams: HParams, replicas: int) -> int:
+def default_microbatch_tokens(hparams: HParams, replicas: int, jit_compile: bool = False) -> int:
     """Returns the default tokens per side of a micro-batch.
 
     On a GPU, where launching each operation has a cost, it is the device's complete share of a step. On a CPU it is
-    what the caches hold, shared by the micro-batches that are computed in parallel.
+    what the caches hold, shared by the micro-batches that are computed in parallel; XLA computes one at a time.
     """
     if tf.config.list_physical_devices("GPU"):
         return math.ceil(hparams.batch_tokens / replicas)
-    parallel = num_parallel_microbatches() if replicas == 1 else 1
-    return math.ceil(batching.part_tokens(hparams.batch_tokens) / parallel)
+    shares = microbatch_shares(hparams) if replicas == 1 and not jit_compile else 1
+    return math.ceil(batching.part_tokens(hparams.batch_tokens) / shares)
 
 
 def first_microbatch_tokens(run: Run, options: TrainingOptions, replicas: int, machines: int = 1) -> int:
     """Returns the initial micro-batch size. On one machine it is at most the size known to fit its devices."""
-    wanted = options.microbatch_tokens or default_microbatch_tokens(run.hparams, replicas)
+    wanted = options.microbatch_tokens or default_microbatch_tokens(run.hparams, replicas, options.jit_compile)
     known = run.training if machines == 1 and Run.exists(run.directory) else TrainingRecord()
     held = known.held_tokens if known.device == hardware.name() else None
     return min(wanted, held or wanted)

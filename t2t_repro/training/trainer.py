@@ -108,8 +108,11 @@ def train(
         if origin:
             dataset.must_have_vocabulary_of(origin.vocabulary_of)
         must_share_vocabulary(others, vocabulary.sha256)
-        if options.selects:
+        if options.selects or options.also_validate:
             dataset.shards("validation")  # raises if there is none
+        if init_from and origin and not Run.exists(output_dir):  # the parent may have trained on meanwhile
+            origin = find_origin(init_from, problem, hparams, output_dir)
+            must_be_intact(checkpoint_of(origin.parent))
         parent = origin.parent if origin else None
         run = Run(output_dir, problem, hparams, data_dir, options.seed, precision, vocabulary.sha256, parent)
         text = TrainingText.of(run, dataset)  # raises if weights or vocabulary do not fit, before the run starts
@@ -130,11 +133,20 @@ def train(
 
 
 def _note_data(run: Run, dataset: Dataset) -> None:
-    """Notes the data of the run in run.json. Raises ValueError if it has taken steps on other training text."""
-    before, text = run.training, dataset.text_sha256
+    """Notes the data of the run in run.json. Raises ValueError if it has taken steps on other training text, or has
+    scores of other validation text."""
+    before, text = run.training, dataset.text_sha256()
+    validation = dataset.text_sha256("validation") if dataset.has("validation") else None
+    scored = before.selection.scores if before.selection else {}
     if before.step and before.text_sha256 not in (None, text):
-        raise ValueError(
-            f"{run.directory!r} was trained on other text than that in {dataset.directory!r}; give another output_dir, "
-            "which can start from this run (`init_from`)"
-        )
-    run.note(dataclasses.replace(before, data=TrainingData.from_json(dataset.condition())))
+        other, how = "text", "trained"
+    elif scored and before.validation_sha256 not in (None, validation):
+        other, how = "validation text", "validated"
+    else:
+        data = TrainingData.from_json(dataset.condition())
+        run.note(dataclasses.replace(before, data=data, validation_sha256=validation))
+        return
+    raise ValueError(
+        f"{run.directory!r} was {how} on other {other} than that in {dataset.directory!r}; give another output_dir, "
+        "which can start from this run (`init_from`)"
+    )

@@ -101,11 +101,12 @@ class TrainingLoop:
         if self.checkpoints and self.checkpoints.restore_newest():
             self.report(f"continuing {self.run.directory} at step {int(self.step):,}")
             self._upgrade_state()
+            self.record_progress()  # a kill may have come before it
             self.loaded.assign(1)
         elif self.checkpoints:
             if (taken := self.run.training.step) is not None:
                 self.report(f"{self.run.directory} has no checkpoint of its {taken:,} steps: starting over")
-                self.run.forget_progress()
+                self.run.note(dataclasses.replace(self.run.training, step=None, selection=None))
             if self.run.parent:
                 self._start_from(self.checkpoints, self.run.parent)
                 self.loaded.assign(1)
@@ -248,6 +249,7 @@ class TrainingLoop:
         elif not stop.signal and self.stopping.is_unscored(number):  # the passes over the data ended at it
             self._validate(number, checkpoints, logger)
         if not stop.signal:
+            checkpoints.set_aside_damaged()
             self.stopping.conclude(number, checkpoints, self._score_mean)
 
     def _score_mean(self, number: int, best: bool) -> float | None:
@@ -275,7 +277,7 @@ class TrainingLoop:
         self.position.assign(step.position)
         self.spent.assign(logger.cost)
         self.stopping.forget_after(step.number)
-        checkpoints.save(step.number, self.stopping.best())
+        checkpoints.save(step.number, self.stopping.kept())
         self.record_progress()
         if validate:
             self._validate(step.number, checkpoints, logger)
@@ -297,20 +299,21 @@ class TrainingLoop:
             return
         if is_regular(self.run, number):
             self.stopping.note_scores(number, values, time.monotonic() - started, interval)
-            checkpoints.remove_except(self.stopping.best())
+            checkpoints.remove_except(self.stopping.kept())
 
     def record_progress(self) -> None:
         """Writes the step, the training text that it was taken on, and the cost of training to run.json."""
         cost = Cost(*self.spent.numpy().tolist())
         paper_flops = None if cost.paper_flops == UNKNOWN else cost.paper_flops
-        self._note(
-            **(cost._asdict() | {"paper_flops": paper_flops}), step=int(self.step), text_sha256=self.dataset.text_sha256
-        )
+        text = self.dataset.text_sha256()
+        self._note(**(cost._asdict() | {"paper_flops": paper_flops}), step=int(self.step), text_sha256=text)
 
     def _note(self, **changes: Any) -> None:
         """Writes `changes` and the devices to the training record in run.json."""
-        devices = {"device": hardware.name(), "replicas": self.replicas}
-        self.run.note(dataclasses.replace(self.run.training, **devices, **changes))
+        before, device = self.run.training, hardware.name()
+        if before.device != device:
+            before = dataclasses.replace(before, held_tokens=None)
+        self.run.note(dataclasses.replace(before, device=device, replicas=self.replicas, **changes))
 
     def _headline(self) -> str:
         run = self.run

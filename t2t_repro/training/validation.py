@@ -150,13 +150,25 @@ class Stopping:
         if self._run.training.selection:
             self._note(self.selection.at(step))
 
-    def best(self) -> list[int]:
-        """Returns the steps of the best checkpoints, which are kept beside the last ones."""
-        return self.selection.best(self._options.best_kept)
+    def kept(self) -> list[int]:
+        """Returns the steps of the checkpoints that are kept beside the last ones: the best ones.
+
+        While fewer have a score by the deciding metric, those with the best perplexity are kept too: the run may have
+        been scored by that alone so far.
+        """
+        number, existing = self._options.best_kept, self._existing()
+        best = self.selection.best(number, existing)
+        by_perplexity = dataclasses.replace(self.selection, by=PERPLEXITY).best(number, existing.difference(best))
+        return best + by_perplexity[: number - len(best)]
+
+    def _existing(self) -> set[int]:
+        return {step_of(path) for path in paths(self._run)}
 
     def is_unscored(self, step: int) -> bool:
-        """Returns whether the checkpoint of `step` is a regular one without a score."""
-        return step > 0 and is_regular(self._run, step) and not self.selection.has(step)
+        """Returns whether the checkpoint of `step` is a regular one that lacks a score."""
+        metrics = (PERPLEXITY, *(self._options.metrics if self.decodes(step) else ()))
+        scores = self.selection.scores
+        return is_regular(self._run, step) and any(str(step) not in scores.get(metric, {}) for metric in metrics)
 
     def decodes(self, step: int) -> bool:
         """Returns whether the validation set is decoded at `step`: a function of the step and of the noted interval."""
@@ -216,12 +228,15 @@ class Stopping:
         cannot.
         """
         if self._options.selects:
-            checkpoints.remove_except(self.best())
+            checkpoints.remove_except(self.kept())
         selection = self.selection
         if selection.reason:
             self._report(f"ended at step {step:,} of {self._run.hparams.train_steps:,}: {selection.reason}")
-        best = selection.best(self._options.best_kept, {step_of(path) for path in paths(self._run)})
+        best = selection.best(self._options.best_kept, self._existing())
         if not best:
+            if self._options.selects:
+                metric = NAMES.get(selection.by, selection.by)
+                self._report(f"no checkpoint has a validation {metric}: none is recommended")
             return
         self._note(selection)
         last = [step_of(path) for path in to_average(self._run, self._run.hparams.average_checkpoints)]

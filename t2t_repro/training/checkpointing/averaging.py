@@ -11,6 +11,7 @@ from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.io import write_json
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
+from t2t_repro.selection import Selection
 from t2t_repro.training.checkpointing.checkpoint_list import AVERAGED, step_of, to_average
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 from t2t_repro.training.checkpointing.weights import load_weights
@@ -36,7 +37,10 @@ def average(
     last = run.hparams.average_checkpoints if checkpoints is None else checkpoints
     found = len(to_average(run, 10**9, best))
     if not 1 <= last <= found:
-        raise ValueError(f"{output_dir!r} has {found} checkpoints, and {last} are to be averaged; ask for 1 to {found}")
+        scored = " with a validation score" * best
+        raise ValueError(
+            f"{output_dir!r} has {found} checkpoints{scored}, and {last} are to be averaged; ask for 1 to {found}"
+        )
     path = os.path.realpath(average_dir)
     if os.path.ismount(path):
         raise ValueError(f"average_dir: {average_dir!r} is the root of a file system; give a new directory in it")
@@ -47,8 +51,9 @@ def average(
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
         new = dataclasses.replace(run, directory=temporary).start(run.vocabulary)
-        new.note(dataclasses.replace(run.training, selection=None))  # the mean itself has no score
-        Checkpoints(new, {"model": model}, keep=1).save(step_of(chosen[-1]))
+        step = step_of(chosen[-1])
+        new.note(dataclasses.replace(run.training, selection=Selection(stopped_step=step)))  # the mean has no score
+        Checkpoints(new, {"model": model}, keep=1).save(step)
         names = [os.path.basename(path) for path in chosen]
         record: dict[str, Any] = {"run": os.path.abspath(output_dir), "checkpoints": names}
         record |= {"moving_average": True} if moving_average else {}

@@ -9,7 +9,6 @@ from t2t_repro.io import atomic_write, read_json
 from t2t_repro.run import Run
 from t2t_repro.selection import Selection
 
-LIST = "checkpoint"
 AVERAGED = "averaged.json"  # in a run that `averaging.average` wrote: the source run and its checkpoints
 _LISTED = re.compile(r'(all_)?model_checkpoint_paths?: "(ckpt-\d+)"')  # a line of the list
 _FILE = re.compile(r"(ckpt-\d+)\.(?:index|data-\d{5}-of-\d{5})")  # of a checkpoint
@@ -21,7 +20,7 @@ def paths(run: Run) -> list[str]:
     Raises ValueError if there are files without a list.
     """
     try:
-        with open(os.path.join(run.checkpoints, LIST), encoding="utf-8") as file:
+        with open(run.checkpoint_list, encoding="utf-8") as file:
             lines = [_LISTED.fullmatch(line) for line in file.read().splitlines() if "timestamp" not in line]
     except (OSError, UnicodeDecodeError):
         lines = []
@@ -31,7 +30,7 @@ def paths(run: Run) -> list[str]:
         return [os.path.join(run.checkpoints, name) for name in names]
     files = files_of(run)
     is_first = len({name.partition(".")[0] for name in files}) == 1 and run.training.step is None
-    if files and not (is_first and not os.path.exists(os.path.join(run.checkpoints, LIST))):
+    if files and not (is_first and not os.path.exists(run.checkpoint_list)):
         raise ValueError(
             f"{run.checkpoints!r} holds checkpoints, but its file 'checkpoint', which lists them, is missing or "
             "damaged; restore that file from a copy, or move the folder away to start over"
@@ -100,6 +99,5 @@ def write_list(run: Run, complete: list[str]) -> None:
     """Writes the list of the complete checkpoints, oldest first, atomically."""
     names = [os.path.basename(path) for path in complete]
     lines = [f'model_checkpoint_path: "{names[-1]}"', *(f'all_model_checkpoint_paths: "{name}"' for name in names)]
-    path = os.path.join(run.checkpoints, LIST)
-    with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+    with atomic_write(run.checkpoint_list) as temporary, open(temporary, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")

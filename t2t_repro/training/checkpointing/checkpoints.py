@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from t2t_repro.io import sync
 from t2t_repro.run import Run
 from t2t_repro.system.log import short_reason
-from t2t_repro.training.checkpointing.checkpoint_list import LIST, files_of, paths, regular, step_of, write_list
+from t2t_repro.training.checkpointing.checkpoint_list import files_of, paths, regular, step_of, write_list
 from t2t_repro.training.checkpointing.damage import damage
 from t2t_repro.training.checkpointing.weights import fingerprint_in, shapes_in, variables_of
 
@@ -128,24 +128,33 @@ class Checkpoints:
 
     def _without_damaged(self, existing: list[str]) -> list[str]:
         """Renames the newest checkpoints if they are damaged, and returns the others."""
-        folder, intact = self._run.checkpoints, list(existing)
-        reasons: dict[str, str] = {}  # by the name of the checkpoint, newest first
+        intact = list(existing)
+        reasons: dict[str, str] = {}  # by path, newest first
         while intact and (reason := damage(intact[-1])):
-            reasons[os.path.basename(intact.pop())] = reason
+            reasons[intact.pop()] = reason
+        self._set_aside(reasons, intact)
+        return intact
+
+    def set_aside_damaged(self) -> None:
+        """Reads every checkpoint, and reports and renames the damaged ones. Raises ValueError if all are damaged."""
+        reasons = {path: reason for path in paths(self._run) if (reason := damage(path))}
+        self._set_aside(reasons, [path for path in paths(self._run) if path not in reasons])
+
+    def _set_aside(self, reasons: Mapping[str, str], intact: list[str]) -> None:
+        folder = self._run.checkpoints
         if not reasons:
-            return intact
+            return
         if not intact:
             raise ValueError(
                 f"every checkpoint in {folder!r} is damaged, the newest too ({next(iter(reasons.values()))}); restore "
                 "one from a copy, or give another output_dir to start over"
             )
         write_list(self._run, intact)
-        for name, reason in reasons.items():
-            path, used = os.path.join(folder, name), os.path.basename(intact[-1])
+        for path, reason in reasons.items():
+            name, used = os.path.basename(path), os.path.basename(intact[-1])
             self._report(f"{path} is damaged ({reason}): renamed to damaged-{name}, {used} is used")
             for file in files_of(self._run, name):
                 os.replace(os.path.join(folder, file), os.path.join(folder, f"damaged-{file}"))
-        return intact
 
 
 def _remove_unfinished(run: Run, is_first: bool = False) -> None:
@@ -154,7 +163,7 @@ def _remove_unfinished(run: Run, is_first: bool = False) -> None:
     With `is_first`, there was no checkpoint before, and there need not be a list.
     """
     existing = {name: name.partition(".")[0] for name in files_of(run)}
-    has_no_list = is_first and not os.path.exists(os.path.join(run.checkpoints, LIST))
+    has_no_list = is_first and not os.path.exists(run.checkpoint_list)
     listed = set() if has_no_list else {os.path.basename(path) for path in paths(run)}
     for name in os.listdir(run.checkpoints):
         path = os.path.join(run.checkpoints, name)

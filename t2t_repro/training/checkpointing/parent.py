@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from t2t_repro.config import HParams
 from t2t_repro.problem import Problem
 from t2t_repro.run import Parent, Run
-from t2t_repro.training.checkpointing.checkpoint_list import LIST, averaged, paths, step_of
+from t2t_repro.training.checkpointing.checkpoint_list import averaged, paths, step_of
 
 _CHECKPOINT = re.compile(r"(.*?)/*checkpoints/ckpt-(\d+)(?:\.index)?")  # one checkpoint of a run
 
@@ -36,8 +36,8 @@ def find_origin(init_from: str, problem: Problem, hparams: HParams, output_dir: 
     directory, step = (match[1] or ".", int(match[2])) if match else (init_from, None)
     continued = Run.open(output_dir) if Run.exists(output_dir) else None
     known = continued.parent if continued else None
-    is_independent = continued is not None and os.path.exists(os.path.join(continued.checkpoints, LIST))
-    if continued and known and is_independent and not Run.exists(directory):
+    is_independent = continued is not None and os.path.exists(continued.checkpoint_list)
+    if continued and known and is_independent:
         if known.directory == os.path.abspath(directory) and step in (None, known.step):
             return Origin(known, continued.share_vocabulary(problem), continued)
     run = Run.open(directory, "init_from")

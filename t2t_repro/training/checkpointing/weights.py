@@ -141,7 +141,7 @@ def _named(path: str) -> Iterator[None]:
         yield
     except (tf.errors.OpError, LookupError, RuntimeError) as error:
         raise ValueError(
-            f"{path} is damaged ({reason_of(error)}); the same t2t-trainer command continues from the one before it"
+            f"{path} is damaged ({reason_of(error)}); the same t2t-trainer command renames it and uses the others"
         ) from None
 
 

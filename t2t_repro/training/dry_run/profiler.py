@@ -23,7 +23,8 @@ from t2t_repro.data.corpus_weights import pairs_per_epoch
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.input_pipeline import Layout, TrainingText
 from t2t_repro.flops import training_flops
-from t2t_repro.run import Run
+from t2t_repro.run import Run, TrainingRecord
+from t2t_repro.selection import Selection
 from t2t_repro.training import hardware
 from t2t_repro.training.loss import total
 from t2t_repro.training.optimizer import MovingAverage
@@ -96,8 +97,11 @@ class Profiler:
 
     def steps(self) -> int:
         """Returns the number of remaining steps."""
-        done = self.run.training.step if Run.exists(self.run.directory) else None
-        return max(self.run.hparams.train_steps - (done or 0), 0)
+        known = self.run.training if Run.exists(self.run.directory) else TrainingRecord()
+        scores = replace(known.selection or Selection(), by=self.options.validate_by)
+        if scores.exhausted(self.options.patience):
+            return 0
+        return max(self.run.hparams.train_steps - (known.step or 0), 0)
 
     def flops_per_step(self) -> float:
         return float(self.costs.sum()) / self.window_steps
