@@ -32,14 +32,14 @@ def must(low: tf.Tensor, high: tf.Tensor | bool, message: str, value: tf.Tensor)
     return tf.debugging.Assert(tf.reduce_all(tf.logical_and(low, high)), [message, value])
 
 
-def counted_terms(spelled_B: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, list[tf.Operation]]:
-    """Returns the number of terms of each row, [B] int64, and the checks of their limits."""
+def term_checks(spelled_B: tf.Tensor, rows: tf.Tensor) -> list[tf.Operation]:
+    """Returns the checks of the limits of terms."""
     lines = tf.strings.split(spelled_B, "\n")
     forms = tf.strings.split(lines.flat_values, "\t")
     longest = tf.reduce_max(tf.concat([[0], tf.strings.length(forms.flat_values, unit="UTF8_CHAR")], axis=0))
     most_terms, most_forms = (tf.reduce_max(tf.concat([[0], x.row_lengths()], axis=0)) for x in (lines, forms))
     number, limits = tf.size(spelled_B), f"a row has at most {MOST_TERMS} terms, one per line, got"
-    return tf.where(spelled_B == "", tf.constant(0, tf.int64), lines.row_lengths()), [
+    return [
         must(number == rows, True, "there must be as many terms as inputs, got", number),
         must(most_terms <= MOST_TERMS, True, limits, most_terms),
         must(most_forms <= MOST_FORMS, True, f"a term has at most {MOST_FORMS} forms, got", most_forms),

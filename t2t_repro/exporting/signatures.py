@@ -15,10 +15,10 @@ import tensorflow as tf
 
 from t2t_repro.alignment.head import AlignmentHead
 from t2t_repro.alignment.words import Words, pharaoh, probabilities
-from t2t_repro.exporting.request_graph import Options, after, counted_terms, in_batches, kinds, must, one_each
+from t2t_repro.exporting.request_graph import Options, after, in_batches, kinds, must, one_each, term_checks
 from t2t_repro.inference.memory import SEARCH_BYTES, search_bytes
 from t2t_repro.inference.search.decoding_loop import NEG_INF
-from t2t_repro.inference.terms.term_search import MOST_BANKS
+from t2t_repro.inference.terms.term_search import own_width
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model.int8 import must_be_exact
 from t2t_repro.saved_model import ALIGNED_SIGNATURE, DEFAULT_SIGNATURE, N_BEST_SIGNATURE, WITH_TERMS
@@ -181,15 +181,15 @@ class ExportedTranslator(tf.Module):
         lengths = sources.row_lengths()
         longest = lengths if required is None else tf.maximum(lengths, required.row_lengths() + 1)
         width, positions = tf.cast(options.beam_size, tf.int64), longest + tf.cast(options.extra_length, tf.int64)
-        term_checks: list[tf.Operation] = []
+        checks: list[tf.Operation] = []
         if spelled_B is not None:
-            terms_B, term_checks = counted_terms(spelled_B, tf.size(inputs))
-            spelled_B = after(term_checks, spelled_B)
-            width = tf.maximum(width, tf.minimum(terms_B + 1, MOST_BANKS))
+            checks = term_checks(spelled_B, tf.size(inputs))
+            spelled_B = after(checks, spelled_B)
+            width = tf.cast(own_width(self._translator.term_vocabulary.terms(spelled_B), options.beam_size), tf.int64)
             positions += tf.cast(tf.strings.length(spelled_B), tf.int64)
         bytes_B = search_bytes(self._translator.ensemble, self._translator.model.vocab_size, width, positions)
         most_rows = tf.minimum(TOKENS_PER_SEARCH // lengths, SEARCH_BYTES // bytes_B)
-        lengths = after([*term_checks, *self._checks(options, bytes_B)], lengths)
+        lengths = after([*checks, *self._checks(options, bytes_B)], lengths)
         return _Request(inputs, options, sources, required, spelled_B, lengths, most_rows)
 
     def _search(

@@ -89,7 +89,7 @@ class Graphs:
         return beam_search(self.ensemble, source_BM, beam_size, alpha, extra_length, **options)
 
     @cached_property
-    def _term_vocabulary(self) -> TermVocabulary:
+    def term_vocabulary(self) -> TermVocabulary:
         return TermVocabulary(self.vocabulary)
 
     @tf.function(
@@ -99,7 +99,7 @@ class Graphs:
     )
     def search_with_terms(self, *arguments: Any) -> Hypotheses:
         """Runs `term_search` with this model: the arguments of `search`, and a string of terms for each sentence."""
-        return term_search(self.ensemble, self._term_vocabulary, *arguments)
+        return term_search(self.ensemble, self.term_vocabulary, *arguments)
 
     @tf.function(
         autograph=False,

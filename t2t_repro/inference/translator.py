@@ -22,6 +22,7 @@ from t2t_repro.inference.loading import load_ensemble, open_runs
 from t2t_repro.inference.search.beam_search import n_best_options
 from t2t_repro.inference.search.decoding_loop import Constraint, Hypotheses
 from t2t_repro.inference.search.sampling import draws
+from t2t_repro.inference.terms.term_search import own_width
 from t2t_repro.inference.text_to_text import Found, TextToText, translate_again, with_markup
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.system.heap import return_freed_memory
@@ -241,8 +242,9 @@ class Translator(TextToText, BatchDecoder):
             ids_S = self._shortlisted(sources, prefix_BP)
             return self.search(source_BM, width, penalty, extra, prefix_BP, min_length, ids_S)
 
-        banks = [len(each.split("\n")) + 1 for each in terms or ()]
-        kept, beams = width if n > 1 else 1, max([width, *banks])
+        kept, beams = width if n > 1 else 1, width
+        if terms:
+            beams = int(tf.reduce_max(own_width(self.term_vocabulary.terms(tf.constant(terms, tf.string)), width)))
         found = self._decode(best, texts, kept, beams, report, prefixes, min_length, advance)
         return [distinct(hypotheses, n) for hypotheses in found]
 

@@ -1,9 +1,10 @@
 """Lexically constrained beam search: each required term appears in the translation, in one of its forms.
 
 The search is beam search with dynamic beam allocation (Post and Vilar, 2018), computed for the whole batch as by Hu et
-al. (2019): beams with equally many terms form a bank, as in the grid of Hokamp and Liu (2017), and the beams of a
-sentence are shared out among its banks. Candidates of each beam are its likeliest tokens, and the tokens that start or
-continue a form.
+al. (2019): beams with equally many tokens of their terms form a bank, as in the grid of Hokamp and Liu (2017), and the
+beams of a sentence are shared out among its banks. (Counted by complete terms, a form of several tokens would rarely be
+completed: in the bank of those that have just started it, its next token competes with other starts.) Candidates of
+each beam are its likeliest tokens, and the tokens that start or continue a form.
 
 The end-of-sentence token is allowed when all terms are met. When the tokens up to the maximum length are just enough
 for the open terms, only tokens that start or continue them are allowed.
@@ -11,7 +12,7 @@ for the open terms, only tokens that start or continue them are allowed.
 Shapes: B sentences, W beam width, G required terms, K subword sequences of their forms, S subwords of the longest one,
 C candidates, O offered tokens, V vocabulary.
 
-W is the largest beam width of the batch. Each sentence uses its own (`_own_width`), so that it does not get more beams
+W is the largest beam width of the batch. Each sentence uses its own (`own_width`), so that it does not get more beams
 because other sentences have more terms.
 """
 
@@ -34,10 +35,9 @@ from t2t_repro.inference.search.decoding_loop import (
     sentences_of,
 )
 from t2t_repro.inference.terms.progress import NO_LENGTH, Progress, Terms, TermVocabulary, advanced, is_open
-from t2t_repro.text.glossary import MOST_TERMS
 from t2t_repro.text.token_ids import EOS, PAD
 
-MOST_BANKS = MOST_TERMS + 1
+MOST_BANKS = 17
 AHEAD = 5  # tokens after its terms, in which a beam is expected to end
 
 
@@ -55,8 +55,8 @@ def term_search(
     """Returns the best translations of each source that have its terms, best first, with their scores.
 
     The arguments are those of `beam_search`; `spelled_B` is as in `TermVocabulary.terms`. There are at least as many
-    beams as banks: one more than the terms of a sentence, up to `MOST_BANKS`. The maximum length is raised if the terms
-    need more.
+    beams as banks: one more than the tokens of the terms of a sentence, up to `MOST_BANKS`. The maximum length is
+    raised if the terms need more.
     """
     sentences = sentences_of(ensemble, source_BM, extra_length, prefix_BP, min_length)
     terms = vocabulary.terms(spelled_B)
@@ -68,7 +68,7 @@ def term_search(
     longest_B = tf.where(needed_B > 0, tf.maximum(sentences.longest, prefix_B + needed_B + 2), sentences.longest)
     sentences = sentences._replace(longest=longest_B, terms=terms)
 
-    width = tf.reduce_max(_own_width(terms, beam_size))
+    width = tf.reduce_max(own_width(terms, beam_size))
     beams = one_open_beam(ensemble, sentences, width)
     shape = tf.shape(beams.tokens)
     zeros_BW = tf.zeros(shape, tf.int32)
@@ -107,12 +107,11 @@ class TermSearch(NamedTuple):
         return can_be(tf.reduce_max(beams.log_p, axis=1)) & (beams.finished_scores[:, self.beam_size - 1] < reachable_B)
 
     def choose(self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences) -> Beams:
-        width, own_width_B = tf.shape(logits_BWV)[1], _own_width(sentences.terms, self.beam_size)
+        width, own_width_B = tf.shape(logits_BWV)[1], own_width(sentences.terms, self.beam_size)
         offered_BWO, needs_BWO, needed_BW = _offers(step, beams, sentences)
         log_p_BWC, tokens_BWC = candidates(step, logits_BWV, sentences, 2 * width, offered_BWO)
         matches_BWCO = (tokens_BWC[..., None] == offered_BWO[:, :, None]) & (offered_BWO != PAD)[:, :, None]
         need_BWC = tf.reduce_min(tf.where(matches_BWCO, needs_BWO[:, :, None], NO_LENGTH), axis=3)
-        progresses_BWC = need_BWC < NO_LENGTH
         state = beams.state
         previous_BW1 = beams.tokens[:, :, None]
         is_revoked_BWC = ((state.pending >= 0) & (state.after == 0))[:, :, None]
@@ -128,14 +127,16 @@ class TermSearch(NamedTuple):
         is_forced_B11 |= room_B11 < 0
         fits_BWC = is_forced_B11 | (need_BWC <= tf.where(ends_BWC, 0, room_B11))
         fits_BWC &= ~_repeats(tokens_BWC, log_p_BWC)
+        # the likeliest tokens of a sentence are as many as if it were alone; the forced one and the offered ones follow
+        rank_C = tf.range(tf.shape(tokens_BWC)[2])
+        last = tf.shape(tokens_BWC)[2] - 1 - tf.shape(offered_BWO)[2]
+        fits_BWC &= (rank_C < 2 * own_width_B[:, None, None] + 2) | (rank_C >= last)
         values_BWC = tf.where(fits_BWC, log_p_BWC, NEG_INF) + beams.log_p[:, :, None]
 
-        number_B = tf.math.count_nonzero(sentences.terms.shortest_BG, axis=1, dtype=tf.int32)
-        met_BW1 = tf.math.count_nonzero(state.met, axis=2, keepdims=True, dtype=tf.int32)
-        met_BWC = met_BW1 + tf.cast(kept_BWC, tf.int32) + tf.cast(progresses_BWC, tf.int32)
-        banks_B = tf.minimum(number_B + 1, own_width_B)
-        bank_BWC = tf.minimum(met_BWC, number_B[:, None, None]) * (banks_B - 1)[:, None, None]
-        bank_BWC //= tf.maximum(number_B, 1)[:, None, None]
+        total_B = tf.reduce_sum(sentences.terms.shortest_BG, axis=1)
+        banks_B = tf.minimum(total_B + 1, own_width_B)
+        done_BWC = tf.maximum(total_B[:, None, None] - need_BWC, 0)
+        bank_BWC = -(-done_BWC * (banks_B - 1)[:, None, None] // tf.maximum(total_B, 1)[:, None, None])
 
         return self._allocated(step, beams, sentences, values_BWC, tokens_BWC, bank_BWC, banks_B, own_width_B)
 
@@ -150,8 +151,7 @@ class TermSearch(NamedTuple):
         banks_B: tf.Tensor,
         own_width_B: tf.Tensor,
     ) -> Beams:
-        """Returns the beams of the next step: the best of each bank, then the second best, those with more terms
-        first."""
+        """Returns the beams of the next step: the best of each bank, then the second best, the highest banks first."""
         batch, width, each = tf.unstack(tf.shape(tokens_BWC))
         values, order = tf.math.top_k(tf.reshape(values_BWC, [batch, -1]), width * each)
         tokens, bank = (tf.gather(tf.reshape(x, [batch, -1]), order, batch_dims=1) for x in (tokens_BWC, bank_BWC))
@@ -227,10 +227,9 @@ def _offers(step: tf.Tensor, beams: Beams, sentences: Sentences) -> tuple[tf.Ten
     return tokens_BWO, tf.concat([continued_needs, started_needs], axis=2), needed_BW
 
 
-def _own_width(terms: Terms, beam_size: tf.Tensor | int) -> tf.Tensor:
+def own_width(terms: Terms, beam_size: tf.Tensor | int) -> tf.Tensor:
     """Returns the beam width of each sentence [B]: at least the number of its banks, up to `MOST_BANKS`."""
-    number_B = tf.math.count_nonzero(terms.shortest_BG, axis=1, dtype=tf.int32)
-    return tf.maximum(beam_size, tf.minimum(number_B + 1, MOST_BANKS))
+    return tf.maximum(beam_size, tf.minimum(tf.reduce_sum(terms.shortest_BG, axis=1) + 1, MOST_BANKS))
 
 
 def _of_pending(values_BG: tf.Tensor, pending_BW: tf.Tensor) -> tf.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from helpers.tiny_model import random_model, train_pairs
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.inference.batches import padded
 from t2t_repro.inference.ensemble import FixedEnsemble
+from t2t_repro.inference.search.beam_search import length_penalty
 from t2t_repro.inference.search.decoding_loop import NEG_INF
 from t2t_repro.inference.terms.progress import Progress, TermVocabulary, advanced
 from t2t_repro.inference.translator import Translator
@@ -80,6 +82,19 @@ def test_every_term_appears_and_lines_without_terms_are_the_same_numbers(plain, 
     for translation, prefix in zip(found, options.get("prefixes", ()), strict=False):
         assert translation[0][0].startswith(prefix) or not translation[0][0]
     assert WITHOUT and [found[number] for number in WITHOUT] == [without[number] for number in WITHOUT]
+
+
+def test_forms_of_several_tokens_are_written_before_the_maximum_length():
+    """They score at least as well as the form put into the translation without terms."""
+    trained = Translator.from_run(str(Path(__file__).parents[2] / "fixtures" / "run"), precision="float32")
+    terms = {"cats": "Stubentiger", "cows": "Rindviecher", "horses": "Rösser"}
+    texts = ["12 red cats", "5 cows", "7 big horses"]
+    without, found = trained.n_best(texts, 1), trained.n_best(texts, 1, glossary=terms)
+    for text, form, [(plain, _)], [(_, score)] in zip(texts, terms.values(), without, found, strict=True):
+        pairs = [(text, f"{plain} {form}"), (text, plain.replace(" ", f" {form} ", 1))]
+        for tokens in trained.score_tokens(pairs):
+            expected = sum(log_p for _, log_p in tokens) / float(length_penalty(len(tokens), trained.hparams.alpha))
+            assert score > expected - 0.01
 
 
 @pytest.mark.slow
