@@ -96,6 +96,19 @@ def test_a_row_is_done_if_it_ended_as_asked(program, texts, tmp_path, monkeypatc
     assert result.code == code and error in result.err and result.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (("--validate_by=f1",), "--validate_by must be one of perplexity, bleu, chrf for this problem, got 'f1'"),
+        (("--override=decay_steps=1", "--patience=2"), "the learning rate falls to 0 at --train_steps="),
+    ],
+)
+def test_wrong_options_are_rejected_before_the_preparation(program, texts, tmp_path, flags, error):
+    arguments = [f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/runs", "--rows=c_n2", "--scale=tiny"]
+    found = program("t2t-ablate", *texts, *arguments, *flags)
+    assert found.code == 1 and found.err.startswith(f"t2t-ablate: {error}") and not (tmp_path / "data").exists()
+
+
 def test_more_jobs_than_cores_are_rejected(program, texts, tmp_path):
     result = program("t2t-ablate", *texts, f"--data_dir={tmp_path}", f"--output_dir={tmp_path}/runs", "--jobs=9999")
     assert result.code == 2 and "--jobs=9999 is more than the" in result.err

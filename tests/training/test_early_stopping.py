@@ -14,12 +14,13 @@ from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
-from helpers.tiny_model import FLOAT32, PROBLEM, TINY, on_cpus, silent, values
+from helpers.tiny_model import FLOAT32, PROBLEM, TINY, on_cpus, silent, train_pairs, values
 
 from t2t_repro.config import TrainingOptions
 from t2t_repro.evaluation.evaluator import evaluate
 from t2t_repro.evaluation.validation_preview import ValidationPreview
 from t2t_repro.preparation.pipeline import prepare
+from t2t_repro.problem import Generated
 from t2t_repro.run import Run
 from t2t_repro.system.signals import Interrupted
 from t2t_repro.training import metrics, training_loop
@@ -118,7 +119,8 @@ KILLS = [  # the call of each start that ends the process
     (training_loop.TrainingLoop, "_validate", 1),  # step 4 is saved, but not scored
     (Stopping, "note_scores", 1),
     (Checkpoints, "remove_except", 1),  # scored, but the others are not removed
-    (training_loop.TrainingLoop, "_validate", 4),  # step 8 is saved, but not scored
+    (training_loop.TrainingLoop, "record_progress", 5),  # step 8, the last one, is saved, but run.json lacks it
+    (training_loop.TrainingLoop, "_validate", 1),  # it is still not scored
     (Stopping, "conclude", 1),  # ended, but not reported
 ]
 
@@ -141,9 +143,48 @@ def test_kills_change_neither_the_end_nor_the_choice(data, tmp_path, whole, scri
             with pytest.raises(SystemExit):
                 train(PROBLEM, HPARAMS, data, str(tmp_path / "RUN"), OPTIONS, report=silent)
         reached.append(steps_of(paths(Run.open(str(tmp_path / "RUN"))))[-1])
-    assert reached == [3, 4, 4, 4, 8, 8]
+    assert reached == [3, 4, 4, 4, 8, 8, 8]
     run = train(PROBLEM, HPARAMS, data, str(tmp_path / "RUN"), OPTIONS, report=silent)
     assert state(run) == state(whole[0])
+
+
+def test_another_deciding_metric_keeps_the_best_of_before(data, copied, scripted, monkeypatch):
+    """The newest checkpoint gets a score by that metric. Those that are best by perplexity stay."""
+    options, bleu = replace(OPTIONS, validate_by="bleu", patience=0), {"perplexity": 9.0, "bleu": 12.0}
+    monkeypatch.setattr(Validation, "__call__", lambda self, step, logger, decodes=False: bleu)
+    said: list[str] = []
+    hparams = replace(HPARAMS, train_steps=8)
+    run = train(PROBLEM, hparams, data, copied.directory, options, report=said.append, preview=ValidationPreview)
+    assert steps_of(paths(run))[0] == 2 and run.training.selection.scores["bleu"] == {"8": 12.0}
+    assert said[-1].startswith("recommended: ckpt-8, validation BLEU 12.00, the highest of 1")
+    assert steps_of(to_average(run, 2, best=True)) == [8]
+
+
+def test_more_checkpoints_to_keep_are_the_best_that_exist(data, copied, scripted):
+    options = replace(OPTIONS, patience=0, keep_best=4)
+    run = train(PROBLEM, replace(HPARAMS, train_steps=15), data, copied.directory, options, report=silent)
+    assert steps_of(paths(run)) == [1, 2, 9, 10, 11, 12, 13, 14, 15]
+
+
+def test_a_damaged_checkpoint_of_the_mean_is_set_aside(data, copied, scripted):
+    (path,) = Path(copied.checkpoints).glob("ckpt-2.data*")
+    path.write_bytes(path.read_bytes()[:100])
+    said: list[str] = []
+    run = train(PROBLEM, HPARAMS, data, copied.directory, OPTIONS, report=said.append)
+    assert sum("ckpt-2 is damaged" in line and "renamed to damaged-ckpt-2" in line for line in said) == 1
+    assert steps_of(paths(run)) == [1, 4, 5, 6, 7, 8] and run.training.selection.recommended_steps == (1, 4)
+
+
+def test_other_validation_text_is_refused(data, copied, tmp_path):
+    """Its scores cannot be compared with those so far."""
+
+    def pairs():
+        return list(itertools.islice(train_pairs(), 40))
+
+    other = replace(PROBLEM, validation=(Generated(pairs),))
+    prepare(other, str(tmp_path / "other"), silent)
+    with pytest.raises(ValueError, match="RUN' was validated on other validation text than that in .*other/animals'"):
+        train(PROBLEM, HPARAMS, str(tmp_path / "other"), copied.directory, OPTIONS, report=silent)
 
 
 def test_checkpoints_of_the_clock_do_not_count(data, tmp_path, scripted):

@@ -43,8 +43,11 @@ def test_micro_batches_of_small_models_share_the_cores(monkeypatch, d_model, bat
     threads: list[int] = []
     monkeypatch.setattr(parallel, "set_threads", threads.append)
     monkeypatch.setattr(parallel, "usable_cores", lambda: cores)
-    parallel.set_training_threads(replace(SMALL, d_model=d_model, batch_tokens=batch_tokens))
+    hparams = replace(SMALL, d_model=d_model, batch_tokens=batch_tokens)
+    parallel.set_training_threads(hparams)
     assert threads == expected
+    monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: 0)  # by other code, before
+    assert parallel.microbatch_shares(hparams) == (cores // expected[0] if expected else 1)
 
 
 def test_batches_run_in_parallel_and_return_in_order(monkeypatch):

@@ -196,8 +196,9 @@ def test_micro_batches_in_parallel_make_the_same_step(trained, shards, monkeypat
 
 def test_default_micro_batches_share_a_part(monkeypatch):
     """On a CPU: parts of 16 tokens here, of which two devices compute one each."""
-    monkeypatch.setattr(train_step, "num_parallel_microbatches", lambda: 2)
+    monkeypatch.setattr(train_step, "microbatch_shares", lambda hparams: 2)
     assert [train_step.default_microbatch_tokens(HPARAMS, replicas) for replicas in (1, 2)] == [8, 16]
+    assert train_step.default_microbatch_tokens(HPARAMS, 1, jit_compile=True) == 16
 
 
 def test_two_replicas_equal_one(trained):

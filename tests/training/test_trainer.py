@@ -198,6 +198,10 @@ def test_train_halves_micro_batches_if_memory_runs_out(plain, data, tmp_path, mo
     assert "1 replica x 4 micro-batches" in " ".join(said)
     must_be_close(run, plain, 6)
 
+    run.note(replace(run.training, device="another"))  # of which this size is
+    train(PROBLEM, replace(WITHOUT_DROPOUT, train_steps=7), data, str(tmp_path / "CUT"), FLOAT32, report=silent)
+    assert run.training.held_tokens is None
+
 
 @pytest.mark.slow
 def test_training_compiled_by_xla(plain, data, tmp_path, one_replica):

@@ -100,7 +100,7 @@ def test_an_average_of_the_best(run, program):
     code, out, _ = program("t2t-avg-checkpoints", "--output_dir=RUN", "--average_dir=NEW", "--average_best")
     assert (code, out) == (0, "NEW: the mean of ckpt-10, ckpt-30\n")
     assert read_json("NEW/averaged.json")["checkpoints"] == ["ckpt-10", "ckpt-30"]
-    assert Run.open("NEW").training.selection is None
+    assert Run.open("NEW").training.selection == Selection(stopped_step=30) and Run.open("NEW").last_step == 30
     assert program("t2t-decoder", "--output_dir=RUN", "--average_best", stdin=b"12\n").err == (
         "RUN: best by validation: ckpt-10\n"
     )

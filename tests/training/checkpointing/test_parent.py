@@ -24,7 +24,7 @@ from t2t_repro.problem import Generated
 from t2t_repro.run import Run, TrainingData
 from t2t_repro.training import training_loop
 from t2t_repro.training.checkpointing.averaging import average
-from t2t_repro.training.checkpointing.checkpoint_list import paths
+from t2t_repro.training.checkpointing.checkpoint_list import paths, write_list
 from t2t_repro.training.checkpointing.parent import find_origin
 from t2t_repro.training.dry_run import profiler
 from t2t_repro.training.dry_run.estimate import dry_run
@@ -210,6 +210,34 @@ def test_a_run_with_a_checkpoint_does_not_need_its_parent(started, child, parent
     assert moved.parent.directory == str(tmp_path / "MOVED")
     with pytest.raises(FileNotFoundError, match="init_from: no directory '.*other'"):
         start(tmp_path / "other", data, stopped.directory)
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_run_with_a_checkpoint_continues_beside_what_became_of_its_parent(parent, data, tmp_path, other):
+    """Its checkpoints are gone, or another run is there."""
+    child = start(parent, data, tmp_path / "OWN", replace(CHILD, train_steps=1))
+    shutil.rmtree(parent.checkpoints)
+    if other:
+        shutil.rmtree(parent.directory)
+        train(PROBLEM, replace(CHILD, train_steps=1), data, parent.directory, replace(FLOAT32, seed=5), report=silent)
+    run = start(parent, data, child.directory, replace(CHILD, train_steps=2))
+    assert run.training.step == 2 and run.parent == child.parent
+
+
+def test_a_parent_that_trains_on_while_the_data_is_prepared(parent, data, tmp_path):
+    """The checkpoint that was its newest is gone: its newest one now is taken."""
+    newest = paths(parent)[-1]
+
+    def slow(*arguments, **options):
+        step = int(newest.rpartition("-")[2])
+        for name in os.listdir(parent.checkpoints):
+            path = os.path.join(parent.checkpoints, name)
+            os.rename(path, path.replace(f"ckpt-{step}.", "ckpt-900."))
+        write_list(parent, [newest.replace(f"ckpt-{step}", "ckpt-900")])
+        return prepare(*arguments, **options)
+
+    run = start(parent, data, tmp_path / "LATE", replace(CHILD, train_steps=1), prepare=slow)
+    assert run.parent.step == 900 and run.training.step == 1
 
 
 def test_a_parent_that_is_gone_too_early(parent, data, tmp_path, monkeypatch):

@@ -29,6 +29,7 @@ from t2t_repro.data.input_pipeline import TrainingText
 from t2t_repro.flops import training_flops
 from t2t_repro.registry import HPARAMS
 from t2t_repro.run import Run
+from t2t_repro.selection import Selection
 from t2t_repro.training.dry_run import assumed_data, estimate, profiler
 from t2t_repro.training.dry_run.estimate import dry_run
 from t2t_repro.training.dry_run.profiler import Profiler
@@ -371,6 +372,19 @@ def test_limits_of_time_and_passes_end_the_estimate(estimated, data, tmp_path, m
         less = dry_run(PROBLEM, TINY, data, str(tmp_path / "RUN"), replace(FLOAT32, **limits), show=lambda line: None)
         assert low <= less.steps <= high < found.steps
         assert less.flops == pytest.approx(found.flops / found.steps * less.steps)
+
+
+def test_a_run_that_patience_ended_has_no_steps_left(trained, data, tmp_path, monkeypatch):
+    quick(monkeypatch)
+    run = replace(trained, directory=shutil.copytree(trained.directory, str(tmp_path / "RUN")))
+    scores = {"perplexity": {"4": 2.0, "8": 3.0}}
+    run.note(replace(run.training, selection=Selection(scores=scores)))
+    hparams = replace(trained.hparams, train_steps=20)
+    found = [
+        dry_run(PROBLEM, hparams, data, run.directory, replace(FLOAT32, patience=patience), show=lambda line: None)
+        for patience in (1, 2)
+    ]
+    assert [each.steps for each in found] == [0, 12]
 
 
 @pytest.mark.slow
