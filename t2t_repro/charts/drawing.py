@@ -240,7 +240,9 @@ def _name_curves(axes: Axes, curves: Sequence[Curve], height: float) -> None:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+    """Returns the name, without its middle if it is too long: names of runs often differ at the end."""
+    half = _LONGEST // 2
+    return name if len(name) <= _LONGEST else f"{name[: half - 1]}…{name[-half:]}"
 
 
 def _apart(places: Sequence[float], gap: float, height: float) -> list[float]:

@@ -39,18 +39,19 @@ def validation_panels(curves: Mapping[str, Sequence[Point]], first: float = 0.2)
 def differences_chart(rows: Iterable[Mapping[str, Any]]) -> str:
     """Returns an SVG element of BLEU over base, measured and printed by the paper, of the rows of Table 3 that have
     both; "" if there are none."""
-    found = [
-        (_labeled(row), row["printed_delta"], row["delta"])
-        for row in rows
-        if row.get("delta") is not None and row["set"] != REFERENCE
-    ]
-    if not found:
+    shown = [row for row in rows if row.get("delta") is not None and row["set"] != REFERENCE]
+    if not shown:
         return ""
+    found = [(name, row["printed_delta"], row["delta"]) for name, row in zip(run_names(shown), shown, strict=True)]
     return differences_svg(found, "BLEU over base", "BLEU over base, validation split", ("the paper's", "measured"))
 
 
-def _labeled(row: Mapping[str, Any]) -> str:
-    return row["set"] + (f", seed {row['seed']}" if row.get("seed") not in (None, 1) else "")
+def run_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the name of each row's run: `tiny` or `tiny, seed 2`, and `tiny, run_a` if several would be equal."""
+    names = [row["set"] + (f", seed {row['seed']}" if row.get("seed", 1) != 1 else "") for row in rows]
+    return [
+        f"{each}, {row['directory']}" if names.count(each) > 1 else each for each, row in zip(names, rows, strict=True)
+    ]
 
 
 def _set_name(name: str) -> str:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from t2t_repro.charts.drawing import panels_svg
 from t2t_repro.charts.training_curves import Metrics, read_metrics, training_panels
-from t2t_repro.evaluation.report_charts import differences_chart, validation_panels
+from t2t_repro.evaluation.report_charts import differences_chart, run_names, validation_panels
 from t2t_repro.evaluation.report_formats import is_number
 from t2t_repro.evaluation.report_runs import RunResult
 from t2t_repro.evaluation.report_tables import Table
@@ -92,9 +92,10 @@ def _about(results: Sequence[RunResult], date: datetime.date | None) -> str:
 
 def _section(table: Table, metrics: Mapping[str, Metrics]) -> list[str]:
     """Returns a table with its charts above it, and its rows without a run folded below it."""
+    runs = [{"set": each.set_name, "seed": each.run.seed, "directory": each.directory} for each in table.results]
     curves = {
-        _name(result): metrics.get(result.run.directory, {}).get("validation_perplexity", [])
-        for result in table.results
+        name: metrics.get(result.run.directory, {}).get("validation_perplexity", [])
+        for name, result in zip(run_names(runs), table.results, strict=True)
     }
     charts = [panels_svg([panel]) for panel in validation_panels(curves)]
     parts = [f"<section>\n<h2>{html.escape(table.title)}</h2>", f"<p>{html.escape(table.caption)}</p>"]
@@ -114,11 +115,6 @@ def _without_runs(tables: Sequence[Table]) -> list[str]:
         parts += [f"<details><summary>{html.escape(table.title)}: no run</summary>"]
         parts += [*_table(table, table.rows), "</details>"]
     return parts
-
-
-def _name(result: RunResult) -> str:
-    """Returns the name of the hyperparameter set without its scale, and the seed if it is not 1."""
-    return result.set_name + (f", seed {result.run.seed}" if result.run.seed != 1 else "")
 
 
 def charts_html(charts: Sequence[str], tall: str = "") -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from t2t_repro.io import read_json_lines
@@ -28,6 +28,7 @@ class RunResult:
     run: Run
     training: TrainingRecord
     scores: list[dict[str, Any]]  # oldest first
+    directory: str  # relative to that of the report, `seed2/base`
 
     @property
     def set_name(self) -> str:
@@ -98,7 +99,8 @@ def read_runs(directory: str) -> tuple[list[RunResult], list[str]]:
     results, unreadable = [], []
     for path in _runs(directory, _MAX_DEPTH):
         try:
-            results.append(read_run(path))
+            result = read_run(path)
+            results.append(result if path == directory else replace(result, directory=os.path.relpath(path, directory)))
         except (ValueError, OSError) as error:
             unreadable.append(str(error))
     return results, unreadable
@@ -114,7 +116,7 @@ def read_run(directory: str) -> RunResult:
             raise ValueError(f"{run.scores} is damaged: line {number} is not a score of t2t-eval or t2t-trainer")
     # int8 and shortlists: faster and less accurate decoding than the paper's
     scores = [score for score in scores if not score.get("int8") and not score.get("shortlist")]
-    return RunResult(run, training, scores)
+    return RunResult(run, training, scores, os.path.basename(os.path.abspath(directory)))
 
 
 def _is_scoring(score: dict[str, Any]) -> bool:

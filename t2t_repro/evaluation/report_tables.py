@@ -6,14 +6,13 @@ table contains only scores of that kind. Runs on different data or at different 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from t2t_repro.config import Record
+from t2t_repro.config import HParams, Record
 from t2t_repro.evaluation.report_runs import PAPER_DATA, RunResult
-from t2t_repro.registry import HPARAMS, RECORDS
+from t2t_repro.registry import HPARAMS, RECORDS, get_hparams
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,15 @@ def build_tables(results: Sequence[RunResult]) -> list[Table]:
         built += [build(records, group) for group in groups or [[]]]
     printed = {record.name for record in RECORDS.in_order() if record.place}
     others = _by_condition([each for each in results if each.set_name not in printed])
-    return built + [_other_sets(group) for group in others]
+    return [_with_directories(table) for table in built + [_other_sets(group) for group in others]]
+
+
+def _with_directories(table: Table) -> Table:
+    """Returns the table with a column of the run directories if several rows have one hyperparameter set."""
+    names = [row["set"] for row in table.rows]
+    first, *others = table.columns
+    columns = (first, Column("directory", "run"), *others)
+    return replace(table, columns=columns) if len(set(names)) < len(names) else table
 
 
 def _by_condition(results: list[RunResult]) -> list[list[RunResult]]:
@@ -79,6 +86,7 @@ _RUN_COLUMNS = (
     Column("seconds", "seconds", "{:,.0f}", wide=True),
     Column("seed", "seed", wide=True),
     Column("hardware", "hardware", wide=True),
+    Column("overrides", "overrides", wide=True),
 )
 
 
@@ -176,10 +184,9 @@ def _row(record: Record, result: RunResult | None, split: str, checkpoints: int 
     `checkpoints` is the number that a score must average; None means that of the run's hyperparameter set.
     """
     french = record.bleu_ende is None or (result is not None and result.run.problem.target_language == "fr")
-    changes = ", ".join(f"{symbol} {value}" for symbol, value in HPARAMS[record.name].changes(HPARAMS["base"]).items())
     row: dict[str, Any] = {
         "set": record.name,
-        "change": changes or None,
+        "change": _changes(HPARAMS[record.name], HPARAMS["base"]),
         "millions": record.millions,
         "task": "en-fr" if french else "en-de",
         "printed_bleu": record.bleu_dev if split == "validation" else record.bleu_enfr if french else record.bleu_ende,
@@ -206,7 +213,7 @@ def _common(result: RunResult) -> dict[str, Any]:
     training = result.training
     device = f"{training.replicas} x {training.device}" if training.device else None
     return {
-        "directory": os.path.basename(os.path.normpath(result.run.directory)),
+        "directory": result.directory,
         "steps": training.step,
         "parameters": result.parameters,
         "tokens": training.target_tokens,
@@ -215,7 +222,21 @@ def _common(result: RunResult) -> dict[str, Any]:
         "seconds": training.seconds,
         "seed": result.run.seed,
         "hardware": f"{device}, {result.run.precision}" if device else None,
+        "overrides": _overrides(result.run.hparams),
     }
+
+
+def _changes(hparams: HParams, base: HParams) -> str | None:
+    """Returns the hyperparameters that differ from `base` as text: `h 1, d_k 512`. None if there are none."""
+    return ", ".join(f"{symbol} {value}" for symbol, value in hparams.changes(base).items()) or None
+
+
+def _overrides(hparams: HParams) -> str | None:
+    """Returns what differs from the registered set of that name; None if nothing does, or if there is no such set."""
+    try:
+        return _changes(hparams, get_hparams(hparams.name))
+    except KeyError:
+        return None
 
 
 def _status(result: RunResult, score: dict[str, Any], split: str, difference: float | None) -> str:

@@ -16,7 +16,7 @@ from conftest import CHECKOUT
 from helpers import made_runs
 from helpers.made_runs import FILES, WMT
 
-from t2t_repro.evaluation.report_formats import as_text
+from t2t_repro.evaluation.report_formats import as_markdown, as_text
 from t2t_repro.evaluation.report_page import as_html
 from t2t_repro.evaluation.report_runs import read_runs
 from t2t_repro.evaluation.report_tables import Table, build_tables
@@ -166,6 +166,29 @@ def test_every_seed_is_a_row(tmp_path, make_run):
         make_run("base@tiny", scores=[("validation", 1, {"bleu": bleu})], seed=seed)
     found = [each["bleu"] for each in table(read(tmp_path)[0], 3).rows if each["set"] == "base"]
     assert found == [20.0, 21.0]
+
+
+def test_runs_of_one_set_are_told_apart(tmp_path, make_run):
+    """Their directories are a column of every form, and what they override one of the wide forms."""
+    scores = [("validation", 1, {"bleu": 20.0})]
+    make_run("base@tiny", scores=scores)
+    assert "base@tiny-1" not in as_text(*read(tmp_path)) and "| overrides |" in as_markdown(*read(tmp_path))
+    make_run("base@tiny", scores=scores, folder="runs/more", overrides=["dropout=0.2", "alpha=1.0"])
+    tables, _ = read(tmp_path)
+    found = [each for each in table(tables, 3).rows if each["set"] == "base"]
+    assert [each["directory"] for each in found] == ["base@tiny-1", "more/base@tiny-1"]
+    assert [each["overrides"] for each in found] == [None, "P_drop 0.2, alpha 1.0"]
+    assert re.search(r"base +more/base@tiny-1 ", as_text(tables, []))
+    assert "P_drop 0.2, alpha 1.0" in as_markdown(tables, []) and "P_drop" not in as_text(tables, [])
+
+
+def test_a_set_that_is_not_registered_has_no_overrides(tmp_path, make_run):
+    run = make_run("tiny")
+    os.makedirs(tmp_path / "own")
+    replace(run, directory=str(tmp_path / "own" / "run"), hparams=replace(run.hparams, name="own@tiny")).start(
+        str(tmp_path / "vocabulary")
+    )
+    assert row(read(tmp_path, "own")[0][-1], "own@tiny")["overrides"] is None
 
 
 def test_exact_and_printed_parameters(tmp_path, make_run):

@@ -89,6 +89,20 @@ def test_runs_without_metrics_have_no_charts(tmp_path):
     assert labels(page_of(tmp_path)) == []
 
 
+def test_every_run_of_a_set_has_a_curve(tmp_path):
+    """Those of one set and seed have the directory in their names."""
+    for name, folder, seed, rise in (
+        *(("base@tiny", "runs", 1, 0), ("base@tiny", "runs/more", 1, 1), ("base@tiny", "runs", 2, 2)),
+        *(("a_h1@tiny", "runs", 1, 3), ("a_h1@tiny", "runs/more", 1, 4)),
+    ):
+        run = make_run(tmp_path, name, folder=folder, seed=seed, scores=[("validation", 1, {"bleu": 20.0 + rise})])
+        validated(run, *((step, value + rise) for step, value in CURVE))
+    differences, curves = re.findall(r"<svg .*?</svg>", page_of(tmp_path), re.DOTALL)
+    assert re.findall(">(a_h1.*?)<", differences) == ["a_h1, a_h1@tiny-1", "a_h1, more/a_h1@tiny-1"]
+    names = {"base, base@tiny-1", "base, more/base@tiny-1", "base, seed 2", "a_h1, a_h1@tiny-1"}
+    assert set(re.findall(">((?:base|a_h1).*?)<", curves)) == {*names, "a_h1, more/a_h1@tiny-1"}
+
+
 def test_no_run(tmp_path):
     (tmp_path / "runs").mkdir()
     page = page_of(tmp_path)

@@ -25,15 +25,16 @@ def make_run(
     scores: Sequence[tuple[str, int, dict[str, Any]]] = (),
     folder: str = "runs",
     seed: int = 1,
+    overrides: Sequence[str] = (),
     **more: Any,
 ) -> Run:
     """Makes a run of the hyperparameter set `name`, such as `a_h1@tiny`, in `parent/folder`.
 
-    `scores` are (split, averaged checkpoints, values).
+    `scores` are (split, averaged checkpoints, values), `overrides` hyperparameters such as `dropout=0.2`.
     """
     vocabulary = parent / "vocabulary"
     vocabulary.write_bytes(b"words")
-    hparams = scale.scaled(name)
+    hparams = scale.scaled(name).override(list(overrides))
     digest = hashlib.sha256(b"words").hexdigest()
     directory = str(parent / folder / f"{name}-{seed}")
     run = Run(directory, problem, hparams, "DATA", seed, "bfloat16", digest).start(str(vocabulary))
