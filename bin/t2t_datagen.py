@@ -42,7 +42,7 @@ def generate() -> None:
     problem_flags.import_users_code(FLAGS)
     problem = problem_flags.chosen_problem(FLAGS)
     common_flags.must_be_directory("data_dir", FLAGS.data_dir)
-    if FLAGS.vocabulary_from:
+    if FLAGS.vocabulary_from is not None:
         problem = problem_flags.with_vocabulary_of(Run.open(FLAGS.vocabulary_from, "vocabulary_from"), problem, FLAGS)
     from t2t_repro.system.heap import one_heap
 

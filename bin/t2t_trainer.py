@@ -76,7 +76,7 @@ def chosen() -> tuple[Problem, HParams]:
     is_chief = Cluster.from_environment().is_chief
     directory = os.path.join(FLAGS.data_dir, problem.name)
     prepared = Dataset.open(directory) if Dataset.exists(directory) else None
-    if FLAGS.init_from and is_chief:
+    if FLAGS.init_from is not None and is_chief:
         origin = find_origin(FLAGS.init_from, problem, hparams, FLAGS.output_dir)
         problem, parent = problem_flags.with_vocabulary_of(origin.vocabulary_of, problem, FLAGS), origin.parent
         if prepared:

@@ -39,6 +39,7 @@ def prepare(
     """
     from t2t_repro.preparation import pipeline
 
+    _must_be("problem", problem, Problem)
     run = _text(vocabulary_from)
     return pipeline.prepare(problem, os.fspath(data_dir), report, verify, vocabulary_from=run)
 
@@ -74,6 +75,9 @@ def train(
     from t2t_repro.preparation import pipeline
     from t2t_repro.training import trainer
 
+    _must_be("problem", problem, Problem)
+    _must_be("hparams", hparams, HParams)
+    _must_be("options", options, TrainingOptions)
     arguments = problem, hparams, os.fspath(data_dir), os.fspath(output_dir), options
     how: dict[str, Any] = {"prepare": pipeline.prepare, "preview": ValidationPreview, "report": report}
     return trainer.train(*arguments, init_from=_text(init_from), **how)
@@ -92,6 +96,7 @@ def evaluate(output_dir: Path, split: str = "test", **options: Any) -> dict[str,
     """
     from t2t_repro.evaluation import evaluator
 
+    options |= {name: _text(path) for name, path in options.items() if name in ("data_dir", "shortlist")}
     return evaluator.evaluate(os.fspath(output_dir), split, **options)
 
 
@@ -144,7 +149,8 @@ def learn_shortlist(
 
     run = Run.open(os.fspath(output_dir))
     dataset = Dataset.of_run(run, _text(data_dir))
-    return shortlist.learn_for(run, dataset, _text(path) or run.shortlist, first, best, pairs, report)
+    path = run.shortlist if path is None else os.fspath(path)
+    return shortlist.learn_for(run, dataset, path, first, best, pairs, report)
 
 
 def choose_alignment_head(
@@ -180,6 +186,19 @@ def _text(path: Path | None) -> str | None:
     return None if path is None else os.fspath(path)
 
 
+def _must_be(name: str, value: Any, kind: type) -> None:
+    """Raises TypeError if the argument `name` is not of that kind, such as the name of a problem."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name}: expected {_EXAMPLES[kind]}. Received: {value!r}")
+
+
+_EXAMPLES = {
+    Problem: "a Problem, such as get_problem('translate_ende_wmt14')",
+    HParams: "HParams, such as get_hparams('base')",
+    TrainingOptions: "TrainingOptions, such as TrainingOptions(seed=2)",
+}
+
+
 def load(
     path: Path | Sequence[Path],
     average_checkpoints: int = 1,
@@ -187,7 +206,7 @@ def load(
     precision: str = "auto",
     average_best: bool = False,
     moving_average: bool = False,
-    shortlist: str | None = None,
+    shortlist: Path | None = None,
     alignments: bool = False,
     search_only: bool = False,
 ) -> Decoder:
@@ -238,7 +257,7 @@ def load(
         precision=precision,
         average_best=average_best,
         moving_average=moving_average,
-        shortlist=shortlist,
+        shortlist=_text(shortlist),
         search_only=search_only,
     )
     run = Run.open(paths[0])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import CHECKOUT
-from helpers.tiny_model import PROBLEM, TINY
+from helpers.tiny_model import PROBLEM, TINY, silent
 
 import t2t_repro
 
@@ -70,3 +72,45 @@ def test_messages_are_logged_and_can_be_silenced(data: str, tmp_path: Path, one_
     t2t_repro.train(PROBLEM, hparams, data, str(tmp_path / "run"), t2t_repro.TrainingOptions(precision="float32"))
     assert capsys.readouterr().err == ""
     logger.manager._clear_cache()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda run, data, out: t2t_repro.train(PROBLEM, TINY, data, out, init_from=""), "init_from: no directory ''"),
+        (
+            lambda run, data, out: t2t_repro.prepare(PROBLEM, out, vocabulary_from=""),
+            "vocabulary_from: no directory ''",
+        ),
+        (lambda run, data, out: t2t_repro.evaluate(run, data_dir=""), f"'{PROBLEM.name}' holds no prepared data"),
+        (lambda run, data, out: t2t_repro.learn_shortlist(run, "", report=silent), "No such file or directory: ''"),
+    ],
+)
+def test_an_empty_path_is_not_ignored(trained, data: str, tmp_path: Path, monkeypatch, call, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=re.escape(message)):
+        call(trained.directory, data, str(tmp_path / "OUT"))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: t2t_repro.prepare(PROBLEM.name, "DATA"),
+            "problem: expected a Problem, such as get_problem('translate_ende_wmt14'). Received: 'animals'",
+        ),
+        (lambda: t2t_repro.train(PROBLEM.name, TINY, "DATA", "RUN"), "problem: expected a Problem"),
+        (
+            lambda: t2t_repro.train(PROBLEM, "tiny", "DATA", "RUN"),
+            "hparams: expected HParams, such as get_hparams('base'). Received: 'tiny'",
+        ),
+        (
+            lambda: t2t_repro.train(PROBLEM, TINY, "DATA", "RUN", {"seed": 3}),
+            "options: expected TrainingOptions, such as TrainingOptions(seed=2). Received: {'seed': 3}",
+        ),
+    ],
+)
+def test_a_name_instead_of_its_object_is_refused(call, message: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(message)):
+        call()

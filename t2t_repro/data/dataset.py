@@ -59,7 +59,7 @@ class Dataset:
 
         Raises FileNotFoundError if it does not exist, and ValueError for data with another vocabulary.
         """
-        dataset = cls.open(os.path.join(data_dir or run.data_dir, run.problem.name))
+        dataset = cls.open(os.path.join(run.data_dir if data_dir is None else data_dir, run.problem.name))
         dataset.must_have_vocabulary_of(run, "give the `data_dir` that it was trained with")
         return dataset
 

@@ -91,7 +91,7 @@ def prepare(
     Raises ValueError, FileNotFoundError or OSError for text that cannot be read or downloaded, a vocabulary that the
     text cannot give, a directory that holds other data, and damaged data.
     """
-    giver = Run.open(vocabulary_from, "vocabulary_from") if vocabulary_from else None
+    giver = Run.open(vocabulary_from, "vocabulary_from") if vocabulary_from is not None else None
     problem = giver.share_vocabulary(problem) if giver else problem
     directory = os.path.join(data_dir, problem.name)
     for path in (data_dir, directory):

@@ -93,7 +93,7 @@ def train(
     if cluster.size == 1 and not options.microbatch_tokens and not options.jit_compile:
         set_training_threads(hparams)
     origin = None
-    if init_from and cluster.is_chief:
+    if init_from is not None and cluster.is_chief:
         origin = find_origin(init_from, problem, hparams, output_dir)
         problem = origin.problem
         if not Run.exists(output_dir):
@@ -110,7 +110,7 @@ def train(
         must_share_vocabulary(others, vocabulary.sha256)
         if options.selects or options.also_validate:
             dataset.shards("validation")  # raises if there is none
-        if init_from and origin and not Run.exists(output_dir):  # the parent may have trained on meanwhile
+        if init_from is not None and origin and not Run.exists(output_dir):  # the parent may have trained on meanwhile
             origin = find_origin(init_from, problem, hparams, output_dir)
             must_be_intact(checkpoint_of(origin.parent))
         parent = origin.parent if origin else None

@@ -35,7 +35,7 @@ def test_default_file_is_in_the_run(trained, tmp_path):
     shutil.copytree(trained.directory, tmp_path / "RUN")
     path = t2t_repro.learn_shortlist(str(tmp_path / "RUN"), pairs=50, report=silent)
     assert path == str(tmp_path / "RUN" / "shortlist.txt") == Run.open(str(tmp_path / "RUN")).shortlist
-    assert t2t_repro.load(str(tmp_path / "RUN"), shortlist=path).shortlist is not None
+    assert t2t_repro.load(str(tmp_path / "RUN"), shortlist=Path(path)).shortlist is not None
 
 
 def test_decoder_uses_it(program, trained, learned):
@@ -53,7 +53,7 @@ def test_evaluation_uses_it_and_records_it(trained, learned, monkeypatch):
         "t2t_repro.inference.translator.Translator.search",
         lambda *arguments: (found.append(arguments[-1] is not None), search(*arguments))[1],
     )
-    scores = t2t_repro.evaluate(trained.directory, shortlist=learned, beam_size=1)
+    scores = t2t_repro.evaluate(trained.directory, shortlist=Path(learned), beam_size=1)
     assert all(found) and found and scores["shortlist"] == learned
 
 

@@ -85,7 +85,7 @@ def dry_run(
     """
     validate_settings(problem, hparams)
     must_end_at_last_step(hparams, options)
-    origin = find_origin(init_from, problem, hparams, output_dir) if init_from else None
+    origin = find_origin(init_from, problem, hparams, output_dir) if init_from is not None else None
     problem, parent = (origin.problem, origin.parent) if origin else (problem, None)
     precision = precisions.resolve_for_run(options.precision, output_dir)
     if not options.microbatch_tokens and not options.jit_compile:
