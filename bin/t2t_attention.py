@@ -75,9 +75,10 @@ def show(sentence: str | None = None) -> None:
     heads = _heads()
     run = Run.open(FLAGS.output_dir)
     page = FLAGS.html or (None if FLAGS.png else PAGE)
-    for flag, path in (("html", page), ("png", FLAGS.png)):
-        if path:
-            common_flags.must_be_writable(flag, path)
+    paths = {flag: path for flag, path in (("html", page), ("png", FLAGS.png)) if path}
+    common_flags.must_differ(paths)
+    for flag, path in paths.items():
+        common_flags.must_be_writable(flag, path)
     if page and not FLAGS.html and os.path.exists(page):
         raise FileExistsError(f"{PAGE} already exists; choose another file with --html=FILE")
     launcher.load_tensorflow()
@@ -98,7 +99,7 @@ def show(sentence: str | None = None) -> None:
     if FLAGS.png:
         attention_view.write_figure(shown, focus, FLAGS.png)
     print(shown.target)
-    launcher.report(f"wrote {' and '.join(path for path in (page, FLAGS.png) if path)}")
+    launcher.report(f"wrote {' and '.join(paths.values())}")
 
 
 def _heads() -> tuple[int, ...]:

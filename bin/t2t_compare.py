@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from absl import flags
@@ -59,7 +60,14 @@ def show(a: str, b: str) -> None:
     print(json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if FLAGS.json else comparison.table(result))
 
 
+def _must_not_have(flags_of_others: Iterable[str], where: str, remedy: str) -> None:
+    given = [flag for flag in flags_of_others if FLAGS[flag].present]
+    if given:
+        raise launcher.UsageError(f"--{given[0]} is only for {where}; {remedy}")
+
+
 def _files(a: str, b: str) -> Any:
+    _must_not_have((*OPTIONS, "threads_per_batch"), "two runs", "leave it out to compare files")
     if FLAGS.reference and FLAGS.gold:
         raise launcher.UsageError("give --reference for translations or --gold for trees, not both")
     if FLAGS.source and FLAGS.gold:
@@ -71,6 +79,7 @@ def _runs(a: str, b: str) -> Any:
     for path in (a, b):
         if os.path.isfile(path):
             raise launcher.UsageError(f"{path!r} is a file: give --reference=FILE, or --gold=FILE for trees")
+    _must_not_have(["source"], "files of translations", "leave it out to compare runs")
     runs = [Run.open(path, name) for path, name in ((a, "A"), (b, "B"))]
     for run in runs:
         common_flags.check_decoding(run.hparams, FLAGS)

@@ -37,6 +37,7 @@ def write(directory: str) -> None:
     from t2t_repro.evaluation import report_formats, report_page, report_runs, report_tables
 
     paths = {flag: str(FLAGS[flag].value) for flag in FORMS if FLAGS[flag].value}
+    common_flags.must_differ(paths)
     for flag, path in paths.items():
         common_flags.must_be_writable(flag, path)
     results, unreadable = report_runs.read_runs(directory)

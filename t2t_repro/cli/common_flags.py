@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from absl import flags
 
+from t2t_repro.cli import launcher
 from t2t_repro.config import PRECISIONS, HParams, TrainingOptions
 from t2t_repro.registry import get_hparams
 
@@ -180,6 +182,15 @@ def must_be_writable(flag: str, path: str) -> None:
         raise FileNotFoundError(f"--{flag}: no directory {folder!r}; create it first")
     if not os.access(folder, os.W_OK, effective_ids=True):
         raise PermissionError(f"--{flag}: no permission to write in {folder!r}")
+
+
+def must_differ(paths: Mapping[str, str]) -> None:
+    """Raises UsageError if two flags name one file. `paths` are the files to write, by flag."""
+    flag_of: dict[str, str] = {}
+    for flag, path in paths.items():
+        other = flag_of.setdefault(os.path.realpath(path), flag)
+        if other != flag:
+            raise launcher.UsageError(f"--{other} and --{flag} are both {path!r}; give each a file of its own")
 
 
 def must_open(what: str, path: str, advice: str) -> None:

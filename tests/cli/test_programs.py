@@ -146,6 +146,26 @@ def test_version(program, name):
             ["a", "b", "--source=s", "--gold=r"],
             "--source is for translations: the words of trees are in them",
         ),
+        (
+            "t2t-compare",
+            ["a", "b", "--reference=r", "--beam_size=4"],
+            "--beam_size is only for two runs; leave it out to compare files",
+        ),
+        (
+            "t2t-compare",
+            ["a", "b", "--gold=r", "--threads_per_batch=1"],
+            "--threads_per_batch is only for two runs; leave it out to compare files",
+        ),
+        (
+            "t2t-compare",
+            ["a", "b", "--source=s"],
+            "--source is only for files of translations; leave it out to compare runs",
+        ),
+        (
+            "t2t-report",
+            [".", "--markdown=m", "--json=same", "--html=./same"],
+            "--json and --html are both './same'; give each a file of its own",
+        ),
         ("t2t-registry", ["--diff=base"], "--diff expects two sets alone, such as --diff=base,big"),
         ("t2t-registry", ["--new_problem=mine"], "--new_problem needs a directory: --new_problem=NAME DIR"),
         ("t2t-registry", ["--override=d_k=3"], "--override needs --hparams: it changes fields of that set"),
@@ -280,6 +300,11 @@ def test_closed_output_pipe_is_quiet():
             "t2t-trainer",
             ["--problem=translate_ende_cldr", *TRAIN, "--init_from=none"],
             "--init_from: no directory 'none'; give the one that t2t-trainer wrote",
+        ),
+        (
+            "t2t-trainer",
+            ["--problem=translate_ende_cldr", *TRAIN, "--init_from="],
+            "--init_from: no directory ''; give the one that t2t-trainer wrote",
         ),
         (
             "t2t-trainer",

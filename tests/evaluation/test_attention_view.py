@@ -264,6 +264,11 @@ def test_program(program, trained: Run, tmp_path, monkeypatch):
         (["a", "--html=no/page"], 1, "--html: no directory 'no'; create it first"),
         (["a", "--png=no/figure"], 1, "--png: no directory 'no'; create it first"),
         (["a", "--layer=9"], 1, "there is no layer 9: this view has layers 1 to 1"),
+        (
+            ["a", "--html=same", "--png=./same"],
+            2,
+            "--html and --png are both './same'; give each a file of its own (see t2t-attention --help)",
+        ),
         ([" "], 1, "the sentence is empty; give some text"),
     ],
 )
