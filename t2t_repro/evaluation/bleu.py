@@ -188,11 +188,15 @@ def known_test_set(references: Sequence[str]) -> str | None:
 def table(scores: dict[str, Any]) -> str:
     """Returns the result of `score_files` as text."""
     test_set = f", {scores['test_set']}" if scores["test_set"] else ""
-    lines = [f"{scores['hypothesis']} against {scores['reference']}: {scores['lines']:,} lines{test_set}"]
+    lines = [f"{scores['hypothesis']} against {scores['reference']}: {_lines(scores['lines'])}{test_set}"]
     for each in (Figure(**found) for found in scores["figures"]):
         lines += ["", f"{each.bleu:5.2f}  {each.name}"]
         lines += [" " * 7 + line for line in (each.counts(), each.signature, *textwrap.wrap(each.compare, WIDTH - 7))]
     return "\n".join(lines)
+
+
+def _lines(count: int) -> str:
+    return f"{count:,} line{'s' * (count > 1)}"
 
 
 def read_files(*paths: str) -> list[list[str]]:
@@ -201,7 +205,7 @@ def read_files(*paths: str) -> list[list[str]]:
     for path, lines in zip(paths, found, strict=True):
         if len(lines) != len(found[-1]):
             raise ValueError(
-                f"{path} has {len(lines):,} lines and {paths[-1]} has {len(found[-1]):,}; "
+                f"{path} has {_lines(len(lines))} and {paths[-1]} has {len(found[-1]):,}; "
                 "give files of equal length, whose lines correspond"
             )
     return found

@@ -269,9 +269,9 @@ def table(result: Comparison) -> str:
     """Returns a comparison as text: the scores, their tests and signatures, and the sentences that differ most."""
     lines = [f"A  {result.name_a}", f"B  {result.name_b}"]
     lines += [size(result), ""]
-    lines.append(f"{'':<5}{'A':>7}{'B':>7}{'B - A':>8}  {'95% interval':<16}{'bootstrap':>12}{'randomization':>15}")
+    lines.append(f"{'':<5}{'A':>7}{'B':>7}{'B - A':>8}  {'95% interval':<18}{'bootstrap':>12}{'randomization':>15}")
     for each in result.differences:
-        scores = f"{each.metric:<5}{each.a:7.2f}{each.b:7.2f}{each.difference:+8.2f}  {interval(each):<16}"
+        scores = f"{each.metric:<5}{each.a:7.2f}{each.b:7.2f}{each.difference:+8.2f}  {interval(each):<18}"
         lines.append(f"{scores}{f'p = {each.bootstrap_p:.4f}':>12}{f'p = {each.randomization_p:.4f}':>15}")
     lines += ["", f"{verdicts(result)} (better: p < {SIGNIFICANT} in both tests)", ""]
     lines += [f"{each.metric}  {each.signature}" for each in result.differences]

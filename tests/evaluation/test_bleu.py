@@ -241,6 +241,7 @@ def test_subset_of_newstest2014(corpora):
             b"eins\nzwei\n",
             "hyp has 2 lines and ref has 3; give files of equal length, whose lines correspond",
         ),
+        (b"eins\n", "hyp has 1 line and ref has 3; give files of equal length"),
         (b"eins\nzw\xe9i\ndrei\n", r"hyp, line 2: not UTF-8 \(byte 0xe9 at position 3\); convert the file to UTF-8"),
         (
             b'<refset setid="x" srclang="any">\n<doc docid="1">\n<seg id="1">Haus</seg>\n',
@@ -268,6 +269,15 @@ def test_refused(program, tmp_path, monkeypatch, hypothesis, message):
     assert program("t2t-bleu", "other", "hyp").code == 1
 
 
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("line", ["Ha@@ us", '<seg id="1">Haus</seg>'])
+def test_a_hundredth_of_the_lines_is_another_format(tmp_path, line, count):
+    path = tmp_path / "text"
+    path.write_text(f"{line}\n" * count + "Haus\n" * (200 - count))
+    with pytest.raises(ValueError, match=f"text: {count} of 200 lines are "):
+        bleu.score_files(str(path), str(path))
+
+
 def test_references_are_refused_too(tmp_path):
     for name, line in (("hyp", "Haus"), ("ref", "Ha@@ us")):
         (tmp_path / name).write_text(f"{line}\n")
@@ -286,6 +296,12 @@ def test_one_unusual_line_is_not_another_format(tmp_path):
     path = tmp_path / "text"
     path.write_text("mail me@@ home\n<doc> is what it was called\n" + "Haus\n" * 199)
     assert bleu.score_files(str(path), str(path))["lines"] == 201
+
+
+def test_one_line_is_singular(tmp_path):
+    path = tmp_path / "text"
+    path.write_text("Haus\n")
+    assert bleu.table(bleu.score_files(str(path), str(path))).startswith(f"{path} against {path}: 1 line\n")
 
 
 # The program.

@@ -237,6 +237,12 @@ def test_translations_are_ranked_by_chrf():
     assert result.ranked_by == "chrF" and found.b - found.a == pytest.approx(max(result.gains))
 
 
+def test_of_equal_gains_the_longer_reference_is_first():
+    trees = trees_of([(4, 8)] * 3, [(6, 8)] * 3)
+    trees = dataclasses.replace(trees, references=["(S 1)", "(S longer)", "(S 3)"])
+    assert [each.number for each in compare(("a", "b"), trees).better_b] == [2, 1, 3]
+
+
 # Runs.
 
 
@@ -291,6 +297,13 @@ def test_program_prints_scores_and_sentences(program, files):
     )
     assert out.count("\n  sentence ") == 2
     assert max(len(line) for line in out.splitlines() if "|" not in line and not line.startswith("    ")) <= 80
+
+
+def test_columns_stay_below_each_other_for_the_widest_interval():
+    wide = comparison.Difference("F1", 0.0, 100.0, 100.0, -100.0, 100.0, 0.001, 0.001, "")
+    found = dataclasses.replace(compare(("a", "b"), compared(), trials=10, resamples=10), differences=(wide,))
+    heading, line = comparison.table(found).split("\n")[4:6]
+    assert len(heading) == len(line) and "-100.00 to +100.00  p = 0.0010" in line
 
 
 def test_program_for_files_needs_no_tensorflow(files):
