@@ -274,6 +274,7 @@ def write_figure(attention: Attention, focus: Focus, path: str) -> None:
         aside = (place - (len(shown.heads) - 1) / 2) * min(0.08, 0.5 / len(shown.heads))  # the heads side by side
         segments = [[(i + aside, 1.0), (j + aside, 0.0)] for i, j in pairs]
         style = {"colors": head_colors[head], "linewidths": 1.6, "capstyle": "round", "clip_on": False}
-        axes.add_collection(LineCollection(segments, alpha=[float(weights[pair]) for pair in pairs], **style))
+        opacity = [float(weights[pair]) for pair in pairs] or None  # an empty list is an error
+        axes.add_collection(LineCollection(segments, alpha=opacity, **style))
     with atomic_write(path) as temporary:
         figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1)

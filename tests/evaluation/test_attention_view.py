@@ -225,6 +225,17 @@ def test_figure_draws_each_head_in_its_color(tmp_path):
         assert colors[head - 1] in found and not found & {c for c in colors if c != colors[head - 1]}
 
 
+def test_figure_draws_weights_of_one_percent(tmp_path):
+    """Smaller ones are not drawn, which may be all of a long sentence."""
+    path, pictures = tmp_path / "figure.png", []
+    attention = made_up("The Law")
+    for weight in (0.004, 0.01):
+        attention.views["memory"].weights[:] = weight
+        attention_view.write_figure(attention, Focus(heads=(1,)), str(path))
+        pictures.append(matplotlib.image.imread(path))
+    assert np.any(pictures[0] != pictures[1])
+
+
 # The program.
 
 
