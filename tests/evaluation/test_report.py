@@ -98,8 +98,9 @@ def test_smaller_budgets_and_other_data_are_labeled(tmp_path, make_run):
     make_run("a_h1", WMT, pairs=10_000, scores=scores, folder="data")
     make_run("a_h1@tiny", WMT, pairs=4_508_785, scores=scores, folder="scale")
     make_run("a_h1", FILES, scores=scores, folder="files")
-    found = {f: row(table(read(tmp_path, f)[0], 3), "a_h1")["status"] for f in ("data", "scale", "files")}
-    assert found == {"data": "other data", "scale": "smaller budget", "files": "other data"}
+    make_run("a_h1", WMT, pairs=2_700_000, scores=scores, folder="most")  # 60% of the paper's
+    found = {f: row(table(read(tmp_path, f)[0], 3), "a_h1")["status"] for f in ("data", "scale", "files", "most")}
+    assert found == {"data": "other data", "scale": "smaller budget", "files": "other data", "most": "other data"}
 
 
 def test_a_run_that_ended_early_is_finished(tmp_path, make_run):
@@ -189,6 +190,12 @@ def test_a_set_that_is_not_registered_has_no_overrides(tmp_path, make_run):
         str(tmp_path / "vocabulary")
     )
     assert row(read(tmp_path, "own")[0][-1], "own@tiny")["overrides"] is None
+
+
+def test_runs_are_found_three_folders_deep(tmp_path, make_run):
+    for folder in ("runs/1/2", "runs/1/3/4"):
+        make_run("base@tiny", folder=folder)
+    assert [result.directory for result in read_runs(str(tmp_path / "runs"))[0]] == ["1/2/base@tiny-1"]
 
 
 def test_exact_and_printed_parameters(tmp_path, make_run):

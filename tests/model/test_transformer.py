@@ -64,6 +64,13 @@ def test_initial_matrices_of_layers_are_glorot_uniform_times_the_gain(gain):
     assert np.std(model.embedding) == pytest.approx(1 / 8, rel=0.1)
 
 
+def test_initial_learned_positions_are_normal_with_a_small_deviation():
+    keras.utils.set_random_seed(1)
+    model = Transformer(VOCAB, replace(SMALL, d_model=64, positions="learned", max_positions=100))
+    for table in (model.source_positions, model.target_positions):
+        assert np.std(table) == pytest.approx(0.02, rel=0.1)
+
+
 def test_base_has_63_million_parameters():
     """PAPER.md, Table 3, has the exact count at V = 37,000. The default model is the paper's base."""
     model = Transformer(vocab_size=37_000)

@@ -113,6 +113,19 @@ def test_the_papers_cost_uses_the_devices_of_each_start(run, clocked):
     assert cost.seconds == pytest.approx(21)
 
 
+def test_time_left_of_a_continued_run_is_that_of_its_own_steps(run, clocked):
+    """Neither the steps before this start count, nor the time of the first one, which builds the graph."""
+    lines: list[str] = []
+    shown = MetricsLogger(run, lines.append)
+    clocked.now += 50
+    shown.add(step(299_001))
+    for number in (299_002, 299_003):
+        clocked.now += 5
+        shown.add(step(number))
+    shown.close()
+    assert len(lines) == 1 and lines[0].endswith(f" -{clock(997 * 5)}")
+
+
 def test_the_longest_report_fits_80_columns(run):
     shown = MetricsLogger(run, silent)
     shown._first_step, shown._started = 0, 0.0

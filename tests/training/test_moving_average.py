@@ -10,6 +10,7 @@ import tensorflow as tf
 from helpers.continued_runs import must_be_bitwise_equal, stopped_at
 from helpers.tiny_model import FLOAT32, PROBLEM, TINY, on_cpus, values
 
+import t2t_repro
 from t2t_repro.config import TrainingOptions
 from t2t_repro.evaluation.evaluator import evaluate, table
 from t2t_repro.exporting.exporter import export
@@ -118,10 +119,13 @@ def loaded(run, **how):
 
 
 def test_programs_read_it_on_request(run, tmp_path, program):
-    """By load_weights, t2t-avg-checkpoints and export."""
+    """By load_weights, load, t2t-avg-checkpoints and export."""
     for flag, saved in zip((False, True), both(run, STEPS), strict=True):
         found = loaded(run, moving_average=flag)
         assert sorted(each.sum() for each in found) == sorted(each.sum() for each in saved.values())
+        (model,) = t2t_repro.load(run.directory, moving_average=flag).ensemble.models
+        for one, other in zip(model.trainable_weights, found, strict=True):
+            np.testing.assert_array_equal(one, other)
     line = ("--output_dir", run.directory, "--average_checkpoints=2", "--moving_average", "--average_dir")
     code, out, _ = program("t2t-avg-checkpoints", *line, str(tmp_path / "MEAN"))
     assert (code, out) == (0, f"{tmp_path / 'MEAN'}: the mean of the moving averages in ckpt-7, ckpt-8\n")

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from helpers.tiny_model import PROBLEM, SMALL, random_model, train_pairs
 
+import t2t_repro
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting.exporter import export
 from t2t_repro.inference.translator import Translator
@@ -106,6 +107,12 @@ def test_an_average_of_the_best(run, program):
     )
     card = read_json(f"{export('RUN', 'E', average_best=True, format='ctranslate2')}/model_card.json")
     assert card["checkpoints"] == card["average_of"] == ["ckpt-10"]
+
+
+def test_load_takes_the_best(run):
+    scores = {"10": 3.0, "20": 9.0, "30": 4.0}
+    run.note(dataclasses.replace(run.training, selection=Selection(scores={"perplexity": scores})))
+    assert t2t_repro.load("RUN", average_best=True).checkpoints == [["RUN/checkpoints/ckpt-10"]]
 
 
 def test_new_run_equals_averaging_on_the_fly(run):
