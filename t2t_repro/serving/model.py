@@ -23,7 +23,7 @@ from t2t_repro.saved_model import (
     WrongInput,
     newest_version,
 )
-from t2t_repro.serving.cancellation import Cancellation
+from t2t_repro.serving.cancellation import Cancellation, Cancelled
 from t2t_repro.text.glossary import Glossary, lacking, must_be_few, spelled
 from t2t_repro.text.markup import MarkedText
 from t2t_repro.text.translations import WORDS, links_of
@@ -116,7 +116,7 @@ class ServedModel:
         if glossary is not None:
             self._add_terms(glossary.item(), values, outputs, call)
         if lines is not None:
-            outputs = marked(lines, outputs, signature)
+            outputs = marked(lines, outputs, signature, cancellation)
         return self.task.served(signature, values, outputs)
 
     def _add_terms(
@@ -169,15 +169,22 @@ class ServedModel:
         }
 
 
-def marked(lines: Sequence[MarkedText], outputs: Mapping[str, np.ndarray], signature: str) -> dict[str, np.ndarray]:
+def marked(
+    lines: Sequence[MarkedText],
+    outputs: Mapping[str, np.ndarray],
+    signature: str,
+    cancellation: Cancellation | None = None,
+) -> dict[str, np.ndarray]:
     """Returns the outputs of a signature with the markup of the lines, from those of the one with alignments.
 
-    With alignments, `WORDS` are added: lists of words without markup.
+    With alignments, `WORDS` are added: lists of words without markup. Raises `Cancelled`, between two translations.
     """
     outputs_BN, scores_BN = outputs["outputs"].copy(), outputs["scores"]
     source_words_BN, words_BN = (np.full(outputs_BN.shape, None, object) for _ in WORDS)
     for row, line in enumerate(lines):
         for column, both in enumerate(zip(outputs_BN[row], outputs["alignments"][row], strict=True)):
+            if cancellation and cancellation.is_cancelled:
+                raise Cancelled
             text, links = both[0].decode("utf-8", "replace"), links_of(both[1].decode())
             is_found = scores_BN[row, column] > -np.inf
             if is_found:

@@ -8,7 +8,10 @@ units, counted from 0; a *span* is a pair of gaps.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
+import operator
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -161,12 +164,12 @@ def spans(elements: Sequence[Element], linked: Sequence[Sequence[int]], length: 
     children: dict[int, list[int]] = {}
     for number in sorted(range(1, len(elements)), key=lambda each: elements[each].first):
         children.setdefault(elements[number].parent, []).append(number)
-    neighbors = _Neighbors(linked)
+    neighbors, bits = _Neighbors(linked), _linked_bits(elements, children, linked)
     for parent, bounds in enumerate(found):  # which the children of earlier elements have changed
         numbers = children.get(parent, ())
         texts = [number for number in numbers if not elements[number].is_point]
         parts = neighbors.parts(numbers, elements, elements[parent], bounds)
-        placed = _disjoint({number: _within(parts[number], linked, elements[number]) for number in texts})
+        placed = _disjoint({number: _within(parts[number], bits[number]) for number in texts})
         taken = sorted(placed.values())
         for number in texts:
             if number not in placed:
@@ -193,11 +196,44 @@ def spans(elements: Sequence[Element], linked: Sequence[Sequence[int]], length: 
     return found
 
 
-def _disjoint(wanted: Mapping[int, Sequence[int]]) -> dict[int, Span]:
-    """Returns spans of elements, of which each contains units that it wants. Elements that get none are left out."""
+def _linked_bits(
+    elements: Sequence[Element], children: Mapping[int, Sequence[int]], linked: Sequence[Sequence[int]]
+) -> list[int]:
+    """Returns the units that those of each element are linked to, as the bits of an integer.
+
+    The bits of an element are computed from those of its children, so that nested elements take linear time.
+    """
+    units_of = [sum(1 << unit for unit in set(each)) for each in linked]
+    found = [0] * len(elements)
+    for number in range(len(elements) - 1, -1, -1):
+        place, bits = elements[number].first, 0
+        for child in children.get(number, ()):
+            bits |= _union(units_of[place : elements[child].first]) | found[child]
+            place = elements[child].last
+        found[number] = bits | _union(units_of[place : elements[number].last])
+    return found
+
+
+def _union(every: Sequence[int]) -> int:
+    return functools.reduce(operator.or_, every, 0)
+
+
+def _within(bounds: Span, bits: int) -> int:
+    """Returns the bits within the bounds."""
+    return bits >> bounds.start << bounds.start & (1 << bounds.end) - 1
+
+
+def _ends(bits: int) -> Span:
+    """Returns the span from the first bit to the last one."""
+    return Span((bits & -bits).bit_length() - 1, bits.bit_length())
+
+
+def _disjoint(wanted: Mapping[int, int]) -> dict[int, Span]:
+    """Returns spans of elements, of which each contains bits that it wants. Elements that get none are left out."""
     found: dict[int, Span] = {}
     taken: list[Span] = []
-    for number in sorted(wanted, key=lambda each: wanted[each][-1] - wanted[each][0] if wanted[each] else 0):
+    ends = {number: _ends(bits) for number, bits in wanted.items() if bits}
+    for number in sorted(ends, key=lambda each: ends[each].end - ends[each].start):
         span = _largest_free(wanted[number], taken)
         if span is not None:
             found[number] = span
@@ -217,23 +253,18 @@ def _filled(placed: Mapping[int, Span], bounds: Span) -> dict[int, Span]:
     return {number: Span(*both) for number, both in zip(order, itertools.pairwise(starts), strict=True)}
 
 
-def _within(bounds: Span, linked: Sequence[Sequence[int]], element: Element) -> list[int]:
-    """Returns the units within the bounds that those of an element are linked to, sorted."""
-    every = {unit for number in range(element.first, element.last) for unit in linked[number]}
-    return sorted(unit for unit in every if bounds.start <= unit < bounds.end)
-
-
-def _largest_free(wanted: Sequence[int], taken: list[Span]) -> Span | None:
-    """Returns the span around those of the units between two taken spans that are most; None if all are taken."""
-    groups: dict[int, list[int]] = {}
-    for unit in wanted:
-        place = bisect.bisect_right(taken, (unit, float("inf")))
-        if not place or taken[place - 1].end <= unit:
-            groups.setdefault(place, []).append(unit)
-    if not groups:
-        return None
-    largest = max(groups.values(), key=len)  # of equal ones the first
-    return Span(largest[0], largest[-1] + 1)
+def _largest_free(wanted: int, taken: list[Span]) -> Span | None:
+    """Returns the span around those of the bits between two taken spans that are most; None if all are taken."""
+    largest = 0
+    while wanted:
+        place = bisect.bisect_right(taken, (_ends(wanted).start, float("inf")))
+        start = taken[place - 1].end if place else 0
+        end = taken[place].start if place < len(taken) else wanted.bit_length()
+        free = _within(Span(start, end), wanted)
+        if free.bit_count() > largest.bit_count():  # of equal ones the first
+            largest = free
+        wanted = wanted >> end << end
+    return _ends(largest) if largest else None
 
 
 def _outside(gap: int, least: int, taken: list[Span]) -> int:
@@ -245,9 +276,9 @@ def _outside(gap: int, least: int, taken: list[Span]) -> int:
     return start if gap - start < end - gap and start >= least else end
 
 
-def _next_start(gap: int, taken: list[Span]) -> float:
+def _next_start(gap: int, taken: list[Span]) -> int:
     place = bisect.bisect_left(taken, (gap, gap))
-    return taken[place].start if place < len(taken) else float("inf")
+    return taken[place].start if place < len(taken) else sys.maxsize
 
 
 class _Neighbors:
@@ -255,7 +286,7 @@ class _Neighbors:
 
     def __init__(self, linked: Sequence[Sequence[int]]):
         self._linked = linked
-        self._targets = {number for each in linked for number in each}
+        self._targets = sorted({number for each in linked for number in each})
         self._previous = [-1] * (len(linked) + 1)  # of each gap
         self._next = [len(linked)] * (len(linked) + 1)
         for number, each in enumerate(linked):
@@ -287,10 +318,9 @@ class _Neighbors:
         previous = self._previous[element.first]
         gap = self._linked[previous][-1] + 1 if previous >= parent.first else bounds.start
         start = _outside(min(max(gap, bounds.start), bounds.end), bounds.start, taken)
-        end, stop = start, min(bounds.end, start + _size(element), _next_start(start, taken))
-        while end < stop and end not in self._targets:
-            end += 1
-        return Span(start, end)
+        target = bisect.bisect_left(self._targets, start)
+        stop = min(bounds.end, start + _size(element), _next_start(start, taken), *self._targets[target : target + 1])
+        return Span(start, max(start, stop))
 
     def gap(self, element: Element, parent: Element, bounds: Span) -> int:
         """Returns the gap of a point within the bounds of its parent."""
@@ -299,11 +329,18 @@ class _Neighbors:
         if element.last >= parent.last:
             return bounds.end
         previous, following = self._previous[element.first], self._next[element.last]
-        ends = [unit + 1 for unit in self._linked[previous]] if previous >= parent.first else []
-        starts = self._linked[following] if following < parent.last else []
-        side, other = (ends, starts) if element.leans_left else (starts, ends)
-        if not side or not other:
-            chosen = [*ends[-1:], *starts[:1], bounds.end][0]
-        else:  # of several links, the one nearest to the other neighbor
-            chosen = min(side, key=lambda gap: (abs(gap - other[0 if element.leans_left else -1]), gap))
+        before = self._linked[previous] if previous >= parent.first else ()
+        after = self._linked[following] if following < parent.last else ()
+        if before and after:  # of several links, the one nearest to the other neighbor
+            chosen = _nearest(before, after[0] - 1) + 1 if element.leans_left else _nearest(after, before[-1] + 1)
+        elif before:
+            chosen = before[-1] + 1
+        else:
+            chosen = after[0] if after else bounds.end
         return min(max(chosen, bounds.start), bounds.end)
+
+
+def _nearest(every: Sequence[int], wanted: int) -> int:
+    """Returns the number of a sorted sequence that is nearest to the wanted one; of two the smaller one."""
+    place = bisect.bisect_left(every, wanted)
+    return min(every[max(place - 1, 0) : place + 1], key=lambda each: abs(each - wanted))

@@ -11,6 +11,7 @@ from helpers.marked_lines import Read, drawn
 
 from t2t_repro.text.markup import MarkedText
 from t2t_repro.text.pieces import pieces_of
+from t2t_repro.text.placement import Element, Span, spans
 from t2t_repro.text.translations import links_of
 
 
@@ -273,6 +274,34 @@ def test_hostile_lines_are_read_in_a_moment():
         found = marked.restored(marked.text[::-1], links)
         assert time.process_time() - started < 3, line[:20]
         assert found.count("<") >= line.count("<a>") + line.count("<b/>")
+
+
+class Counted(list):
+    """A list that counts the items that are read."""
+
+    read = 0
+
+    def __getitem__(self, place):
+        found = super().__getitem__(place)
+        self.read += len(found) if isinstance(place, slice) else 1
+        return found
+
+    def __iter__(self):
+        self.read += len(self)
+        return super().__iter__()
+
+
+def test_nested_elements_take_linear_time():
+    length, nested = 400, 1_000
+    whole = Element("", "", -1, 0, length)
+    elements = [whole, *(Element("<b>", "</b>", parent, 1, length - 1) for parent in range(nested))]
+    linked = Counted([place] for place in range(length))
+    assert spans(elements, linked, length) == [Span(0, length), *[Span(1, length - 1)] * nested]
+    assert linked.read < 10 * (length + nested)
+    points = [Element("<x/>", "", 0, 1, 1, is_point=True)] * 1_000
+    many = Counted(range(1_000))
+    assert spans([whole, *points], [[0], many], 1_000)[1:] == [Span(1, 1)] * 1_000
+    assert many.read < 10 * (len(points) + len(many))
 
 
 def test_words_have_placeholders_where_the_translation_has_them():
