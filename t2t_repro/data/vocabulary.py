@@ -80,7 +80,7 @@ class Vocabulary:
         try:
             return self._processor.encode(texts, add_eos=True, num_threads=num_threads or _threads(texts))
         except (RuntimeError, TypeError):
-            must_be_texts(texts)
+            as_texts(texts)
             raise
 
     def decode(self, sequences: Iterable[Iterable[int]]) -> list[str]:
@@ -152,19 +152,23 @@ def must_be_list(texts: object, name: str = "texts") -> None:
         raise ValueError(f"{name} must be a list of strings. Received: one string, {texts!r:.60}; wrap it in a list")
 
 
-def must_be_texts(texts: Sequence[str]) -> None:
-    """Raises ValueError unless `texts` is a list of Unicode texts."""
+def as_texts(texts: Iterable[str]) -> list[str]:
+    """Returns texts as a list. Raises ValueError unless all are Unicode texts."""
     must_be_list(texts)
-    for number, text in enumerate(texts, start=1):
+    found = list(texts)
+    for number, text in enumerate(found, start=1):
         must_be_unicode(number, text)
+    return found
 
 
-def must_be_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Raises ValueError unless `pairs` is a list of pairs of strings; not for a string of two characters."""
+def as_pairs(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Returns pairs of strings as a list. Raises ValueError for another item, such as a string of two characters."""
     must_be_list(pairs, "pairs")
+    pairs = list(pairs)
     for number, pair in enumerate(pairs, start=1):
         if isinstance(pair, str | bytes) or len(pair) != 2:
             raise ValueError(f"pair {number} must be a source and a target. Received: {pair!r:.60}; give [(s, t), ...]")
+    return pairs
 
 
 def must_be_unicode(number: int, text: object) -> None:

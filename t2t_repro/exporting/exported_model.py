@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from t2t_repro.config import HParams
-from t2t_repro.data.vocabulary import must_be_list, must_be_pairs, must_be_texts
+from t2t_repro.data.vocabulary import as_pairs, as_texts
 from t2t_repro.documents.splitter import Splitter
 from t2t_repro.inference.search.beam_search import n_best_options
 from t2t_repro.inference.text_to_text import Found, TextToText, translate_again, with_markup
@@ -86,12 +86,12 @@ class ExportedModel(TextToText):
         placeholders. Raises ValueError for a text with more than `MOST_TERMS` terms, for an export that has no search
         with terms, and for markup if the export has no alignments.
         """
-        must_be_list(texts)
+        texts = as_texts(texts)
         search = functools.partial(self._n_best, n, *n_best_options(self.hparams, n, beam_size, alpha), glossary)
         if not markup:
             return search(ALIGNED_SIGNATURE if self.has_links else N_BEST_SIGNATURE, texts)
         self._must_have_alignments()
-        found = with_markup(_strings(texts), functools.partial(search, ALIGNED_SIGNATURE))
+        found = with_markup(texts, functools.partial(search, ALIGNED_SIGNATURE))
         marked: list[Found] = [distinct(some, n) for some in found]
         return marked if self.has_links else [[(text, score) for text, score in some] for some in marked]
 
@@ -134,7 +134,7 @@ class ExportedModel(TextToText):
             return []
         found = self._call(
             signature if terms is None else WITH_TERMS,
-            inputs=_strings(texts),
+            inputs=texts,
             beam_size=width,
             alpha=penalty,
             extra_length=self.hparams.extra_length,
@@ -150,10 +150,10 @@ class ExportedModel(TextToText):
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """Returns the log-probability of each target given its source, EOS included."""
-        must_be_pairs(pairs)
+        pairs = as_pairs(pairs)
         if not pairs:
             return []
-        sources, targets = (_strings(side) for side in zip(*pairs, strict=True))
+        sources, targets = (as_texts(side) for side in zip(*pairs, strict=True))
         found: list[float] = self._call("score", inputs=sources, targets=targets)["log_probabilities"].tolist()
         return found
 
@@ -173,8 +173,3 @@ def holds_export(path: str) -> bool:
         newest_version(path)
         return True
     return False
-
-
-def _strings(texts: Sequence[str]) -> list[str]:
-    must_be_texts(texts)
-    return list(texts)

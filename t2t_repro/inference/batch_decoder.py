@@ -11,7 +11,7 @@ import tensorflow as tf
 from t2t_repro.alignment.words import Links
 from t2t_repro.config import HParams
 from t2t_repro.data.shortlist import Shortlist
-from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_pairs
+from t2t_repro.data.vocabulary import Vocabulary, as_pairs, must_be_list
 from t2t_repro.inference import memory
 from t2t_repro.inference.batches import batches_by_length, padded, run_batches
 from t2t_repro.inference.ensemble import Ensemble
@@ -57,7 +57,7 @@ class BatchDecoder(Graphs):
         `max_positions` tokens per side is not scored: it has no tokens, and `report` is called with it. `advance` is
         called after each batch.
         """
-        must_be_pairs(pairs)
+        pairs = as_pairs(pairs)
         sources, targets = (self.vocabulary.encode([pair[side] for pair in pairs]) for side in (0, 1))
         subwords, limit = self.vocabulary.subwords, self._max_positions()
         lengths = {}
@@ -94,7 +94,6 @@ class BatchDecoder(Graphs):
     ) -> list[Found]:
         """Returns the first n hypotheses of each text. `decode` gets numbers and ids of texts, sources [B, M] and
         prefixes [B, P]."""
-        must_be_list(texts)
         must_be_list(prefixes, "prefixes")
         if min_length < 0:
             raise ValueError(f"min_length must be at least 0, got {min_length}")

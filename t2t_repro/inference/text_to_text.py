@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
-from t2t_repro.data.vocabulary import must_be_texts
+from t2t_repro.data.vocabulary import as_texts
 from t2t_repro.documents.aligned import aligned_document
 from t2t_repro.documents.document import joined, translated
 from t2t_repro.documents.splitter import Splitter
@@ -95,7 +95,7 @@ class TextToText:
         is an `AlignedText` with the words and the sentences of the entire text. The arguments are those of
         `translate_documents`.
         """
-        must_be_texts(texts)
+        texts = as_texts(texts)
         search = functools.partial(self.n_best, n=n, beam_size=beam_size, alpha=alpha, glossary=glossary, markup=markup)
         splitter = self.splitter(language)
         split = splitter.marked if markup else splitter

@@ -12,7 +12,7 @@ from t2t_repro.alignment.head import AlignmentHead
 from t2t_repro.alignment.words import Words
 from t2t_repro.config import HParams
 from t2t_repro.data.shortlist import Shortlist
-from t2t_repro.data.vocabulary import Vocabulary, must_be_list, must_be_texts
+from t2t_repro.data.vocabulary import Vocabulary, as_texts
 from t2t_repro.documents.splitter import Splitter
 from t2t_repro.inference.batch_decoder import BatchDecoder
 from t2t_repro.inference.ensemble import Ensemble
@@ -188,13 +188,13 @@ class Translator(TextToText, BatchDecoder):
           markup: whether the texts have tags, placeholders, addresses and entities, which the translations then have
             too (`t2t_repro.text.markup`). Only of a translator with alignments. Prefixes and terms have none.
         """
+        texts = as_texts(texts)
         if markup:
             how: dict[str, Any] = {"prefixes": prefixes, "min_length": min_length, "glossary": glossary}
             search = functools.partial(self.n_best, n=n, beam_size=beam_size, alpha=alpha, **how)
             found = self._marked(texts, functools.partial(search, report=report, advance=advance))
             return [distinct(some, n) for some in found]
         width, penalty = n_best_options(self.hparams, n, beam_size, alpha)
-        must_be_list(texts)
         report = report or functools.partial(warn, texts)
         if self.constraint is not None:
             if prefixes is not None or min_length:
@@ -252,7 +252,6 @@ class Translator(TextToText, BatchDecoder):
         """Returns the translations that `decode` finds for texts without markup, with the markup of `texts`."""
         if self._links is None:
             raise ValueError("markup is put back by word alignments, which are not loaded: load with alignments")
-        must_be_texts(texts)
         return with_markup(texts, decode)
 
     def _required(self, glossary: Glossary, texts: Sequence[str], report: Report) -> list[tuple[Required, ...]]:
@@ -296,11 +295,11 @@ class Translator(TextToText, BatchDecoder):
           top_k: number of likeliest tokens to draw from; 0 means all.
           seed: at least 0.
         """
+        texts = as_texts(texts)
         if markup:
             how: dict[str, Any] = {"top_k": top_k, "seed": seed, "prefixes": prefixes, "min_length": min_length}
             draw = functools.partial(self.sample, n=n, temperature=temperature, report=report, advance=advance, **how)
             return self._marked(texts, draw)
-        must_be_list(texts)
         report = report or functools.partial(warn, texts)
         if n < 1:
             raise ValueError(f"n must be at least 1, got {n}")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from t2t_repro.data.vocabulary import must_be_list, must_be_pairs
+from t2t_repro.data.vocabulary import as_pairs, as_texts, must_be_list
 from t2t_repro.parsing.linearization import TOP_DOWN, pair, rebuild, tree_words
 from t2t_repro.parsing.trees import Tree, parse
 
@@ -47,7 +47,7 @@ class Parser:
 
         Raises ValueError for a text that is not a tree, or is a tree over other words.
         """
-        must_be_pairs(pairs)
+        pairs = as_pairs(pairs)
         symbols = []
         for number, (words, text) in enumerate(pairs, start=1):
             tree = parse(text)
@@ -69,6 +69,7 @@ class Parser:
         `tags` are the parts of speech of the words; the default is that of each punctuation sign, and XX for words.
         """
         must_be_list(sentences, "sentences")
+        sentences = list(sentences)
         for number, words in enumerate(sentences, start=1):
             must_be_list(words, f"sentence {number}")
         found = self._hypotheses([" ".join(words) for words in sentences], 1, beam_size, alpha)
@@ -91,8 +92,7 @@ class Parser:
         A text without words gives an empty tree, and one without a confident tree an empty one with score -inf.
         `options` are `report` and `advance` of `Translator.n_best`.
         """
-        must_be_list(texts)
-        sentences = [tree_words(text) for text in texts]
+        sentences = [tree_words(text) for text in as_texts(texts)]
         found = self._hypotheses([" ".join(words) for words in sentences], n, beam_size, alpha, **options)
         if self.min_confidence:
             found = [self._confident(hypotheses, alpha) for hypotheses in found]

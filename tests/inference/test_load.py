@@ -17,6 +17,7 @@ import t2t_repro
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting.exporter import export
 from t2t_repro.inference.translator import Translator
+from t2t_repro.parsing.parser import Parser
 from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.run import Run
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
@@ -43,6 +44,11 @@ def runs(tmp_path_factory) -> list[str]:
 @pytest.fixture(scope="module")
 def exported(runs, tmp_path_factory) -> str:
     return export(runs[0], str(tmp_path_factory.mktemp("exported")))
+
+
+@pytest.fixture(scope="module")
+def run_and_export(runs, exported):
+    return t2t_repro.load(runs[0]), t2t_repro.load(exported)
 
 
 @pytest.mark.parametrize("kind", ["run", "ensemble"])
@@ -107,6 +113,26 @@ def test_export_gives_its_runs_results_in_every_thread(runs, exported):
     for scores in every_score:
         assert scores.result() == pytest.approx(true_scores, rel=1e-4)
     assert model.translate(TEXTS, beam_size=1) == translator.translate(TEXTS, beam_size=1)
+
+
+@pytest.mark.parametrize("other", [None, 0, False, b"", b"12"])
+def test_what_is_not_a_string_is_refused(run_and_export, other):
+    """It is not an empty text, neither for a run nor for an export."""
+    message = f"text 2 is of type {type(other).__name__}, expected str"
+    translator = run_and_export[0]
+    for model in run_and_export:
+        for call in (model, model.translate, lambda texts, model=model: model.n_best(texts, 2)):
+            with pytest.raises(ValueError, match=message):
+                call(["12", other])
+    for call in (translator.sample, Parser(translator).n_best):
+        with pytest.raises(ValueError, match=message):
+            call(["12", other], 1)
+
+
+def test_texts_and_pairs_may_be_any_iterable(run_and_export):
+    for model in run_and_export:
+        assert model.translate(iter(TEXTS)) == model.translate(TEXTS)
+        assert model.score(iter(PAIRS)) == pytest.approx(model.score(PAIRS))
 
 
 def test_errors_of_loading_and_of_arguments(exported, tmp_path):
