@@ -71,6 +71,7 @@ from absl import flags
 
 from t2t_repro import __version__
 from t2t_repro.cli import common_flags, launcher, text_lines
+from t2t_repro.config import LARGEST_INT, must_be_integer
 from t2t_repro.documents.aligned import aligned_document
 from t2t_repro.documents.document import joined, translated
 from t2t_repro.documents.splitter import Splitter
@@ -85,7 +86,14 @@ flags.DEFINE_multi_string(
 flags.DEFINE_string("decode_from_file", None, "file to translate (default: standard input)", flag_values=FLAGS)
 flags.DEFINE_string("decode_to_file", None, "output file (default: standard output)", flag_values=FLAGS)
 flags.DEFINE_boolean("decode_interactive", False, "translate each line as you type it", flag_values=FLAGS)
-flags.DEFINE_integer("n_best", 1, "translations per line; with scores if above 1", lower_bound=1, flag_values=FLAGS)
+flags.DEFINE_integer(
+    "n_best",
+    1,
+    "translations per line; with scores if above 1",
+    lower_bound=1,
+    upper_bound=LARGEST_INT,
+    flag_values=FLAGS,
+)
 flags.DEFINE_boolean(
     "well_formed", False, "parsing: write the best tree of the beam that needs no repair, if any", flag_values=FLAGS
 )
@@ -105,7 +113,12 @@ flags.DEFINE_enum(
 common_flags.moved_data_flag(FLAGS, ", to choose the head that aligns")
 flags.DEFINE_string("prefix_file", None, "file of prefixes: line n starts the translation of line n", flag_values=FLAGS)
 flags.DEFINE_integer(
-    "min_length", 0, "minimum number of tokens before the end-of-sentence token", lower_bound=0, flag_values=FLAGS
+    "min_length",
+    0,
+    "minimum number of tokens before the end-of-sentence token",
+    lower_bound=0,
+    upper_bound=LARGEST_INT,
+    flag_values=FLAGS,
 )
 flags.DEFINE_string(
     "glossary", None, "FILE: terms, each with the forms that its translation may have", flag_values=FLAGS
@@ -121,7 +134,12 @@ flags.DEFINE_boolean(
 )
 flags.DEFINE_float("sampling_temperature", None, "sample with temperature X, instead of beam search", flag_values=FLAGS)
 flags.DEFINE_integer(
-    "sampling_top_k", 0, "sample from the N most probable tokens; 0: from all", lower_bound=0, flag_values=FLAGS
+    "sampling_top_k",
+    0,
+    "sample from the N most probable tokens; 0: from all",
+    lower_bound=0,
+    upper_bound=LARGEST_INT,
+    flag_values=FLAGS,
 )
 flags.DEFINE_integer("seed", 1, "random seed of sampling", lower_bound=0, flag_values=FLAGS)
 flags.DEFINE_string("score_file", None, "file of pairs to score instead of translating", flag_values=FLAGS)
@@ -286,7 +304,7 @@ def _report(number: int, what: str) -> None:
 
 
 def _check(run: Run) -> None:
-    """Raises UsageError for flags that exclude each other, and ValueError for an impossible beam width."""
+    """Raises UsageError for flags that exclude each other, and ValueError for an impossible beam or length."""
     if FLAGS.data_dir and not (FLAGS.alignments or FLAGS.markup):
         raise launcher.UsageError("--data_dir is only to choose the head that aligns; give --alignments or --markup")
     common_flags.check_moved_data(FLAGS)
@@ -301,6 +319,7 @@ def _check(run: Run) -> None:
         given = [other for other in others if FLAGS[other].present]
         if FLAGS[flag].value not in (None, False) and given:
             raise launcher.UsageError(f"--{flag} {why}; remove --{given[0]}")
+    must_be_integer("min_length", FLAGS.min_length, 0, run.hparams.max_positions)
     if FLAGS.sampling_temperature is None:
         common_flags.check_decoding(run.hparams, FLAGS)
         if FLAGS.beam_size and FLAGS.n_best > FLAGS.beam_size:

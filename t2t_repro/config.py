@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+LARGEST_INT = 2**31 - 1  # of int32, to which TensorFlow converts larger integers without an error
 
 
 def _paper(default: Any, section: str, meaning: str, symbol: str = "") -> Any:
@@ -270,6 +273,17 @@ def check_types(record: Any) -> None:
             object.__setattr__(record, each.name, float(value))
         elif expected and type(value) is not expected:
             raise TypeError(f"{each.name} must be of type {each.type}, got {value!r}")
+
+
+def must_be_integer(name: str, value: object, least: int, most: float = LARGEST_INT) -> None:
+    """Raises TypeError unless `value`, the argument `name`, is an integer; ValueError unless it is in this range."""
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be of type int, got {value!r:.60}")
+    number = operator.index(value)  # numpy's integers too
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number}")
+    if number > most:
+        raise ValueError(f"{name} must be at most {most:,}, got {number:,}")
 
 
 def _parse(name: str, type_name: str, text: str) -> int | float | str:

@@ -11,7 +11,7 @@ from typing import Any
 from absl import flags
 
 from t2t_repro.cli import launcher
-from t2t_repro.config import PRECISIONS, HParams, TrainingOptions
+from t2t_repro.config import LARGEST_INT, PRECISIONS, HParams, TrainingOptions
 from t2t_repro.registry import get_hparams
 
 
@@ -82,7 +82,8 @@ def training_options(values: flags.FlagValues) -> TrainingOptions:
 def decoding_flags(values: flags.FlagValues) -> None:
     """Defines the flags of beam search: `check_decoding` reads them."""
     average_flags(values)
-    flags.DEFINE_integer("beam_size", None, "beam width, instead of the run's", lower_bound=1, flag_values=values)
+    meaning, most = "beam width, instead of the run's", LARGEST_INT
+    flags.DEFINE_integer("beam_size", None, meaning, lower_bound=1, upper_bound=most, flag_values=values)
     flags.DEFINE_float(
         "alpha", None, "length penalty of the paper's section 6.1, instead of the run's", flag_values=values
     )

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.alignment.words import Links
-from t2t_repro.config import HParams
+from t2t_repro.config import HParams, must_be_integer
 from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary, as_pairs, must_be_list
 from t2t_repro.inference import memory
@@ -95,8 +95,8 @@ class BatchDecoder(Graphs):
         """Returns the first n hypotheses of each text. `decode` gets numbers and ids of texts, sources [B, M] and
         prefixes [B, P]."""
         must_be_list(prefixes, "prefixes")
-        if min_length < 0:
-            raise ValueError(f"min_length must be at least 0, got {min_length}")
+        must_be_integer("min_length", min_length, 0, self._max_positions())
+        memory.must_fit(self.ensemble, self.model.vocab_size, width, 1 + self.hparams.extra_length)
         if prefixes is not None and len(prefixes) != len(texts):
             raise ValueError(f"there must be a prefix for each text: {len(prefixes)} for {len(texts)}")
         sources = self._encode(texts, report)

@@ -32,6 +32,16 @@ def search_bytes(ensemble: Ensemble, vocab_size: int, beam_size: Any, positions:
     return beam_size * _LOGIT_BYTES * vocab_size + (beam_size + 1) * positions * cached + attended
 
 
+def must_fit(ensemble: Ensemble, vocab_size: int, beam_size: int, positions: int) -> None:
+    """Raises ValueError if one search takes more than the memory of this machine."""
+    needed, memory = search_bytes(ensemble, vocab_size, beam_size, positions), total_bytes()
+    if memory is not None and needed > memory:
+        raise ValueError(
+            f"{beam_size:,} translations of a text of one token need {needed / 2**30:,.1f} GiB. Received: a machine of "
+            f"{memory / 2**30:,.1f} GiB; lower the beam size or the number of translations"
+        )
+
+
 def batch_bytes(batches: int) -> int:
     """Returns the bytes planned for each of `batches` that run in parallel. Together they use half of the memory."""
     memory = total_bytes()

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from t2t_repro.alignment.head import AlignmentHead
 from t2t_repro.alignment.words import Words
-from t2t_repro.config import HParams
+from t2t_repro.config import HParams, must_be_integer
 from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary, as_texts
 from t2t_repro.documents.splitter import Splitter
@@ -91,8 +91,7 @@ class Translator(TextToText, BatchDecoder):
         moving average, if the runs have different vocabularies or linearizations, if `precision` is not supported here,
         or if 8-bit products are missing or wrong here (`t2t_repro.model.int8`).
         """
-        if average_checkpoints < 1:
-            raise ValueError(f"average_checkpoints must be at least 1, got {average_checkpoints}")
+        must_be_integer("average_checkpoints", average_checkpoints, 1)
         runs = open_runs([output_dir] if isinstance(output_dir, str) else output_dir)
         vocabulary = Vocabulary(runs[0].vocabulary)
         limited_to = None if shortlist is None else Shortlist.load(shortlist, vocabulary)
@@ -179,7 +178,7 @@ class Translator(TextToText, BatchDecoder):
           alpha: exponent of the length penalty; None means that of the run.
           report: called with the number of each truncated text and a message; None logs a warning.
           prefixes: text that each translation starts with. Its tokens count in the score. Not with a constraint.
-          min_length: number of tokens before the end-of-sentence token. Not with a constraint.
+          min_length: number of tokens before the end-of-sentence token, at most `max_positions`. Not with a constraint.
           advance: called after each batch with the number of its texts.
           glossary: terms that translations must contain, or the name of a file (`t2t_repro.text.glossary`). Not with a
             constraint. Texts are translated without it first; only those with a translation that lacks a term are
@@ -301,14 +300,11 @@ class Translator(TextToText, BatchDecoder):
             draw = functools.partial(self.sample, n=n, temperature=temperature, report=report, advance=advance, **how)
             return self._marked(texts, draw)
         report = report or functools.partial(warn, texts)
-        if n < 1:
-            raise ValueError(f"n must be at least 1, got {n}")
+        must_be_integer("n", n, 1)
+        must_be_integer("top_k", top_k, 0)
+        must_be_integer("seed", seed, 0, most=float("inf"))
         if not 0 < temperature < float("inf"):
             raise ValueError(f"temperature must be above 0 and finite, got {temperature}")
-        if top_k < 0:
-            raise ValueError(f"top_k must be at least 0, which means all, got {top_k}")
-        if seed < 0:
-            raise ValueError(f"seed must be at least 0, got {seed}")
         extra = self.hparams.extra_length
 
         def drawn(_: list[int], sources: list[list[int]], source_BM: tf.Tensor, prefix_BP: tf.Tensor) -> Hypotheses:

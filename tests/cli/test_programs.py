@@ -1044,6 +1044,16 @@ def test_decoder_interactive(program, translator):
         ),
         (["--alpha=-1"], 1, "--alpha must be at least 0 and finite, got -1.0"),
         (["--alpha=nan"], 1, "--alpha must be at least 0 and finite, got nan"),
+        (["--min_length=1025"], 1, "--min_length must be at most 1,024, got 1,025"),
+        *(
+            (
+                [f"--{name}=3000000000"],
+                2,
+                f"flag --{name}=3000000000: expected an integer in the range [{least}, 2147483647] (see "
+                "t2t-decoder --help)",
+            )
+            for name, least in (("min_length", 0), ("sampling_top_k", 0), ("n_best", 1), ("beam_size", 1))
+        ),
         (
             ["--n_best=5", "--beam_size=4"],
             2,

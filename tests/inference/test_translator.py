@@ -93,7 +93,15 @@ def test_explicit_beam_and_alpha(translator):
     [
         ({"n": 1, "beam_size": 0}, "beam_size must be at least 1, got 0"),
         ({"n": 3, "beam_size": 2}, "n_best must be at least 1 and at most the beam size 2, got 3"),
-        ({"n": 0}, "n_best must be at least 1 and at most the beam size 3, got 0"),
+        ({"n": 0}, "n_best must be at least 1, got 0"),
+        ({"n": 1, "beam_size": 2**32 + 1}, "beam_size must be at most 2,147,483,647, got 4,294,967,297"),
+        ({"n": 2**31}, "n_best must be at most 2,147,483,647, got 2,147,483,648"),
+        (
+            {"n": 10**6},
+            "1,000,000 translations of a text of one token need .* GiB.* lower the beam .*",
+        ),
+        ({"n": 1, "min_length": LIMIT + 1}, f"min_length must be at most {LIMIT}, got {LIMIT + 1}"),
+        ({"n": 1, "min_length": 2**32}, f"min_length must be at most {LIMIT}, got 4,294,967,296"),
         ({"n": 1, "alpha": -1.0}, "alpha must be at least 0 and finite, got -1.0"),
         ({"n": 1, "alpha": float("nan")}, "alpha must be at least 0 and finite, got nan"),
         ({"n": 1, "alpha": float("inf")}, "alpha must be at least 0 and finite, got inf"),
@@ -102,6 +110,28 @@ def test_explicit_beam_and_alpha(translator):
 def test_wrong_arguments(translator, arguments, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         translator.n_best(TEXTS, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda model, value: model.n_best(TEXTS, value), "n_best"),
+        (lambda model, value: model.translate(TEXTS, beam_size=value), "beam_size"),
+        (lambda model, value: model.translate(TEXTS, min_length=value), "min_length"),
+        (lambda model, value: model.sample(TEXTS, value), "n"),
+        (lambda model, value: model.sample(TEXTS, top_k=value), "top_k"),
+        (lambda model, value: model.sample(TEXTS, seed=value), "seed"),
+        (lambda _, value: Translator.from_run("run", average_checkpoints=value), "average_checkpoints"),
+    ],
+)
+@pytest.mark.parametrize("value", [2.0, 1.5, "2"])
+def test_other_numbers_are_not_integers(translator, call, name, value):
+    with pytest.raises(TypeError, match=f"^{name} must be of type int, got {value!r}$"):
+        call(translator, value)
+
+
+def test_integers_of_numpy_are_integers(translator):
+    assert translator.n_best(TEXTS, np.int64(2), beam_size=np.int32(2)) == translator.n_best(TEXTS, 2, beam_size=2)
 
 
 def test_long_text_is_truncated_and_reported(translator):
@@ -220,7 +250,12 @@ def test_top_1_sampling_is_greedy(translator):
         ({"n": 0}, "n must be at least 1, got 0"),
         ({"temperature": 0.0}, "temperature must be above 0 and finite, got 0.0"),
         ({"temperature": float("nan")}, "temperature must be above 0 and finite, got nan"),
-        ({"top_k": -1}, "top_k must be at least 0, which means all, got -1"),
+        (
+            {"n": 10**6},
+            "1,000,000 translations of a text of one token need .* GiB.* lower the beam .*",
+        ),
+        ({"top_k": -1}, "top_k must be at least 0, got -1"),
+        ({"top_k": 2**32 + 1}, "top_k must be at most 2,147,483,647, got 4,294,967,297"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from t2t_repro.config import HParams
+from t2t_repro.config import HParams, must_be_integer
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.inference.search.decoding_loop import (
     NEG_INF,
@@ -35,13 +35,13 @@ def length_penalty(length: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
 def n_best_options(hparams: HParams, n: int, beam_size: int | None, alpha: float | None) -> tuple[int, float]:
     """Returns beam size and alpha for the n best translations. The defaults are those of the run, or n if it is larger.
 
-    Raises ValueError for values that no search supports.
+    Raises ValueError or TypeError for values that no search supports.
     """
+    must_be_integer("n_best", n, 1)
     width = max(n, hparams.beam_size) if beam_size is None else beam_size
+    must_be_integer("beam_size", width, 1)
     penalty = hparams.alpha if alpha is None else alpha
-    if width < 1:
-        raise ValueError(f"beam_size must be at least 1, got {width}")
-    if not 1 <= n <= width:
+    if n > width:
         raise ValueError(f"n_best must be at least 1 and at most the beam size {width}, got {n}")
     if not 0 <= penalty < float("inf"):
         raise ValueError(f"alpha must be at least 0 and finite, got {penalty}")
