@@ -270,6 +270,8 @@ class Server:
         return json_values.json_object(body)
 
     async def _body(self, request: web.Request) -> bytes:
+        if fields := request.rel_url.raw_query_string:
+            raise json_values.BadRequest(f"fields in the address are not read: {fields!r:.80}; send them in the body")
         encoding = request.headers.get("Content-Encoding", "identity")
         if encoding.lower() != "identity":
             raise web.HTTPUnsupportedMediaType(reason="compressed bodies are not supported; send plain JSON")

@@ -41,15 +41,26 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 
 def json_value(text: str) -> Any:
-    """Returns a value in JSON, without NaN and infinities. Raises `BadRequest`."""
+    """Returns a value in JSON, without NaN, infinities and repeated keys. Raises `BadRequest`."""
 
     def no_constant(text: str) -> None:
         raise ValueError(f"{text} is not valid JSON")
 
     try:
-        return json.loads(text, parse_constant=no_constant)
+        return json.loads(text, parse_constant=no_constant, object_pairs_hook=_object)
+    except BadRequest:
+        raise
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {str(error):.120}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise BadRequest(f"a JSON object has the key {key!r:.80} twice; give it once")
+        found[key] = value
+    return found
 
 
 def array(values: list[Any], each: Input, limits: Limits) -> np.ndarray:

@@ -113,7 +113,7 @@ def _fields(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
             try:
                 found[key] = json_values.json_value(value)
             except BadRequest:
-                raise BadRequest(f"{key!r} must be JSON, got {value!r:.40}") from None
+                raise BadRequest(f"{key!r} must be JSON without repeated keys, got {value!r:.40}") from None
         else:
             found[key] = value.replace("\r\n", "\n")  # a browser sends every line end as two characters
     return found

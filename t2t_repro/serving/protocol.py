@@ -14,8 +14,8 @@ the tags, placeholders, addresses and entities of their texts (`t2t_repro.text.m
 
 "signature_name" selects a signature other than serving_default. A string that is not valid UTF-8 is written
 {"b64": "..."}. Every request that TF Serving's REST API accepts has the same meaning here (its rules are in
-tensorflow_serving/util/json_tensor.cc), except for unknown keys, NaN and infinities, which are refused. Inputs with a
-default are optional here, but not in TF Serving.
+tensorflow_serving/util/json_tensor.cc), except for unknown and repeated keys, NaN, infinities and fields in the
+address, which are refused. Inputs with a default are optional here, but not in TF Serving.
 """
 
 from __future__ import annotations

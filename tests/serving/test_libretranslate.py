@@ -202,6 +202,7 @@ def test_alternatives_widen_the_beam():
         (b'{"q": "a", "source": "en", "target": "de", "alternatives": 1e999}', "got a number Infinity"),
         (PAIR | {"q": "a", "alignments": 1}, "'alignments' must be true or false, got a number"),
         (PAIR | {"q": "a", "confidence": "true"}, "'confidence' must be true or false, got a string"),
+        (b'{"q": "a", "q": "b", "source": "en", "target": "de"}', "a JSON object has the key 'q' twice; give it once"),
         (PAIR | {"q": "a", "glossary": {}}, "this model was exported without glossaries"),
     ],
 )  # fmt: skip
@@ -220,9 +221,10 @@ def test_invalid_requests_get_a_reason(body, message):
         (b"q=\xff", FORM, "the form is not valid UTF-8"),
         (b"q=a&q=b&source=en&target=de", FORM, "the form has 'q' twice; send JSON for a list of texts"),
         (b"&".join(b"q%d=a" % n for n in range(101)), FORM, "the form has too many fields; at most 100"),
-        (b"q=a&source=en&target=de&alignments=yes", FORM, "'alignments' must be JSON, got 'yes'"),
-        (b"q=a&source=en&target=de&alignments=NaN", FORM, "'alignments' must be JSON, got 'NaN'"),
-        (b"q=a&source=en&target=de&glossary=" + b"[" * 100_000, FORM, "'glossary' must be JSON, got '[[["),
+        (b"q=a&source=en&target=de&alignments=yes", FORM, "'alignments' must be JSON without repeated keys"),
+        (b"q=a&source=en&target=de&alignments=NaN", FORM, "'alignments' must be JSON without repeated keys"),
+        (b"q=a&source=en&target=de&glossary=" + b"[" * 100_000, FORM, "repeated keys, got '[[["),
+        (b'q=a&source=en&target=de&glossary={"a": "b", "a": "c"}', FORM, "must be JSON without repeated keys"),
         (b"q=a&source=en&target=de&alternatives=two", FORM, 'got a string "two"'),
         (b"q=a&source=en&target=de", "text/plain", "the body is not JSON"),
         (b"\0\0", "image/png", "the body is not JSON"),
@@ -262,7 +264,7 @@ def test_other_addresses_and_methods():
         max_body=1_000,
     )
     assert [status for status, _ in found] == [405, 405, 404, 405, 413, 415, 400]
-    assert all(list(body) == ["error"] for _, body in found) and "missing 'q'" in found[-1][1]["error"]
+    assert all(list(body) == ["error"] for _, body in found) and "fields in the address" in found[-1][1]["error"]
 
 
 def test_languages_and_health():

@@ -129,6 +129,8 @@ def test_state_and_metadata():
         (b'{"instances": [' + b"9" * 5_000 + b"]}", "the body is not JSON"),
         (b'["a"]', "must be a JSON object, got a list"),
         (b"null", "must be a JSON object, got null"),
+        (b'{"instances": ["a"], "instances": ["b"]}', "a JSON object has the key 'instances' twice; give it once"),
+        (b'{"inputs": ["a"], "glossary": {"a": "b", "a": null}}', "a JSON object has the key 'a' twice; give it once"),
         ({}, 'give either "instances"'),
         ({"instances": ["a"], "inputs": ["a"]}, 'give either "instances"'),
         ({"instance": ["a"]}, "unknown key 'instance'; expected signature_name, instances, inputs"),
@@ -195,6 +197,13 @@ def test_invalid_requests_get_a_reason(body, message):
     [
         ("POST", "/v1/models/n:predict", 404, "this server has /v1/models/m, version 3"),
         ("POST", "/v1/models/m/versions/2:predict", 404, "version 3"),
+        ("POST", f"{PREDICT}?beam_size=2&x=%ff", 400, "fields in the address are not read: 'beam_size=2&x=%FF'; send"),
+        (
+            "POST",
+            "/translate?alternatives=2",
+            400,
+            "fields in the address are not read: 'alternatives=2'; send",
+        ),
         ("GET", f"/v1/models/m/versions/{'1' * 5_000}", 404, "version 3"),
         ("POST", "/v1/models/m:classify", 404, "not found"),
         ("GET", "/v1/models/m:predict", 405, "Method Not Allowed"),
