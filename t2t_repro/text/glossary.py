@@ -56,8 +56,10 @@ class Glossary:
             raise ValueError(f"a glossary must map terms to forms. Received: {type(terms).__name__}; give a dictionary")
         for term, forms in terms.items():
             _must_be_phrase("a term", term)
-            kept = self._in_any_case if term == _folded(term) else self._as_written
-            kept[term] = _checked(term, forms)
+            if _folded(term) == term.replace("ς", "σ"):
+                self._in_any_case[_folded(term)] = _checked(term, forms)
+            else:
+                self._as_written[term] = _checked(term, forms)
         lengths: dict[str, set[int]] = {}
         for term in terms:
             lengths.setdefault(_folded(term)[0], set()).add(len(term))
@@ -205,11 +207,11 @@ def _is_between_words(text: str, place: int) -> bool:
 
 
 def _folded(text: str) -> str:
-    """Returns the text in lower case, of the same length."""
+    """Returns the text in lower case, of the same length. A sigma at the end of a word is like any other."""
     lower = text.lower()
-    if len(lower) == len(text):
-        return lower
-    return "".join(small if len(small := character.lower()) == 1 else character for character in text)
+    if len(lower) != len(text):
+        lower = "".join(small if len(small := character.lower()) == 1 else character for character in text)
+    return lower.replace("ς", "σ")
 
 
 def _checked(term: str, forms: Forms) -> tuple[str, ...]:
@@ -218,8 +220,8 @@ def _checked(term: str, forms: Forms) -> tuple[str, ...]:
     every = [forms] if isinstance(forms, str) else forms
     if not isinstance(every, list | tuple) or not every:
         raise ValueError(
-            f"the term {term!r:.60} must have a form, a list of forms, or None, which keeps the term. Received: "
-            f"{forms!r:.60}"
+            f"the term {term!r:.60} must have a form or a list of forms. Received: {forms!r:.60}; give one, such as "
+            "the term itself"
         )
     if len(every) > MOST_FORMS:
         raise ValueError(f"the term {term!r:.60} has {len(every)} forms; give at most {MOST_FORMS}")

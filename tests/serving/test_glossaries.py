@@ -91,7 +91,7 @@ def test_glossary_of_documents(model):
     [
         (["cats"], '"glossary" must be an object of terms, got a list'),
         (None, '"glossary" must be an object of terms, got null'),
-        ({"cats": 1}, "\"glossary\": the term 'cats' must have a form, a list of forms, or None"),
+        ({"cats": 1}, "\"glossary\": the term 'cats' must have a form or a list of forms. Received"),
         ({"cats": [{}]}, "\"glossary\": a form of 'cats' must be a string. Received: dict {}"),
         ({"": "x"}, '"glossary": a term is empty'),
         ({"cats": " "}, "\"glossary\": a form of 'cats' is empty"),

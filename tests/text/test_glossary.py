@@ -20,6 +20,8 @@ GLOSSARY = Glossary(
         "犬": "Hund",
         "C++": "C++",
         "naïve": "naiv",
+        "οδός": "Straße",
+        "Σας": "Sie",
     }
 )
 
@@ -41,6 +43,9 @@ def found(text: str) -> list[str]:
         ("C++, c++ and C++17", ["C++", "C++"]),
         ("NAÏVE naïve", ["NAÏVE", "naïve"]),
         ("İ cat", ["cat"]),  # in lower case, İ is two characters
+        ("οδός ΟΔΌΣ Οδόσ", ["οδός", "ΟΔΌΣ", "Οδόσ"]),  # a sigma at the end of a word is another letter in lower case
+        ("İ οδός ΟΔΌΣ, ΟΔΌΣΑ", ["οδός", "ΟΔΌΣ"]),
+        ("Σας ΣΑΣ", ["Σας"]),
         ("", []),
     ],
 )
@@ -146,8 +151,8 @@ def test_missing_file_and_invalid_text(tmp_path: Path):
     [
         (["cat"], "a glossary must map terms to forms. Received: list; give a dictionary"),
         ({1: "x"}, "a term must be a string. Received: int 1"),
-        ({"cat": 1}, "the term 'cat' must have a form, a list of forms, or None"),
-        ({"cat": []}, "the term 'cat' must have a form, a list of forms, or None"),
+        ({"cat": 1}, "the term 'cat' must have a form or a list of forms. Received"),
+        ({"cat": []}, "the term 'cat' must have a form or a list of forms. Received"),
         ({"cat": ["x", None]}, "a form of 'cat' must be a string. Received: NoneType None"),
         ({"cat\n": "x"}, "a term starts or ends with white space"),
         ({"\ud800": "x"}, "a term contains the control character"),
