@@ -94,8 +94,8 @@ class Translator:
         """
         width = self.beam_size if beam_size is None else beam_size
         penalty = self.alpha if alpha is None else alpha
-        if not 1 <= width <= self.tokenizer.get_piece_size() // 2:
-            raise ValueError(f"beam_size must be at least 1 and at most half of the vocabulary, got {width}")
+        if not 1 <= width <= (self.tokenizer.get_piece_size() - 1) // 2:  # `search` asks for 2 width + 1 candidates
+            raise ValueError(f"beam_size must be at least 1 and less than half of the vocabulary, got {width}")
         if not 0 <= penalty < float("inf"):
             raise ValueError(f"alpha must be at least 0 and finite, got {penalty}")
         sources = self.tokenizer.encode(list(texts), add_eos=True)

@@ -178,7 +178,7 @@ class _Partial:
     def skip_done(self, items: Iterator[Item]) -> Iterator[Item]:
         """Returns the items that are left to decode, and truncates the file to the complete windows."""
         size = os.path.getsize(self._partial)
-        record = read_json(self._record) if size and os.path.exists(self._record) else {"bytes": 0}
+        record = self._recorded() if size and os.path.exists(self._record) else {"bytes": 0}
         valid = record["bytes"] if size >= record["bytes"] else 0
         if valid:
             self._must_match(record, "made_by", self._made_by)
@@ -188,6 +188,14 @@ class _Partial:
             self._must_match(record, "input_sha256", self._sha256.hexdigest())
         self._file.truncate(valid)
         return items
+
+    def _recorded(self) -> dict[str, Any]:
+        record = read_json(self._record)
+        expected = {"made_by": dict, "windows": int, "items": int, "bytes": int, "input_sha256": str}
+        for name, its_type in expected.items():
+            if not isinstance(record.get(name), its_type):
+                raise ValueError(f"{self._record} is damaged: no {name}; remove it to translate from the first line")
+        return record
 
     def add(self, items: list[Item], lines: list[str]) -> None:
         """Appends a window and then updates the record."""

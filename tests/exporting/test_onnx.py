@@ -243,8 +243,11 @@ def test_program_refuses_what_it_cannot_translate(vocabulary, tmp_path):
     message = b"translate.py: line 2 is not UTF-8 (byte 0xff at position 2); convert the text to UTF-8\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, b"", message)
     program = program_of(tmp_path).Translator(str(tmp_path))
-    with pytest.raises(ValueError, match="beam_size must be at least 1 and at most half of the vocabulary, got 0"):
+    with pytest.raises(ValueError, match="beam_size must be at least 1 and less than half of the vocabulary, got 0"):
         program.translate(["a"], beam_size=0)
+    with pytest.raises(ValueError, match="less than half of the vocabulary"):
+        program.translate(["a"], beam_size=(vocabulary.size + 1) // 2)
+    assert len(program.translate(["a"], beam_size=(vocabulary.size - 1) // 2)) == 1
     with pytest.raises(ValueError, match="alpha must be at least 0 and finite, got -1"):
         program.translate(["a"], alpha=-1)
 

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -231,6 +232,27 @@ def test_killed_at_every_file_operation(small_windows, tmp_path, monkeypatch):
         decode_to_file(items(), louder, str(folder / "out"), {}, silent)
         assert (folder / "out").read_text() == EXPECTED and os.listdir(folder) == ["out"]
     assert changes > 12
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[1]", "expected a JSON object, got list"),
+        ("{}", "no made_by; remove it to translate from the first line"),
+        ('{"made_by": {}, "windows": null}', "no windows; remove it to translate from the first line"),
+    ],
+)
+def test_damaged_record_is_named(small_windows, tmp_path, text, reason):
+    path = str(tmp_path / "out")
+    with pytest.raises(Killed):
+        decode_to_file(items(), killed_after(2), path, {}, silent)
+    record = Path(f"{path}.partial.json")
+    record.write_text(text)
+    with pytest.raises(ValueError, match=f"^{re.escape(str(record))} is damaged: {reason}$"):
+        decode_to_file(items(), louder, path, {}, silent)
+    record.unlink()
+    decode_to_file(items(), louder, path, {}, silent)
+    assert Path(path).read_text() == EXPECTED
 
 
 def test_other_command_or_input_does_not_resume(small_windows, tmp_path):
