@@ -83,8 +83,9 @@ class ExportedModel(TextToText):
         A score is a log-probability divided by the length penalty. There are fewer than n if the beam holds fewer that
         differ in more than leading and trailing space. Without `beam_size` it is that of the run, or n if that is
         larger. With `glossary` and `markup`, as in `Translator.n_best`, translations contain terms, tags and
-        placeholders. Raises ValueError for a text with more than `MOST_TERMS` terms, for an export that has no search
-        with terms, and for markup if the export has no alignments.
+        placeholders. The tokenizer is in the graph, so texts of more than `max_positions` tokens are truncated without
+        a warning, and terms in the truncated part are required too. Raises ValueError for a text with more than
+        `MOST_TERMS` terms, for an export that has no search with terms, and for markup if the export has no alignments.
         """
         texts = as_texts(texts)
         search = functools.partial(self._n_best, n, *n_best_options(self.hparams, n, beam_size, alpha), glossary)

@@ -122,7 +122,10 @@ class ServedModel:
     def _add_terms(
         self, glossary: Glossary, values: Mapping[str, Any], outputs: dict[str, np.ndarray], call: Caller | None
     ) -> None:
-        """Replaces the rows of `outputs` that lack a term of the glossary. Raises `WrongInput` for too many terms."""
+        """Replaces the rows of `outputs` that lack a term of the glossary. Raises `WrongInput` for too many terms.
+
+        Terms are required of the entire text, also of what the graph truncates.
+        """
         required = [glossary.required(text.decode("utf-8", "replace")) for text in values["inputs"]]
         try:
             for number, found in enumerate(required):
