@@ -12,6 +12,7 @@ if only a tag separates it from the sentence that has its partner.
 from __future__ import annotations
 
 import bisect
+import html
 import re
 from collections.abc import Sequence
 
@@ -91,8 +92,13 @@ class MarkedDocument(Document):
         return super().pieces(translations)
 
     def _between(self, between: str, before: str, after: str, translation: str) -> str:
-        """Sees the text without tags. A space that was added stands before the first opening tag."""
+        """Sees the text without tags. A space that was added stands before the first opening tag.
+
+        Nothing changes beside a reference to a line end or a tab, such as `&#10;`, which is not in the text.
+        """
         parts = pieces_of(between)
+        if any(html.unescape(part.raw).isspace() for part in parts if part.kind == "whole"):
+            return between
         space = "".join(map(_plain, parts))
         new = super()._between(space, *("".join(map(_plain, pieces_of(text))) for text in (before, after, translation)))
         if new == space:

@@ -204,10 +204,17 @@ class _Text:
         self._place = 0
 
     def until(self, place: int) -> Iterator[str]:
-        """Yields what has not been read before `place`, escaped, with placeholders and addresses in their places."""
+        """Yields what has not been read before `place`, escaped, with placeholders and addresses in their places.
+
+        What is left out between two spaces takes one of them with it.
+        """
         while self._found and self._found[-1].start < place:
             start, end, kept = self._found.pop()
-            yield self._escape(self._text[self._place : start])
+            text = self._text[self._place : start]
+            before, after = around(self._text, start, end)
+            if kept is None and not (before + after).strip(SPACES):
+                text, end = text if after else text.removesuffix(before), end + len(after)
+            yield self._escape(text)
             yield kept.raw if kept else ""
             self._place = end
         if place > self._place:

@@ -86,6 +86,7 @@ def test_long_sentences_are_split_without_their_tags_and_placeholders_stay_whole
         ("<b>你好。很好!</b>是吗?", ["Hello.", "Fine!", "Is it?"], "<b>Hello. Fine!</b> Is it?"),
         ("你好。<i><b>很好!是吗?</b></i>", ["Hello.", "Fine!", "Is it?"], "Hello. <i><b>Fine! Is it?</b></i>"),
         ("<b>你好。很好!</b><i>是吗?好。</i>", ["A.", "B!", "C?", "D."], "<b>A. B!</b> <i>C? D.</i>"),
+        ("你好。&#10;很好!<b>&#9;</b>是吗?", ["Hello.", "Fine!", "Is it?"], "Hello.&#10;Fine!<b>&#9;</b>Is it?"),
         ("<p>你好。</p><p>很好!</p>", ["Hello.", "Fine!"], "<p>Hello.</p><p>Fine!</p>"),
         ("<b>Hello.</b> <i>Fine! Yes.</i>", ["你好。", "很好\uff01", "是。"], "<b>你好。</b><i>很好\uff01是。</i>"),
     ],

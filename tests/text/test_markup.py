@@ -76,7 +76,7 @@ def test_elements_that_are_not_to_be_translated_stay_in_their_parents():
         ("<b>a</b> <i>c d</i>", "a c d", "d a c", "0-1 1-2 2-0", "<i>d</i> <b>a c</b>"),
         # beside one that is not to be translated
         ("<b>look up</b> <code>it</code>", "look up XY", "sieh XY an", "0-0 1-2 2-1", "<b>sieh</b> <code>it</code> an"),
-        ("<b>see <kbd>x</kbd></b> <i>now</i>", "see XY now", "s n XY", "0-0 2-1", "<b>s <kbd>x</kbd></b> <i>n </i>"),
+        ("<b>see <kbd>x</kbd></b> <i>now</i>", "see XY now", "s n XY", "0-0 2-1", "<b>s <kbd>x</kbd></b> <i>n</i>"),
         # without text
         ("<i></i><b>one</b>", "one", "das eine", "0-1", "<i></i><b>das eine</b>"),
         ("<tr><td></td><td>a b</td></tr>", "a b", "x y z", "0-1 1-2", "<tr><td></td><td>x y z</td></tr>"),
@@ -175,7 +175,7 @@ def test_entities(line, text, translation, expected):
         ("see {a}.", "see XY.", "", "", "{a}"),
         ("run to {a}. Stop", "run to XY. Stop", "lauf. Halt", "0-0 2-0 3-1", "lauf {a}. Halt"),
         # too many of it
-        ("see {a}", "see XY", "siehe XY XY", "0-0 1-1 1-2", "siehe {a} "),
+        ("see {a}", "see XY", "siehe XY XY", "0-0 1-1 1-2", "siehe {a}"),
         # no placeholder
         ("50% of a@b { x } {", "50% of a@b { x } {", "y", "", "y"),
     ],
@@ -274,6 +274,20 @@ def test_hostile_lines_are_read_in_a_moment():
         found = marked.restored(marked.text[::-1], links)
         assert time.process_time() - started < 3, line[:20]
         assert found.count("<") >= line.count("<a>") + line.count("<b/>")
+
+
+@pytest.mark.parametrize(
+    ("translation", "links", "expected"),
+    [
+        ("XY sehen XY jetzt", "1-0 0-1 1-2 2-3", "{0} sehen jetzt"),
+        ("XY XY XY jetzt", "1-0 1-1 1-2 2-3", "{0} jetzt"),
+        ("jetzt XY XY", "1-1 1-2 2-0", "jetzt {0}"),
+        ("XY, XY jetzt", "1-0 1-1 2-2", "{0}, jetzt"),
+        ("XY sehen (XY) jetzt", "1-0 0-1 1-2 2-3", "{0} sehen () jetzt"),
+    ],
+)
+def test_stand_in_that_is_left_out_takes_a_space_with_it(translation, links, expected):
+    assert restored("see {0} now", translation, links) == expected
 
 
 class Counted(list):
