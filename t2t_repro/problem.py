@@ -112,6 +112,11 @@ class Generated:
         """Returns `module.function`, with the arguments of a partial or of a dataclass with `__call__`."""
         return _name(self.function)
 
+    @property
+    def is_built_in(self) -> bool:
+        """True if the function is part of this package."""
+        return self.name.startswith("t2t_repro.")
+
 
 @dataclass(frozen=True)
 class Wmt:

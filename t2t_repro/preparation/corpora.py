@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
+import glob
+import hashlib
 import importlib.metadata
+import inspect
 import itertools
 import os
 from collections import Counter
@@ -14,6 +18,7 @@ from typing import Any, TypeVar
 
 from t2t_repro.data.dataset_record import Source
 from t2t_repro.io import sha256
+from t2t_repro.parsing import treebank
 from t2t_repro.parsing.linearized_trees import Linearized
 from t2t_repro.preparation.filtering.decisions import KEPT, is_dropped_for_overlap, kept
 from t2t_repro.preparation.filtering.overlap import Overlap
@@ -202,16 +207,14 @@ def place_evenly(which: int, number: int, taken: int) -> int:
 
 
 def describe(corpus: Corpus, hashed: bool = True) -> Source:
-    """Describes a corpus, ready for JSON. `hashed` adds SHA-256 or versions.
+    """Describes a corpus, ready for JSON. `hashed` adds SHA-256 and versions, for which all text is read.
 
     Files: absolute path, bytes and SHA-256 of each, the languages of TMX, and the name if one is given. A WMT data set:
-    its name, split and languages, and the SHA-256 of its archives. A generator: its qualified name and arguments, and
-    the versions of the packages that make its text. Trees: see `treebank.describe`. Raises FileNotFoundError or
-    ValueError for a bad file.
+    its name, split and languages, and the SHA-256 of its archives. A generator: its qualified name and arguments, the
+    SHA-256 of its text, and the versions of the packages that make it. Trees: see `treebank.describe`. Raises
+    FileNotFoundError or ValueError for bad text.
     """
     if isinstance(corpus, Trees):
-        from t2t_repro.parsing import treebank
-
         for path in treebank.paths(corpus):
             must_be_file(path)
         return treebank.describe(corpus, hashed)
@@ -232,7 +235,40 @@ def describe(corpus: Corpus, hashed: bool = True) -> Source:
         described = {"dataset": corpus.dataset, "split": corpus.split, "languages": languages}
         return described | ({"archives": archive_sums(corpus.dataset)} if hashed else {})
     described = {"function": corpus.name}
-    return described | ({"versions": _generator_versions()} if hashed else {})
+    return described | ({"sha256": _sha256_of_text(corpus), "versions": _generator_versions()} if hashed else {})
+
+
+def files_of(corpus: Corpus) -> list[str]:
+    """Returns the files whose contents decide the text of a corpus; of a generator, all code in the folder of its own.
+
+    None are those of a WMT data set, whose archives are compared whenever they are read, and the code of this package,
+    which has versions.
+    """
+    if isinstance(corpus, TextFiles):
+        return [corpus.source, corpus.target]
+    if isinstance(corpus, TsvFile | TmxFile):
+        return [corpus.path]
+    if isinstance(corpus, Trees):
+        return treebank.paths(corpus)
+    return _code_of(corpus.function) if isinstance(corpus, Generated) and not corpus.is_built_in else []
+
+
+def _code_of(function: Any) -> list[str]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    try:
+        path = inspect.getsourcefile(named)
+    except TypeError:  # it is not written in Python
+        return []
+    return glob.glob(os.path.join(glob.escape(os.path.dirname(os.path.abspath(path))), "*.py")) if path else []
+
+
+def _sha256_of_text(corpus: Generated) -> str:
+    digest = hashlib.sha256()
+    for pair in read_pairs(corpus):
+        digest.update(f"{len(pair[0])} {len(pair[1])} {pair[0]}{pair[1]}".encode())
+    return digest.hexdigest()
 
 
 def _read_files(corpus: TextFiles) -> Iterator[Pair]:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from t2t_repro.io import bytes_in, nearest_folder
-from t2t_repro.parsing import treebank
+from t2t_repro.preparation.corpora import files_of
 from t2t_repro.preparation.downloads import GZIP_RATIO, PAIR_BYTES, wmt_disk_space
-from t2t_repro.problem import SPLITS, Corpus, Problem, TextFiles, TmxFile, Trees, TsvFile, Wmt
+from t2t_repro.problem import SPLITS, Corpus, Generated, Problem, Trees, Wmt
 
 # Size of a pair in a shard, and again in the shuffle files. Measured: the pairs of Tatoeba, Multi30k, news and CRAFT
 # have 70, 135, 279 and 425 bytes of text and take 88, 114, 181 and 263 bytes.
@@ -87,13 +87,7 @@ def check(needed: list[Need], report: Callable[[str], None]) -> None:
 
 def _pairs_and_bytes(corpus: Corpus) -> tuple[int, int]:
     """Estimates the pairs and the bytes of text in the files of a corpus; (0, 0) if it has no files."""
-    files, each = [], LINES_BYTES
-    if isinstance(corpus, TextFiles):
-        files = [corpus.source, corpus.target]
-    elif isinstance(corpus, TsvFile | TmxFile):
-        files = [corpus.path]
-    elif isinstance(corpus, Trees):
-        files, each = treebank.paths(corpus), TREE_BYTES
-    ratio = TREE_GZIP_RATIO if isinstance(corpus, Trees) else GZIP_RATIO
+    each, ratio = (TREE_BYTES, TREE_GZIP_RATIO) if isinstance(corpus, Trees) else (LINES_BYTES, GZIP_RATIO)
+    files = [] if isinstance(corpus, Generated) else files_of(corpus)
     text = sum(os.path.getsize(path) * (ratio if path.endswith(".gz") else 1) for path in files)
     return text // each, text

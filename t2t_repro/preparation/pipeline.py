@@ -20,6 +20,7 @@ import itertools
 import math
 import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -99,11 +100,13 @@ def prepare(
             raise ValueError(f"data_dir: {path!r} is a file; give a directory")
     if not Dataset.exists(directory):
         problem.must_have_text()
-        sources = sources_of(problem, hashed=True)
+        started = time.time_ns()
+        sources = sources_of(problem)
         with locked(directory, report):
             if not Dataset.exists(directory):
                 downloads = os.path.join(data_dir, _DOWNLOADS)
                 Preparation(problem, sources, directory, downloads, report, processes, beam, giver).run()
+                os.utime(os.path.join(directory, DATASET), ns=(started, started))  # text that is newer is hashed again
     dataset = Dataset.open(directory, verify=verify)
     if giver:
         dataset.must_have_vocabulary_of(giver)

@@ -245,8 +245,8 @@ def test_generated_text(data: str):
 
 @pytest.mark.parametrize(("filters", "last"), [((), 390), ((), 401), (("too_many_words=90",), 401)])
 def test_text_that_changes_during_preparation_is_an_error(data: str, filters: tuple[str, ...], last: int):
-    # counting, filtering, holding out, learning twice over, overlap, encoding
-    sizes = iter([400] * (6 if filters else 5) + [last])
+    # hashing, counting, filtering, holding out, learning twice over, overlap, encoding
+    sizes = iter([400] * (7 if filters else 6) + [last])
     train = (Generated(lambda: iter([*PAIRS, PAIRS[0]][: next(sizes)])),)
     problem = Problem(name="fickle", description="", vocab_size=330, train=train, filters=filters)
     with pytest.raises(ValueError, match=f"text changed while it was prepared: 400 pairs at first, then {last}"):
@@ -296,13 +296,75 @@ def test_changed_sources_are_detected(text: Problem, data: str):
     prepare(text, data, silent)
     path = Path(text.train[0].source)  # type: ignore[union-attr]
     content = path.read_bytes()
-    path.write_bytes(content.replace(b"red", b"rot"))
-    prepare(text, data, silent)  # the same sizes: only --verify reads them
-    with pytest.raises(ValueError, match=r"its train text was .*train\.source \d+ [0-9a-f]{64}"):
-        prepare(text, data, silent, verify=True)
+    path.write_bytes(content)
+    prepare(text, data, silent)  # the same text, written again
     path.write_bytes(content + b"one more\n")
     with pytest.raises(ValueError, match="its train text was"):
         prepare(text, data, silent)
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_text_of_the_same_size_is_compared_if_it_is_newer(text: Problem, data: str, verify: bool):
+    prepare(text, data, silent)
+    path = Path(text.train[0].source)  # type: ignore[union-attr]
+    path.with_name("new").write_bytes(path.read_bytes().replace(b"red", b"rot"))
+    os.utime(path.with_name("new"), (0, 0))  # as `cp -p` and archives keep the time
+    path.with_name("new").rename(path)
+    with pytest.raises(ValueError, match=r"its train text was .*train\.source \d+ [0-9a-f]{12} "):
+        prepare(text, data, silent, verify=verify)
+
+
+def test_text_that_changes_after_it_was_hashed_is_refused_later(
+    text: Problem, data: str, monkeypatch: pytest.MonkeyPatch
+):
+    path, sources_of = Path(text.train[0].source), prepare_module.sources_of  # type: ignore[union-attr]
+
+    def then_changed(*arguments):
+        found = sources_of(*arguments)
+        path.write_bytes(path.read_bytes().replace(b"red", b"rot"))
+        return found
+
+    monkeypatch.setattr(prepare_module, "sources_of", then_changed)
+    with pytest.raises(ValueError, match="its train text was"):
+        prepare(text, data, silent)
+
+
+CODE = "def pairs():\n    return ((f'{{n}} {}', f'{{n}} {}') for n in range(100))  # {}\n"
+
+
+def generated(folder: Path, *words: str) -> Problem:
+    """Returns a problem on the text of a module in `folder`, which is written first."""
+    path, names = folder / "code.py", {"__name__": "mine"}
+    path.write_text(CODE.format(*words))
+    exec(compile(path.read_text(), path, "exec"), names)
+    return Problem(name="small", description="", vocab_size=280, train=(Generated(names["pairs"]),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_generated_text_is_compared_if_its_code_is_newer(data: str, tmp_path: Path, verify: bool):
+    first = prepare(generated(tmp_path, "one", "two", "comment"), data, silent)
+    assert prepare(generated(tmp_path, "one", "two", "other comment"), data, silent, verify=verify) == first
+    with pytest.raises(ValueError, match=r"text was mine.pairs .*, not mine.pairs .*; give another"):
+        prepare(generated(tmp_path, "one", "three", "comment"), data, silent, verify=verify)
+    path = Path(first.directory, "dataset.json")
+    record = json.loads(path.read_text("utf-8"))
+    del record["sources"]["train"][0]["sha256"]  # as earlier versions wrote it
+    path.write_text(json.dumps(record), "utf-8")
+    assert prepare(generated(tmp_path, "one", "three", "comment"), data, silent, verify=verify)
+
+
+def test_preparation_does_not_resume_on_other_generated_text(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(prepare_module.Preparation, "_write_record", stop)
+        prepare(generated(tmp_path, "one", "two", ""), data, silent)
+    other = generated(tmp_path, "one", "three", "")
+    expected = bytes_of(prepare(other, str(tmp_path / "whole"), silent).directory)
+    assert bytes_of(prepare(other, data, silent).directory) == expected
 
 
 def damage(path: str, at: int) -> None:
