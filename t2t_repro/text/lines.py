@@ -26,6 +26,7 @@ Second = TypeVar("Second")
 MAX_LINE_BYTES = 1 << 20  # a sentence has a few hundred; a longer line is not text and could fill the memory
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")  # gzip, xz, bzip2, zstd, zip
 _SEGMENT = re.compile(r'\s*<seg id="\d+">(.*)</seg>\s*')
+_SEGMENT_TAG = re.compile(r"</?seg\b", re.IGNORECASE)
 
 
 def read_lines(path: str, keep_mark: bool = False, cut: bool = False) -> Iterator[str]:
@@ -104,9 +105,10 @@ def decode_lines(stream: IO[bytes], name: str, keep_mark: bool = False, cut: boo
 
 def _segments(text: Iterator[str], path: str) -> Iterator[str]:
     for number, line in enumerate(text, start=1):
-        if segment := _SEGMENT.fullmatch(line):
+        tags = len(_SEGMENT_TAG.findall(line))
+        if tags == 2 and (segment := _SEGMENT.fullmatch(line)):
             yield segment[1]
-        elif "<seg" in line or "</seg" in line:
+        elif tags:
             raise ValueError(f'{path}, line {number:,}: expected <seg id="N">...</seg> on one line, got {line!r:.80}')
 
 

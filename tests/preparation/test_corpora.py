@@ -85,6 +85,16 @@ def test_lines_written_are_lines_read(texts: list[str]):
     assert list(decode_lines(io.BytesIO("".join(text + "\n" for text in texts).encode()), "x")) == texts
 
 
+@pytest.mark.parametrize(
+    "line", ['<seg id="1">a</seg> <seg id="2">b</seg>', '<SEG id="1">a</SEG>', '<seg id="1">a', "a</Seg>", "<seg>a"]
+)
+def test_line_of_sgml_has_one_segment(tmp_path: Path, line: str):
+    path = tmp_path / "text.sgm"
+    path.write_text(f'<doc docid="segments">\n<seg id="1">x < y</seg>\n{line}\n')
+    with pytest.raises(ValueError, match=r'text.sgm, line 3: expected <seg id="N">...</seg> on one line, got '):
+        list(lines.read_lines(str(path)))
+
+
 def test_missing_file_is_an_error(files, tmp_path: Path):
     corpus = TextFiles(files(b"a\n", b"b\n").source, str(tmp_path / "nowhere.de"))
     for read in (lambda: list(read_pairs(corpus)), lambda: describe(corpus)):
