@@ -54,6 +54,10 @@ def read_units(path: str, source_language: str, target_language: str) -> Iterato
         )
 
 
+class _Fault(ValueError):
+    """An error that names the file and line."""
+
+
 class _Units:
     """Collects the translation units of a document that is parsed block by block."""
 
@@ -79,6 +83,10 @@ class _Units:
             self._parser.Parse(block, is_last)
         except expat.ExpatError as error:
             self._fail(f"not valid XML ({expat.ErrorString(error.code)}); export the file again", error.lineno)
+        except _Fault:
+            raise
+        except (LookupError, ValueError) as error:  # of an encoding
+            self._fail(f"expected UTF-8, UTF-16 or an 8-bit encoding ({error}); export it as UTF-8")
         self._fed += len(block)
         if self._fed - self._parser.CurrentByteIndex > MAX_LINE_BYTES + _BLOCK:
             self._fail(f"a tag or comment longer than {MAX_LINE_BYTES:,} bytes; export the file again")
@@ -129,7 +137,7 @@ class _Units:
         self._fail(f"the entity &{name:.80}; is not allowed; expected only those of XML, such as &amp;")
 
     def _fail(self, what: str, line: int | None = None) -> NoReturn:
-        raise ValueError(f"{self._path}, line {line or self._parser.CurrentLineNumber:,}: {what}")
+        raise _Fault(f"{self._path}, line {line or self._parser.CurrentLineNumber:,}: {what}")
 
 
 def _normal(language: str) -> str:

@@ -131,6 +131,10 @@ BILLION = "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 10)
         ("<xliff></xliff>", "line 1: expected a TMX file, <tmx>, got <xliff>"),
         (b"<tmx>\n<tu>caf\xe9</tu></tmx>", r"line 2: not valid XML \(not well-formed \(invalid token\)\)"),
         (b"<tmx>\n" + b"<a>" * 100, "line 2: more than 64 nested elements"),
+        *(
+            (f'<?xml version="1.0" encoding="{name}"?><tmx/>', r"line 1: expected UTF-8, .*\(.*\); export it as UTF-8")
+            for name in ("nonsense", "GB18030", "Shift_JIS", "base64", "idna")
+        ),
     ],
 )
 def test_malformed_file_is_an_error_with_its_line(tmx, document: str | bytes, message: str):
