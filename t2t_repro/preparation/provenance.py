@@ -12,14 +12,8 @@ from t2t_repro.data.dataset_record import Source, source_sides
 from t2t_repro.preparation.corpora import describe, files_of
 from t2t_repro.problem import SPLITS, WEIGHTS, Corpus, Problem
 
-_NO_EFFECT = (
-    "description",
-    "example",
-    "source_language",
-    "target_language",
-    "metric",
-    *WEIGHTS,
-)  # fields that do not affect the data
+_LANGUAGES = ("source_language", "target_language")
+_NO_EFFECT = ("description", "example", *_LANGUAGES, "metric", *WEIGHTS)  # fields that do not affect the data
 _HASHES = ("sha256", "archives")  # parts of a description that are compared if both have them
 _SHOWN = 12  # characters of a hash in an error
 
@@ -38,6 +32,10 @@ def check_same_data(dataset: Dataset, problem: Problem, verify: bool = False) ->
         for name in made_of | fields
         if made_of.get(name) != fields.get(name)
     ]
+    for name in _LANGUAGES:
+        given, recorded = (getattr(each, name) for each in both)
+        if given and recorded and given != recorded:
+            differences.append(f"its {name} is {recorded!r}, not {given!r}")
     time = 0 if verify else os.stat(os.path.join(dataset.directory, DATASET)).st_mtime_ns
     sources = record.sources if problem.takes_files else sources_of(problem, time)
     for split in SPLITS:

@@ -278,11 +278,12 @@ def test_translate_files(text: Problem, data: str):
         ({"vocab_size": 340}, "its vocab_size is 330, not 340; give another `data_dir`"),
         ({"max_length": 50}, "its max_length is 40, not 50; give another"),
         ({"test": ()}, r"its test text was \S*test\.source 115 \+ \S*test\.target \d+, not none; give another"),
+        ({"source_language": "de", "target_language": "en"}, "its source_language is 'en', not 'de'; give another"),
         ({"train": (Generated(silent),)}, r"its train text was \S*train\.source .*, not helpers\.\S*silent; give"),  # type: ignore[arg-type]
     ],
 )
 def test_directory_with_other_data_is_rejected(text: Problem, data: str, changes: dict, message: str):
-    prepare(text, data, silent)
+    prepare(dataclasses.replace(text, source_language="en"), data, silent)
     with pytest.raises(ValueError, match=f"holds other data: {message}"):
         prepare(dataclasses.replace(text, **changes), data, silent)
 
