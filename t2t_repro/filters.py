@@ -244,8 +244,9 @@ FILTERS = {  # in the order of their application
 def resolve(filters: Iterable[str], languages: tuple[str, str], has_trees: bool = False) -> tuple[str, ...]:
     """Returns the filters in the order of their application, each with its value.
 
-    `languages` of source and target are ISO 639-1 codes, or "". Raises KeyError for an unknown name, and ValueError for
-    a wrong value, a name that is given twice, and a filter that compares two sides if there are trees.
+    `languages` of source and target are ISO 639-1 codes, also with a region (`en-US`), or "". Raises KeyError for an
+    unknown name, and ValueError for a wrong value, a name that is given twice, and a filter that compares two sides if
+    there are trees.
     """
     if isinstance(filters, str):
         raise ValueError(f"filters: expected a list such as ('duplicate',). Received: {filters!r}")
@@ -299,7 +300,10 @@ def _written(parsed: Any) -> str:
 
 def _scripts_of(languages: tuple[str, str], has_trees: bool) -> str:
     wanted = languages[:1] if has_trees else languages
-    if not all(language in SCRIPTS_OF_LANGUAGE for language in wanted):
+    codes = [re.split("[-_]", language.lower())[0] for language in wanted]
+    unknown = [language for language, code in zip(wanted, codes, strict=True) if code not in SCRIPTS_OF_LANGUAGE]
+    if unknown:
         example = "wrong_script=Latin" if has_trees else "wrong_script=Latin:Cyrillic"
-        raise ValueError(f"filter 'wrong_script' needs scripts, as the problem names no languages; write {example!r}")
-    return ":".join(SCRIPTS_OF_LANGUAGE[language] for language in wanted)
+        what = f"the scripts of {unknown[0]!r} are not known" if all(unknown) else "the problem names no languages"
+        raise ValueError(f"filter 'wrong_script' needs scripts, as {what}; write {example!r}")
+    return ":".join(SCRIPTS_OF_LANGUAGE[code] for code in codes)

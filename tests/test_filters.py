@@ -64,7 +64,8 @@ def test_wrong_script_takes_several_scripts_and_both_orders():
     assert resolve(["wrong_script=Latin:Katakana+Han+Hiragana"], ("", "")) == (
         "wrong_script=Latin:Han+Hiragana+Katakana",
     )
-    assert resolve(["wrong_script"], ("en", "ja")) == ("wrong_script=Latin:Han+Hiragana+Katakana",)
+    for languages in (("en", "ja"), ("en-US", "JA"), ("EN", "ja_JP")):
+        assert resolve(["wrong_script"], languages) == ("wrong_script=Latin:Han+Hiragana+Katakana",)
     assert resolve(["wrong_script=Greek"], ("", "")) == ("wrong_script=Greek:Greek",)
     assert resolve(["wrong_script"], ("en", ""), has_trees=True) == ("wrong_script=Latin:Latin",)
 
@@ -168,6 +169,11 @@ def test_resolved_filters_are_in_order_and_have_values():
 def test_wrong_filters_are_refused(filters, message):
     with pytest.raises((KeyError, ValueError), match=message):
         resolve(filters, ("", ""))
+
+
+def test_wrong_script_names_a_language_whose_scripts_are_not_known():
+    with pytest.raises(ValueError, match="'wrong_script' needs scripts, as the scripts of 'tlh-AQ' are not known; wri"):
+        resolve(["wrong_script"], ("en", "tlh-AQ"))
 
 
 @pytest.mark.parametrize("name", ["identical", "length_ratio", "misaligned"])
