@@ -159,16 +159,23 @@ def import_user_directory(path: str) -> None:
 
     Imports `__init__.py` if it exists, otherwise every file. This runs the code in the directory, so it is only called
     for a path that the user gave. The files become modules of a package `t2t_usr_dir` and may use relative imports.
-    `sys.path` is unchanged, so no file can shadow an installed module.
+    `sys.path` is unchanged, so no file can shadow an installed module. Hidden files are no modules.
     """
     if not os.path.isdir(path):
         raise FileNotFoundError(f"t2t_usr_dir: {path!r} is not a directory; give the folder with your problems")
-    files = sorted(name for name in os.listdir(path) if name.endswith(".py"))
+    files = sorted(name for name in os.listdir(path) if name.endswith(".py") and name[0] != ".")
     if not files:
         raise FileNotFoundError(f"t2t_usr_dir: {path!r} contains no .py file; put the module with your problem there")
+    for file in [] if "__init__.py" in files else files:
+        if "." in file.removesuffix(".py"):
+            raise ValueError(f"t2t_usr_dir: {os.path.join(path, file)} cannot be imported; rename it without a dot")
     importlib.invalidate_caches()
+    places = [os.path.abspath(path)]
+    if list(getattr(sys.modules.get(_USER_PACKAGE), "__path__", [])) != places:  # of another folder
+        for name in [name for name in sys.modules if name.startswith(f"{_USER_PACKAGE}.")]:
+            del sys.modules[name]
     spec = importlib.machinery.ModuleSpec(_USER_PACKAGE, None, is_package=True)
-    spec.submodule_search_locations = [os.path.abspath(path)]
+    spec.submodule_search_locations = places
     package = sys.modules[_USER_PACKAGE] = importlib.util.module_from_spec(spec)
     for file in ["__init__.py"] if "__init__.py" in files else files:
         try:

@@ -130,6 +130,27 @@ def test_user_directory_of_loose_files(things, tmp_path):
     assert sys.modules.get("tree") is tree_before
 
 
+def test_second_user_directory_may_have_files_of_the_same_name(things, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.py").write_text(f"{things.source}THINGS.register(Thing(name='{name}'))\n")
+        import_user_directory(str(tmp_path / name))
+    import_user_directory(str(tmp_path / "two"))  # again: nothing to do
+    assert list(things) == ["one", "two"]
+
+
+def test_user_directory_without_names_that_cannot_be_imported(things, tmp_path):
+    usr = tmp_path / "usr"
+    usr.mkdir()
+    (usr / "my-problem.py").write_text(f"{things.source}THINGS.register(Thing(name='mine'))\n")
+    (usr / ".#my-problem.py").symlink_to("an editor's lock")
+    import_user_directory(str(usr))
+    assert list(things) == ["mine"]
+    (usr / "my.copy.py").write_text("")
+    with pytest.raises(ValueError, match=r"t2t_usr_dir: .*my\.copy\.py cannot be imported; rename it without a dot"):
+        import_user_directory(str(usr))
+
+
 def test_user_directory_that_is_a_package(things, tmp_path):
     usr = tmp_path / "usr"
     usr.mkdir()
