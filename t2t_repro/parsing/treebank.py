@@ -80,9 +80,9 @@ def _chunks(path: str, by_parser: bool) -> Iterator[Chunk]:
     A chunk ends where no bracket is open. In a parser's output it ends before a line that starts a tree, so that one
     missing bracket costs one tree.
     """
-    first, lines, characters, depth = 1, list[str](), 0, 0
+    first, lines, characters, depth, starts_tree = 1, list[str](), 0, 0, _Starts()
     for number, line in enumerate(lines_of_trees(path), start=1):
-        outside = _starts_tree(line) if by_parser else depth <= 0
+        outside = starts_tree(line) if by_parser else depth <= 0
         if characters >= CHUNK_CHARACTERS and outside or characters >= MOST_CHARACTERS:
             yield Chunk(path, first, lines, by_parser)
             first, lines, characters, depth = number, [], 0, 0
@@ -92,9 +92,22 @@ def _chunks(path: str, by_parser: bool) -> Iterator[Chunk]:
     yield Chunk(path, first, lines, by_parser)
 
 
-def _starts_tree(line: str) -> bool:
-    """Returns true if a line of a parser's output starts a tree or a failure: it is not indented."""
-    return line[:1] not in (" ", "\t", ")")
+class _Starts:
+    """Called with each line of a parser's output, returns whether it starts a tree or a failure.
+
+    It does not if it is indented more than the line that started the last one, or if it starts with a closing bracket.
+    """
+
+    def __init__(self) -> None:
+        self._indentation = MOST_CHARACTERS  # of the line that started the last one; of a blank line, any
+
+    def __call__(self, line: str) -> bool:
+        text = line.lstrip(" \t")
+        indentation = len(line) - len(text)
+        if text.startswith(")") or indentation > self._indentation:
+            return False
+        self._indentation = indentation if text else MOST_CHARACTERS
+        return True
 
 
 def _linearized(chunk: Chunk, linearization: str) -> Block:
@@ -118,9 +131,9 @@ def _linearized(chunk: Chunk, linearization: str) -> Block:
 
 def _entries(chunk: Chunk) -> Iterator[tuple[int, list[str]]]:
     """Yields the lines of each tree of a parser's output, with the number of the first line."""
-    first, lines = chunk.first, list[str]()
+    first, lines, starts_tree = chunk.first, list[str](), _Starts()
     for number, line in enumerate(chunk.lines, start=chunk.first):
-        if lines and _starts_tree(line):
+        if starts_tree(line) and lines:
             yield first, lines
             first, lines = number, []
         lines.append(line)

@@ -150,7 +150,11 @@ def parse_lines(lines: Iterable[str], name: str, first: int = 1) -> Iterator[Tre
 class _Bracket:
     label: str
     children: list[Tree] = field(default_factory=list)
-    word: str | None = None
+    words: list[str] = field(default_factory=list)  # of a leaf
+
+    @property
+    def word(self) -> str | None:
+        return "_".join(self.words) if self.words else None
 
 
 class _Reader:
@@ -168,7 +172,7 @@ class _Reader:
             self._first_line, self._brackets = self.line, 0
         elif not label:
             raise self._error("a bracket without a label inside a tree; expected (LABEL, only the outermost has none")
-        elif self._open[-1].word is not None:
+        elif self._open[-1].words:
             raise self._mixed(self._open[-1])
         self._brackets += 1
         if self._brackets > MAX_BRACKETS:
@@ -184,7 +188,7 @@ class _Reader:
         bracket = self._open[-1]
         if not bracket.label:
             raise self._error(f"{word!r} in a bracket without a label; expected (TAG {word}), no space after the (")
-        bracket.word = word if bracket.word is None else f"{bracket.word}_{word}"
+        bracket.words.append(word)
         if bracket.children:
             raise self._mixed(bracket)
 
@@ -193,7 +197,7 @@ class _Reader:
         if not self._open:
             raise self._error("unmatched ); expected a tree such as (S (NP (PRP We)) ...)")
         bracket = self._open.pop()
-        if not bracket.children and bracket.word is None:
+        if not bracket.children and not bracket.words:
             raise self._error(f"({bracket.label}) is empty; expected a word or brackets in it")
         tree = Tree(bracket.label, tuple(bracket.children), bracket.word)
         if not self._open:

@@ -194,10 +194,12 @@ def test_trees_of_a_parser_may_span_many_lines(tmp_path: Path):
     assert block.text.endswith(b"x\t\xc7\x80S x \xc7\x81S\tNN\n" + expected.text)
 
 
-def test_missing_bracket_costs_one_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("indentation", ["", "  "])
+@pytest.mark.parametrize("blank", ["", "\n"])
+def test_missing_bracket_costs_one_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indentation: str, blank: str):
     monkeypatch.setattr(treebank, "CHUNK_CHARACTERS", 1_000)
-    lines = on_one_line(500)
-    lines[250] = lines[250][:-1]
+    lines = [f"{indentation}{line}{blank}" for line in on_one_line(500)]
+    lines[250] = lines[250].rstrip()[:-1]
     blocks = list(treebank.linearize(parsed(tmp_path, lines)))
     assert sum(block.trees for block in blocks) == 499 and sum(block.dropped for block in blocks) == 1
 

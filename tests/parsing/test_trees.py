@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 
 import pytest
 from helpers.random_trees import random_trees
@@ -104,6 +105,13 @@ def test_parse_expects_one_tree():
         parse("(A a) (B b)")
     with pytest.raises(ValueError, match="expected one tree, got 0 in ''"):
         parse("")
+
+
+def test_many_words_of_a_leaf_are_read_in_linear_time():
+    start = time.process_time()
+    (tree,) = parse_lines(["(NN", *["a bbb cc"] * 100_000, ")"], "f")
+    assert tree.word and tree.word.count("_") == 299_999
+    assert time.process_time() - start < 3
 
 
 # The tree itself.
