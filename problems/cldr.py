@@ -7,8 +7,8 @@ and Babel writes each of them in both languages: the target needs reordering, ag
     "Friday, November 20, 2026 at 5:30 PM"    "Freitag, 20. November 2026 um 17:30"
     "21.5 square kilometers"                  "21,5 Quadratkilometer"
 
-A hash of the content decides the split: a date in the test set is never trained on, in any format. The pairs are the
-same in every process and on every machine with the same version of Babel.
+A hash of the content decides the split: a date in the test set is never trained on as a single date, in any format, but
+may end an interval. The pairs are the same in every process and on every machine with the same version of Babel.
 """
 
 from __future__ import annotations
