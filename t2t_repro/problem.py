@@ -262,7 +262,8 @@ class Problem:
         find = self._given_trees if self.task.takes_trees else self._given_text
         problem = dataclasses.replace(self, **{split: find(split, left) for split in SPLITS})  # type: ignore[arg-type]
         if left:
-            raise ValueError(f"problem {self.name!r} takes no `{next(iter(left))}`; {self._wanted()}")
+            advice = problem._wanted() if problem.takes_files else "leave it out"
+            raise ValueError(f"problem {self.name!r} takes no `{next(iter(left))}`; {advice}")
         problem.must_have_text()
         return problem
 

@@ -76,7 +76,7 @@ def test_with_files():
         ),
         (
             {"train_source": "a", "train_target": "b", "test_trees": ["c"]},
-            "problem 'my_files' takes no `test_trees`; give `train_source` and `train_target`",
+            "problem 'my_files' takes no `test_trees`; leave it out",
         ),
     ],
 )

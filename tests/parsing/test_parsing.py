@@ -85,7 +85,7 @@ def test_problem_with_the_users_files():
     ("problem", "given", "message"),
     [
         (WSJ, {}, "'parse_wsj' needs your text: give `raw_dir`, the folder of the treebank"),
-        (WSJ, {"raw_dir": "d", "train_trees": ["a"]}, "'parse_wsj' takes no `train_trees`; give `raw_dir`, the folder"),
+        (WSJ, {"raw_dir": "d", "train_trees": ["a"]}, "'parse_wsj' takes no `train_trees`; leave it out"),
         (WSJ, {"train_source": "a"}, "'parse_wsj' takes no `train_source`; give `raw_dir`"),
         (WSJ_AND_MORE, {"raw_dir": "d"}, "needs your text: give `raw_dir`, the folder of the treebank, and `train_tr"),
         (WSJ_AND_MORE, {"train_trees": ["a"]}, "'parse_wsj_semisupervised' needs your text: give `raw_dir`"),
