@@ -62,7 +62,7 @@ def read_parameters(path: str) -> Parameters:
         raise FileNotFoundError(f"no file {path!r}; give a parameter file of EVALB, such as COLLINS.prm")
     collected: dict[str, set[Any]] = {name: set() for name in (*_SETS.values(), *_PAIRS.values())}
     numbers: dict[str, int] = {}
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(read_lines(path, expected="lines such as DELETE_LABEL TOP"), start=1):
         if line.startswith("#") or not line.strip():
             continue
         keyword, *values = re.split(r"\s+", line.strip(), flags=re.ASCII)

@@ -22,6 +22,7 @@ TRACE = "-NONE-"  # the tag of a trace, an empty element
 ROOT = "TOP"  # a root without meaning, which EVALB does not count
 _OUTERMOST = frozenset({"", ROOT, "ROOT", "S1"})  # labels of the bracket around a sentence
 
+BRACKETING = "trees in Penn Treebank bracketing"
 MAX_BRACKETS = 1 << 18  # of one tree: a sentence has a few hundred; after a missing ) the rest of the file is one
 
 _ATOM = re.compile(r"[^\s()]+", re.ASCII)
@@ -119,8 +120,8 @@ def read_trees(path: str) -> Iterator[Tree]:
 def lines_of_trees(path: str) -> Iterator[str]:
     """Returns the lines of a file of trees."""
     if not os.path.isfile(path):
-        raise FileNotFoundError(f"no file {path!r}; give a file of trees in Penn Treebank bracketing")
-    return iter(read_lines(path))
+        raise FileNotFoundError(f"no file {path!r}; give a file of {BRACKETING}")
+    return iter(read_lines(path, expected=BRACKETING))
 
 
 def parse(text: str) -> Tree:

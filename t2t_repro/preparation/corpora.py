@@ -20,17 +20,19 @@ from t2t_repro.data.dataset_record import Source
 from t2t_repro.io import sha256
 from t2t_repro.parsing import treebank
 from t2t_repro.parsing.linearized_trees import Linearized
+from t2t_repro.parsing.trees import BRACKETING
 from t2t_repro.preparation.filtering.decisions import KEPT, is_dropped_for_overlap, kept
 from t2t_repro.preparation.filtering.overlap import Overlap
 from t2t_repro.preparation.statistics import is_empty
 from t2t_repro.preparation.validation_split import source_hash
 from t2t_repro.problem import Corpus, Generated, Pair, TextFiles, TmxFile, Trees, TsvFile, Wmt
-from t2t_repro.text.lines import is_overlong, must_be_file, read_lines, side_by_side
-from t2t_repro.text.tmx import read_units
+from t2t_repro.text.lines import SENTENCES, is_overlong, must_be_file, read_lines, side_by_side
+from t2t_repro.text.tmx import TMX, read_units
 
 Readable = TextFiles | TsvFile | TmxFile | Generated | Linearized
 Item = TypeVar("Item")
 
+_COLUMNS = "two columns separated by a tab"  # of a TSV file, in errors
 _BATCH_PAIRS = 10_000  # compared with other splits at a time
 _SUBWORD_CHARACTERS = 16  # at most, of sentencepiece by default
 
@@ -184,7 +186,7 @@ def read_pairs(corpus: Readable, first: int = 0, dropped: Counter[str] | None = 
     if isinstance(corpus, Generated):
         pairs, nothing = _read_generated(corpus), f"{corpus.name} gave no pairs"
     elif isinstance(corpus, TsvFile):
-        pairs, nothing = _read_tsv(corpus.path), f"{corpus.path} is empty; expected two columns separated by a tab"
+        pairs, nothing = _read_tsv(corpus.path), f"{corpus.path} is empty; expected {_COLUMNS}"
     elif isinstance(corpus, TmxFile):
         return itertools.islice(_read_tmx(corpus, dropped), first, None)
     else:
@@ -216,17 +218,17 @@ def describe(corpus: Corpus, hashed: bool = True) -> Source:
     """
     if isinstance(corpus, Trees):
         for path in treebank.paths(corpus):
-            must_be_file(path)
+            must_be_file(path, BRACKETING)
         return treebank.describe(corpus, hashed)
     described: Source
     if isinstance(corpus, TextFiles | TsvFile | TmxFile):
         if isinstance(corpus, TextFiles):
             described = {side: _describe_file(getattr(corpus, side), hashed) for side in ("source", "target")}
         elif isinstance(corpus, TsvFile):
-            described = {"tsv": _describe_file(corpus.path, hashed)}
+            described = {"tsv": _describe_file(corpus.path, hashed, _COLUMNS)}
         else:
             languages = f"{corpus.source_language}-{corpus.target_language}"
-            described = {"tmx": _describe_file(corpus.path, hashed) | {"languages": languages}}
+            described = {"tmx": _describe_file(corpus.path, hashed, TMX) | {"languages": languages}}
         return described | ({"name": corpus.name} if corpus.name else {})
     if isinstance(corpus, Wmt):
         from t2t_repro.preparation.downloads import archive_sums
@@ -281,7 +283,7 @@ def _read_files(corpus: TextFiles) -> Iterator[Pair]:
 
 
 def _read_tsv(path: str) -> Iterator[Pair]:
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(read_lines(path, expected=_COLUMNS), start=1):
         source, *others = line.split("\t")
         if len(others) != 1:
             columns = f"{1 + len(others)} column{'s' * bool(others)}"
@@ -319,8 +321,8 @@ def _not_empty(pairs: Iterator[Pair], error: str) -> Iterator[Pair]:
         raise ValueError(error)
 
 
-def _describe_file(path: str, hashed: bool) -> dict[str, Any]:
-    must_be_file(path)
+def _describe_file(path: str, hashed: bool, expected: str = SENTENCES) -> dict[str, Any]:
+    must_be_file(path, expected)
     described = {"path": os.path.abspath(path), "bytes": os.path.getsize(path)}
     return described | ({"sha256": sha256(path)} if hashed else {})
 

@@ -406,7 +406,6 @@ class Preparation:
 
 def _check_enough(train: SplitStatistics, validation: SplitStatistics, files: ShuffleFiles) -> None:
     if not train.kept or (files.validation_hashes and not validation.kept):
-        raise ValueError(
-            f"too little training text is left of {train.read:,} pairs: {train.kept:,} to train on and "
-            f"{validation.kept:,} for validation, {dict(train.dropped)} dropped; give more text"
-        )
+        advice = "raise `max_length`, or give more text" if train.dropped["too_long"] else "give more text"
+        counts = [f"{train.kept:,} to train on", f"{validation.kept:,} for validation", *train.losses(files.max_length)]
+        raise ValueError(f"too little training text is left of {train.read:,} pairs: {', '.join(counts)}; {advice}")

@@ -109,16 +109,24 @@ class SplitStatistics(JsonRecord):
 
     def summary(self, max_length: int) -> str:
         """Returns `64,000 pairs, 1,043,221 source and 1,120,993 target tokens, 12 dropped (longer than 256 tokens)`."""
-        reasons = {"empty": "a side empty", "too_long": f"longer than {max_length} tokens"}
-        tokens = self.tokens()
+        tokens, reasons = self.tokens(), _reasons(max_length)
         parts = [f"{self.kept:,} pairs", f"{tokens['inputs']:,} source and {tokens['targets']:,} target tokens"]
-        parts += [f"{self.dropped[why]:,} dropped ({reasons[why]})" for why in sorted(reasons) if self.dropped[why]]
-        if filtered := sum(number for why, number in self.dropped.items() if why not in reasons):
-            parts.append(f"{filtered:,} dropped by filters")
+        parts += self.losses(max_length)
         parts += [
             f"{number:,} kept though irregular ({reasons[why]})" for why, number in sorted(self.irregular.items())
         ]
         return ", ".join(parts)
+
+    def losses(self, max_length: int) -> list[str]:
+        """Returns how many pairs were dropped: `12 dropped (longer than 256 tokens)`."""
+        reasons = _reasons(max_length)
+        parts = [f"{self.dropped[why]:,} dropped ({reasons[why]})" for why in sorted(reasons) if self.dropped[why]]
+        filtered = sum(number for why, number in self.dropped.items() if why not in reasons)
+        return parts + ([f"{filtered:,} dropped by filters"] if filtered else [])
+
+
+def _reasons(max_length: int) -> dict[str, str]:
+    return {"empty": "a side empty", "too_long": f"longer than {max_length} tokens"}
 
 
 def _distribution(counts: Counter[int]) -> dict[str, float]:

@@ -24,14 +24,15 @@ First = TypeVar("First")
 Second = TypeVar("Second")
 
 MAX_LINE_BYTES = 1 << 20  # a sentence has a few hundred; a longer line is not text and could fill the memory
+SENTENCES = "one sentence per line"  # what a text file is expected to have, in errors
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")  # gzip, xz, bzip2, zstd, zip
 _SEGMENT = re.compile(r'\s*<seg id="\d+">(.*)</seg>\s*')
 _SEGMENT_TAG = re.compile(r"</?seg\b", re.IGNORECASE)
 
 
-def read_lines(path: str, keep_mark: bool = False, cut: bool = False) -> Iterator[str]:
+def read_lines(path: str, keep_mark: bool = False, cut: bool = False, expected: str = SENTENCES) -> Iterator[str]:
     """Returns the lines of a text file that is read more than once, so it must be regular and not empty."""
-    must_be_file(path)
+    must_be_file(path, expected)
     return open_lines(path, keep_mark, cut)
 
 
@@ -127,16 +128,19 @@ def side_by_side(
         yield one, two
 
 
-def must_be_file(path: str) -> None:
-    """Raises an error unless `path` is a regular file that is not empty. Text is read more than once: no pipes."""
+def must_be_file(path: str, expected: str = SENTENCES) -> None:
+    """Raises an error unless `path` is a regular file that is not empty. Text is read more than once: no pipes.
+
+    `expected` names its content in errors.
+    """
     if not os.path.exists(path):
-        raise FileNotFoundError(f"no file {path!r}; give a text file with one sentence per line")
+        raise FileNotFoundError(f"no file {path!r}; give a text file with {expected}")
     if os.path.isdir(path):
-        raise ValueError(f"{path!r} is a directory; give a text file with one sentence per line")
+        raise ValueError(f"{path!r} is a directory; give a text file with {expected}")
     if not os.path.isfile(path):
         raise ValueError(f"{path!r} is not a regular file, and text is read more than once; write it to a file first")
     if not os.path.getsize(path):
-        raise ValueError(f"{path} is empty; expected one sentence per line")
+        raise ValueError(f"{path} is empty; expected {expected}")
 
 
 def is_overlong(text: str) -> bool:

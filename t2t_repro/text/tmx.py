@@ -20,6 +20,7 @@ from xml.parsers import expat
 from t2t_repro.problem import Pair
 from t2t_repro.text.lines import MAX_LINE_BYTES, must_be_file, open_bytes
 
+TMX = "translation units in TMX"
 _BLOCK = 1 << 16  # bytes parsed at a time
 _MAX_DEPTH = 64  # nested elements; TMX needs about eight
 _NATIVE_CODES = frozenset(("bpt", "ept", "it", "ph", "ut"))  # elements of formatting codes: no text of the sentence
@@ -37,7 +38,7 @@ def read_units(path: str, source_language: str, target_language: str) -> Iterato
     Raises ValueError, with the file and line, for anything but well-formed TMX without entities, for a segment of more
     than 1 MiB, and for a file in which no unit has both languages.
     """
-    must_be_file(path)
+    must_be_file(path, TMX)
     units = _Units(path, source_language, target_language)
     found = False
     with open_bytes(path) as file:

@@ -182,6 +182,9 @@ def test_parameter_file(tmp_path):
     )
     with pytest.raises(FileNotFoundError, match="no file 'none.prm'; give a parameter file of EVALB"):
         read_parameters("none.prm")
+    path.write_text("")
+    with pytest.raises(ValueError, match="x.prm is empty; expected lines such as DELETE_LABEL TOP"):
+        read_parameters(str(path))
 
 
 # Arithmetic.

@@ -368,7 +368,7 @@ def in_an_empty_folder(tmp_path, monkeypatch):
     [
         ("", "", [], "problem 'parse_files' needs your text: give --train_trees"),
         ("", "", ["--train_trees=a"], "cannot read --train_trees 'a': No such file or directory"),
-        ("a", "", ["--train_trees=a"], "a is empty; expected"),
+        ("a", "", ["--train_trees=a"], "a is empty; expected trees in Penn Treebank bracketing"),
         ("a", " \n", ["--train_trees=a"], "a has no tree; expected Penn Treebank bracketing"),
         ("a", "(S (NN x)", ["--train_trees=a"], "a ends inside a tree that starts at line 1"),
         ("a", "(S (NN x))\nNN x", ["--train_trees=a"], "a, line 2: 'NN' is outside of all brackets"),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from t2t_repro.preparation import statistics
 from t2t_repro.preparation.corpora import describe, read_pairs
-from t2t_repro.problem import Generated, Pair, TextFiles
+from t2t_repro.problem import Generated, Pair, TextFiles, TmxFile, Trees, TsvFile
 from t2t_repro.text import lines
 from t2t_repro.text.lines import decode_lines
 
@@ -118,6 +118,21 @@ def test_empty_files_are_an_error(files):
         list(read_pairs(files(b"a\n", b"")))
     with pytest.raises(ValueError, match=r"text\.en\.gz and .*text\.de\.gz are empty"):
         list(read_pairs(files(b"", b"", gz=True)))
+
+
+@pytest.mark.parametrize(
+    ("corpus", "expected"),
+    [
+        (TsvFile("empty"), "two columns separated by a tab"),
+        (TmxFile("empty", "en", "de"), "translation units in TMX"),
+        (Trees("empty"), "trees in Penn Treebank bracketing"),
+    ],
+)
+def test_error_of_an_empty_file_names_what_it_should_have(corpus, expected: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("empty").write_text("")
+    with pytest.raises(ValueError, match=f"^empty is empty; expected {expected}$"):
+        describe(corpus)
 
 
 @pytest.mark.parametrize("gz", [False, True])

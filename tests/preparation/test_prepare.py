@@ -192,7 +192,8 @@ def test_length_includes_eos(text: Problem, data: str):
 
 
 def test_no_remaining_training_pair_is_an_error(text: Problem, data: str):
-    with pytest.raises(ValueError, match=r"too little training text is left of 400 pairs: 0 to train on.*too_long"):
+    losses = r"0 to train on, 0 for validation, 400 dropped \(longer than 2 tokens\); raise `max_length`, or give more"
+    with pytest.raises(ValueError, match=f"too little training text is left of 400 pairs: {losses} text$"):
         prepare(dataclasses.replace(text, max_length=2), data, silent)
     assert not Dataset.exists(os.path.join(data, "small"))
 
