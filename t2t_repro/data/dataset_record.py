@@ -35,7 +35,7 @@ class OverlapRecord(JsonRecord):
     source: int  # of these, pairs whose source is a source of the split
     target: int  # of these, pairs whose target is a target of the split
     pair: int  # of these, pairs of which both sides are one pair of the split
-    split_pairs: int  # different pairs of the split that were found so
+    split_pairs: int  # pairs of the split that were found so
     examples: tuple[PairExample, ...] = ()
 
 

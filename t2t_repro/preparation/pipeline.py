@@ -295,6 +295,7 @@ class Preparation:
         shards, validation_shards = shards[: files.num_shards], shards[files.num_shards :]
         for name, _ in map(name_and_value, filters):
             train.dropped[name] += 0
+        found = overlap.Overlap(files.overlap, files.overlap_splits)
         labels = self.problem.labels("train")
         record = train.record(
             labels,
@@ -302,7 +303,7 @@ class Preparation:
             shards=tuple(shards),
             sample_of=sample_of,
             filtered=account.filter_records(train, filters, text) if filters else None,
-            overlap=account.overlap_records(train, text, others) if others else None,
+            overlap=account.overlap_records(train, text, others, found) if others else None,
         )
         written = {"train": record}
         if hashes:

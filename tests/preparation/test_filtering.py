@@ -23,7 +23,7 @@ from t2t_repro.filters import normalized
 from t2t_repro.parsing.trees import read_trees
 from t2t_repro.preparation import pipeline as prepare_module
 from t2t_repro.preparation.filtering import decisions, overlap
-from t2t_repro.preparation.filtering.overlap import Match, Overlap
+from t2t_repro.preparation.filtering.overlap import Match, Overlap, OverlapCounts
 from t2t_repro.preparation.pipeline import prepare
 from t2t_repro.preparation.validation_split import source_hash
 from t2t_repro.problem import Generated, Pair, Problem, TextFiles, Trees
@@ -256,9 +256,21 @@ def test_find_equals_a_plain_search(tmp_path: Path):
                 if equal:
                     numbers[side] = equal[0]
             if numbers:
-                number = numbers.get("pair", numbers.get("source", numbers.get("target")))
-                expected.setdefault(index, []).append(Match(split, tuple(numbers), number))
-    assert Overlap(path, tuple(splits)).find(pairs) == expected
+                expected.setdefault(index, []).append(Match(split, tuple(numbers), tuple(numbers.values())))
+                assert expected[index][-1].number == numbers.get("pair", numbers.get("source", numbers.get("target")))
+    found = Overlap(path, tuple(splits))
+    assert found.find(pairs) == expected
+    counts = OverlapCounts()
+    for part in (slice(0, 700), slice(700, None)):
+        counts_of_part = OverlapCounts()
+        for index, matches in found.find(pairs[part]).items():
+            for match in matches:
+                if match.split == "test":
+                    counts_of_part.count(index, pairs[index], match)
+        counts.add(OverlapCounts.from_json(counts_of_part.to_json()))
+    sides = [{normalized(pair[side]) for pair in pairs} for side in (0, 1)]
+    both = [normalized(source) in sides[0] or normalized(target) in sides[1] for source, target in splits["test"]]
+    assert found.num_pairs("test", counts.found) == sum(both)
     assert len(expected) > 200 and any("pair" in each.sides for found in expected.values() for each in found)
 
 

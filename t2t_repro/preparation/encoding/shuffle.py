@@ -31,7 +31,7 @@ from t2t_repro.preparation.statistics import SplitStatistics, irregular, is_empt
 from t2t_repro.preparation.validation_split import source_hash
 from t2t_repro.system.processes import map_in_processes
 
-_FORMAT = 3  # of the records of chunks
+_FORMAT = 4  # of the records of chunks
 _HEADER = struct.Struct("<QI")  # key, bytes of the example that follows
 
 KeyedExample = tuple[int, bytes]  # the key that a shard is sorted by, and the example

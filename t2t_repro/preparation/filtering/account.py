@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from t2t_repro.data.dataset_record import OverlapRecord, PairExample, SplitRecord
 from t2t_repro.filters import name_and_value
 from t2t_repro.preparation.corpora import SplitText
-from t2t_repro.preparation.filtering.overlap import Example, OverlapCounts
+from t2t_repro.preparation.filtering.overlap import Example, Overlap, OverlapCounts
 from t2t_repro.preparation.statistics import SplitStatistics
 
 
@@ -20,7 +20,7 @@ def filter_records(
 
 
 def overlap_records(
-    train: SplitStatistics, text: SplitText, others: Mapping[str, SplitText]
+    train: SplitStatistics, text: SplitText, others: Mapping[str, SplitText], overlap: Overlap
 ) -> dict[str, OverlapRecord]:
     """Returns the overlap with each split, of which `others` has the text that its pairs are numbered in."""
     records = {}
@@ -31,7 +31,7 @@ def overlap_records(
             source=counts.sides["source"],
             target=counts.sides["target"],
             pair=counts.sides["pair"],
-            split_pairs=len(counts.numbers),
+            split_pairs=overlap.num_pairs(split, counts.found),
             examples=tuple(_example(each, text, other) for each in counts.examples),
         )
     return records

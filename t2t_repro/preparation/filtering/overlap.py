@@ -37,7 +37,12 @@ class Match(NamedTuple):
 
     split: str
     sides: tuple[str, ...]  # "source", "target" or both, and then "pair" if one pair of the split has both
-    number: int  # of a pair of the split: the first with the same pair, else with the same source, else target
+    numbers: tuple[int, ...]  # for each of `sides`, the first pair of the split that has it
+
+    @property
+    def number(self) -> int:
+        """The first pair of the split with the same pair, else with the same source, else with the same target."""
+        return self.numbers[-1] if "pair" in self.sides else self.numbers[0]
 
 
 class Overlap:
@@ -66,12 +71,20 @@ class Overlap:
             sides = {side: self._lookup(split, side, each) for side, each in zip(_SIDES, keys, strict=True)}
             for place in sorted({*sides["source"], *sides["target"]}):
                 numbers = {side: each[place] for side, each in sides.items() if place in each}
-                number = next(numbers[side] for side in ("pair", "source", "target") if side in numbers)
-                found.setdefault(similar[place], []).append(Match(split, tuple(numbers), number))
+                found.setdefault(similar[place], []).append(Match(split, tuple(numbers), tuple(numbers.values())))
         return found
 
+    def num_pairs(self, split: str, found: Mapping[str, Iterable[int]]) -> int:
+        """Returns the number of pairs of a split that `OverlapCounts.found` stands for."""
+        pairs = set[int]()
+        for side, wanted in found.items():
+            keys, numbers = self._tables[split, side]
+            first = numbers[np.searchsorted(keys, keys)]  # with the same key
+            pairs.update(numbers[np.isin(first, list(wanted))].tolist())
+        return len(pairs)
+
     def _lookup(self, split: str, side: str, wanted: np.ndarray) -> dict[int, int]:
-        """Returns {place in `wanted`: number of the pair with this key}."""
+        """Returns {place in `wanted`: number of the first pair with this key}."""
         keys, numbers = self._tables[split, side]
         if not len(keys):
             return {}
@@ -94,10 +107,9 @@ def write(path: str, splits: Mapping[str, Iterable[tuple[int, Pair]]], has_trees
             for digests, text in zip(sides.values(), texts, strict=True):
                 digests.append(_digest(text))
         for place, (side, digests) in enumerate(sides.items(), start=index * len(_SIDES)):
-            keys, first = np.unique(np.frombuffer(b"".join(digests), "<u8"), return_index=True)
-            if has_trees and side == "target":
-                keys, first = keys[:0], first[:0]
-            tables.append(_table(place, keys, np.array(numbers, "<u4")[first]))
+            keys = np.frombuffer(b"".join(digests if side != "target" or not has_trees else ()), "<u8")
+            order = np.argsort(keys, kind="stable")
+            tables.append(_table(place, keys[order], np.array(numbers, "<u4")[order]))
     tables.append(_table(len(splits) * len(_SIDES), sorted(endings), 0))
     content = io.BytesIO()
     np.save(content, np.concatenate(tables))  # to a file, it would hide why writing failed, such as a full disk
@@ -168,14 +180,17 @@ class OverlapCounts(JsonRecord):
 
     pairs: int = 0
     sides: Counter[str] = field(default_factory=Counter)  # by what they have in common: see `Match.sides`
-    numbers: Counter[int] = field(default_factory=Counter)  # of the pairs of that split, and how often each was found
+    # by "source" and "target": the first pair of that split with each text that was found, and how often
+    found: dict[str, Counter[int]] = field(default_factory=dict)
     examples: list[Example] = field(default_factory=list)
 
     def count(self, number: int, pair: Pair, match: Match) -> None:
         """Counts training pair `number`."""
         self.pairs += 1
         self.sides.update(match.sides)
-        self.numbers[match.number] += 1
+        for side, first in zip(match.sides, match.numbers, strict=True):
+            if side != "pair":
+                self.found.setdefault(side, Counter())[first] += 1
         if len(self.examples) < EXAMPLES:
             self.examples.append(Example.of(number, pair, match))
 
@@ -183,5 +198,6 @@ class OverlapCounts(JsonRecord):
         """Adds the counts of `other`."""
         self.pairs += other.pairs
         self.sides.update(other.sides)
-        self.numbers.update(other.numbers)
+        for side, found in other.found.items():
+            self.found.setdefault(side, Counter()).update(found)
         self.examples = first_examples([*self.examples, *other.examples])
