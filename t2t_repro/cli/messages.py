@@ -16,7 +16,7 @@ _CALLS = {"prepare(verify=True)": "t2t-datagen --verify"}  # functions of the li
 _NAME = re.compile(
     r"""(?<!\w)'[^']*'|(?<!\w)"[^"]*"|Received:[^;]*|\bknown: .*"""  # the user's own text, and lists of names
     r"""|`(?P<quoted>[^`]*)`"""
-    r"""|(?<![\w/.=-])(?<!\bits )(?P<name>[a-z]\w*)(?P<after>=(?=\S)|: | must |(?![\w/]))"""
+    r"""|(?<![\w/.=-])(?<!\bits )(?P<name>[a-z]\w*)(?P<after>=(?=\S)|: | must |(?![\w/]|\.\w))"""
 )
 
 

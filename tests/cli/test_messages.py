@@ -32,6 +32,7 @@ NAMES = ("output_dir", "data_dir", "precision", "seed", "override")
         ),
         ("the run's 'seed=3' in /a/output_dir/b", "the run's 'seed=3' in /a/output_dir/b"),
         ("export_dir: no directory", "export_dir: no directory"),
+        ("its train text was data_dir.pairs, not data_dir.", "its train text was data_dir.pairs, not --data_dir."),
         ("give `data_dir` and `seed`", "give --data_dir and --seed"),
         ("give `texts`", "give `texts`"),
         ("`prepare(verify=True)` names it", "t2t-datagen --verify names it"),
