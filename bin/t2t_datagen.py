@@ -57,7 +57,10 @@ def generate() -> None:
         from t2t_repro.data.corpus_weights import corpus_weights
         from t2t_repro.data.padding_statistics import table
 
-        print(table(dataset.shards("train"), FLAGS.fill, corpus_weights(problem, dataset)))
+        try:
+            print(table(dataset.shards("train"), FLAGS.fill, corpus_weights(problem, dataset)))
+        except ValueError as error:
+            raise ValueError(str(error).replace("batch_tokens", "--fill")) from None
 
 
 def main() -> int:

@@ -52,7 +52,7 @@ def plan(lengths: np.ndarray, part_tokens: int, rng: np.random.Generator) -> Pla
     if lengths.max() > part_tokens:
         raise ValueError(
             f"a pair of {lengths.max()} tokens does not fit in {part_tokens} tokens per part; "
-            "raise batch_tokens (of t2t-datagen: --fill), or lower max_length of the problem"
+            "raise batch_tokens, or lower max_length of the problem"
         )
     order = _layout(lengths, part_tokens, rng)
     return Plan(order, _cut(lengths[order], part_tokens))

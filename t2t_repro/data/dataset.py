@@ -106,8 +106,10 @@ class Dataset:
                 + advice
             )
 
-    def text_sha256(self, split: str = "train") -> str:
-        """Returns a SHA-256 of the text of a split: that of the SHA-256 of its shards."""
+    def text_sha256(self, split: str) -> str | None:
+        """Returns a SHA-256 of the text of a split: that of the SHA-256 of its shards. None without such text."""
+        if not self.has(split):
+            return None
         shards = "".join(shard.sha256 for shard in self.record.splits[split].shards)
         return hashlib.sha256(shards.encode("ascii")).hexdigest()
 

@@ -135,16 +135,14 @@ def train(
 def _note_data(run: Run, dataset: Dataset) -> None:
     """Notes the data of the run in run.json. Raises ValueError if it has taken steps on other training text, or has
     scores of other validation text."""
-    before, text = run.training, dataset.text_sha256()
-    validation = dataset.text_sha256("validation") if dataset.has("validation") else None
+    before = run.training
     scored = before.selection.scores if before.selection else {}
-    if before.step and before.text_sha256 not in (None, text):
+    if before.step and before.text_sha256 not in (None, dataset.text_sha256("train")):
         other, how = "text", "trained"
-    elif scored and before.validation_sha256 not in (None, validation):
+    elif scored and before.validation_sha256 not in (None, dataset.text_sha256("validation")):
         other, how = "validation text", "validated"
     else:
-        data = TrainingData.from_json(dataset.condition())
-        run.note(dataclasses.replace(before, data=data, validation_sha256=validation))
+        run.note(dataclasses.replace(before, data=TrainingData.from_json(dataset.condition())))
         return
     raise ValueError(
         f"{run.directory!r} was {how} on other {other} than that in {dataset.directory!r}; give another output_dir, "

@@ -39,6 +39,9 @@ def checkpoints_kept(hparams: HParams) -> int:
     return max(hparams.average_checkpoints, 5)
 
 
+_TEXTS = {"text": "train", "validation": "validation"}  # of which run.json has SHA-256
+
+
 class TrainingLoop:
     """A training run in progress: model, optimizer, position in the data, and their checkpoints."""
 
@@ -302,11 +305,11 @@ class TrainingLoop:
             checkpoints.remove_except(self.stopping.kept())
 
     def record_progress(self) -> None:
-        """Writes the step, the training text that it was taken on, and the cost of training to run.json."""
+        """Writes the step, the text that it was taken and scored on, and the cost of training to run.json."""
         cost = Cost(*self.spent.numpy().tolist())
         paper_flops = None if cost.paper_flops == UNKNOWN else cost.paper_flops
-        text = self.dataset.text_sha256()
-        self._note(**(cost._asdict() | {"paper_flops": paper_flops}), step=int(self.step), text_sha256=text)
+        text = {f"{name}_sha256": self.dataset.text_sha256(split) for name, split in _TEXTS.items()}
+        self._note(**(cost._asdict() | {"paper_flops": paper_flops}), **text, step=int(self.step))
 
     def _note(self, **changes: Any) -> None:
         """Writes `changes` and the devices to the training record in run.json."""

@@ -41,7 +41,7 @@ def test_datagen_prints_the_table(program, data: str, registered):
     registered(PROBLEM)
     small = program("t2t-datagen", f"--problem={PROBLEM.name}", f"--data_dir={data}", "--fill=2")
     assert small.code == 1
-    assert "does not fit in 2 tokens per part; raise batch_tokens (of t2t-datagen: --fill)" in small.err
+    assert "does not fit in 2 tokens per part; raise --fill, or lower --max_length" in small.err
     done = program("t2t-datagen", f"--problem={PROBLEM.name}", f"--data_dir={data}", "--fill=512")
     assert done.code == 0
     assert done.out.startswith("512 tokens per side, in micro-batches of 512;")

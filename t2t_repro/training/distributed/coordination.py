@@ -67,7 +67,7 @@ def run_config(run: Run, dataset: Dataset, options: TrainingOptions) -> dict[str
     found |= {name: getattr(run.problem, name) for name in WEIGHTS}
     found |= run.hparams.to_dict()
     found |= {"SHA-256 of the vocabulary": run.vocabulary_sha256}
-    found |= {"SHA-256 of the training text": dataset.text_sha256()}
+    found |= {"SHA-256 of the training text": dataset.text_sha256("train")}
     found |= {"number of devices": max(len(tf.config.list_physical_devices("GPU")), 1)}
     return found | {f"version of {package}": versions()[package] for package in ("t2t_repro", "tensorflow", "keras")}
 
