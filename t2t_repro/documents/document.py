@@ -18,7 +18,7 @@ from t2t_repro.text.glossary import WITHOUT_SPACES
 
 Span = tuple[int, int]  # the place of a sentence in its text, as of a slice
 Pair = tuple[str, float]  # a translation and its score
-Report = Callable[[int, str], None]  # the number of a text, from 0, and a message
+ReportText = Callable[[int, str], None]  # the number of a text, from 0, and a message: "has 2,000 tokens; ..."
 Advance = Callable[[int], None]  # the number of texts just translated
 
 Join = Callable[["Document", Sequence[Any]], Pair]  # a translation of a document, by those of its sentences
@@ -94,7 +94,7 @@ def translated(
     texts: Sequence[str],
     split: Callable[[Sequence[str]], list[Document]],
     answer: Callable[..., Sequence[Sequence[Pair]]],
-    report: Report | None = None,
+    report: ReportText | None = None,
     advance: Advance | None = None,
     join: Join = joined,
 ) -> list[list[Pair]]:

@@ -12,12 +12,12 @@ from t2t_repro.alignment.words import Links
 from t2t_repro.config import HParams, must_be_integer
 from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary, as_pairs, must_be_list
+from t2t_repro.documents.document import Advance, ReportText
 from t2t_repro.inference import memory
 from t2t_repro.inference.batches import batches_by_length, padded, run_batches
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.inference.graphs import Graphs
 from t2t_repro.inference.hypothesis_texts import aligned_hypotheses, hypothesis_texts
-from t2t_repro.inference.line_windows import Advance, Report
 from t2t_repro.inference.search.decoding_loop import Constraint, Hypotheses
 from t2t_repro.inference.text_to_text import Found
 from t2t_repro.text.translations import AlignedText
@@ -48,7 +48,7 @@ class BatchDecoder(Graphs):
         return [sum(log_p for _, log_p in tokens) if tokens else -math.inf for tokens in scores]
 
     def score_tokens(
-        self, pairs: Sequence[tuple[str, str]], report: Report | None = None, advance: Advance | None = None
+        self, pairs: Sequence[tuple[str, str]], report: ReportText | None = None, advance: Advance | None = None
     ) -> list[Found]:
         """Returns each target's tokens, EOS last, with their log-probabilities given the previous tokens and the
         source.
@@ -87,7 +87,7 @@ class BatchDecoder(Graphs):
         texts: Sequence[str],
         n: int,
         width: int,
-        report: Report | None,
+        report: ReportText | None,
         prefixes: Sequence[str] | None,
         min_length: int,
         advance: Advance | None,
@@ -131,7 +131,7 @@ class BatchDecoder(Graphs):
         most = max(1, memory.batch_bytes(parallel.num_parallel_batches()) // each)
         return [part.tolist() for part in np.array_split(places, math.ceil(len(places) / most))]
 
-    def _encode(self, texts: Sequence[str], report: Report | None) -> dict[int, list[int]]:
+    def _encode(self, texts: Sequence[str], report: ReportText | None) -> dict[int, list[int]]:
         """Returns the ids of each text that is not empty, by its position."""
         places = [place for place, text in enumerate(texts) if text]
         encoded = dict(zip(places, self.vocabulary.encode([texts[place] for place in places]), strict=True))

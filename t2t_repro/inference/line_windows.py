@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import IO, Any
 
+from t2t_repro.documents.document import Advance, ReportText
 from t2t_repro.io import read_json, write_json
 
 FIRST_WINDOW, WINDOW = 256, 10_000  # lines: each window has twice as many as the previous one, up to `WINDOW`
@@ -26,9 +27,7 @@ PAUSE = 0.05  # seconds without a new line, after which the lines received so fa
 FIRST_REPORT, REPORT = 10.0, 60.0  # seconds before the first progress report, and between further ones
 
 Item = tuple[str, ...]  # a source with its prefix, or a source with its target
-Report = Callable[[int, str], None]  # the number of a text, from 0, and a message: "has 2,000 tokens; ..."
-Advance = Callable[[int], None]  # the number of texts just decoded
-Decode = Callable[[list[Item], Report, Advance], list[str]]  # the lines of a window; reports count from its start
+Decode = Callable[[list[Item], ReportText, Advance], list[str]]  # the lines of a window; reports count from its start
 Write = Callable[[list[Item], list[str]], None]
 Say = Callable[[str], None]
 
@@ -131,7 +130,7 @@ class _Progress:
         self._start, self._first = time.monotonic(), done
         self._due = self._start + FIRST_REPORT
 
-    def reporter(self, before: int) -> Report:
+    def reporter(self, before: int) -> ReportText:
         """Returns a function that reports on texts of a window that starts after `before` items."""
         return lambda number, what: self._say(f"line {before + number + 1:,} {what}")
 

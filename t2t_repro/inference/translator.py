@@ -13,11 +13,11 @@ from t2t_repro.alignment.words import Words
 from t2t_repro.config import HParams, must_be_integer
 from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary, as_texts
+from t2t_repro.documents.document import Advance, ReportText
 from t2t_repro.documents.splitter import Splitter
 from t2t_repro.inference.batch_decoder import BatchDecoder
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.inference.graphs import IDS
-from t2t_repro.inference.line_windows import Advance, Report
 from t2t_repro.inference.loading import load_ensemble, open_runs
 from t2t_repro.inference.search.beam_search import n_best_options
 from t2t_repro.inference.search.decoding_loop import Constraint, Hypotheses
@@ -158,7 +158,7 @@ class Translator(TextToText, BatchDecoder):
         n: int,
         beam_size: int | None = None,
         alpha: float | None = None,
-        report: Report | None = None,
+        report: ReportText | None = None,
         prefixes: Sequence[str] | None = None,
         min_length: int = 0,
         advance: Advance | None = None,
@@ -223,7 +223,7 @@ class Translator(TextToText, BatchDecoder):
         min_length: int,
         texts: Sequence[str],
         prefixes: Sequence[str] | None,
-        report: Report | None,
+        report: ReportText | None,
         advance: Advance | None,
         terms: Sequence[str] | None = None,
     ) -> list[Found]:
@@ -253,7 +253,7 @@ class Translator(TextToText, BatchDecoder):
             raise ValueError("markup is put back by word alignments, which are not loaded: load with alignments")
         return with_markup(texts, decode)
 
-    def _required(self, glossary: Glossary, texts: Sequence[str], report: Report) -> list[tuple[Required, ...]]:
+    def _required(self, glossary: Glossary, texts: Sequence[str], report: ReportText) -> list[tuple[Required, ...]]:
         """Returns the first `MOST_TERMS` terms of each text, as far as it is translated."""
         every = [glossary.required(self._as_translated(text)) for text in texts]
         for number, found in enumerate(every):
@@ -276,7 +276,7 @@ class Translator(TextToText, BatchDecoder):
         temperature: float = 1.0,
         top_k: int = 0,
         seed: int = 1,
-        report: Report | None = None,
+        report: ReportText | None = None,
         prefixes: Sequence[str] | None = None,
         min_length: int = 0,
         advance: Advance | None = None,
