@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.data import batching
-from t2t_repro.inference.line_windows import Advance
+from t2t_repro.documents.document import Advance
 from t2t_repro.text.token_ids import PAD
 from t2t_repro.training import parallel
 
