@@ -75,12 +75,13 @@ def in_float32(output_dir: str, average_checkpoints: int = 1) -> Any:
     from t2t_repro.inference.translator import Translator
     from t2t_repro.model.transformer import Transformer
     from t2t_repro.run import Run
+    from t2t_repro.training.checkpointing.checkpoint_list import Averaging
     from t2t_repro.training.checkpointing.weights import load_weights
 
     run = Run.open(output_dir)
     vocabulary = Vocabulary(run.vocabulary)
     model = Transformer(vocabulary.size, run.hparams, dtype="float32")
-    load_weights(run, model, average_checkpoints)
+    load_weights(run, model, Averaging(average_checkpoints))
     return Translator(model, vocabulary, run.hparams)
 
 

@@ -8,6 +8,7 @@ from t2t_repro.inference.ensemble import FixedEnsemble
 from t2t_repro.model.kernels import unset_weights
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
+from t2t_repro.training.checkpointing.checkpoint_list import Averaging
 from t2t_repro.training.checkpointing.weights import layer_loader, load_weights
 from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
 
@@ -33,11 +34,11 @@ def open_runs(directories: Sequence[str]) -> list[Run]:
 
 
 def load_ensemble(
-    runs: Sequence[Run], vocab_size: int, which: tuple[int, bool, bool], int8: bool, precision: str, search_only: bool
+    runs: Sequence[Run], vocab_size: int, averaging: Averaging, int8: bool, precision: str, search_only: bool
 ) -> tuple[FixedEnsemble, list[list[str]]]:
-    """Loads the checkpoints of each run that `which` names: the arguments of `weights.load_weights`.
+    """Loads each run. Returns the paths of the checkpoints too, by run.
 
-    Returns their paths too, by run. The other arguments are those of `Translator.from_run`.
+    The arguments are those of `Translator.from_run`.
     """
     chosen = [resolve(precision, run.precision) for run in runs]
     allow_tf32(set(chosen) == {"tf32"})
@@ -48,7 +49,7 @@ def load_ensemble(
         ]
     pairs = list(zip(runs, models, strict=True))
     if search_only:
-        checkpoints, loaders = zip(*(layer_loader(run, model, *which) for run, model in pairs), strict=True)
+        checkpoints, loaders = zip(*(layer_loader(run, model, averaging) for run, model in pairs), strict=True)
         return FixedEnsemble(models, int8, loaders), list(checkpoints)
-    checkpoints = [load_weights(run, model, *which) for run, model in pairs]
+    checkpoints = [load_weights(run, model, averaging) for run, model in pairs]
     return FixedEnsemble(models, int8), checkpoints

@@ -30,6 +30,7 @@ from t2t_repro.system.log import warn
 from t2t_repro.text.glossary import MOST_TERMS, Forms, Glossary, Required
 from t2t_repro.text.token_ids import EOS
 from t2t_repro.text.translations import distinct
+from t2t_repro.training.checkpointing.checkpoint_list import Averaging
 
 
 class Translator(TextToText, BatchDecoder):
@@ -95,8 +96,8 @@ class Translator(TextToText, BatchDecoder):
         runs = open_runs([output_dir] if isinstance(output_dir, str) else output_dir)
         vocabulary = Vocabulary(runs[0].vocabulary)
         limited_to = None if shortlist is None else Shortlist.load(shortlist, vocabulary)
-        which = average_checkpoints, average_best, moving_average
-        ensemble, checkpoints = load_ensemble(runs, vocabulary.size, which, int8, precision, search_only)
+        averaging = Averaging(average_checkpoints, average_best, moving_average)
+        ensemble, checkpoints = load_ensemble(runs, vocabulary.size, averaging, int8, precision, search_only)
         constraint, language = runs[0].problem.task.constraint(vocabulary), runs[0].problem.source_language
         found = cls(ensemble, vocabulary, runs[0].hparams, constraint, limited_to, language)
         found.checkpoints = checkpoints

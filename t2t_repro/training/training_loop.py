@@ -21,7 +21,7 @@ from t2t_repro.run import Parent, Run
 from t2t_repro.system.out_of_memory import REMEDY, OutOfMemory, is_out_of_memory
 from t2t_repro.system.signals import Interrupted
 from t2t_repro.training import hardware
-from t2t_repro.training.checkpointing.checkpoint_list import is_regular
+from t2t_repro.training.checkpointing.checkpoint_list import Averaging, is_regular
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 from t2t_repro.training.checkpointing.parent import checkpoint_of
 from t2t_repro.training.checkpointing.weights import MOVING_AVERAGE, load_checkpoint, load_weights, variables_of
@@ -264,7 +264,7 @@ class TrainingLoop:
             return None
         average = self.moving_average
         try:
-            load_weights(self.run, average.model if average else self.model, number, best, bool(average))
+            load_weights(self.run, average.model if average else self.model, Averaging(number, best, bool(average)))
             return self.validation.score(self.options.validate_by)
         except tf.errors.OpError as error:
             if not is_out_of_memory(error):

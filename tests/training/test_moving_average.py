@@ -18,7 +18,7 @@ from t2t_repro.inference.translator import Translator
 from t2t_repro.io import read_json
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
-from t2t_repro.training.checkpointing.checkpoint_list import averaged
+from t2t_repro.training.checkpointing.checkpoint_list import Averaging, averaged
 from t2t_repro.training.checkpointing.weights import load_weights
 from t2t_repro.training.optimizer import MovingAverage
 from t2t_repro.training.trainer import train
@@ -114,7 +114,7 @@ def test_validation_scores_it(made):
 
 def loaded(run, **how):
     model = Transformer(PROBLEM.vocab_size, run.hparams)
-    load_weights(run, model, **how)
+    load_weights(run, model, Averaging(**how))
     return [weight.numpy() for weight in model.trainable_weights]
 
 
@@ -132,7 +132,7 @@ def test_programs_read_it_on_request(run, tmp_path, program):
     new = replace(run, directory=str(tmp_path / "MEAN"))
     assert averaged(new) == ["ckpt-7 (moving average)", "ckpt-8 (moving average)"]  # the parent of a run from it
     mean = loaded(new)
-    for one, other in zip(loaded(run, average=2, moving_average=True), mean, strict=True):
+    for one, other in zip(loaded(run, checkpoints=2, moving_average=True), mean, strict=True):
         np.testing.assert_array_equal(one, other)
     path = export(run.directory, str(tmp_path / "E"), format="ctranslate2", moving_average=True)
     assert read_json(f"{path}/model_card.json")["moving_average"]

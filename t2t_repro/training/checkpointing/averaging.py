@@ -12,7 +12,7 @@ from t2t_repro.io import write_json
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.selection import Selection
-from t2t_repro.training.checkpointing.checkpoint_list import AVERAGED, step_of, to_average
+from t2t_repro.training.checkpointing.checkpoint_list import AVERAGED, Averaging, step_of, to_average
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 from t2t_repro.training.checkpointing.weights import load_weights
 from t2t_repro.training.precision import POLICIES
@@ -47,7 +47,7 @@ def average(
     if os.path.exists(average_dir) and (not os.path.isdir(average_dir) or os.listdir(average_dir)):
         raise ValueError(f"average_dir: {average_dir!r} exists and is not empty; give a new directory")
     model = Transformer(Vocabulary(run.vocabulary).size, run.hparams, dtype=POLICIES[run.precision])
-    chosen = load_weights(run, model, last, best, moving_average)
+    chosen = load_weights(run, model, Averaging(last, best, moving_average))
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
         new = dataclasses.replace(run, directory=temporary).start(run.vocabulary)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from typing import NamedTuple
 
 from t2t_repro.io import atomic_write, read_json
 from t2t_repro.run import Run
@@ -12,6 +13,14 @@ from t2t_repro.selection import Selection
 AVERAGED = "averaged.json"  # in a run that `averaging.average` wrote: the source run and its checkpoints
 _LISTED = re.compile(r'(all_)?model_checkpoint_paths?: "(ckpt-\d+)"')  # a line of the list
 _FILE = re.compile(r"(ckpt-\d+)\.(?:index|data-\d{5}-of-\d{5})")  # of a checkpoint
+
+
+class Averaging(NamedTuple):
+    """Which weights of a run are loaded: the mean of those of several checkpoints (see `to_average`)."""
+
+    checkpoints: int = 1  # at most
+    best: bool = False  # those with the best validation scores, instead of the last ones
+    moving_average: bool = False  # the moving averages in them
 
 
 def paths(run: Run) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.run import Run
-from t2t_repro.training.checkpointing.checkpoint_list import paths, to_average
+from t2t_repro.training.checkpointing.checkpoint_list import Averaging, paths, to_average
 from t2t_repro.training.checkpointing.damage import reason_of
 
 Result = TypeVar("Result")
@@ -23,18 +23,13 @@ _ATTEMPTS = 5  # to read checkpoints that a trainer does not replace meanwhile
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the name of every variable in a checkpoint
 
 
-def load_weights(
-    run: Run, model: tf.Module, average: int = 1, best: bool = False, moving_average: bool = False
-) -> list[str]:
-    """Loads the mean of the weights of at most `average` newest checkpoints into `model`, and returns their paths.
-
-    With `best`, they are those with the best validation scores (see `to_average`). With `moving_average`, the weights
-    of a checkpoint are the moving average that it holds.
+def load_weights(run: Run, model: tf.Module, averaging: Averaging = Averaging()) -> list[str]:  # noqa: B008 (immutable)
+    """Loads weights of a run into `model`, and returns the paths of the checkpoints whose mean they are.
 
     Raises FileNotFoundError if there is no checkpoint, and ValueError if the weights of one do not fit `model`, if one
     holds no moving average, or if the checkpoints are of different runs.
     """
-    return _undisturbed(run, lambda: _load(model, *_chosen(run, model, average, best, moving_average)))
+    return _undisturbed(run, lambda: _load(model, *_chosen(run, model, averaging)))
 
 
 def _undisturbed(run: Run, read: Callable[[], Result]) -> Result:
@@ -65,7 +60,7 @@ def _load(model: tf.Module, part: str, chosen: list[str]) -> list[str]:
 
 
 def layer_loader(
-    run: Run, model: tf.Module, average: int = 1, best: bool = False, moving_average: bool = False
+    run: Run, model: tf.Module, averaging: Averaging
 ) -> tuple[list[str], Callable[[str, Any], Callable[..., None]]]:
     """Returns the paths of the checkpoints, and a function that loads one layer of `model` at a time.
 
@@ -73,9 +68,9 @@ def layer_loader(
     name "" it loads the weights of the model that are in no layer. It returns a function that frees given weights.
     Checkpoints and errors are those of `load_weights`; if several are averaged, all weights are loaded immediately.
     """
-    part, chosen = _undisturbed(run, lambda: _chosen(run, model, average, best, moving_average))
+    part, chosen = _undisturbed(run, lambda: _chosen(run, model, averaging))
     if len(chosen) > 1:
-        return load_weights(run, model, average, best, moving_average), lambda name, layer: _free
+        return load_weights(run, model, averaging), lambda name, layer: _free
     _free(*model.weights)
 
     def load(name: str, layer: Any) -> Callable[..., None]:
@@ -98,10 +93,10 @@ def _free(*weights: Any) -> None:
         tf.raw_ops.AssignVariableOp(resource=weight.value.handle, value=nothing)
 
 
-def _chosen(run: Run, model: Any, average: int, best: bool, moving_average: bool) -> tuple[str, list[str]]:
+def _chosen(run: Run, model: Any, averaging: Averaging) -> tuple[str, list[str]]:
     """Returns the name of the weights in a checkpoint, and the checkpoints. The errors are those of `load_weights`."""
-    part = MOVING_AVERAGE if moving_average else MODEL
-    chosen = to_average(run, average, best)
+    part = MOVING_AVERAGE if averaging.moving_average else MODEL
+    chosen = to_average(run, averaging.checkpoints, averaging.best)
     if not chosen:
         raise FileNotFoundError(f"{run.directory!r} has no checkpoint yet; train it first (t2t-trainer)")
     variables = variables_of(model)

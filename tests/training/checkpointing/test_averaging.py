@@ -20,6 +20,7 @@ from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.run import Run
 from t2t_repro.selection import Selection
 from t2t_repro.training.checkpointing.averaging import average
+from t2t_repro.training.checkpointing.checkpoint_list import Averaging
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 from t2t_repro.training.checkpointing.weights import load_weights
 
@@ -118,7 +119,7 @@ def test_load_takes_the_best(run):
 def test_new_run_equals_averaging_on_the_fly(run):
     average("RUN", "NEW", 3)
     models = [random_model(PROBLEM.vocab_size) for _ in range(2)]
-    load_weights(run, models[0], 3)
+    load_weights(run, models[0], Averaging(3))
     load_weights(Run.open("NEW"), models[1])
     for one, other in zip(*(model.trainable_weights for model in models), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -214,4 +215,4 @@ def test_a_continued_run_stays_the_same_run(run):
     checkpoints = Checkpoints(dataclasses.replace(run, seed=9), state, keep=5)
     assert checkpoints.restore_newest()
     checkpoints.save(40)
-    assert len(load_weights(run, state["model"], 4)) == 4
+    assert len(load_weights(run, state["model"], Averaging(4))) == 4

@@ -18,7 +18,7 @@ from t2t_repro.problem import Problem
 from t2t_repro.run import Run, TrainingRecord
 from t2t_repro.selection import Selection
 from t2t_repro.training.checkpointing import weights as weights_module
-from t2t_repro.training.checkpointing.checkpoint_list import paths, to_average
+from t2t_repro.training.checkpointing.checkpoint_list import Averaging, paths, to_average
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 from t2t_repro.training.checkpointing.damage import damage
 from t2t_repro.training.checkpointing.weights import layer_loader, load_weights
@@ -67,7 +67,7 @@ def names(checkpoints) -> list[str]:
 def test_the_mean_of_the_last_checkpoints(run, weights, average, used):
     """The newest alone, several, and all, also if more are requested."""
     model = small(seed=5)
-    assert names(load_weights(run, model, average)) == [f"ckpt-{step}" for step in used]
+    assert names(load_weights(run, model, Averaging(average))) == [f"ckpt-{step}" for step in used]
     for found, *each in zip(model.get_weights(), *weights[-len(used) :], strict=True):
         by_hand = sum(array.astype(np.float64) for array in each) / len(used)
         np.testing.assert_allclose(found, by_hand, rtol=1e-6, atol=1e-7)
@@ -119,7 +119,7 @@ def test_the_best_checkpoints_remain_and_are_averaged(run):
         selection = selection.with_scores(step, {"perplexity": perplexity})
     run.note(TrainingRecord(selection=selection))
     assert names(to_average(run, 1, best=True)) == ["ckpt-30"]
-    assert names(load_weights(run, model, 2, best=True)) == ["ckpt-30", "ckpt-50"]
+    assert names(load_weights(run, model, Averaging(2, best=True))) == ["ckpt-30", "ckpt-50"]
     for found, *each in zip(*(each.get_weights() for each in (model, small(seed=30), small(seed=50))), strict=True):
         np.testing.assert_allclose(found, (each[0].astype(np.float64) + each[1]) / 2, rtol=1e-6, atol=1e-7)
 
@@ -287,10 +287,10 @@ def test_checkpoints_that_a_trainer_replaces_while_they_are_read(run, weights, m
 
     monkeypatch.setattr(weights_module, "to_average", chosen)
     if replaced == 1:
-        assert names(load(run, small(), 3)) == ["ckpt-20", "ckpt-30", "ckpt-40"]
+        assert names(load(run, small(), Averaging(3))) == ["ckpt-20", "ckpt-30", "ckpt-40"]
     else:
         with pytest.raises(ValueError, match="the trainer of .*RUN' replaced checkpoints while they were read; run"):
-            load(run, small(), 3)
+            load(run, small(), Averaging(3))
 
 
 def test_nothing_to_restore(run):
