@@ -37,7 +37,7 @@ def must_fit(ensemble: Ensemble, vocab_size: int, beam_size: int, positions: int
     needed, memory = search_bytes(ensemble, vocab_size, beam_size, positions), total_bytes()
     if memory is not None and needed > memory:
         raise ValueError(
-            f"{beam_size:,} translations of a text of one token need {needed / 2**30:,.1f} GiB. Received: a machine of "
+            f"a beam of {beam_size:,} needs {needed / 2**30:,.1f} GiB for a text of one token. Received: a machine of "
             f"{memory / 2**30:,.1f} GiB; lower the beam size or the number of translations"
         )
 

@@ -58,5 +58,6 @@ def test_evaluation_runs_only_batches_that_fit_into_memory(trained, monkeypatch)
 
     monkeypatch.setattr(evaluator, "parallel_map", parallel_map)
     monkeypatch.setattr(memory, "total_bytes", lambda: 1)
+    monkeypatch.setattr(memory, "must_fit", lambda *search: None)
     evaluator.evaluate(trained.directory, beam_size=1)
     assert asked == [1]

@@ -98,7 +98,7 @@ def test_explicit_beam_and_alpha(translator):
         ({"n": 2**31}, "n_best must be at most 2,147,483,647, got 2,147,483,648"),
         (
             {"n": 10**6},
-            "1,000,000 translations of a text of one token need .* GiB.* lower the beam .*",
+            "a beam of 1,000,000 needs .* GiB for a text of one token.* lower the beam .*",
         ),
         ({"n": 1, "min_length": LIMIT + 1}, f"min_length must be at most {LIMIT}, got {LIMIT + 1}"),
         ({"n": 1, "min_length": 2**32}, f"min_length must be at most {LIMIT}, got 4,294,967,296"),
@@ -252,7 +252,7 @@ def test_top_1_sampling_is_greedy(translator):
         ({"temperature": float("nan")}, "temperature must be above 0 and finite, got nan"),
         (
             {"n": 10**6},
-            "1,000,000 translations of a text of one token need .* GiB.* lower the beam .*",
+            "a beam of 1,000,000 needs .* GiB for a text of one token.* lower the beam .*",
         ),
         ({"top_k": -1}, "top_k must be at least 0, got -1"),
         ({"top_k": 2**32 + 1}, "top_k must be at most 2,147,483,647, got 4,294,967,297"),
