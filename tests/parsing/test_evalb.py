@@ -314,6 +314,18 @@ def test_line_that_is_not_a_tree(program, files):
     )
 
 
+def test_brackets_without_words_are_skipped(program, files):
+    """EVALB skips what the Berkeley parser writes for a sentence that it cannot parse. MAX_ERROR is 10."""
+    code, out, err = program(
+        "t2t-evalb", "--json", *files(f"( {GOLD})\n" * 16, "(())\n( () )\n(TOP)\n" * 5 + f"( {GOLD})\n")
+    )
+    found = json.loads(out)["all"]
+    assert (code, err) == (0, "")
+    assert (found["skipped"], found["errors"], found["valid"], found["f1"]) == (15, 0, 1, 100)
+    code, _, err = program("t2t-evalb", *files(f"(())\n{GOLD}\n", f"{GOLD}\n" * 2))
+    assert code == 1 and "gold, line 1: a bracket without a label" in err
+
+
 def test_outer_bracket_in_only_one_file(program, files):
     message = "one file has an unlabeled bracket around its sentences, ( (S ...)), and EVALB counts it\n"
     assert program("t2t-evalb", *files(f"( {GOLD})\n", f"{GOLD}\n")).err == message
