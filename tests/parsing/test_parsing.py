@@ -582,6 +582,9 @@ def test_from_bracketed_files_to_f1(program, one_cpu, treebank, tmp_path, monkey
     assert (code, out) == (0, "\n" * 9) and err.endswith("; left out 8 below confidence 1\n")
     texts, parser = [" ".join(tree.words()) for tree in gold], t2t_repro.load("RUN", average_checkpoints=2)
     assert isinstance(parser, Parser) and parser(texts) == lines
+    target = f"--target={lines[0]}"  # a tree as t2t-decoder writes it
+    code, out, _ = program("t2t-attention", "--output_dir=RUN", texts[0], target, "--html=page.html")
+    assert (code, out) == (0, f"{pair(parse(lines[0]), linearization)[1]}\n")
     (log_p,) = parser.score([(texts[0], lines[0])])
     assert -math.inf < log_p < 0 and log_p == parser.translator.score([pair(parse(lines[0]))])[0]
     with pytest.raises(ValueError, match=r"pair 1: expected a tree over 'no such words'\. Received: '\("):
