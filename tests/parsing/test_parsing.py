@@ -139,6 +139,16 @@ def test_articles_of_a_section(treebank, tmp_path):
     assert len(list(read(Trees(treebank, (2, 3))))) == 16  # trees whose only words are traces are omitted
 
 
+def test_links_to_folders_are_followed(treebank, tmp_path):
+    """Each folder is read once, also if a link makes a circle or a second path."""
+    for name in ("02", "03"):
+        (tmp_path / name).symlink_to(os.path.join(treebank, name))
+    (tmp_path / "circle").symlink_to(tmp_path)
+    (tmp_path / "also_02").symlink_to("02")
+    found = paths(Trees(str(tmp_path), (2, 3)))
+    assert [os.path.basename(path)[:8] for path in found] == ["wsj_0200", "wsj_0201", "wsj_0300", "wsj_0301"]
+
+
 def test_folder_that_is_not_a_treebank(treebank, tmp_path):
     with pytest.raises(FileNotFoundError, match="^raw_dir: no directory '.*none'; give the one with the tree"):
         paths(Trees(str(tmp_path / "none"), (2,)))
