@@ -182,6 +182,8 @@ def test_parameter_file(tmp_path):
     )
     with pytest.raises(FileNotFoundError, match="no file 'none.prm'; give a parameter file of EVALB"):
         read_parameters("none.prm")
+    with pytest.raises(ValueError, match="is a directory; give a text file with lines such as DELETE_LABEL TOP"):
+        read_parameters(str(tmp_path))
     path.write_text("")
     with pytest.raises(ValueError, match="x.prm is empty; expected lines such as DELETE_LABEL TOP"):
         read_parameters(str(path))
