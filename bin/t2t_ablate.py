@@ -5,10 +5,10 @@ r"""t2t-ablate: trains the rows of Table 3, one run directory each, and reports.
       --rows=A,E,big --scale=tiny --train_steps=1000 --jobs=2
 
 The first command trains all rows. --rows takes letters of the table and names
-of hyperparameter sets. --scale=tiny divides all widths by one number and all
-depths by another, the same in every row. t2t-trainer trains each row and scores
-it on the validation split. Run the same command again to continue: finished
-rows are skipped.
+of its hyperparameter sets. --scale=tiny divides all widths by one number and
+all depths by another, the same in every row. t2t-trainer trains each row and
+scores it on the validation split. Run the same command again to continue:
+finished rows are skipped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ problem_flags.define(FLAGS)
 common_flags.override_flag(FLAGS)
 common_flags.training_flags(FLAGS, "folder for a run directory per row, and their logs")
 OWN = ("rows", "scale", "jobs", "output_dir", "help")  # all others are passed to t2t-trainer
-flags.DEFINE_list("rows", ["all"], "ROW,...: letters of Table 3, or names of hyperparameter sets", flag_values=FLAGS)
+flags.DEFINE_list(
+    "rows", ["all"], "ROW,...: letters of Table 3, or names of its hyperparameter sets", flag_values=FLAGS
+)
 flags.DEFINE_enum(
     "scale",
     "full",
@@ -60,6 +62,8 @@ def rows(asked: list[str]) -> list[str]:
 
 def ablate() -> None:
     problem_flags.import_users_code(FLAGS)
+    if not FLAGS.rows:
+        raise launcher.UsageError("--rows names no row; give letters or names, such as --rows=A,big, or leave it out")
     suffix = "" if FLAGS.scale == "full" else f"@{FLAGS.scale}"
     sets = [get_hparams(row + suffix).override(common_flags.changes(FLAGS)) for row in rows(FLAGS.rows)]
     problem = problem_flags.chosen_problem(FLAGS)

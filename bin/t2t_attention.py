@@ -47,7 +47,7 @@ PRESETS = {  # the sentences of Figure 3 and of Figures 4 and 5, with the heads 
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("output_dir", None, "run directory of t2t-trainer", flag_values=FLAGS)
-flags.DEFINE_string("target", None, "TEXT: translation to show, instead of the model's own", flag_values=FLAGS)
+flags.DEFINE_string("target", None, "TEXT: translation or tree to show, instead of the model's own", flag_values=FLAGS)
 flags.DEFINE_enum(
     "preset", None, list(PRESETS), "sentence, heads and word of the paper's Figure 3 or 4", flag_values=FLAGS
 )
@@ -89,7 +89,8 @@ def show(sentence: str | None = None) -> None:
     launcher.report_average([run], FLAGS.average_checkpoints, FLAGS.average_best)
     how: dict[str, Any] = {name: FLAGS[name].value for name in ("precision", "average_best", "moving_average")}
     translator = Translator.from_run(FLAGS.output_dir, FLAGS.average_checkpoints, **how)
-    shown = attention_view.attend(translator, preset.sentence, FLAGS.target)
+    target = FLAGS.target and run.problem.task.as_target(FLAGS.target)
+    shown = attention_view.attend(translator, preset.sentence, target)
     own = tuple(head for head in preset.heads if head <= run.hparams.num_heads)  # a smaller model has fewer heads
     view = FLAGS.view or ("encoder" if FLAGS.preset else "memory")
     word = FLAGS.word or (preset.word if view == "encoder" else "")

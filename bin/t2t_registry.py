@@ -53,6 +53,9 @@ def show(directory: str | None = None) -> None:
         raise launcher.UsageError("--override needs --hparams: it changes fields of that set")
     if FLAGS.diff is not None and (len(FLAGS.diff) != 2 or FLAGS.problem or FLAGS.hparams):
         raise launcher.UsageError("--diff expects two sets alone, such as --diff=base,big")
+    given = [flag for flag in ("new_problem", "completion", "diff", "problem", "hparams") if FLAGS[flag].value]
+    if len(given) > 1 and given != ["problem", "hparams"]:
+        raise launcher.UsageError(f"--{given[0]} has no use for --{given[1]}; leave one of them out")
     problem_flags.import_users_code(FLAGS)
     if directory is not None:
         print("\n".join(new_problem(FLAGS.new_problem, directory)))

@@ -82,6 +82,9 @@ class Task(Protocol):
         `min_confidence`, from 0 to 1, are left out. Tasks without repairs take neither.
         """
 
+    def as_target(self, output: str) -> str:
+        """Returns an output of `decoder` as the model writes it. Raises ValueError if it cannot be read."""
+
     def summary(self, decoder: Any) -> str:
         """Returns the report on all outputs of `decoder`; "" for nothing."""
 

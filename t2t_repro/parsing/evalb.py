@@ -28,6 +28,7 @@ from t2t_repro.text.lines import side_by_side
 
 SCORED, ERROR, SKIPPED = 0, 1, 2  # a sentence's status
 _OUTER = re.compile(r"\s*\(\s*\(")
+_WORDLESS = re.compile(r"(\([^\s()]*+|\)|\s)*+", re.ASCII)  # "(())" and "(TOP)" too
 
 Constituent = tuple[int, int, str]  # number of words before its start, and before its end; label
 
@@ -114,34 +115,41 @@ def evalb(gold: Iterable[Tree], test: Iterable[Tree], parameters: Parameters = C
 def evalb_files(gold: str, test: str, parameters: Parameters = COLLINS) -> Scores:
     """Returns the scores of the file `test` against the file `gold`, line by line; either may be .gz.
 
-    A line of `test` that is not a tree is an error sentence, and an empty one is skipped. Raises FileNotFoundError or
-    ValueError for files that cannot be read and for a line of `gold` that is not a tree, and otherwise as `evalb`.
+    A line of `test` that is not a tree is an error sentence, and one without words is skipped: an empty line, or
+    `(())`. Raises FileNotFoundError or ValueError for files that cannot be read and for a line of `gold` that is not a
+    tree, and otherwise as `evalb`.
     """
     return _evalb(_gold_forests(gold), _forests(test), gold, test, parameters)
 
 
 def outer_bracket_note(gold: str, test: str) -> str:
     """Returns a warning if only one of two files has an unlabeled bracket around its first tree, ( (S ...))."""
-    first, second = (next(filter(str.strip, lines_of_trees(path)), "") for path in (gold, test))
+    first, second = (next(itertools.filterfalse(_is_wordless, lines_of_trees(path)), "") for path in (gold, test))
     if not second or bool(_OUTER.match(first)) == bool(_OUTER.match(second)):
         return ""
     return "one file has an unlabeled bracket around its sentences, ( (S ...)), and EVALB counts it"
+
+
+def _gold_forests(path: str) -> Iterator[Forest]:
+    for number, line in enumerate(lines_of_trees(path), start=1):
+        try:
+            yield list(parse_lines([line], path, first=number))
+        except ValueError as error:
+            raise ValueError(f"{error} (EVALB expects one complete tree per line)") from None
 
 
 def _forests(path: str) -> Iterator[Forest | str]:
     """Yields the trees of each line, or the reason why it has none."""
     for number, line in enumerate(lines_of_trees(path), start=1):
         try:
-            yield list(parse_lines([line], path, first=number))
+            yield [] if _is_wordless(line) else list(parse_lines([line], path, first=number))
         except ValueError as error:
             yield str(error)
 
 
-def _gold_forests(path: str) -> Iterator[Forest]:
-    for forest in _forests(path):
-        if isinstance(forest, str):
-            raise ValueError(f"{forest} (EVALB expects one complete tree per line)")
-        yield forest
+def _is_wordless(line: str) -> bool:
+    """Returns whether a line is empty, or has closed brackets without words: what a parser writes if it fails."""
+    return bool(_WORDLESS.fullmatch(line)) and line.count("(") == line.count(")")
 
 
 def _evalb(

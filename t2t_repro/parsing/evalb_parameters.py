@@ -58,7 +58,7 @@ def read_parameters(path: str) -> Parameters:
     A line is a keyword and a value; # starts a comment line. DEBUG is accepted and has no effect. Raises
     FileNotFoundError, and ValueError with the file and line for content that EVALB would not accept either.
     """
-    if not os.path.isfile(path):
+    if not os.path.exists(path):
         raise FileNotFoundError(f"no file {path!r}; give a parameter file of EVALB, such as COLLINS.prm")
     collected: dict[str, set[Any]] = {name: set() for name in (*_SETS.values(), *_PAIRS.values())}
     numbers: dict[str, int] = {}

@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Never
 
-from t2t_repro.parsing.linearization import TOP_DOWN, rebuild, tree_words
-from t2t_repro.parsing.trees import Tree, lines_of_trees, parse_lines, read_trees
+from t2t_repro.parsing.linearization import TOP_DOWN, linearize_tree, rebuild, tree_words
+from t2t_repro.parsing.trees import Tree, lines_of_trees, parse, parse_lines, read_trees
 from t2t_repro.problem import LINEARIZATIONS
 from t2t_repro.task import Decoder, Task
 
@@ -73,6 +73,10 @@ class Parsing:
 
     def decoder(self, translator: Any, well_formed: bool = False, min_confidence: float = 0.0) -> Decoder:
         return self._parser(translator, well_formed, min_confidence)
+
+    def as_target(self, output: str) -> str:
+        """Linearizes a tree in brackets. Text without brackets is linearized already."""
+        return linearize_tree(parse(output), self.linearization) if output.lstrip().startswith("(") else output
 
     def summary(self, decoder: Any) -> str:
         return str(decoder.summary())

@@ -169,7 +169,7 @@ def paths(corpus: Trees) -> list[str]:
     if not os.path.isdir(corpus.path):
         raise FileNotFoundError(f"raw_dir: no directory {corpus.path!r}; give the one with the treebank's files")
     found: dict[str, str] = {}
-    for folder, _, names in os.walk(corpus.path):
+    for folder, names in _folders(corpus.path):
         for name in names:
             match = _WSJ.fullmatch(name)
             if match and int(match[1]) in corpus.sections:
@@ -185,6 +185,19 @@ def paths(corpus: Trees) -> list[str]:
             "give the folder of the Penn Treebank's Wall Street Journal, sections 02 to 23"
         )
     return [found[article] for article in sorted(found)]
+
+
+def _folders(top: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields each folder in `top` and its files. Follows links, and visits each folder once."""
+    visited = set()
+    for folder, folders, names in os.walk(top, followlinks=True):
+        folders.sort()
+        real = os.path.realpath(folder)
+        if real in visited:
+            folders.clear()
+        else:
+            visited.add(real)
+            yield folder, names
 
 
 def describe(corpus: Trees, hashed: bool) -> dict[str, Any]:

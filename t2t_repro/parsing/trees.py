@@ -119,7 +119,7 @@ def read_trees(path: str) -> Iterator[Tree]:
 
 def lines_of_trees(path: str) -> Iterator[str]:
     """Returns the lines of a file of trees."""
-    if not os.path.isfile(path):
+    if not os.path.exists(path):
         raise FileNotFoundError(f"no file {path!r}; give a file of {BRACKETING}")
     return iter(read_lines(path, expected=BRACKETING))
 

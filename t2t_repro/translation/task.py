@@ -56,6 +56,9 @@ class Translation:
     def decoder(self, translator: Any, well_formed: bool = False, min_confidence: float = 0.0) -> Decoder:
         return cast(Decoder, translator)
 
+    def as_target(self, output: str) -> str:
+        return output
+
     def summary(self, decoder: Any) -> str:
         return ""
 

@@ -35,6 +35,13 @@ def test_rows():
         t2t_ablate.rows(["A", "F"])
 
 
+def test_no_row(program, tmp_path):
+    code, out, err = program(
+        "t2t-ablate", "--rows=", "--problem=translate_ende_cldr", f"--data_dir={tmp_path}", "--output_dir=r"
+    )
+    assert (code, out) == (2, "") and err.startswith("t2t-ablate: --rows names no row; give letters or names")
+
+
 @pytest.fixture
 def texts(tmp_path):
     """Flags that name small files."""

@@ -168,6 +168,16 @@ def test_version(program, name):
         ),
         ("t2t-registry", ["--diff=base"], "--diff expects two sets alone, such as --diff=base,big"),
         ("t2t-registry", ["--new_problem=mine"], "--new_problem needs a directory: --new_problem=NAME DIR"),
+        (
+            "t2t-registry",
+            ["--new_problem=mine", "mine", "--problem=parse_wsj"],
+            "--new_problem has no use for --problem; leave one of them out",
+        ),
+        (
+            "t2t-registry",
+            ["--completion=bash", "--hparams=base"],
+            "--completion has no use for --hparams; leave one of them out",
+        ),
         ("t2t-registry", ["--override=d_k=3"], "--override needs --hparams: it changes fields of that set"),
     ],
 )

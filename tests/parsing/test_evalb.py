@@ -182,6 +182,8 @@ def test_parameter_file(tmp_path):
     )
     with pytest.raises(FileNotFoundError, match="no file 'none.prm'; give a parameter file of EVALB"):
         read_parameters("none.prm")
+    with pytest.raises(ValueError, match="is a directory; give a text file with lines such as DELETE_LABEL TOP"):
+        read_parameters(str(tmp_path))
     path.write_text("")
     with pytest.raises(ValueError, match="x.prm is empty; expected lines such as DELETE_LABEL TOP"):
         read_parameters(str(path))
@@ -312,6 +314,18 @@ def test_line_that_is_not_a_tree(program, files):
     assert (
         "gold ends inside a tree that starts at line 2" in err and "(EVALB expects one complete tree per line)" in err
     )
+
+
+def test_brackets_without_words_are_skipped(program, files):
+    """EVALB skips what the Berkeley parser writes for a sentence that it cannot parse. MAX_ERROR is 10."""
+    code, out, err = program(
+        "t2t-evalb", "--json", *files(f"( {GOLD})\n" * 16, "(())\n( () )\n(TOP)\n" * 5 + f"( {GOLD})\n")
+    )
+    found = json.loads(out)["all"]
+    assert (code, err) == (0, "")
+    assert (found["skipped"], found["errors"], found["valid"], found["f1"]) == (15, 0, 1, 100)
+    code, _, err = program("t2t-evalb", *files(f"(())\n{GOLD}\n", f"{GOLD}\n" * 2))
+    assert code == 1 and "gold, line 1: a bracket without a label" in err
 
 
 def test_outer_bracket_in_only_one_file(program, files):

@@ -139,6 +139,16 @@ def test_articles_of_a_section(treebank, tmp_path):
     assert len(list(read(Trees(treebank, (2, 3))))) == 16  # trees whose only words are traces are omitted
 
 
+def test_links_to_folders_are_followed(treebank, tmp_path):
+    """Each folder is read once, also if a link makes a circle or a second path."""
+    for name in ("02", "03"):
+        (tmp_path / name).symlink_to(os.path.join(treebank, name))
+    (tmp_path / "circle").symlink_to(tmp_path)
+    (tmp_path / "also_02").symlink_to("02")
+    found = paths(Trees(str(tmp_path), (2, 3)))
+    assert [os.path.basename(path)[:8] for path in found] == ["wsj_0200", "wsj_0201", "wsj_0300", "wsj_0301"]
+
+
 def test_folder_that_is_not_a_treebank(treebank, tmp_path):
     with pytest.raises(FileNotFoundError, match="^raw_dir: no directory '.*none'; give the one with the tree"):
         paths(Trees(str(tmp_path / "none"), (2,)))
@@ -582,6 +592,9 @@ def test_from_bracketed_files_to_f1(program, one_cpu, treebank, tmp_path, monkey
     assert (code, out) == (0, "\n" * 9) and err.endswith("; left out 8 below confidence 1\n")
     texts, parser = [" ".join(tree.words()) for tree in gold], t2t_repro.load("RUN", average_checkpoints=2)
     assert isinstance(parser, Parser) and parser(texts) == lines
+    target = f"--target={lines[0]}"  # a tree as t2t-decoder writes it
+    code, out, _ = program("t2t-attention", "--output_dir=RUN", texts[0], target, "--html=page.html")
+    assert (code, out) == (0, f"{pair(parse(lines[0]), linearization)[1]}\n")
     (log_p,) = parser.score([(texts[0], lines[0])])
     assert -math.inf < log_p < 0 and log_p == parser.translator.score([pair(parse(lines[0]))])[0]
     with pytest.raises(ValueError, match=r"pair 1: expected a tree over 'no such words'\. Received: '\("):

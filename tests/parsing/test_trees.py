@@ -78,8 +78,10 @@ def test_invalid_input(tmp_path, text, message):
 def test_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match="no file '.*none.mrg'; give a file of trees"):
         list(read_trees(str(tmp_path / "none.mrg")))
-    with pytest.raises(FileNotFoundError, match="no file"):
+    with pytest.raises(ValueError, match="is a directory; give a text file with trees in Penn Treebank bracketing"):
         list(read_trees(str(tmp_path)))
+    with pytest.raises(ValueError, match="'/dev/null' is not a regular file, and text is read more than once"):
+        list(read_trees("/dev/null"))
 
 
 def test_tree_that_is_never_closed_is_read_in_bounded_memory(monkeypatch):
