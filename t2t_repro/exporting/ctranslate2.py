@@ -41,6 +41,8 @@ VOCABULARY = "vocabulary.model"
 VOCABULARY_MAP = "vmap.txt"  # CTranslate2 expects this name
 SPACE = "<0x20>"  # the byte token of a space
 LONGEST = 1_024  # tokens of a source, the default limit of CTranslate2, which Argos Translate does not change
+LONGEST_TRANSLATION = 256  # tokens, the same
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELUTanh", "silu": "SWISH", "tanh": "Tanh"}  # CTranslate2's names
 
 _README = """This folder contains a model for CTranslate2 and its tokenizer, {vocabulary}, a sentencepiece model.
 
@@ -152,7 +154,7 @@ def write_argos(
     embedding_VD[vocabulary.subwords.index(SPACE)] = embedding_VD[PAD]  # padding is the start token
     spec.decoder.embeddings.weight = embedding_VD
     spec.encoder.position_encodings.encodings = engines.positions(model, "source", LONGEST + 1)
-    target_PD = engines.positions(model, "target")
+    target_PD = engines.positions(model, "target", LONGEST_TRANSLATION)
     spec.decoder.position_encodings.encodings = np.concatenate([target_PD[:1], target_PD])
     codes = problem.source_language, problem.target_language
     names = Locale("en").languages
