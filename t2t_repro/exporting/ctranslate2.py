@@ -114,6 +114,12 @@ def write(
         file.write(_README.format(vocabulary=VOCABULARY, **values) + note)
 
 
+def must_fit(model: Transformer) -> None:
+    """Raises ValueError, with the reason, if the code of the model was changed to one that CTranslate2 lacks."""
+    engines.activation(model, "CTranslate2")
+    engines.must_be_the_papers(model, "CTranslate2")
+
+
 def save(spec: Any, vocabulary: Vocabulary, directory: str, quantization: str) -> None:
     """Writes the files that CTranslate2 reads to the folder `directory`."""
     spec.register_source_vocabulary(vocabulary.subwords)
@@ -181,15 +187,18 @@ def specification(model: Transformer, head: AlignmentHead | None = None) -> Any:
     """Returns CTranslate2's description of the model, with all weights set.
 
     CTranslate2 returns the mean attention of the first heads of one layer, so the heads of that layer are exported in
-    an order that starts with `head`.
+    an order that starts with `head`. Raises ValueError for a model that does not fit, see `must_fit`.
     """
+    must_fit(model)
     from ctranslate2.specs import TransformerSpec
+    from ctranslate2.specs.common_spec import Activation
     from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
 
     from t2t_repro.model.kernels import EPSILON
 
     h = model.hparams
-    sizes = {"num_heads": h.num_heads, "pre_norm": False, "head_dim": max(h.d_k, h.d_v)}
+    activation = Activation[_ACTIVATIONS[engines.activation(model, "CTranslate2")]]
+    sizes = {"num_heads": h.num_heads, "pre_norm": False, "head_dim": max(h.d_k, h.d_v), "activation": activation}
     aligning = {}
     if head is not None:
         aligning = {"alignment_layer": head.layer - 1, "alignment_heads": 1 if head.head else h.num_heads}

@@ -157,7 +157,12 @@ _WRITERS: dict[str, Callable[[_Contents, str], None]] = {  # to a folder
     "huggingface": lambda each, directory: huggingface.write(*each.model, directory, each.card, each.note),
     "onnx": lambda each, directory: onnx.write(*each.model, directory, each.quantization, each.note),
 }
-_CHECKS: dict[str, Callable[[Transformer], None]] = {"huggingface": huggingface.must_fit, "onnx": onnx.must_fit}
+_CHECKS: dict[str, Callable[[Transformer], None]] = {
+    "ctranslate2": ctranslate2.must_fit,
+    "argos": ctranslate2.must_fit,
+    "huggingface": huggingface.must_fit,
+    "onnx": onnx.must_fit,
+}
 
 
 @contextlib.contextmanager
