@@ -51,14 +51,18 @@ _README = """This folder contains a model for CTranslate2 and its tokenizer, {vo
     tokenizer = sentencepiece.SentencePieceProcessor(model_file="FOLDER/{vocabulary}")
     translator = ctranslate2.Translator("FOLDER")
     tokens = tokenizer.encode(["a text", "another"], out_type=str)
-    options = {{"beam_size": {beam_size}, "length_penalty": {alpha}, "max_decoding_length": {longest}}}
-    results = translator.translate_batch(tokens, **options)
+    longest = min(max(map(len, tokens)) + {extra_length}, {positions})
+    options = {{"beam_size": {beam_size}, "length_penalty": {alpha}, "max_input_length": {max_positions}}}
+    results = translator.translate_batch(tokens, max_decoding_length=longest, **options)
     print([tokenizer.decode(result.hypotheses[0]) for result in results])
 
 CTranslate2 appends the end-of-sentence token to the source. Its decoding differs from the run's in three points. It
 divides scores by length^length_penalty instead of ((5 + length) / 6)^alpha; with the run's alpha of {alpha} the two are
-close. It stops after max_decoding_length tokens, with or without an end-of-sentence token. It translates an empty text.
-Source and translation may have at most {positions:,} tokens each.
+close. It stops after max_decoding_length tokens, with or without an end-of-sentence token; in the run, each text of a
+batch has its own maximum, {extra_length} more than its tokens. It translates an empty text.
+
+As in the run, a source of more than max_input_length tokens is truncated, and still ends in the end-of-sentence token.
+A translation may have at most {positions:,} tokens.
 """
 _ALIGNMENT_NOTE = """
 With return_attention=True and return_end_token=True, translate_batch returns the attention of the head that aligns
@@ -107,11 +111,10 @@ def write(
         note = _VOCABULARY_MAP_NOTE + note
     if head is not None:
         note = _ALIGNMENT_NOTE + note
-    positions = engines.num_positions(model)
     h = model.hparams
-    values = {"beam_size": h.beam_size, "alpha": h.alpha, "positions": positions, "longest": min(positions, 256)}
+    values = {name: getattr(h, name) for name in ("beam_size", "alpha", "extra_length", "max_positions")}
     with open(os.path.join(directory, "README.txt"), "w", encoding="utf-8") as file:
-        file.write(_README.format(vocabulary=VOCABULARY, **values) + note)
+        file.write(_README.format(vocabulary=VOCABULARY, positions=engines.num_positions(model), **values) + note)
 
 
 def must_fit(model: Transformer) -> None:

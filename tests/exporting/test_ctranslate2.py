@@ -176,13 +176,29 @@ def test_int8_is_close_and_smaller(both, vocabulary, tmp_path):
     assert sizes[1] < sizes[0]  # only slightly in a narrow model, which consists mostly of scales and positions
 
 
-def test_example_of_the_note_runs(both, capsys):
-    translator, exported = both
+def outputs_of_the_note(exported, texts, capsys):
     with open(f"{exported}/README.txt", encoding="utf-8") as file:
         lines = [line.removeprefix("    ") for line in file if line.startswith("    ")]
-    exec("".join(lines).replace("FOLDER", exported).replace('["a text", "another"]', repr(LINES[:2])), {})
-    shown = capsys.readouterr().out
-    assert shown.startswith("[") and len(eval(shown)) == 2
+    exec("".join(lines).replace("FOLDER", exported).replace('["a text", "another"]', repr(texts)), {})
+    return eval(capsys.readouterr().out)
+
+
+def test_example_of_the_note_runs(both, capsys):
+    _, exported = both
+    assert len(outputs_of_the_note(exported, LINES[:2], capsys)) == 2
+
+
+def test_example_of_the_note_has_the_limits_of_the_run(vocabulary, tmp_path, capsys):
+    """Sources are truncated as by the run, and translations may have more than 256 tokens."""
+    model = random_model(vocabulary.size, max_positions=200, extra_length=100, beam_size=1)
+    write(model, vocabulary, str(tmp_path))
+    text = " ".join(LINES)
+    (ids,) = vocabulary.encode([text])
+    assert len(ids) > 300
+    cut = pieces_of(tmp_path, [text])[0][:199]
+    (expected,) = engine_of(tmp_path).translate_batch([cut], beam_size=1, max_decoding_length=300)
+    assert len(expected.hypotheses[0]) == 300
+    assert outputs_of_the_note(str(tmp_path), [text], capsys) == [vocabulary._processor.decode(expected.hypotheses[0])]
 
 
 def test_export_of_a_run(trained, tmp_path):
