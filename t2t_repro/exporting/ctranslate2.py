@@ -53,7 +53,8 @@ _README = """This folder contains a model for CTranslate2 and its tokenizer, {vo
     tokens = tokenizer.encode(["a text", "another"], out_type=str)
     longest = min(max(map(len, tokens)) + {extra_length}, {positions})
     options = {{"beam_size": {beam_size}, "length_penalty": {alpha}, "max_input_length": {max_positions}}}
-    results = translator.translate_batch(tokens, max_decoding_length=longest, **options)
+    options |= {{"min_decoding_length": 0, "max_decoding_length": longest, "suppress_sequences": [["<pad>"]]}}
+    results = translator.translate_batch(tokens, **options)
     print([tokenizer.decode(result.hypotheses[0]) for result in results])
 
 CTranslate2 appends the end-of-sentence token to the source. Its decoding differs from the run's in three points. It

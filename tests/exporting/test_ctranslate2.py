@@ -201,6 +201,20 @@ def test_example_of_the_note_has_the_limits_of_the_run(vocabulary, tmp_path, cap
     assert outputs_of_the_note(str(tmp_path), [text], capsys) == [vocabulary._processor.decode(expected.hypotheses[0])]
 
 
+@pytest.mark.parametrize("token", [PAD, EOS])
+def test_example_of_the_note_writes_the_tokens_of_the_run(vocabulary, tmp_path, capsys, token):
+    """No padding, and an end-of-sentence token anywhere."""
+    model = random_model(vocabulary.size, extra_length=2, beam_size=1)
+    bias = model.decoder_layers[-1].feed_forward_norm.norm.bias.value.numpy()
+    embedding = model.embedding.value.numpy()
+    embedding[token] = 50 * bias / np.square(bias).sum()  # the highest logit everywhere
+    model.embedding.assign(embedding)
+    write(model, vocabulary, str(tmp_path))
+    (ours,) = Translator(model, vocabulary, model.hparams).translate(LINES[:1])
+    (found,) = outputs_of_the_note(str(tmp_path), LINES[:1], capsys)
+    assert (ours == "") is (found == "") is (token == EOS) and found.startswith(ours)
+
+
 def test_export_of_a_run(trained, tmp_path):
     path = export(trained.directory, str(tmp_path / "E"), format="ctranslate2", quantization="int8")
     with open(f"{path}/model_card.json", encoding="utf-8") as file:
