@@ -62,6 +62,13 @@ def sync(path: str) -> None:
         os.close(descriptor)
 
 
+def sync_all(directory: str) -> None:
+    """Waits until everything in a folder and its subfolders is on disk."""
+    for folder, _, names in os.walk(directory):
+        for name in (*names, ""):
+            sync(os.path.join(folder, name))
+
+
 def write_json(path: str, value: Any) -> None:
     """Writes `value` as indented JSON, atomically. File names that are not Unicode are escaped."""
     with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:

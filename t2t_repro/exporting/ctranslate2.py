@@ -41,6 +41,8 @@ VOCABULARY = "vocabulary.model"
 VOCABULARY_MAP = "vmap.txt"  # CTranslate2 expects this name
 SPACE = "<0x20>"  # the byte token of a space
 LONGEST = 1_024  # tokens of a source, the default limit of CTranslate2, which Argos Translate does not change
+LONGEST_TRANSLATION = 256  # tokens, the same
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELUTanh", "silu": "SWISH", "tanh": "Tanh"}  # CTranslate2's names
 
 _README = """This folder contains a model for CTranslate2 and its tokenizer, {vocabulary}, a sentencepiece model.
 
@@ -49,14 +51,19 @@ _README = """This folder contains a model for CTranslate2 and its tokenizer, {vo
     tokenizer = sentencepiece.SentencePieceProcessor(model_file="FOLDER/{vocabulary}")
     translator = ctranslate2.Translator("FOLDER")
     tokens = tokenizer.encode(["a text", "another"], out_type=str)
-    options = {{"beam_size": {beam_size}, "length_penalty": {alpha}, "max_decoding_length": {longest}}}
+    longest = min(max(map(len, tokens)) + {extra_length}, {positions})
+    options = {{"beam_size": {beam_size}, "length_penalty": {alpha}, "max_input_length": {max_positions}}}
+    options |= {{"min_decoding_length": 0, "max_decoding_length": longest, "suppress_sequences": [["<pad>"]]}}
     results = translator.translate_batch(tokens, **options)
     print([tokenizer.decode(result.hypotheses[0]) for result in results])
 
 CTranslate2 appends the end-of-sentence token to the source. Its decoding differs from the run's in three points. It
 divides scores by length^length_penalty instead of ((5 + length) / 6)^alpha; with the run's alpha of {alpha} the two are
-close. It stops after max_decoding_length tokens, with or without an end-of-sentence token. It translates an empty text.
-Source and translation may have at most {positions:,} tokens each.
+close. It stops after max_decoding_length tokens, with or without an end-of-sentence token; in the run, each text of a
+batch has its own maximum, {extra_length} more than its tokens. It translates an empty text.
+
+As in the run, a source of more than max_input_length tokens is truncated, and still ends in the end-of-sentence token.
+A translation may have at most {positions:,} tokens.
 """
 _ALIGNMENT_NOTE = """
 With return_attention=True and return_end_token=True, translate_batch returns the attention of the head that aligns
@@ -105,11 +112,16 @@ def write(
         note = _VOCABULARY_MAP_NOTE + note
     if head is not None:
         note = _ALIGNMENT_NOTE + note
-    positions = engines.num_positions(model)
     h = model.hparams
-    values = {"beam_size": h.beam_size, "alpha": h.alpha, "positions": positions, "longest": min(positions, 256)}
+    values = {name: getattr(h, name) for name in ("beam_size", "alpha", "extra_length", "max_positions")}
     with open(os.path.join(directory, "README.txt"), "w", encoding="utf-8") as file:
-        file.write(_README.format(vocabulary=VOCABULARY, **values) + note)
+        file.write(_README.format(vocabulary=VOCABULARY, positions=engines.num_positions(model), **values) + note)
+
+
+def must_fit(model: Transformer) -> None:
+    """Raises ValueError, with the reason, if the code of the model was changed to one that CTranslate2 lacks."""
+    engines.activation(model, "CTranslate2")
+    engines.must_be_the_papers(model, "CTranslate2")
 
 
 def save(spec: Any, vocabulary: Vocabulary, directory: str, quantization: str) -> None:
@@ -152,7 +164,7 @@ def write_argos(
     embedding_VD[vocabulary.subwords.index(SPACE)] = embedding_VD[PAD]  # padding is the start token
     spec.decoder.embeddings.weight = embedding_VD
     spec.encoder.position_encodings.encodings = engines.positions(model, "source", LONGEST + 1)
-    target_PD = engines.positions(model, "target")
+    target_PD = engines.positions(model, "target", LONGEST_TRANSLATION)
     spec.decoder.position_encodings.encodings = np.concatenate([target_PD[:1], target_PD])
     codes = problem.source_language, problem.target_language
     names = Locale("en").languages
@@ -179,15 +191,18 @@ def specification(model: Transformer, head: AlignmentHead | None = None) -> Any:
     """Returns CTranslate2's description of the model, with all weights set.
 
     CTranslate2 returns the mean attention of the first heads of one layer, so the heads of that layer are exported in
-    an order that starts with `head`.
+    an order that starts with `head`. Raises ValueError for a model that does not fit, see `must_fit`.
     """
+    must_fit(model)
     from ctranslate2.specs import TransformerSpec
+    from ctranslate2.specs.common_spec import Activation
     from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
 
     from t2t_repro.model.kernels import EPSILON
 
     h = model.hparams
-    sizes = {"num_heads": h.num_heads, "pre_norm": False, "head_dim": max(h.d_k, h.d_v)}
+    activation = Activation[_ACTIVATIONS[engines.activation(model, "CTranslate2")]]
+    sizes = {"num_heads": h.num_heads, "pre_norm": False, "head_dim": max(h.d_k, h.d_v), "activation": activation}
     aligning = {}
     if head is not None:
         aligning = {"alignment_layer": head.layer - 1, "alignment_heads": 1 if head.head else h.num_heads}

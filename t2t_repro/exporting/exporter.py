@@ -25,7 +25,7 @@ from t2t_repro.exporting import ctranslate2, huggingface, onnx
 from t2t_repro.exporting.engines import FORMATS, QUANTIZATIONS
 from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference.translator import Translator
-from t2t_repro.io import read_json_lines, write_json
+from t2t_repro.io import read_json_lines, sync, sync_all, write_json
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problem import Problem
 from t2t_repro.run import Run, versions
@@ -117,7 +117,10 @@ def export(
     with _temporary_folder(export_dir) as temporary:
         _WRITERS[format](_Contents(translator, run.problem, quantization, head, glossaries, card, note), temporary)
         write_json(os.path.join(temporary, "model_card.json"), card)
-        return _as_next_version(temporary, export_dir)
+        sync_all(temporary)  # otherwise, a power cut could leave incomplete files under the final name
+        path = _as_next_version(temporary, export_dir)
+        sync(export_dir)
+        return path
 
 
 class _Contents(NamedTuple):
@@ -154,7 +157,12 @@ _WRITERS: dict[str, Callable[[_Contents, str], None]] = {  # to a folder
     "huggingface": lambda each, directory: huggingface.write(*each.model, directory, each.card, each.note),
     "onnx": lambda each, directory: onnx.write(*each.model, directory, each.quantization, each.note),
 }
-_CHECKS: dict[str, Callable[[Transformer], None]] = {"huggingface": huggingface.must_fit, "onnx": onnx.must_fit}
+_CHECKS: dict[str, Callable[[Transformer], None]] = {
+    "ctranslate2": ctranslate2.must_fit,
+    "argos": ctranslate2.must_fit,
+    "huggingface": huggingface.must_fit,
+    "onnx": onnx.must_fit,
+}
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,7 +85,9 @@ def write(
         save_file(tensors(model), path, metadata={"format": "pt"})
     except SafetensorError as error:
         raise OSError(f"cannot write {path}: {error}") from None
-    write_json(os.path.join(directory, "config.json"), _config(model))
+    config = os.path.join(directory, "config.json")
+    write_json(config, _config(model))
+    shutil.copymode(config, path)  # safetensors lets nobody else read its files
     write_json(os.path.join(directory, "generation_config.json"), _generation(model.hparams))
     huggingface_tokenizer.write(vocabulary, directory, model.hparams.max_positions)
     huggingface_card.write(model.hparams, directory, card or {}, note)

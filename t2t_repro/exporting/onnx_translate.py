@@ -90,8 +90,10 @@ class Translator:
 
         Only the first `max_positions` - 1 tokens of a longer text are translated; `report` is called with its number,
         from 0, and a message. Raises ValueError for a beam size or an alpha (the exponent of the length penalty) that
-        no search supports.
+        no search supports, and for a string in place of a list.
         """
+        if isinstance(texts, str | bytes):
+            raise ValueError(f"texts must be a list of strings, got one string, {texts!r:.60}; wrap it in a list")
         width = self.beam_size if beam_size is None else beam_size
         penalty = self.alpha if alpha is None else alpha
         if not 1 <= width <= (self.tokenizer.get_piece_size() - 1) // 2:  # `search` asks for 2 width + 1 candidates

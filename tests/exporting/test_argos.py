@@ -90,6 +90,14 @@ def test_long_sources_have_positions(package):
     assert found[0].hypotheses[0][0] == SPACE
 
 
+def test_long_translations_have_positions(package):
+    """A translation ends after the 256 tokens of CTranslate2's default, whatever the limits of the run."""
+    _, folder = package
+    engine = ctranslate2.Translator(str(folder / "model"), intra_threads=1)
+    how = {"target_prefix": [[SPACE]], "beam_size": 1, "min_decoding_length": 256}
+    assert len(engine.translate_batch([["a"]], **how)[0].hypotheses[0]) == 256
+
+
 @pytest.mark.parametrize(
     ("problem", "message"),
     [

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from helpers.tiny_model import PROBLEM, random_model, silent, train_pairs
 from helpers.tiny_model import test_pairs as held_out_pairs
+from keras import ops
 
 from benchmarks.compare_ctranslate2 import compare, in_float32
 from t2t_repro.alignment.head import WRITING, AlignmentHead
@@ -22,9 +23,11 @@ from t2t_repro.config import TrainingOptions
 from t2t_repro.data import shortlist
 from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary
+from t2t_repro.exporting import exporter
 from t2t_repro.exporting.ctranslate2 import write
 from t2t_repro.exporting.exporter import export
 from t2t_repro.inference.translator import Translator
+from t2t_repro.model.layers import AddNorm, FeedForward
 from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.registry import HPARAMS, PROBLEMS
 from t2t_repro.text.token_ids import EOS, PAD, UNKNOWN
@@ -79,13 +82,42 @@ def pieces_of(exported, texts):
 
 @pytest.mark.numeric
 def test_log_probabilities(both):
-    translator, exported = both
+    must_have_equal_scores(*both)
+
+
+def must_have_equal_scores(translator, exported):
     sources, targets = zip(*held_out_pairs(), strict=True)
     engine = engine_of(exported)
     scored = engine.score_batch(pieces_of(exported, list(sources)), pieces_of(exported, list(targets)))
     theirs = [sum(result.log_probs) for result in scored]
     assert theirs == pytest.approx(translator.score(list(zip(sources, targets, strict=True))), rel=1e-5)
     assert [len(result.tokens) for result in scored] == [len(ids) for ids in translator.vocabulary.encode(targets)]
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("activation", ["gelu", "silu", "tanh"])
+def test_other_activations(vocabulary, tmp_path, monkeypatch, activation):
+    monkeypatch.setattr(FeedForward, "activation", staticmethod(getattr(ops, activation)))
+    model = random_model(vocabulary.size)
+    write(model, vocabulary, str(tmp_path / "E"))
+    must_have_equal_scores(Translator(model, vocabulary, model.hparams), str(tmp_path / "E"))
+
+
+@pytest.mark.parametrize("format", ["ctranslate2", "argos"])
+def test_changed_models_are_refused(trained, tmp_path, monkeypatch, format):
+    monkeypatch.setattr(exporter.ctranslate2, "must_fit_argos", lambda problem: None)
+    with monkeypatch.context() as changed:
+        changed.setattr(FeedForward, "activation", staticmethod(ops.sigmoid))
+        with pytest.raises(ValueError, match="CTranslate2 has one of .*Received: sigmoid; export it as a SavedModel"):
+            export(trained.directory, str(tmp_path / "E"), format=format)
+
+    def pre_norm(self, x_BLD, sublayer, seed=None):
+        return x_BLD + self.dropout(sublayer(self.norm(x_BLD)), seed=seed)
+
+    monkeypatch.setattr(AddNorm, "call", pre_norm)
+    with pytest.raises(ValueError, match="CTranslate2 normalizes the sum .* Received: another AddNorm; export it as"):
+        export(trained.directory, str(tmp_path / "E"), format=format)
+    assert not (tmp_path / "E").exists()
 
 
 def test_greedy_translations(both):
@@ -144,13 +176,43 @@ def test_int8_is_close_and_smaller(both, vocabulary, tmp_path):
     assert sizes[1] < sizes[0]  # only slightly in a narrow model, which consists mostly of scales and positions
 
 
-def test_example_of_the_note_runs(both, capsys):
-    translator, exported = both
+def outputs_of_the_note(exported, texts, capsys):
     with open(f"{exported}/README.txt", encoding="utf-8") as file:
         lines = [line.removeprefix("    ") for line in file if line.startswith("    ")]
-    exec("".join(lines).replace("FOLDER", exported).replace('["a text", "another"]', repr(LINES[:2])), {})
-    shown = capsys.readouterr().out
-    assert shown.startswith("[") and len(eval(shown)) == 2
+    exec("".join(lines).replace("FOLDER", exported).replace('["a text", "another"]', repr(texts)), {})
+    return eval(capsys.readouterr().out)
+
+
+def test_example_of_the_note_runs(both, capsys):
+    _, exported = both
+    assert len(outputs_of_the_note(exported, LINES[:2], capsys)) == 2
+
+
+def test_example_of_the_note_has_the_limits_of_the_run(vocabulary, tmp_path, capsys):
+    """Sources are truncated as by the run, and translations may have more than 256 tokens."""
+    model = random_model(vocabulary.size, max_positions=200, extra_length=100, beam_size=1)
+    write(model, vocabulary, str(tmp_path))
+    text = " ".join(LINES)
+    (ids,) = vocabulary.encode([text])
+    assert len(ids) > 300
+    cut = pieces_of(tmp_path, [text])[0][:199]
+    (expected,) = engine_of(tmp_path).translate_batch([cut], beam_size=1, max_decoding_length=300)
+    assert len(expected.hypotheses[0]) == 300
+    assert outputs_of_the_note(str(tmp_path), [text], capsys) == [vocabulary._processor.decode(expected.hypotheses[0])]
+
+
+@pytest.mark.parametrize("token", [PAD, EOS])
+def test_example_of_the_note_writes_the_tokens_of_the_run(vocabulary, tmp_path, capsys, token):
+    """No padding, and an end-of-sentence token anywhere."""
+    model = random_model(vocabulary.size, extra_length=2, beam_size=1)
+    bias = model.decoder_layers[-1].feed_forward_norm.norm.bias.value.numpy()
+    embedding = model.embedding.value.numpy()
+    embedding[token] = 50 * bias / np.square(bias).sum()  # the highest logit everywhere
+    model.embedding.assign(embedding)
+    write(model, vocabulary, str(tmp_path))
+    (ours,) = Translator(model, vocabulary, model.hparams).translate(LINES[:1])
+    (found,) = outputs_of_the_note(str(tmp_path), LINES[:1], capsys)
+    assert (ours == "") is (found == "") is (token == EOS) and found.startswith(ours)
 
 
 def test_export_of_a_run(trained, tmp_path):

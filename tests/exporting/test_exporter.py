@@ -464,6 +464,22 @@ def test_model_card_has_the_scores_of_these_weights(run, tmp_path):
     assert card["scores"] == scores[1:] and card["scores_of_other_checkpoints"] == [scores[0] | {"perplexity": None}]
 
 
+def test_export_is_on_disk_before_it_has_its_name(run, tmp_path, monkeypatch):
+    synced, before_name = set(), set()
+    fsync, rename = os.fsync, os.rename
+
+    def renamed(*paths):
+        before_name.update(synced)
+        rename(*paths)
+
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.add(os.fstat(descriptor).st_ino), fsync(descriptor)))
+    monkeypatch.setattr(os, "rename", renamed)
+    path = Path(export(run.directory, str(tmp_path / "exported")))
+    assert (path / "variables").is_dir()
+    assert {each.stat().st_ino for each in (path, *path.rglob("*"))} <= before_name
+    assert path.parent.stat().st_ino in synced
+
+
 def test_failed_export_leaves_nothing(run, tmp_path, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise OSError("no space left on device")

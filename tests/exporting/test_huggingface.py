@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +55,8 @@ def test_program_writes_a_run(trained, program, tmp_path):
     path = out.strip()
     assert code == 0 and path == str(tmp_path / "E/1")
     assert sorted(os.listdir(path)) == sorted([*FILES, "model_card.json"])
+    modes = {stat.S_IMODE(os.stat(os.path.join(path, name)).st_mode) for name in os.listdir(path)}
+    assert len(modes) == 1  # safetensors creates files that only their owner can read
     card = json_of(path, "model_card.json")
     assert [card[name] for name in ("format", "precision", "quantization")] == ["huggingface", "float32", "none"]
     assert "constrained" not in card

@@ -250,6 +250,8 @@ def test_program_refuses_what_it_cannot_translate(vocabulary, tmp_path):
     assert len(program.translate(["a"], beam_size=(vocabulary.size - 1) // 2)) == 1
     with pytest.raises(ValueError, match="alpha must be at least 0 and finite, got -1"):
         program.translate(["a"], alpha=-1)
+    with pytest.raises(ValueError, match="texts must be a list of strings, got one string, .a text.; wrap"):
+        program.translate("a text")
 
 
 def test_damage_is_one_line(vocabulary, tmp_path):
