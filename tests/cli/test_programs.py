@@ -134,7 +134,11 @@ def test_version(program, name):
         ("t2t-trainer", ["--train_steps=0"], "flag --train_steps=0: expected a positive integer"),
         ("t2t-trainer", ["--problem"], "--problem needs a value: --problem=VALUE"),
         ("t2t-decoder", ["--output_dir=run", "--glossary="], "--glossary needs a value: --glossary=VALUE"),
-        ("t2t-decoder", ["--output_dir=run", "--decode_to_file="], "--decode_to_file needs a value: --decode_to_file=VALUE"),
+        (
+            "t2t-decoder",
+            ["--output_dir=run", "--decode_to_file="],
+            "--decode_to_file needs a value: --decode_to_file=VALUE",
+        ),
         ("t2t-decoder", ["--output_dir=run", "--output_dir="], "--output_dir needs a value: --output_dir=VALUE"),
         ("t2t-shortlist", ["--output_dir=run", "--shortlist="], "--shortlist needs a value: --shortlist=VALUE"),
         ("t2t-exporter", ["--output_dir=R"], "missing --export_dir"),
