@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import numbers
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -284,6 +285,12 @@ def must_be_integer(name: str, value: object, least: int, most: float = LARGEST_
         raise ValueError(f"{name} must be at least {least}, got {number}")
     if number > most:
         raise ValueError(f"{name} must be at most {most:,}, got {number:,}")
+
+
+def must_be_number(name: str, value: object) -> None:
+    """Raises TypeError unless `value`, the argument `name`, is a number."""
+    if not isinstance(value, numbers.Real):  # numpy's too
+        raise TypeError(f"{name} must be a number, got {value!r:.60}")
 
 
 def _parse(name: str, type_name: str, text: str) -> int | float | str:

@@ -146,6 +146,10 @@ def _parse(values: flags.FlagValues, required: Sequence[str], files: Sequence[st
     for flag in required:
         if not values[flag].value:
             raise UsageError(f"missing --{flag}")
+    for flag in values:  # --glossary=$UNSET must not mean no glossary
+        value, has_none = values[flag].value, values[flag].default in (None, [])
+        if has_none and values[flag].present and (value == "" or isinstance(value, list) and "" in value):
+            raise UsageError(f"--{flag} needs a value: --{flag}=VALUE")
     return given
 
 

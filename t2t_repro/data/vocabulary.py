@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -147,9 +147,14 @@ def _kind(path: str, proto: Any) -> str:
 
 
 def must_be_list(texts: object, name: str = "texts") -> None:
-    """Raises ValueError if `texts`, the argument `name`, is one string: Python would iterate over its characters."""
+    """Raises ValueError if `texts`, the argument `name`, is one string: Python would iterate over its characters.
+
+    Raises TypeError if Python cannot iterate over it.
+    """
     if isinstance(texts, str | bytes):
         raise ValueError(f"{name} must be a list of strings. Received: one string, {texts!r:.60}; wrap it in a list")
+    if not isinstance(texts, Iterable):
+        raise TypeError(f"{name} must be a list of strings. Received: {texts!r:.60}; give a list")
 
 
 def as_texts(texts: Iterable[str]) -> list[str]:
@@ -166,7 +171,7 @@ def as_pairs(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     must_be_list(pairs, "pairs")
     pairs = list(pairs)
     for number, pair in enumerate(pairs, start=1):
-        if isinstance(pair, str | bytes) or len(pair) != 2:
+        if isinstance(pair, str | bytes) or not isinstance(pair, Sized) or len(pair) != 2:
             raise ValueError(f"pair {number} must be a source and a target. Received: {pair!r:.60}; give [(s, t), ...]")
     return pairs
 

@@ -42,8 +42,8 @@ class Splitter:
         Raises ValueError if `language` is not a code, or if sentencex is not installed.
         """
         must_be_installed()
-        code = _LANGUAGE.fullmatch(language)
-        if language and code is None:
+        code = _LANGUAGE.fullmatch(language) if isinstance(language, str) else None
+        if language != "" and code is None:
             raise ValueError(f"language must be an ISO 639 code such as 'en' or 'pt-BR', got {language!r:.40}")
         import sentencex
 

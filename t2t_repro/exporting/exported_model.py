@@ -6,7 +6,7 @@ import contextlib
 import functools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from t2t_repro.saved_model import (
     holds_graph,
     newest_version,
 )
-from t2t_repro.text.glossary import Forms, Glossary, Required, must_be_few
+from t2t_repro.text.glossary import AnyGlossary, Glossary, Required, must_be_few
 from t2t_repro.text.translations import ALIGNMENT_OUTPUTS, distinct, of_outputs
 
 
@@ -59,7 +59,7 @@ class ExportedModel(TextToText):
         texts: Sequence[str],
         beam_size: int | None = None,
         alpha: float | None = None,
-        glossary: Glossary | Mapping[str, Forms] | str | None = None,
+        glossary: AnyGlossary | None = None,
         markup: bool = False,
     ) -> list[str]:
         """Returns the best translation of each text; an empty text gives an empty one."""
@@ -75,7 +75,7 @@ class ExportedModel(TextToText):
         n: int,
         beam_size: int | None = None,
         alpha: float | None = None,
-        glossary: Glossary | Mapping[str, Forms] | str | None = None,
+        glossary: AnyGlossary | None = None,
         markup: bool = False,
     ) -> list[Found]:
         """Returns the n best translations of each text with their scores, best first.
@@ -101,7 +101,7 @@ class ExportedModel(TextToText):
         n: int,
         width: int,
         penalty: float,
-        glossary: Glossary | Mapping[str, Forms] | str | None,
+        glossary: AnyGlossary | None,
         signature: str,
         texts: Sequence[str],
     ) -> list[Found]:

@@ -94,7 +94,7 @@ class BatchDecoder(Graphs):
     ) -> list[Found]:
         """Returns the first n hypotheses of each text. `decode` gets numbers and ids of texts, sources [B, M] and
         prefixes [B, P]."""
-        must_be_list(prefixes, "prefixes")
+        must_be_list(() if prefixes is None else prefixes, "prefixes")
         must_be_integer("min_length", min_length, 0, self._max_positions())
         memory.must_fit(self.ensemble, self.model.vocab_size, width, 1 + self.hparams.extra_length)
         if prefixes is not None and len(prefixes) != len(texts):

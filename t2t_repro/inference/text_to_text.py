@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from t2t_repro.data.vocabulary import as_texts
 from t2t_repro.documents.aligned import aligned_document
 from t2t_repro.documents.document import joined, translated
 from t2t_repro.documents.splitter import Splitter
-from t2t_repro.text.glossary import Forms, Glossary, Required, lacking, spelled
+from t2t_repro.text.glossary import AnyGlossary, Required, lacking, spelled
 from t2t_repro.text.markup import MarkedText
 from t2t_repro.text.translations import AlignedText
 
@@ -61,7 +61,7 @@ class TextToText:
         language: str | None = None,
         beam_size: int | None = None,
         alpha: float | None = None,
-        glossary: Glossary | Mapping[str, Forms] | str | None = None,
+        glossary: AnyGlossary | None = None,
         markup: bool = False,
     ) -> list[str]:
         """Returns the best translation of each text of any number of sentences and paragraphs, sentence by sentence.
@@ -85,7 +85,7 @@ class TextToText:
         language: str | None = None,
         beam_size: int | None = None,
         alpha: float | None = None,
-        glossary: Glossary | Mapping[str, Forms] | str | None = None,
+        glossary: AnyGlossary | None = None,
         markup: bool = False,
     ) -> list[Found]:
         """Returns the n best translations of each text of any number of sentences with their scores, best first.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from t2t_repro.alignment.head import AlignmentHead
 from t2t_repro.alignment.words import Words
-from t2t_repro.config import HParams, must_be_integer
+from t2t_repro.config import HParams, must_be_integer, must_be_number
 from t2t_repro.data.shortlist import Shortlist
 from t2t_repro.data.vocabulary import Vocabulary, as_texts
 from t2t_repro.documents.document import Advance, ReportText
@@ -27,7 +27,7 @@ from t2t_repro.inference.text_to_text import Found, TextToText, translate_again,
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.system.heap import return_freed_memory
 from t2t_repro.system.log import warn
-from t2t_repro.text.glossary import MOST_TERMS, Forms, Glossary, Required
+from t2t_repro.text.glossary import MOST_TERMS, AnyGlossary, Glossary, Required
 from t2t_repro.text.token_ids import EOS
 from t2t_repro.text.translations import distinct
 from t2t_repro.training.checkpointing.checkpoint_list import Averaging
@@ -137,7 +137,7 @@ class Translator(TextToText, BatchDecoder):
         alpha: float | None = None,
         prefixes: Sequence[str] | None = None,
         min_length: int = 0,
-        glossary: Glossary | Mapping[str, Forms] | str | None = None,
+        glossary: AnyGlossary | None = None,
         markup: bool = False,
     ) -> list[str]:
         """Returns the best translation of each text, and "" for "". The arguments are those of `n_best`."""
@@ -163,7 +163,7 @@ class Translator(TextToText, BatchDecoder):
         prefixes: Sequence[str] | None = None,
         min_length: int = 0,
         advance: Advance | None = None,
-        glossary: Glossary | Mapping[str, Forms] | str | None = None,
+        glossary: AnyGlossary | None = None,
         markup: bool = False,
     ) -> list[Found]:
         """Returns the n best translations of each text with their scores, best first.
@@ -304,6 +304,7 @@ class Translator(TextToText, BatchDecoder):
         must_be_integer("n", n, 1)
         must_be_integer("top_k", top_k, 0)
         must_be_integer("seed", seed, 0, most=float("inf"))
+        must_be_number("temperature", temperature)
         if not 0 < temperature < float("inf"):
             raise ValueError(f"temperature must be above 0 and finite, got {temperature}")
         extra = self.hparams.extra_length

@@ -95,11 +95,11 @@ class Glossary:
         return cls(found)
 
     @classmethod
-    def of(cls, given: Glossary | Mapping[str, Forms] | str) -> Glossary:
+    def of(cls, given: AnyGlossary) -> Glossary:
         """Returns the glossary `given`: itself, a dictionary of terms, or the name of a file."""
         if isinstance(given, Glossary):
             return given
-        return cls.load(given) if isinstance(given, str) else cls(given)
+        return cls.load(os.fspath(given)) if isinstance(given, str | os.PathLike) else cls(given)
 
     def __len__(self) -> int:
         return len(self._as_written) + len(self._in_any_case)
@@ -123,6 +123,9 @@ class Glossary:
                     break
             place += 1
         return tuple(found)
+
+
+AnyGlossary = Glossary | Mapping[str, Forms] | str | os.PathLike[str]  # itself, its terms, or the name of a file
 
 
 def missing(translation: str, required: Iterable[Required]) -> list[Required]:

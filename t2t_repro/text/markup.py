@@ -81,7 +81,7 @@ class MarkedText:
         by_start = {unit.start: number for number, unit in enumerate(target)}
         places = {kept: by_start[start] for start, _, kept in found if kept is not None}
         for kept, place in places.items():
-            linked[self._places[kept.start]] = [place]
+            linked[self._places[kept.start]] = 1 << place
         elements, points = list(self._elements), {}
         for kept in self._kept:
             if kept in places:

@@ -79,10 +79,23 @@ def _end(text: str, place: int, stop: int, cuts: Collection[int]) -> int:
     return end
 
 
-def unit_links(source: Sequence[Unit], target: Sequence[Unit], links: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Returns the numbers of the target units that each source unit is linked to.
+class _Word:
+    """The units of a word that are not kept, by their text and by their kind: true for letters and digits."""
+
+    def __init__(self, every: Iterable[tuple[int, Unit]]):
+        self.by_text: dict[str, list[int]] = {}
+        self.kinds: dict[bool, list[int]] = {True: [], False: []}
+        for number, unit in every:
+            self.last, self.last_kind = number, is_word_character(unit.text[0])
+            self.by_text.setdefault(unit.text.lower(), []).append(number)
+            self.kinds[self.last_kind].append(number)
+
+
+def unit_links(source: Sequence[Unit], target: Sequence[Unit], links: Iterable[tuple[int, int]]) -> list[int]:
+    """Returns the numbers of the target units that each source unit is linked to, as the bits of an integer.
 
     Between two linked words, equal units are linked to each other, then all others. Units that are kept have no links.
+    What the units of a source word have in common is collected once: a text without spaces is one word of many units.
 
     `links` are pairs of a source word and a target word, in the order of the translation; others are ignored.
     """
@@ -91,66 +104,70 @@ def unit_links(source: Sequence[Unit], target: Sequence[Unit], links: Iterable[t
     for one, other in links:
         if one in of_source and other in of_target:
             of_word.setdefault(other, []).append(one)
-    found: list[set[int]] = [set() for _ in source]
+    found, excepted = [0] * len(source), [0] * len(source)  # a unit is not linked to the others of its equal's word
+    common = {(one, kind): 0 for one in of_source for kind in (True, False)}
     for other, every in of_word.items():
         for one in every:
-            pairs, left, right = _equal(source, of_source[one], target, of_target[other])
-            for a, b in pairs:
-                found[a].add(b)
+            left, right = of_source[one], of_target[other]
+            pairs = dict(_equal(left, right))
+            for a, b in pairs.items():
+                found[a] |= 1 << b
             # The mark at the end of a word often attends to the mark of another word: their letters are not linked.
-            last = of_source[one][-1], of_target[other][-1]
-            if one == every[0] or last not in pairs or is_word_character(source[last[0]].text[0]):
-                for a, b in _others(source, left, target, right, bool(pairs)):
-                    found[a].add(b)
-    return [sorted(each) for each in found]
-
-
-def _by_word(every: Sequence[Unit]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for number, unit in enumerate(every):
-        if not unit.kept:
-            found.setdefault(unit.word, []).append(number)
+            if one == every[0] or pairs.get(left.last) != right.last or left.last_kind:
+                for kind, bits in _others(left, right, pairs):
+                    common[one, kind] |= bits
+                    for a in pairs:
+                        excepted[a] |= bits
+    for one, word in of_source.items():
+        for kind, numbers in word.kinds.items():
+            for number in numbers:
+                found[number] |= common[one, kind] & ~excepted[number]
     return found
 
 
-def _equal(
-    source: Sequence[Unit], left: list[int], target: Sequence[Unit], right: list[int]
-) -> tuple[list[tuple[int, int]], list[int], list[int]]:
-    """Returns the pairs of equal units of two words, and the units of each word that remain."""
-    by_text: dict[str, list[int]] = {}
-    for number in reversed(right):
-        by_text.setdefault(target[number].text.lower(), []).append(number)
-    pairs, remaining = [], []
-    for number in left:
-        same = by_text.get(source[number].text.lower())
-        if same:
-            pairs.append((number, same.pop()))
-        else:
-            remaining.append(number)
-    return pairs, remaining, sorted(number for each in by_text.values() for number in each)
+def _by_word(every: Sequence[Unit]) -> dict[int, _Word]:
+    units_of = itertools.groupby(((number, unit) for number, unit in enumerate(every) if not unit.kept), _word_of)
+    return {word: _Word(some) for word, some in units_of}
 
 
-def _others(
-    source: Sequence[Unit], left: list[int], target: Sequence[Unit], right: list[int], any_equal: bool
-) -> Iterator[tuple[int, int]]:
-    """Yields the pairs of letters and digits of two words, and of their other characters; if there are none, all."""
-    sides = [
-        [
-            [number for number in numbers if is_word_character(every[number].text[0]) == wanted]
-            for wanted in (True, False)
-        ]
-        for every, numbers in ((source, left), (target, right))
-    ]
-    alike = [both for both in zip(*sides, strict=True) if all(both)]
-    if not alike and not any_equal:
-        alike = [(left, right)]
-    for some, others in alike:
-        linked = others if len(others) <= _MANY else [others[0], others[-1]]
-        yield from itertools.product(some, linked)
+def _word_of(numbered: tuple[int, Unit]) -> int:
+    return numbered[1].word
 
 
-def spans(elements: Sequence[Element], linked: Sequence[Sequence[int]], length: int) -> list[Span]:
-    """Returns the span of each element among the `length` units of the translation.
+def _equal(left: _Word, right: _Word) -> Iterator[tuple[int, int]]:
+    """Yields the pairs of equal units of two words."""
+    for text in min(left.by_text, right.by_text, key=len):
+        yield from zip(left.by_text.get(text, ()), right.by_text.get(text, ()), strict=False)
+
+
+def _others(left: _Word, right: _Word, pairs: Mapping[int, int]) -> list[tuple[bool, int]]:
+    """Returns kinds of units of a source word, and the target units that those without an equal are linked to.
+
+    Letters and digits are linked to those of the target word, and its other characters to other characters; if there
+    are none, all to all.
+    """
+    used = set(pairs.values())
+    numbers = {kind: _without(right.kinds[kind], used) for kind in right.kinds}
+    alike = [kind for kind in left.kinds if numbers[kind] and _without(left.kinds[kind], pairs.keys())]
+    if alike or pairs:
+        return [(kind, _bits(numbers[kind])) for kind in alike]
+    return [(kind, _bits(numbers[not kind])) for kind in left.kinds]
+
+
+def _without(numbers: Sequence[int], used: Collection[int]) -> list[int]:
+    """Returns the numbers that are not used, or the first and the last one of more than `_MANY`."""
+    if len(numbers) <= _MANY + len(used):
+        numbers = [each for each in numbers if each not in used]
+        return numbers if len(numbers) <= _MANY else [numbers[0], numbers[-1]]
+    return [next(each for each in every if each not in used) for every in (numbers, reversed(numbers))]
+
+
+def _bits(numbers: Iterable[int]) -> int:
+    return functools.reduce(lambda bits, number: bits | 1 << number, numbers, 0)
+
+
+def spans(elements: Sequence[Element], linked: Sequence[int], length: int) -> list[Span]:
+    """Returns the span of each element among the `length` units of the translation. `linked` is that of `unit_links`.
 
     The span of an element is the smallest that contains all units that its own are linked to. It lies in that of its
     parent, and siblings do not overlap: the one with the shorter span is placed first, and the other gets the part that
@@ -197,20 +214,19 @@ def spans(elements: Sequence[Element], linked: Sequence[Sequence[int]], length: 
 
 
 def _linked_bits(
-    elements: Sequence[Element], children: Mapping[int, Sequence[int]], linked: Sequence[Sequence[int]]
+    elements: Sequence[Element], children: Mapping[int, Sequence[int]], linked: Sequence[int]
 ) -> list[int]:
     """Returns the units that those of each element are linked to, as the bits of an integer.
 
     The bits of an element are computed from those of its children, so that nested elements take linear time.
     """
-    units_of = [sum(1 << unit for unit in set(each)) for each in linked]
     found = [0] * len(elements)
     for number in range(len(elements) - 1, -1, -1):
         place, bits = elements[number].first, 0
         for child in children.get(number, ()):
-            bits |= _union(units_of[place : elements[child].first]) | found[child]
+            bits |= _union(linked[place : elements[child].first]) | found[child]
             place = elements[child].last
-        found[number] = bits | _union(units_of[place : elements[number].last])
+        found[number] = bits | _union(linked[place : elements[number].last])
     return found
 
 
@@ -284,9 +300,8 @@ def _next_start(gap: int, taken: list[Span]) -> int:
 class _Neighbors:
     """The nearest source units with links."""
 
-    def __init__(self, linked: Sequence[Sequence[int]]):
-        self._linked = linked
-        self._targets = sorted({number for each in linked for number in each})
+    def __init__(self, linked: Sequence[int]):
+        self._linked, self._targets = linked, _union(linked)
         self._previous = [-1] * (len(linked) + 1)  # of each gap
         self._next = [len(linked)] * (len(linked) + 1)
         for number, each in enumerate(linked):
@@ -316,11 +331,11 @@ class _Neighbors:
         They follow what the previous unit with links is linked to.
         """
         previous = self._previous[element.first]
-        gap = self._linked[previous][-1] + 1 if previous >= parent.first else bounds.start
+        gap = self._linked[previous].bit_length() if previous >= parent.first else bounds.start
         start = _outside(min(max(gap, bounds.start), bounds.end), bounds.start, taken)
-        target = bisect.bisect_left(self._targets, start)
-        stop = min(bounds.end, start + _size(element), _next_start(start, taken), *self._targets[target : target + 1])
-        return Span(start, max(start, stop))
+        stop = min(bounds.end, start + _size(element), _next_start(start, taken))
+        following = _within(Span(start, stop), self._targets) if stop > start else 0
+        return Span(start, _ends(following).start if following else max(start, stop))
 
     def gap(self, element: Element, parent: Element, bounds: Span) -> int:
         """Returns the gap of a point within the bounds of its parent."""
@@ -329,18 +344,21 @@ class _Neighbors:
         if element.last >= parent.last:
             return bounds.end
         previous, following = self._previous[element.first], self._next[element.last]
-        before = self._linked[previous] if previous >= parent.first else ()
-        after = self._linked[following] if following < parent.last else ()
+        before = self._linked[previous] if previous >= parent.first else 0
+        after = self._linked[following] if following < parent.last else 0
         if before and after:  # of several links, the one nearest to the other neighbor
-            chosen = _nearest(before, after[0] - 1) + 1 if element.leans_left else _nearest(after, before[-1] + 1)
+            wanted = _ends(after).start - 1 if element.leans_left else before.bit_length()
+            chosen = _nearest(before, wanted) + 1 if element.leans_left else _nearest(after, wanted)
         elif before:
-            chosen = before[-1] + 1
+            chosen = before.bit_length()
         else:
-            chosen = after[0] if after else bounds.end
+            chosen = _ends(after).start if after else bounds.end
         return min(max(chosen, bounds.start), bounds.end)
 
 
-def _nearest(every: Sequence[int], wanted: int) -> int:
-    """Returns the number of a sorted sequence that is nearest to the wanted one; of two the smaller one."""
-    place = bisect.bisect_left(every, wanted)
-    return min(every[max(place - 1, 0) : place + 1], key=lambda each: abs(each - wanted))
+def _nearest(bits: int, wanted: int) -> int:
+    """Returns the bit of an integer that is nearest to the wanted one; of two the lower one."""
+    lower = bits & (1 << max(wanted, 0)) - 1
+    higher = bits ^ lower
+    first, second = lower.bit_length() - 1, _ends(higher).start
+    return first if lower and (not higher or wanted - first <= second - wanted) else second

@@ -43,7 +43,7 @@ class AlignedText(tuple[str, float]):
     probabilities: list[float]  # of each word: the product over its tokens, each given the previous ones and the source
     confidence: float  # the geometric mean of the probabilities of the tokens
     tokens: int  # the number of these tokens, without EOS
-    sentences: Sequence[Sentence] = ()  # of a document
+    sentences: Sequence[Sentence] | None = None  # of a document
 
     @classmethod
     def of(cls, text: str, score: float, source: str, links: Sequence[Link], words_L: Any, log_p_L: Any) -> AlignedText:
@@ -90,7 +90,7 @@ class AlignedText(tuple[str, float]):
             "probabilities": [round(each, 4) for each in self.probabilities],
             "alignment": [list(link) for link in self.links],
         }
-        return found | ({"sentences": sentences_json(self.sentences)} if self.sentences else {})
+        return found | ({"sentences": sentences_json(self.sentences)} if self.sentences is not None else {})
 
 
 def sentences_json(sentences: Sequence[Sentence]) -> list[dict[str, Any]]:

@@ -49,6 +49,7 @@ def test_chinese_source_gets_spaces_in_the_translation():
 def test_nothing_to_translate():
     empty = aligned_document(Document(" \n", ()), [])
     assert empty == (" \n", 0.0) and (empty.words, empty.links, empty.confidence, empty.tokens) == ([], [], 1.0, 0)
+    assert empty.to_json()["sentences"] == []
     lost = aligned_document(
         Document("a b", ((0, 1), (2, 3))), [aligned("a", "", [], []), aligned("b", "B", [], [-1e4])]
     )

@@ -75,6 +75,7 @@ def test_language_is_that_of_the_run(run, monkeypatch):
         ("one text", None, "texts must be a list of strings. Received: one string, 'one text'; wrap it in a list"),
         (["a", "\ud800"], None, "text 2 is not Unicode: a lone surrogate"),
         (["a"], "english", "language must be an ISO 639 code such as 'en' or 'pt-BR', got 'english'"),
+        (["a"], 5, "language must be an ISO 639 code such as 'en' or 'pt-BR', got 5"),
     ],
 )
 def test_wrong_arguments(model, texts, language, message):

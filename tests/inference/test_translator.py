@@ -130,6 +130,29 @@ def test_other_numbers_are_not_integers(translator, call, name, value):
         call(translator, value)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda model: model.translate(TEXTS, alpha="0.6"), "alpha must be a number, got '0.6'"),
+        (lambda model: model.sample(TEXTS, temperature="1"), "temperature must be a number, got '1'"),
+        (lambda model: model.translate(None), "texts must be a list of strings. Received: None; give a list"),
+        (
+            lambda model: model.translate(TEXTS, prefixes=3),
+            "prefixes must be a list of strings. Received: 3; give a list",
+        ),
+        (lambda model: model.score(None), "pairs must be a list of strings. Received: None; give a list"),
+    ],
+)
+def test_other_types_are_named(translator, call, message):
+    with pytest.raises(TypeError, match=f"^{message}$"):
+        call(translator)
+
+
+def test_item_without_a_length_is_not_a_pair(translator):
+    with pytest.raises(ValueError, match="^pair 1 must be a source and a target. Received: None; give "):
+        translator.score([None])
+
+
 def test_integers_of_numpy_are_integers(translator):
     assert translator.n_best(TEXTS, np.int64(2), beam_size=np.int32(2)) == translator.n_best(TEXTS, 2, beam_size=2)
 

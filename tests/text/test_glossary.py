@@ -138,6 +138,11 @@ def test_malformed_file_is_one_line_with_its_number(tmp_path: Path, text: str, m
     assert "\n" not in str(error.value)
 
 
+def test_file_may_be_a_path(tmp_path: Path):
+    (tmp_path / "terms.tsv").write_text("cat\tKatze\n", "utf-8")
+    assert Glossary.of(tmp_path / "terms.tsv").required("a cat") == (Required("cat", ("Katze",)),)
+
+
 def test_missing_file_and_invalid_text(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match="no glossary"):
         Glossary.load(str(tmp_path / "none.tsv"))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from t2t_repro.config import HParams, must_be_integer
+from t2t_repro.config import HParams, must_be_integer, must_be_number
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.inference.search.decoding_loop import (
     NEG_INF,
@@ -43,6 +43,7 @@ def n_best_options(hparams: HParams, n: int, beam_size: int | None, alpha: float
     penalty = hparams.alpha if alpha is None else alpha
     if n > width:
         raise ValueError(f"n_best must be at least 1 and at most the beam size {width}, got {n}")
+    must_be_number("alpha", penalty)
     if not 0 <= penalty < float("inf"):
         raise ValueError(f"alpha must be at least 0 and finite, got {penalty}")
     return width, penalty

@@ -110,6 +110,13 @@ class TermSearch(NamedTuple):
         width, own_width_B = tf.shape(logits_BWV)[1], own_width(sentences.terms, self.beam_size)
         offered_BWO, needs_BWO, needed_BW = _offers(step, beams, sentences)
         log_p_BWC, tokens_BWC = candidates(step, logits_BWV, sentences, 2 * width, offered_BWO)
+        # the likeliest tokens of a sentence are as many as if it were alone; the forced one and the offered ones follow
+        rank_C = tf.range(tf.shape(tokens_BWC)[2])
+        last = tf.shape(tokens_BWC)[2] - 1 - tf.shape(offered_BWO)[2]
+        is_likely_BWC = (rank_C < 2 * own_width_B[:, None, None] + 2) | (rank_C >= last)
+        # a sentence that is done waits for the others without changes: `can_improve` is an estimate
+        is_open_B11 = self.can_improve(beams, sentences)[:, None, None]
+        log_p_BWC = tf.where(is_likely_BWC & is_open_B11, log_p_BWC, NEG_INF)
         matches_BWCO = (tokens_BWC[..., None] == offered_BWO[:, :, None]) & (offered_BWO != PAD)[:, :, None]
         need_BWC = tf.reduce_min(tf.where(matches_BWCO, needs_BWO[:, :, None], NO_LENGTH), axis=3)
         state = beams.state
@@ -127,10 +134,6 @@ class TermSearch(NamedTuple):
         is_forced_B11 |= room_B11 < 0
         fits_BWC = is_forced_B11 | (need_BWC <= tf.where(ends_BWC, 0, room_B11))
         fits_BWC &= ~_repeats(tokens_BWC, log_p_BWC)
-        # the likeliest tokens of a sentence are as many as if it were alone; the forced one and the offered ones follow
-        rank_C = tf.range(tf.shape(tokens_BWC)[2])
-        last = tf.shape(tokens_BWC)[2] - 1 - tf.shape(offered_BWO)[2]
-        fits_BWC &= (rank_C < 2 * own_width_B[:, None, None] + 2) | (rank_C >= last)
         values_BWC = tf.where(fits_BWC, log_p_BWC, NEG_INF) + beams.log_p[:, :, None]
 
         total_B = tf.reduce_sum(sentences.terms.shortest_BG, axis=1)

@@ -109,6 +109,18 @@ def test_texts_with_more_terms_do_not_change_the_others(vocabulary, seed):
             assert translation == alone and score == pytest.approx(expected, rel=1e-5)
 
 
+def test_translations_do_not_depend_on_other_lines_with_terms():
+    """Although the lines with the most terms have the most beams, and lines that are done wait for the others."""
+    trained = Translator.from_run(str(Path(__file__).parents[2] / "fixtures" / "run"), precision="float32")
+    terms = {"the": "DAS", "a": ["ein", "eine"], "is": "ist", "you": ["du", "Sie"]}
+    texts = ["The dog came to the house with you and a cat.", "This is the old station.", "Where are you going?"]
+    texts += ["I forgot the number of the room, and a friend knows what the date is.", "Can you see the river?"]
+    together = trained.n_best(texts, 1, glossary=terms)
+    for text, [(translation, score)] in zip(texts, together, strict=True):
+        [[(alone, expected)]] = trained.n_best([text], 1, glossary=terms)
+        assert translation == alone and score == pytest.approx(expected, rel=1e-5)
+
+
 def test_translations_that_have_their_terms_are_kept(plain):
     """Not even their scores change."""
     without = plain.n_best(TEXTS, 1)
