@@ -209,7 +209,7 @@ class Stopping:
         return dataclasses.replace(selection, interval=interval)
 
     def is_over(self, seconds: float) -> bool:
-        """Returns whether `seconds` of training are all that is allowed. Called before each step, so it reads no file."""
+        """Returns whether `seconds` of training are all that is allowed. It reads no file: each step asks."""
         return 0 < 60 * self._options.train_minutes <= seconds
 
     def reason(self, seconds: float) -> str:
