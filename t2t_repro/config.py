@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import numbers
 import operator
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,8 +132,11 @@ class HParams:
     def override(self, assignments: list[str]) -> HParams:
         """Returns a copy with fields replaced by `name=value` strings.
 
-        Raises KeyError for an unknown field, and ValueError for another form or a value of the wrong type.
+        Raises KeyError for an unknown field, ValueError for another form or a value of the wrong type, and TypeError
+        for a text instead of a list.
         """
+        if isinstance(assignments, str):
+            raise TypeError(f"override: expected a list such as ['d_k=16']. Received: {assignments!r}")
         fields = {each.name: each for each in dataclasses.fields(self) if each.name not in ("name", "description")}
         changes: dict[str, Any] = {}
         for assignment in assignments:
@@ -200,8 +204,7 @@ class TrainingOptions:
     def __post_init__(self) -> None:
         check_types(self)
         for name in ("validate_metrics", "also_validate"):
-            if isinstance(getattr(self, name), str):
-                raise TypeError(f"{name} must be a tuple of texts, got {getattr(self, name)!r}")
+            must_be_tuple(name, getattr(self, name), (str, os.PathLike), "texts")
         if not 0 <= self.seed < 2**18:
             raise ValueError(f"seed must be at least 0 and below {2**18}, got {self.seed}")
         if self.precision not in PRECISIONS:
@@ -260,11 +263,11 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("num_encoder_layers num_decoder_layers extra_length decay_steps", lambda value: value >= 0, "at least 0"),
 )
 
-_TYPES: dict[str, type] = {"int": int, "float": float, "str": str}
+_TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
 
 
 def check_types(record: Any) -> None:
-    """Raises TypeError for a field of a frozen dataclass that is not an int, float or str as declared.
+    """Raises TypeError for a field of a frozen dataclass that is not an int, float, str or bool as declared.
 
     An int becomes a float where one is declared.
     """
@@ -274,6 +277,12 @@ def check_types(record: Any) -> None:
             object.__setattr__(record, each.name, float(value))
         elif expected and type(value) is not expected:
             raise TypeError(f"{each.name} must be of type {each.type}, got {value!r}")
+
+
+def must_be_tuple(name: str, value: object, kinds: Any, described: str) -> None:
+    """Raises TypeError unless `value`, the argument `name`, is a tuple or a list of these kinds."""
+    if not (isinstance(value, tuple | list) and all(isinstance(each, kinds) for each in value)):
+        raise TypeError(f"{name} must be a tuple of {described}, got {value!r}")
 
 
 def must_be_integer(name: str, value: object, least: int, most: float = LARGEST_INT) -> None:

@@ -6,13 +6,14 @@ import dataclasses
 import functools
 import itertools
 import math
+import numbers
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from t2t_repro.config import check_types
+from t2t_repro.config import check_types, must_be_tuple
 from t2t_repro.filters import resolve
 from t2t_repro.task import TASKS, Task, task_of
 
@@ -190,11 +191,14 @@ class Problem:
             raise ValueError(f"min_character_count must be at least 0. Received: {self.min_character_count}")
         if self.sample < 0:
             raise ValueError(f"sample must be at least 0, got {self.sample}")
+        for split in SPLITS:
+            must_be_tuple(split, self.corpora(split), Corpus, "corpora such as (TextFiles('a.en', 'a.de'),)")
         for corpus in (corpus for split in SPLITS for corpus in self.corpora(split)):
             if isinstance(corpus, Trees) != self.task.takes_trees:
                 raise ValueError(f"metric 'f1' and Trees belong together; got {self.metric!r} with {corpus}")
         languages = self.source_language, self.target_language
         object.__setattr__(self, "filters", resolve(self.filters, languages, self.task.takes_trees))
+        must_be_tuple("train_weight", self.train_weight, numbers.Real, "numbers")
         object.__setattr__(self, "train_weight", tuple(map(float, self.train_weight)))  # JSON has a list
         self._check_weights()
 

@@ -101,6 +101,15 @@ class Selection(JsonRecord):
         count = f"{self.without_improvement()} scores in a row are" if patience > 1 else "the score is"
         return f"{count} no better than the {self.described(best)} of step {best:,} (patience={patience})"
 
+    def out_of_time(self, minutes: float, seconds: float) -> str:
+        """Returns why training ends after `seconds` of it, of at most `minutes` (0: no limit). "" if it continues.
+
+        A run that these minutes have ended does not continue: they may have passed while the newest checkpoint, which
+        holds the seconds, was scored.
+        """
+        over = f"train_minutes={minutes:g} are over"
+        return over if 0 < 60 * minutes <= seconds or self.reason == over else ""
+
     def ended_by(self, options: TrainingOptions) -> bool:
         """Returns whether one of the limits of `options` ended training, with the same value."""
         given = {f"{name}={getattr(options, name):g}" for name in LIMITS if getattr(options, name)}

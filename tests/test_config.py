@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -207,11 +208,25 @@ def test_wrong_type(field, value, message):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("seed", 1.5), ("checkpoint_steps", 2.5), ("also_validate", "data"), ("validate_metrics", "bleu")],
+    [
+        ("seed", 1.5),
+        ("checkpoint_steps", 2.5),
+        ("jit_compile", "no"),
+        ("deterministic", 0),
+        ("also_validate", "data"),
+        ("also_validate", Path("data")),
+        ("validate_metrics", "bleu"),
+        ("validate_metrics", None),
+    ],
 )
 def test_wrong_type_of_an_option(field, value):
     with pytest.raises(TypeError, match=f"^{field} must be "):
         TrainingOptions(**{field: value})
+
+
+def test_override_refuses_a_text_for_a_list():
+    with pytest.raises(TypeError, match=r"^override: expected a list such as .* Received: 'd_k=16'$"):
+        BASE.override("d_k=16")
 
 
 def test_misspelled_field_raises():

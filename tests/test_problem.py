@@ -38,6 +38,15 @@ def test_wrong_type(field, value):
         replace(FILES, **{field: value})
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("train", TextFiles("a.en", "a.de")), ("train", ("a.en", "a.de")), ("test", "a.en"), ("train_weight", "12")],
+)
+def test_wrong_type_of_several(field, value):
+    with pytest.raises(TypeError, match=f"^{field} must be a tuple of (corpora such as .*|numbers), got "):
+        replace(FILES, **{field: value})
+
+
 def test_paths_may_be_objects():
     corpora = TextFiles(Path("a.en"), Path("a.de")), TsvFile(Path("a.tsv")), TmxFile(Path("a.tmx"), "en", "de")
     assert corpora == (TextFiles("a.en", "a.de"), TsvFile("a.tsv"), TmxFile("a.tmx", "en", "de"))

@@ -81,7 +81,9 @@ def training_panels(metrics: Metrics) -> list[Panel]:
     for chart in _CHARTS:
         found = {name: metrics.get(metric) for name, metric in chart.metrics.items()}
         if chart.title == "Perplexity":
-            found |= {name.removeprefix(_OTHER): metrics[name] for name in metrics if name.startswith(_OTHER)}
+            for name in (name for name in metrics if name.startswith(_OTHER)):
+                label = name.removeprefix(_OTHER)
+                found[f"{label} (other)" if label in found else label] = metrics[name]
         curves = {name: thinned(points) for name, points in found.items() if points}
         if not curves:
             continue

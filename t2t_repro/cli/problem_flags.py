@@ -199,8 +199,8 @@ def _sizes(problem: Problem, values: flags.FlagValues, recorded: _Recorded) -> d
                 f"{recorded.directory!r} holds other data: its {name} is {prepared[name]}, not {value}; leave out "
                 f"--{name}, or give another --data_dir"
             )
-    for name in sizes.keys() - given.keys():
-        if sizes[name] != getattr(problem, name):
+    for name in SIZES:
+        if name not in given and sizes[name] != getattr(problem, name):
             launcher.report(f"--{name}={sizes[name]}, as the data in {recorded.directory!r} was prepared")
     return sizes | given
 

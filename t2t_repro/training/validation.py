@@ -209,13 +209,13 @@ class Stopping:
         return dataclasses.replace(selection, interval=interval)
 
     def is_over(self, seconds: float) -> bool:
-        """Returns whether `seconds` of training are all that is allowed."""
+        """Returns whether `seconds` of training are all that is allowed. It reads no file: each step asks."""
         return 0 < 60 * self._options.train_minutes <= seconds
 
     def reason(self, seconds: float) -> str:
         """Returns why training ends after `seconds` of it; "" if it continues."""
-        over = f"train_minutes={self._options.train_minutes:g} are over" * self.is_over(seconds)
-        return self.selection.exhausted(self._options.patience) or over
+        selection, options = self.selection, self._options
+        return selection.exhausted(options.patience) or selection.out_of_time(options.train_minutes, seconds)
 
     def note_end(self, step: int, reason: str) -> None:
         """Notes that training ends at `step`, before `train_steps`."""

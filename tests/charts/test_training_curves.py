@@ -58,6 +58,13 @@ def test_other_validation_sets_and_scores_of_the_complete_one_are_drawn(run):
     assert len({curve.color for curve in panel.curves}) == 4
 
 
+def test_a_validation_set_named_like_a_curve_does_not_replace_it(run):
+    others = {"validation_perplexity_training": 80.0, "validation_perplexity_validation": 90.0}
+    log(run, {"step": 10} | TRAINING, {"step": 10} | VALIDATION | others)
+    names = ["training", "validation", "training (other)", "validation (other)"]
+    assert drawn(run)["Perplexity"] == names
+
+
 def test_panels_of_a_parsing_run_without_validation_loss(run):
     log(run, {"step": 10, "loss": 5.0}, {"step": 10, "sample_F1": 40.0})
     assert drawn(run) == {"Loss": ["training"], "F1": ["validation"]}

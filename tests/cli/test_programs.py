@@ -526,11 +526,22 @@ def test_sizes_of_prepared_data_need_not_be_given_again(program, stand_in, prepa
     stand_in("preparation.pipeline", prepare=lambda *positional, **named: calls.append(positional))
     data = ("t2t-datagen", "--problem=translate_files", "--data_dir=D")
     code, _, err = program(*data)
-    assert code == 0 and sorted(err.splitlines()) == [
-        f"--{size}, as the data in 'D/translate_files' was prepared" for size in ("sample=50", "vocab_size=600")
+    assert code == 0 and err.splitlines() == [
+        f"--{size}, as the data in 'D/translate_files' was prepared" for size in ("vocab_size=600", "sample=50")
     ]
     assert program(*data, "--vocab_size=600", "--sample=50") == (0, "", "")
     assert [(problem.vocab_size, problem.sample) for problem, _ in calls] == [(600, 50)] * 2
+
+
+def test_nothing_is_reported_before_a_process_restarts(program, monkeypatch, prepared):
+    """Else it would be reported twice."""
+
+    def restart():
+        raise launcher.Stopped("restarted", 0)
+
+    monkeypatch.setattr(launcher, "use_huge_pages", restart)
+    command = ("t2t-trainer", "--problem=translate_files", "--hparams=tiny", "--data_dir=D", "--output_dir=R")
+    assert program(*command) == (128, "", "t2t-trainer: restarted\n")
 
 
 def test_vocabulary_of_a_run(program, stand_in, run):

@@ -237,6 +237,29 @@ def test_minutes_end_training(data, tmp_path, scripted, monkeypatch):
     assert run.training.step == run.last_step > step
 
 
+def test_minutes_that_pass_during_validation_end_training_once(data, tmp_path, monkeypatch):
+    """The checkpoint is older than its scores, so its time is below the limit: the next call takes no step either."""
+    hour = itertools.count()
+    ticks = SimpleNamespace(monotonic=lambda: 3_600 * next(hour) if passing else 0.0)
+    passing: list[bool] = []
+    monkeypatch.setattr(metrics, "time", ticks)
+
+    def score(self, step, logger, decodes=False):
+        passing.append(True)
+        return {"perplexity": 2.0}
+
+    monkeypatch.setattr(Validation, "__call__", score)
+    options = replace(FLOAT32, checkpoint_steps=2, train_minutes=1)
+    run = train(PROBLEM, HPARAMS, data, str(tmp_path / "RUN"), options, report=silent)
+    assert run.training.step == 2 == run.last_step and run.training.seconds == 0
+    passing.clear()
+    said: list[str] = []
+    train(PROBLEM, HPARAMS, data, run.directory, options, report=said.append)
+    assert run.training.step == 2 and said[-1] == "ended at step 2 of 20: train_minutes=1 are over"
+    train(PROBLEM, HPARAMS, data, run.directory, replace(options, train_minutes=2), report=silent)
+    assert run.training.step == 4
+
+
 def test_no_patience_without_validation_text(tmp_path, data, monkeypatch):
     from t2t_repro.data.dataset import Dataset
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import os
 import shutil
@@ -182,12 +183,9 @@ def _total(profiler: Profiler) -> Estimate:
         steps = max(min(steps, math.ceil(options.train_epochs * steps_per_epoch) - done), 0)
     if options.train_minutes:
         trained = profiler.run.training.seconds or 0.0 if done else 0.0
-        steps = max(min(steps, int((60 * options.train_minutes - trained) / per_step)), 0)
-    updating = profiler.startup + steps * per_step
-    evaluations = math.ceil(steps / (options.checkpoint_steps or h.checkpoint_steps))
-    if options.checkpoint_minutes:
-        evaluations = max(evaluations, 1 + int(updating / 60 / options.checkpoint_minutes))
-    evaluations += bool(profiler.run.parent) and steps == h.train_steps  # at step 0
+        left = 60 * options.train_minutes - trained
+        steps = bisect.bisect(range(steps + 1), left, key=lambda number: _seconds(profiler, number, done)) - 1
+        steps = max(steps, 0)
     kept = checkpoints_kept(h) + options.best_kept
     # weights, the two moments of Adam, and the moving average of the weights, float32
     checkpoint = (3 + bool(h.ema_decay)) * 4 * h.num_parameters(profiler.vocab_size)
@@ -199,11 +197,24 @@ def _total(profiler: Profiler) -> Estimate:
         startup_seconds=profiler.startup,
         sampling_seconds=profiler.sampling,
         evaluation_seconds=profiler.evaluation,
-        seconds=(updating + profiler.sampling + evaluations * profiler.evaluation) if steps else 0.0,
+        seconds=_seconds(profiler, steps, done),
         peak_bytes=profiler.peak,
         disk_bytes=max((kept + 2) * checkpoint - bytes_in(profiler.run.checkpoints), 0),
         flops=profiler.flops_per_step() * (done + steps),
     )
+
+
+def _seconds(profiler: Profiler, steps: int, done: int) -> float:
+    """Returns the time of `steps` more steps after the first `done`, and of their evaluations."""
+    h, options = profiler.run.hparams, profiler.options
+    if not steps:
+        return 0.0
+    updating = profiler.startup + steps * profiler.seconds_per_step()
+    evaluations = math.ceil(steps / (options.checkpoint_steps or h.checkpoint_steps))
+    if options.checkpoint_minutes:
+        evaluations = max(evaluations, 1 + int(updating / 60 / options.checkpoint_minutes))
+    evaluations += bool(profiler.run.parent) and not done  # at step 0
+    return updating + profiler.sampling + evaluations * profiler.evaluation
 
 
 def _outcome(profiler: Profiler, found: Estimate) -> Iterator[str]:

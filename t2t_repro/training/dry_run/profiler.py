@@ -8,6 +8,7 @@ lists the limits of these estimates.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from t2t_repro.data import batching, input_pipeline
 from t2t_repro.data.corpus_weights import pairs_per_epoch
 from t2t_repro.data.dataset import Dataset
 from t2t_repro.data.input_pipeline import Layout, TrainingText
+from t2t_repro.data.validation_sets import open_validation_sets
 from t2t_repro.flops import training_flops
 from t2t_repro.run import Run, TrainingRecord
 from t2t_repro.selection import Selection
@@ -98,8 +100,8 @@ class Profiler:
     def steps(self) -> int:
         """Returns the number of remaining steps."""
         known = self.run.training if Run.exists(self.run.directory) else TrainingRecord()
-        scores = replace(known.selection or Selection(), by=self.options.validate_by)
-        if scores.exhausted(self.options.patience):
+        scores, options = replace(known.selection or Selection(), by=self.options.validate_by), self.options
+        if scores.exhausted(options.patience) or scores.out_of_time(options.train_minutes, known.seconds or 0.0):
             return 0
         return max(self.run.hparams.train_steps - (known.step or 0), 0)
 
@@ -227,7 +229,8 @@ class Profiler:
         return tuple(sizes[int(np.argmax(held))].tolist())
 
     def _measure_evaluation(self) -> None:
-        """Evaluates the validation batch with the most positions, and estimates the time of all batches.
+        """Evaluates the validation batch with the most positions, and estimates the time of all batches, also of other
+        validation sets.
 
         Also decodes the samples, if there is a preview and their time matters.
         """
@@ -236,8 +239,10 @@ class Profiler:
             return
         self._start("in the evaluation", "evaluates the validation text")
         parallel = num_parallel_batches()
-        tokens = input_pipeline.EVALUATION_TOKENS // parallel
-        batches = list(input_pipeline.evaluation_batches(self.dataset.shards("validation"), tokens))
+        tokens, longest = input_pipeline.EVALUATION_TOKENS // parallel, self.run.hparams.max_positions
+        texts = self.dataset, *open_validation_sets(self.options.also_validate).values()
+        each = (input_pipeline.evaluation_batches(text.shards("validation"), tokens, longest) for text in texts)
+        batches = list(itertools.chain.from_iterable(each))
         sizes = [int(tf.size(batch["targets"])) for batch in batches]
         largest = batches[int(np.argmax(sizes))]
         evaluate = make_evaluator(self.model, self.run.hparams.label_smoothing)

@@ -374,6 +374,46 @@ def test_limits_of_time_and_passes_end_the_estimate(estimated, data, tmp_path, m
         assert less.flops == pytest.approx(found.flops / found.steps * less.steps)
 
 
+def test_the_estimate_ends_within_the_minutes_with_its_evaluations(data, tmp_path, monkeypatch):
+    quick(monkeypatch)
+    hparams, options = replace(TINY, train_steps=10**6), replace(FLOAT32, checkpoint_steps=1, train_minutes=0.5)
+    found = dry_run(PROBLEM, hparams, data, str(tmp_path / "RUN"), options, show=lambda line: None)
+    assert 1 < found.steps and 30 - 2 * (found.evaluation_seconds + found.seconds_per_step) < found.seconds <= 30
+
+
+def test_the_evaluation_is_that_of_training(data, tmp_path, monkeypatch):
+    """Pairs are cut to the positions of the model, and other validation sets are evaluated too."""
+    quick(monkeypatch)
+    make, lengths = profiler.make_evaluator, set[int]()
+
+    def recording(*arguments):
+        evaluate = make(*arguments)
+        return lambda source, target: lengths.update((source.shape[1], target.shape[1])) or evaluate(source, target)
+
+    monkeypatch.setattr(profiler, "make_evaluator", recording)
+    monkeypatch.setattr(profiler, "_twice", lambda function: (function() and 1.0, 1.0))
+    problem, hparams = replace(PROBLEM, max_length=4), replace(TINY, max_positions=4)
+    alone, both = (
+        dry_run(problem, hparams, data, str(tmp_path / "RUN"), options, show=lambda line: None)
+        for options in (FLOAT32, replace(FLOAT32, also_validate=(data,)))
+    )
+    assert max(lengths) == 4 and both.evaluation_seconds == pytest.approx(2 * alone.evaluation_seconds)
+
+
+def test_a_run_that_minutes_ended_has_no_steps_left(trained, data, tmp_path, monkeypatch):
+    """Even if its newest checkpoint has taken less, because the minutes passed while it was scored."""
+    quick(monkeypatch)
+    run = replace(trained, directory=shutil.copytree(trained.directory, str(tmp_path / "RUN")))
+    ended = Selection(stopped_step=8, reason="train_minutes=60 are over")
+    run.note(replace(run.training, selection=ended))
+    hparams = replace(trained.hparams, train_steps=20)
+    found = [
+        dry_run(PROBLEM, hparams, data, run.directory, replace(FLOAT32, train_minutes=n), show=lambda line: None)
+        for n in (60, 61)
+    ]
+    assert [each.steps for each in found] == [0, 12]
+
+
 def test_a_run_that_patience_ended_has_no_steps_left(trained, data, tmp_path, monkeypatch):
     quick(monkeypatch)
     run = replace(trained, directory=shutil.copytree(trained.directory, str(tmp_path / "RUN")))
