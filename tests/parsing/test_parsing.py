@@ -317,7 +317,7 @@ def test_gold_of_the_validation_split(own_trees, tmp_path):
     assert held and len(held) + len(trained) == 60
     assert [(gold_words(line), linearize_tree(parse(line))) for line in gold("validation", dataset)] == held
     assert {*gold("validation", dataset)} < {str(tree) for tree in read(Trees(path))}
-    with pytest.raises(ValueError, match=r"has no test text; prepare it with some \(`test_trees`\)"):
+    with pytest.raises(ValueError, match=r"has no test text; take .*, or prepare the data with some \(`test_trees`\)"):
         dataset.trees("test")
     assert prepare(dataclasses.replace(FILES, vocab_size=300), str(tmp_path / "data"), silent) == dataset
 
