@@ -142,6 +142,8 @@ def train_and_score() -> None:
     from t2t_repro.system.out_of_memory import OutOfMemory
     from t2t_repro.training.distributed.rendezvous import Cluster
 
+    if not FLAGS.dry_run:
+        launcher.use_huge_pages()  # before anything is reported: it starts this process again
     problem, hparams = chosen()
     options = common_flags.training_options(FLAGS)
     check_validation(problem, hparams, options)
@@ -149,7 +151,6 @@ def train_and_score() -> None:
         estimate(problem, hparams, options)
         return
     cluster = Cluster.from_environment()
-    launcher.use_huge_pages()
     one_heap()
     launcher.load_tensorflow()
     from t2t_repro.data.dataset import Dataset
