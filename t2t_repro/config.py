@@ -132,6 +132,9 @@ class HParams:
 
         Raises KeyError for an unknown field, and ValueError for another form or a value of the wrong type.
         """
+        if isinstance(assignments, str):
+            one = f"one string, {assignments!r}; wrap it in a list"
+            raise ValueError(f"override: expected a list such as ['d_k=16']. Received: {one}")
         fields = {each.name: each for each in dataclasses.fields(self) if each.name not in ("name", "description")}
         changes: dict[str, Any] = {}
         for assignment in assignments:

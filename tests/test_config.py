@@ -250,6 +250,12 @@ def test_override():
     assert BASE.override([]) == BASE
 
 
+def test_override_takes_a_list():
+    """A string would be read letter by letter."""
+    with pytest.raises(ValueError, match=r"expected a list such as \['d_k=16'\]. Received: one string, 'd_k=16'; wrap"):
+        BASE.override("d_k=16")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
