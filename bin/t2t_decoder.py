@@ -4,9 +4,10 @@
   t2t-decoder --output_dir=run --decode_interactive
   t2t-decoder --output_dir=run --score_file=pairs.tsv > scores.tsv
 
-Line n of the output translates line n of the input. An empty line stays empty.
-The input is UTF-8; .gz and .sgm files are read too. A byte order mark and
-Windows line ends are removed, as in training.
+Line n of the output translates line n of the input. An empty line stays empty,
+and a line of white space becomes empty. The input is UTF-8; .gz and .sgm files
+are read too. A byte order mark and Windows line ends are removed, as in
+training.
 
 Lines are decoded in windows of up to 10,000, or as they arrive from a pipe, and
 each window is written when it is done. --decode_to_file=FILE writes to

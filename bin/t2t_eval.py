@@ -36,12 +36,15 @@ def score() -> None:
     common_flags.check_decoding(run.hparams, FLAGS)
     common_flags.check_shortlist(FLAGS)
     common_flags.check_moved_data(FLAGS)
+    launcher.report_average([run], FLAGS.average_checkpoints, FLAGS.average_best)
+    from t2t_repro.data.dataset import Dataset
+
+    Dataset.of_run(run, FLAGS.data_dir).shards(FLAGS.split)  # an error in it needs no TensorFlow
     launcher.load_tensorflow()
     from t2t_repro.evaluation.evaluator import evaluate, table
     from t2t_repro.training.parallel import set_threads
 
     set_threads(FLAGS.threads_per_batch)
-    launcher.report_average([run], FLAGS.average_checkpoints, FLAGS.average_best)
     options: dict[str, Any] = {name: FLAGS[name].value for name in OPTIONS}
     scores = evaluate(FLAGS.output_dir, **options)
     launcher.keep_scores(FLAGS.output_dir, scores)

@@ -44,7 +44,7 @@ for _name, _default, _lowest, _meaning in (
 ):
     flags.DEFINE_integer(_name, _default, _meaning, lower_bound=_lowest, flag_values=FLAGS)
 flags.DEFINE_list("labels", [], "NAME,...: labels of the served version, for URLs with /labels/NAME", flag_values=FLAGS)
-flags.DEFINE_string("example", "", "text to try on the page (default: the problem's)", flag_values=FLAGS)
+flags.DEFINE_string("example", "", "TEXT: text to try on the page (default: the problem's)", flag_values=FLAGS)
 flags.DEFINE_boolean("attention", False, "serve the signature attention too (large answers)", flag_values=FLAGS)
 flags.DEFINE_boolean("access_log", False, "log a line per request on standard error", flag_values=FLAGS)
 common_flags.threads_flag(FLAGS)

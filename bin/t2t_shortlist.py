@@ -25,7 +25,8 @@ from t2t_repro.run import Run
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("output_dir", None, "run directory of t2t-trainer", flag_values=FLAGS)
-flags.DEFINE_string("shortlist", None, "file to write (default: shortlist.txt in --output_dir)", flag_values=FLAGS)
+meaning = "FILE: file to write (default: shortlist.txt in --output_dir)"
+flags.DEFINE_string("shortlist", None, meaning, flag_values=FLAGS)
 common_flags.moved_data_flag(FLAGS)
 for name, default, meaning in (
     ("first", 1_000, "the N most frequent target subwords are candidates of every text"),

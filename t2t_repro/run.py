@@ -259,12 +259,17 @@ class Run:
         """
         here, there = self._identity(), other._identity()
         free = () if os.path.exists(self.checkpoint_list) else ("parent",)
-        for name in sorted(here.keys() | there.keys()):
+        # another set differs in its name, which no override changes, and in several other fields
+        order = sorted(
+            here.keys() | there.keys(), key=lambda name: (not name.startswith("problem "), name != "name", name)
+        )
+        for name in order:
             if here.get(name) != there.get(name) and name not in free:
                 may_set = name != "name" and name in {each.name for each in dataclasses.fields(HParams)}
                 remedy = f", or continue that run with {name}={here[name]}" if may_set else ""
+                what = "hyperparameter set" if name == "name" else name
                 raise ValueError(
-                    f"{self.directory!r} holds another run: its {name} is {here.get(name)!r}, not {there.get(name)!r}; "
+                    f"{self.directory!r} holds another run: its {what} is {here.get(name)!r}, not {there.get(name)!r}; "
                     f"give another output_dir{remedy}"
                 )
 

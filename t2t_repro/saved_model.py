@@ -48,6 +48,9 @@ def newest_version(export_dir: str) -> int:
     """
     if not os.path.isdir(export_dir):
         raise FileNotFoundError(f"export_dir: no directory {export_dir!r}; give the one that t2t-exporter wrote to")
+    if holds_graph(export_dir) and os.path.basename(os.path.normpath(export_dir)).isdecimal():
+        folder = os.path.dirname(os.path.normpath(export_dir)) or "."
+        raise FileNotFoundError(f"export_dir: {export_dir!r} is one version; give the folder of all, {folder!r}")
     numbers = [int(name) for name in os.listdir(export_dir) if re.fullmatch(r"\d+", name)]
     versions = [number for number in numbers if holds_graph(os.path.join(export_dir, str(number)))]
     if not versions:

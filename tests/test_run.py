@@ -71,8 +71,8 @@ def test_restart_continues_with_more_steps_or_moved_data(run, vocabulary):
             "its num_layers is 2, not 3; give another output_dir, or continue that run with num_layers=2",
         ),
         (
-            {"hparams": HParams(name="i", description="", num_layers=2)},
-            "its name is 'h', not 'i'; give another output_dir",
+            {"hparams": HParams(name="i", description="", num_layers=3)},
+            "its hyperparameter set is 'h', not 'i'; give another output_dir",
         ),
         (
             {"problem": Problem(name="q", description="", vocab_size=100)},

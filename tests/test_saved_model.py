@@ -19,6 +19,8 @@ def test_newest_version(tmp_path):
     for name in ("9", "10", "next"):
         (tmp_path / name / "saved_model.pb").write_bytes(b"")
     assert newest_version(str(tmp_path)) == 10
+    with pytest.raises(FileNotFoundError, match=f"10' is one version; give the folder of all, '{tmp_path}'"):
+        newest_version(str(tmp_path / "10"))
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def average_flags(values: flags.FlagValues, checkpoints: int | None = 1) -> None
     flags.DEFINE_integer("average_checkpoints", checkpoints, meaning, lower_bound=1, flag_values=values)
     meaning = "take the recommended checkpoints, or the N best by validation score, instead of the last"
     if not checkpoints:
-        meaning = "average the N best checkpoints by validation score, instead of the last; with N 1, the recommended"
+        meaning = "average the N best checkpoints by validation score, instead of the last; 1: the recommended ones"
     flags.DEFINE_boolean("average_best", False, meaning, flag_values=values)
     meaning = "take the moving average of the weights in a checkpoint (ema_decay), instead of the weights"
     flags.DEFINE_boolean("moving_average", False, meaning, flag_values=values)

@@ -29,14 +29,15 @@ class Dataset:
         return os.path.isfile(os.path.join(directory, DATASET))
 
     @classmethod
-    def open(cls, directory: str, verify: bool = False) -> Dataset:
+    def open(cls, directory: str, verify: bool = False, advice: str = "make it with t2t-datagen") -> Dataset:
         """Opens the data in `directory` and compares the size of each file; with `verify`, hash and record count too.
 
-        Raises FileNotFoundError if there is no data, and ValueError, naming the file, if one is missing or damaged.
+        Raises FileNotFoundError, with `advice`, if there is no data, and ValueError, naming the file, if one is missing
+        or damaged.
         """
         path = os.path.join(directory, DATASET)
         if not cls.exists(directory):
-            raise FileNotFoundError(f"{directory!r} holds no prepared data (no {DATASET}); make it with t2t-datagen")
+            raise FileNotFoundError(f"{directory!r} holds no prepared data (no {DATASET}); {advice}")
         saved = read_json(path)
         if saved.get("format") != FORMAT:
             raise ValueError(
@@ -59,7 +60,8 @@ class Dataset:
 
         Raises FileNotFoundError if it does not exist, and ValueError for data with another vocabulary.
         """
-        dataset = cls.open(os.path.join(run.data_dir if data_dir is None else data_dir, run.problem.name))
+        directory = os.path.join(run.data_dir if data_dir is None else data_dir, run.problem.name)
+        dataset = cls.open(directory, advice="give its `data_dir` if it has moved, or make it with t2t-datagen")
         dataset.must_have_vocabulary_of(run, "give the `data_dir` that it was trained with")
         return dataset
 
@@ -79,7 +81,8 @@ class Dataset:
         if not self.has(split):
             problem = self.record.problem
             raise ValueError(
-                f"problem {problem.name!r} has no {split} text; prepare it with some ({problem.arguments(split)})"
+                f"problem {problem.name!r} has no {split} text; take another split ({', '.join(self.record.splits)}), "
+                f"or prepare the data with some ({problem.arguments(split)})"
             )
         return [os.path.join(self.directory, shard.name) for shard in self.record.splits[split].shards]
 

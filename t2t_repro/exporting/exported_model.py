@@ -62,7 +62,7 @@ class ExportedModel(TextToText):
         glossary: AnyGlossary | None = None,
         markup: bool = False,
     ) -> list[str]:
-        """Returns the best translation of each text; an empty text gives an empty one."""
+        """Returns the best translation of each text; one without more than white space gives an empty one."""
         return [best[0][0] for best in self.n_best(texts, 1, beam_size, alpha, glossary, markup)]
 
     def splitter(self, language: str | None = None) -> Splitter:

@@ -86,7 +86,7 @@ class Translator:
         alpha: float | None = None,
         report: Callable[[int, str], None] | None = None,
     ) -> list[str]:
-        """Returns the best translation of each text, and "" for "". A beam of 1 is greedy search.
+        """Returns the best translation of each text, and "" for white space alone. A beam of 1 is greedy search.
 
         Only the first `max_positions` - 1 tokens of a longer text are translated; `report` is called with its number,
         from 0, and a message. Raises ValueError for a beam size or an alpha (the exponent of the length penalty) that
@@ -108,7 +108,7 @@ class Translator:
                 if report:
                     report(number, f"has {len(ids):,} tokens; the first {cut:,} are translated")
         translations = [""] * len(texts)
-        numbers = sorted((n for n, text in enumerate(texts) if text), key=lambda n: len(sources[n]))
+        numbers = sorted((n for n, text in enumerate(texts) if text.strip()), key=lambda n: len(sources[n]))
         most = BATCH_TOKENS * BATCH_WIDTH // max(width, BATCH_WIDTH)
         for batch in _batches(numbers, sources, most):
             found = self.search([sources[n] for n in batch], width, penalty)

@@ -27,6 +27,7 @@ from t2t_repro.text.token_ids import EOS, PAD
 TOKENS_PER_SEARCH = 4_096  # source positions of one search; larger requests are split into several searches
 SCORED_PER_BATCH = 1_024  # target positions scored in one batch: each has the logits of the full vocabulary
 MOST_BEAMS = 64
+BLANK = r"[\t-\r\x1c-\x1f\x{85}\pZ]*"  # the white space of `str.isspace`
 MOST_WEIGHTS = 128 * 128  # per head and layer, over the batch: one pair of 128 tokens, as on the page of t2t-attention
 
 
@@ -144,7 +145,7 @@ class ExportedTranslator(tf.Module):
         aligned: Translator | None = None,
         spelled_B: tf.Tensor | None = None,
     ) -> dict[str, tf.Tensor]:
-        """Returns "outputs" [B, N] and "scores" [B, N] of strings [B], best first; an empty string gives empty ones.
+        """Returns "outputs" [B, N] and "scores" [B, N] of strings [B], best first; white space gives empty ones.
 
         With `spelled_B`, outputs contain the terms: a line for each, with its forms separated by tabs.
 
@@ -169,7 +170,7 @@ class ExportedTranslator(tf.Module):
             return self._search(request, order[start:stop], columns, aligned)
 
         outputs = in_batches(search, none, request.lengths, request.most_rows, kinds(*options))
-        return _named((request.inputs == "")[:, None], *outputs)
+        return _named(tf.strings.regex_full_match(request.inputs, BLANK)[:, None], *outputs)
 
     def _request(self, inputs: tf.Tensor, options: Options, spelled_B: tf.Tensor | None) -> _Request:
         """Returns the request, whose tensors are available only after its checks have passed."""

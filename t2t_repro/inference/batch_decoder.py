@@ -132,8 +132,8 @@ class BatchDecoder(Graphs):
         return [part.tolist() for part in np.array_split(places, math.ceil(len(places) / most))]
 
     def _encode(self, texts: Sequence[str], report: ReportText | None) -> dict[int, list[int]]:
-        """Returns the ids of each text that is not empty, by its position."""
-        places = [place for place, text in enumerate(texts) if text]
+        """Returns the ids of each text that has more than white space, by its position."""
+        places = [place for place, text in enumerate(texts) if text.strip()]
         encoded = dict(zip(places, self.vocabulary.encode([texts[place] for place in places]), strict=True))
         limit = self._max_positions()
         for place, ids in encoded.items():

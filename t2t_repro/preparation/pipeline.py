@@ -111,6 +111,8 @@ def prepare(
     if giver:
         dataset.must_have_vocabulary_of(giver)
     check_same_data(dataset, problem, verify=verify)
+    if verify:
+        report(f"{directory}: all bytes are as they were written")
     shutil.rmtree(os.path.join(directory, _TREES), ignore_errors=True)
     for name in (_FILTERED, PROGRESS):
         with contextlib.suppress(OSError):  # usually missing; or the folder is read-only

@@ -15,7 +15,7 @@ from t2t_repro.problem import SPLITS, WEIGHTS, Corpus, Problem
 _LANGUAGES = ("source_language", "target_language")
 _NO_EFFECT = ("description", "example", *_LANGUAGES, "metric", *WEIGHTS)  # fields that do not affect the data
 _HASHES = ("sha256", "archives")  # parts of a description that are compared if both have them
-_SHOWN = 12  # characters of a hash in an error
+_SHOWN = {"files": "{} files", "bytes": "{} bytes", "sha256": "SHA-256 {:.12}"}  # in an error
 
 
 def check_same_data(dataset: Dataset, problem: Problem, verify: bool = False) -> None:
@@ -88,6 +88,6 @@ def _short(sources: Iterable[Source]) -> str:
     named: list[str] = []
     for source in sources:
         for side in source_sides(source):
-            named.append(" ".join(str(value)[: _SHOWN if key == "sha256" else None] for key, value in side.items()))
+            named.append(", ".join(_SHOWN.get(key, "{}").format(value) for key, value in side.items()))
         named[-1] += f" named {source['name']}" if "name" in source else ""
     return " + ".join(named) or "none"

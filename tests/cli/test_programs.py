@@ -370,6 +370,7 @@ def test_failure(program, name, arguments, message):
         (["t2t-trainer", "--problem=translate_ende_cldr", *TRAIN, f"--init_from={FIXTURE}"], 1),
         (["t2t-datagen", "--problem=translate_ende_cldr", "--data_dir=D", "--vocabulary_from=none"], 1),
         (["t2t-datagen", "--problem=translate_ende_cldr", "--data_dir=D", "--filter=identicl"], 2),
+        (["t2t-eval", f"--output_dir={FIXTURE}", "--data_dir=."], 1),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -531,17 +532,6 @@ def test_sizes_of_prepared_data_need_not_be_given_again(program, stand_in, prepa
     ]
     assert program(*data, "--vocab_size=600", "--sample=50") == (0, "", "")
     assert [(problem.vocab_size, problem.sample) for problem, _ in calls] == [(600, 50)] * 2
-
-
-def test_nothing_is_reported_before_a_process_restarts(program, monkeypatch, prepared):
-    """Else it would be reported twice."""
-
-    def restart():
-        raise launcher.Stopped("restarted", 0)
-
-    monkeypatch.setattr(launcher, "use_huge_pages", restart)
-    command = ("t2t-trainer", "--problem=translate_files", "--hparams=tiny", "--data_dir=D", "--output_dir=R")
-    assert program(*command) == (128, "", "t2t-trainer: restarted\n")
 
 
 def test_vocabulary_of_a_run(program, stand_in, run):
@@ -755,6 +745,13 @@ def training(stand_in, monkeypatch):
     stand_in("data.dataset", Dataset=SimpleNamespace(open=lambda directory: opened, exists=lambda directory: False))
     monkeypatch.setattr(launcher, "keep_scores", lambda *arguments: state.kept.append(arguments))
     return state
+
+
+def test_trainer_restarts_before_it_reports_anything(program, training, prepared, monkeypatch):
+    monkeypatch.setattr(launcher, "use_huge_pages", lambda: launcher.report("starts again"))
+    files = ("--problem=translate_files", "--hparams=tiny", "--data_dir=D", "--output_dir=RUN")
+    first, *others = program("t2t-trainer", *files).err.splitlines()
+    assert first == "starts again" and "--vocab_size=600, as the data in 'D/translate_files' was prepared" in others
 
 
 def test_trainer_trains_then_scores(program, training):
@@ -1219,6 +1216,8 @@ def test_eval(program, stand_in, run):
 
     scores = {"bleu": 27.3, "problem": "größer", "split": "validation", "step": 8, "checkpoints": ["ckpt-8"]}
     stand_in("evaluation.evaluator", evaluate=evaluate, table=lambda scores: f"BLEU {scores['bleu']}")
+    opened = SimpleNamespace(shards=lambda split: [])
+    stand_in("data.dataset", Dataset=SimpleNamespace(of_run=lambda run, data_dir: opened))
     options = ["--split=validation", "--average_checkpoints=5", "--beam_size=1"]
     assert program("t2t-eval", "--output_dir=RUN", *options) == (0, "BLEU 27.3\n", "")
     named = {"split": "validation", "average_checkpoints": 5, "average_best": False, "beam_size": 1, "alpha": None}

@@ -268,6 +268,16 @@ def test_scores_are_the_same_in_batches(run, monkeypatch):
         module.signatures()["score"](np.array(["a " * 2_000]), np.array(["a"]))
 
 
+def test_white_space_alone_gives_an_empty_string(run):
+    translate = ExportedTranslator(Translator.from_run(run.directory)).signatures()["serving_default"]
+    found = translate(np.array([" ", "\t\u3000", "\u200b"]))
+    assert found["outputs"].numpy()[:2].tolist() == [b"", b""] and found["scores"].numpy()[:2].tolist() == [0, 0]
+    assert found["scores"].numpy()[2] < 0  # a space of no width is not white space, in Python neither
+    characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    blank = tf.strings.regex_full_match(characters, signatures.BLANK).numpy()
+    assert blank.tolist() == [character.isspace() for character in characters]
+
+
 def test_options_may_differ_by_row(run):
     translate = ExportedTranslator(Translator.from_run(run.directory)).signatures()["translate"]
     one_each = {

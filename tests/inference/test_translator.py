@@ -51,6 +51,12 @@ def test_empty_line_gives_an_empty_line(translator):
     assert translator.n_best(["", "12"], 2)[0] == [("", 0.0)]
 
 
+def test_white_space_alone_gives_an_empty_line(translator):
+    """Training drops such pairs, so the model would invent words."""
+    spaces = [" ", "\t \t", "\r", "\u00a0", "\u3000 "]
+    assert translator.n_best([*spaces, "12"], 2)[:-1] == [[("", 0.0)]] * len(spaces)
+
+
 def test_empty_input(translator):
     assert translator.translate([]) == []
     assert translator.score([]) == []

@@ -110,7 +110,7 @@ def test_prepared_once_for_all(text: Problem, data: str, monkeypatch: pytest.Mon
     said: list[str] = []
     assert prepare(text, data, said.append, verify=True) == first
     assert Dataset.open(first.directory) == first
-    assert said == [] and bytes_of(first.directory) == before
+    assert said == [f"{first.directory}: all bytes are as they were written"] and bytes_of(first.directory) == before
 
 
 def test_a_global_shuffle_over_shards(text: Problem, data: str, monkeypatch: pytest.MonkeyPatch):
@@ -231,7 +231,7 @@ def test_validation_split_of_few_sources():
 def test_without_test_text(text: Problem, data: str):
     dataset = prepare(dataclasses.replace(text, test=()), data, silent)
     assert dataset.has("train") and not dataset.has("test")
-    with pytest.raises(ValueError, match="problem 'small' has no test text; prepare it with some"):
+    with pytest.raises(ValueError, match="problem 'small' has no test text; take another split .train, valid"):
         dataset.shards("test")
     with pytest.raises(ValueError, match="split must be one of train, validation, test, got 'dev'"):
         dataset.shards("dev")
@@ -278,9 +278,12 @@ def test_translate_files(text: Problem, data: str):
     [
         ({"vocab_size": 340}, "its vocab_size is 330, not 340; give another `data_dir`"),
         ({"max_length": 50}, "its max_length is 40, not 50; give another"),
-        ({"test": ()}, r"its test text was \S*test\.source 115 \+ \S*test\.target \d+, not none; give another"),
+        (
+            {"test": ()},
+            r"its test text was \S*test\.source, 115 bytes \+ \S*test\.target, \d+ bytes, not none; give another",
+        ),
         ({"source_language": "de", "target_language": "en"}, "its source_language is 'en', not 'de'; give another"),
-        ({"train": (Generated(silent),)}, r"its train text was \S*train\.source .*, not helpers\.\S*silent; give"),  # type: ignore[arg-type]
+        ({"train": (Generated(silent),)}, r"its train text was \S*train\.source, .*, not helpers\.\S*silent; give"),  # type: ignore[arg-type]
     ],
 )
 def test_directory_with_other_data_is_rejected(text: Problem, data: str, changes: dict, message: str):
@@ -312,7 +315,7 @@ def test_text_of_the_same_size_is_compared_if_it_is_newer(text: Problem, data: s
     path.with_name("new").write_bytes(path.read_bytes().replace(b"red", b"rot"))
     os.utime(path.with_name("new"), (0, 0))  # as `cp -p` and archives keep the time
     path.with_name("new").rename(path)
-    with pytest.raises(ValueError, match=r"its train text was .*train\.source \d+ [0-9a-f]{12} "):
+    with pytest.raises(ValueError, match=r"its train text was .*train\.source, \d+ bytes, SHA-256 [0-9a-f]{12} "):
         prepare(text, data, silent, verify=verify)
 
 
@@ -346,7 +349,7 @@ def generated(folder: Path, *words: str) -> Problem:
 def test_generated_text_is_compared_if_its_code_is_newer(data: str, tmp_path: Path, verify: bool):
     first = prepare(generated(tmp_path, "one", "two", "comment"), data, silent)
     assert prepare(generated(tmp_path, "one", "two", "other comment"), data, silent, verify=verify) == first
-    with pytest.raises(ValueError, match=r"text was mine.pairs .*, not mine.pairs .*; give another"):
+    with pytest.raises(ValueError, match=r"text was mine.pairs, .*, not mine.pairs, .*; give another"):
         prepare(generated(tmp_path, "one", "three", "comment"), data, silent, verify=verify)
     path = Path(first.directory, "dataset.json")
     record = json.loads(path.read_text("utf-8"))
