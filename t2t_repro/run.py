@@ -147,6 +147,8 @@ class Run:
         An error names `argument`, the one that gave the directory.
         """
         path = os.path.join(directory, "run.json")
+        if os.path.isfile(directory):
+            raise FileNotFoundError(f"{argument}: {directory!r} is a file; give the directory that t2t-trainer wrote")
         if not os.path.isdir(directory):
             raise FileNotFoundError(f"{argument}: no directory {directory!r}; give the one that t2t-trainer wrote")
         if not os.path.isfile(path):

@@ -118,6 +118,10 @@ def test_start_replaces_the_vocabulary_of_an_unfinished_start(run, vocabulary):
 def test_open_rejects_a_directory_without_run(tmp_path):
     with pytest.raises(FileNotFoundError, match="output_dir: no directory '.*none'; give the one that t2t-trainer"):
         Run.open(str(tmp_path / "none"))
+    (tmp_path / "run.json").touch()
+    with pytest.raises(FileNotFoundError, match="init_from: '.*run.json' is a file; give the directory that t2t-"):
+        Run.open(str(tmp_path / "run.json"), "init_from")
+    (tmp_path / "run.json").unlink()
     message = r"is not a run directory \(no run.json\); give the one that t2t-trainer wrote"
     with pytest.raises(FileNotFoundError, match=message):
         Run.open(str(tmp_path))

@@ -175,7 +175,8 @@ def _other_sets(results: list[RunResult]) -> Table:
         Column("parameters", "parameters", "{:,}", wide=True),
         *_RUN_COLUMNS,
     )
-    return Table("Other hyperparameter sets", _condition(results), columns, rows, "BLEU is sacreBLEU 13a.", results)
+    note = "BLEU is sacreBLEU 13a." if any(row["bleu"] is not None for row in rows) else ""
+    return Table("Other hyperparameter sets", _condition(results), columns, rows, note, results)
 
 
 def _row(record: Record, result: RunResult | None, split: str, checkpoints: int | None) -> dict[str, Any]:

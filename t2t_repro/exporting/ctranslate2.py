@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import tempfile
 import zipfile
@@ -42,6 +43,7 @@ VOCABULARY_MAP = "vmap.txt"  # CTranslate2 expects this name
 SPACE = "<0x20>"  # the byte token of a space
 LONGEST = 1_024  # tokens of a source, the default limit of CTranslate2, which Argos Translate does not change
 LONGEST_TRANSLATION = 256  # tokens, the same
+_LANGUAGE = re.compile(r"[\w-]+")  # a part of the name of a folder
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELUTanh", "silu": "SWISH", "tanh": "Tanh"}  # CTranslate2's names
 
 _README = """This folder contains a model for CTranslate2 and its tokenizer, {vocabulary}, a sentencepiece model.
@@ -139,7 +141,7 @@ def must_fit_argos(problem: Problem) -> None:
     if problem.task.name != "translation":
         raise ValueError(f"Argos Translate is for translation, and {problem.name} is for {problem.task.name}")
     languages = problem.source_language, problem.target_language
-    if not all(languages) or languages[0] == languages[1]:
+    if not all(map(_LANGUAGE.fullmatch, languages)) or languages[0] == languages[1]:
         raise ValueError(
             "a package of Argos Translate needs the codes of two languages. Received: "
             f"source_language={languages[0]!r}, target_language={languages[1]!r}; train with both"

@@ -167,7 +167,7 @@ def _evalb(
         if errors > parameters.max_error + 1:  # EVALB allows one more than MAX_ERROR
             raise ValueError(
                 f"sentence {number}: {row.message}; this is error {errors}, and MAX_ERROR is "
-                f"{parameters.max_error}; both must have the same words, or give parameters with a larger MAX_ERROR"
+                f"{parameters.max_error}; both need the same words, or t2t-evalb --parameters with a larger MAX_ERROR"
             )
     return Scores(tuple(rows), parameters.cutoff)
 

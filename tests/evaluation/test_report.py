@@ -210,6 +210,8 @@ def test_other_hyperparameter_sets_have_their_own_table(tmp_path, make_run):
     assert others.title == "Other hyperparameter sets"
     assert (others.rows[0]["bleu"], others.rows[0]["scored"]) == (38.0, "test, mean of 10")
     assert "29,000 training pairs" in others.caption and "sacreBLEU 13a" in others.caption
+    make_run("multi30k", scores=[("test", 10, {"f1": 80.0})])
+    assert "sacreBLEU" not in read(tmp_path)[0][-1].caption
 
 
 def test_damaged_run_is_named_and_others_are_reported(tmp_path, make_run):

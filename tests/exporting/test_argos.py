@@ -107,6 +107,7 @@ def test_long_translations_have_positions(package):
         ),
         (replace(ENGLISH_GERMAN, target_language=""), "source_language='en', target_language=''"),
         (replace(ENGLISH_GERMAN, target_language="en"), "source_language='en', target_language='en'"),
+        (replace(ENGLISH_GERMAN, target_language="a/b"), "source_language='en', target_language='a/b'"),
         (PROBLEMS["parse_files"], "Argos Translate is for translation, and parse_files is for parsing"),
     ],
 )
