@@ -321,11 +321,6 @@ def test_closed_output_pipe_is_quiet():
         ),
         (
             "t2t-trainer",
-            ["--problem=translate_ende_cldr", *TRAIN, "--init_from="],
-            "--init_from: no directory ''; give the one that t2t-trainer wrote",
-        ),
-        (
-            "t2t-trainer",
             ["--problem=translate_ende_cldr", *TRAIN, "--hparams=tiny", "--override=d_k=8", f"--init_from={FIXTURE}"],
             f"--init_from: the weights in '{FIXTURE}' have --override=num_layers=1, --override=d_model=32, ",
         ),

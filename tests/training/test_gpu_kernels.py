@@ -80,7 +80,6 @@ ON_CPU = {  # operations of exported signatures that run on the CPU
     "StridedSlice of strings": "strings",
     "Const of strings": "strings",
     "Size of strings": "strings",
-    "Equal of strings": "strings",
     "SelectV2 of strings": "strings",
     "GatherV2 of strings": "strings",
     "ConcatV2 of strings": "strings",
