@@ -140,7 +140,7 @@ class Translator(TextToText, BatchDecoder):
         glossary: AnyGlossary | None = None,
         markup: bool = False,
     ) -> list[str]:
-        """Returns the best translation of each text, and "" for "". The arguments are those of `n_best`."""
+        """Returns the best translation of each text, and "" for white space. The arguments are those of `n_best`."""
         options: dict[str, Any] = {"prefixes": prefixes, "min_length": min_length, "glossary": glossary}
         found = self.n_best(texts, 1, beam_size, alpha, markup=markup, **options)
         return [best[0][0] for best in found]
