@@ -26,9 +26,9 @@ from t2t_repro.model.incremental import (
     encoder_products,
     source_keys_values,
 )
-from t2t_repro.model.int8 import int8_or_float32, must_have_int8
-from t2t_repro.model.kernels import Linear, narrow_linear, prepared_products, product_key, tensors_read_by
-from t2t_repro.model.packed import can_pack, gains, packed_linear
+from t2t_repro.model.int8 import int8_embedding, int8_or_float32, must_have_int8
+from t2t_repro.model.kernels import Linear, narrow_linear, prepared_products, product_key, rows_of, tensors_read_by
+from t2t_repro.model.packed import can_pack, gains, packed_embedding, packed_linear
 from t2t_repro.model.transformer import Transformer
 
 
@@ -139,16 +139,20 @@ class FixedEnsemble(Ensemble):
         """Returns the decoding step of a model, and its products for `memories`. Each is prepared on a core."""
         make: MakeLinear = _fastest_linear(model.compute_dtype)
         of_encoder: MakeLinear | None = make
+        of_embedding: MakeLinear | None = None
         if self.int8:
             of_encoder = functools.partial(int8_or_float32, result=model.compute_dtype)
+            of_embedding = int8_embedding
         elif model.compute_dtype == "float32":  # weights need no cast, and packing gains nothing for many rows
             of_encoder = None
+        elif can_pack(model.compute_dtype):
+            of_embedding = functools.partial(packed_embedding, dtype=model.compute_dtype)
         with ThreadPoolExecutor(1) as other_core:
             encoder = other_core.submit(encoder_products, model, of_encoder, load)
-            step = DecodingStep(model, int8_or_float32 if self.int8 else make, load, of_encoder)
+            step = DecodingStep(model, int8_or_float32 if self.int8 else make, load, of_encoder, of_embedding)
             products = {**encoder.result(), **step.memory_products}
-        if self.int8:  # its embeddings: then the matrix in float32 is not needed
-            key = product_key(model.embedding)
+        key = product_key(model.embedding)
+        if rows_of(step.products[key]):  # its embeddings: then the matrix in float32 is not needed
             products[key] = step.products[key]
         return step, products
 

@@ -101,7 +101,7 @@ class Translator(TextToText, BatchDecoder):
         constraint, language = runs[0].problem.task.constraint(vocabulary), runs[0].problem.source_language
         found = cls(ensemble, vocabulary, runs[0].hparams, constraint, limited_to, language)
         found.checkpoints = checkpoints
-        if search_only and int8 and constraint is None and limited_to is None:
+        if search_only and constraint is None and limited_to is None:
             # packs the matrices of `search` before its first batch, whose tensors would fragment the memory: 10% less
             found.search(tf.constant([[EOS]]), found.hparams.beam_size, found.hparams.alpha, 0)
         return_freed_memory()

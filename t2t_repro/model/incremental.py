@@ -21,7 +21,7 @@ from keras import ops
 from t2t_repro.model import kernels
 from t2t_repro.model.attention import Cache, MultiHeadAttention
 from t2t_repro.model.copies import Copies
-from t2t_repro.model.int8 import int8_embedding, int8_or_float32
+from t2t_repro.model.int8 import int8_or_float32
 from t2t_repro.model.layers import Layer
 from t2t_repro.model.transformer import DecoderLayer, EncoderLayer, Transformer
 
@@ -44,7 +44,8 @@ class DecodingStep:
     Create it once for many steps, outside of their loop. `make` prepares a product; the default casts the weights. Here
     W_Q, W_K and W_V of self-attention are concatenated, and the embedding is transposed: on a CPU a float32 product
     that transposes its matrix takes up to three times as long. The weights of a layer are loaded by `load`, and then
-    freed if a product replaces them. `make_memory` prepares the products of `source_keys_values` with these layers.
+    freed if a product replaces them. `make_memory` prepares the products of `source_keys_values` with these layers, and
+    `make_embedding` that of the logits, which then has the rows of the embedding too.
     """
 
     def __init__(
@@ -53,19 +54,21 @@ class DecodingStep:
         make: MakeLinear | None = None,
         load: Load = already_loaded,
         make_memory: MakeLinear | None = None,
+        make_embedding: MakeLinear | None = None,
     ):
         self.model = model
         make = make or functools.partial(kernels.narrow_linear, dtype=model.compute_dtype)
-        is_int8 = make is int8_or_float32
-        self.dtype = "float32" if is_int8 else model.compute_dtype  # of the activations between products
+        # of the activations between products
+        self.dtype = "float32" if make is int8_or_float32 else model.compute_dtype
         key = kernels.product_key
         narrow = functools.partial(ops.cast, dtype=self.dtype)  # first, so that half of the bytes move
         free = load("", model)
-        if is_int8:
-            self.products = {key(model.embedding): int8_embedding(model.embedding)}
+        if make_embedding:
+            logits = make_embedding(model.embedding)
             free(model.embedding)
         else:
-            self.products = {key(model.embedding): make(ops.transpose(narrow(model.embedding)), result="float32")}
+            logits = make(ops.transpose(narrow(model.embedding)), result="float32")
+        self.products = {key(model.embedding): logits}
         self.memory_products: dict[tuple[int, int], kernels.Linear] = {}
         self.joined: list[tuple[tuple[Any, ...], kernels.Linear]] = []  # weights, and the product with all of them
         for number, layer in enumerate(model.decoder_layers):

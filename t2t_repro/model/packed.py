@@ -7,7 +7,7 @@ operation declares the matrix constant. TensorFlow declares that of constants of
 Any x86-64 processor with AVX2 will do, if TensorFlow includes oneDNN. Support is detected by computing a product
 (`can_pack`). Elsewhere `kernels.narrow_linear` is used.
 
-Shapes: T rows, I inputs, O outputs.
+Shapes: T rows, I inputs, O outputs, V vocabulary, D d_model.
 """
 
 from __future__ import annotations
@@ -56,6 +56,23 @@ def packed_linear(weight_IO: Any, bias_O: Any = None, result: Any = None, *, dty
     return prepared(apply, weight_IO, bias_O, activated={ops.relu: functools.partial(apply, relu=True)})
 
 
+def packed_embedding(embedding_VD: Any, *, dtype: Any) -> Linear:
+    """Returns x -> x E^T, float32, as `packed_linear` does, with the rows of E in `dtype` for `kernels.table_rows`.
+
+    So decoding needs neither E in float32 nor a transposed copy. Not for float32, where more than `FEW_ROWS` rows are
+    multiplied without packing.
+    """
+    embedding_VD = tf.cast(tf.convert_to_tensor(embedding_VD), dtype)
+
+    def apply(x_TD: tf.Tensor) -> tf.Tensor:
+        return tf.cast(_packed_matmul(x_TD, embedding_VD, transposed=True), tf.float32)
+
+    def rows(ids: tf.Tensor) -> tf.Tensor:
+        return tf.cast(tf.gather(embedding_VD, ids), tf.float32)
+
+    return prepared(apply, embedding_VD, rows=rows)
+
+
 def gains(weight_IO: Any, dtype: str) -> bool:
     """Returns whether packing a matrix makes products of few rows in `dtype` faster."""
     return dtype != "float32" or math.prod(weight_IO.shape) > SMALL_MATRIX
@@ -76,32 +93,40 @@ def can_pack(dtype: str) -> bool:
 
 @functools.cache
 def _is_exact(dtype: str) -> bool:
-    """Returns whether a packed product of integers, whose sums float32 represents exactly, is right."""
+    """Returns whether packed products of integers, whose sums float32 represents exactly, are right."""
     rng = np.random.default_rng(0)
     x_TI, weight_IO, bias_O = (rng.integers(-8, 9, shape).astype("f") for shape in ((FEW_ROWS, 100), (100, 40), 40))
-    linear = tf.function(packed_linear(weight_IO, bias_O, "float32", dtype=dtype), autograph=False)
-    exact_TO = x_TI @ weight_IO + bias_O
+    products = packed_linear(weight_IO, bias_O, "float32", dtype=dtype), packed_embedding(weight_IO.T, dtype=dtype)
+    both = tf.function(lambda x_TI: tf.stack([product(x_TI) for product in products]), autograph=False)
+    exact_2TO = np.stack([x_TI @ weight_IO + bias_O, x_TI @ weight_IO])
     try:
-        error_TO = np.abs([linear(tf.constant(x_TI, dtype)) - exact_TO for _ in range(2)])  # the first call packs
+        error_2TO = np.abs([both(tf.constant(x_TI, dtype)) - exact_2TO for _ in range(2)])  # the first call packs
     except (tf.errors.OpError, ValueError):  # TensorFlow without oneDNN
         return False
-    return bool(np.all(error_TO <= ROUNDING[dtype] * np.abs(exact_TO)))
+    return bool(np.all(error_2TO <= ROUNDING[dtype] * np.abs(exact_2TO)))
 
 
-def _packed_matmul(x_TI: tf.Tensor, weight_IO: tf.Tensor, bias_O: tf.Tensor | None, relu: bool) -> tf.Tensor:
-    """Returns x W + b, or max(0, x W + b): TensorFlow's `_MklNativeFusedMatMul`, which has no Python function."""
+def _packed_matmul(
+    x_TI: tf.Tensor, weight: tf.Tensor, bias_O: tf.Tensor | None = None, relu: bool = False, transposed: bool = False
+) -> tf.Tensor:
+    """Returns x W + b, or max(0, x W + b): TensorFlow's `_MklNativeFusedMatMul`, which has no Python function.
+
+    `weight` is [I, O], or [O, I] if it is `transposed`.
+    """
+    outputs = weight.shape[0 if transposed else 1]
     if bias_O is None:  # without one the kernel ends the process
-        bias_O = tf.constant(0, x_TI.dtype, weight_IO.shape[1:])
+        bias_O = tf.constant(0, x_TI.dtype, [outputs])
     attributes = {
         "T": AttrValue(type=x_TI.dtype.as_datatype_enum),
         "num_args": AttrValue(i=1),
         "fused_ops": AttrValue(list=AttrValue.ListValue(s=[b"BiasAdd", b"Relu"][: 1 + relu])),
+        "transpose_b": AttrValue(b=transposed),
         "is_filter_const": AttrValue(b=True),
         "_kernel": AttrValue(s=b"MklNameChangeOp"),
     }
     graph = tf.compat.v1.get_default_graph()
-    inputs = [x_TI, weight_IO, bias_O]
+    inputs = [x_TI, weight, bias_O]
     operation = graph.create_op(OPERATION, inputs, [x_TI.dtype], attrs=attributes, name="packed_product")
     (y_TO,) = operation.outputs
-    y_TO.set_shape([None, weight_IO.shape[1]])
+    y_TO.set_shape([None, outputs])
     return y_TO

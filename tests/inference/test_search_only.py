@@ -81,9 +81,10 @@ def test_matrices_that_products_replace_are_freed_and_all_others_loaded(director
             np.testing.assert_array_equal(left, expected)
 
 
-def test_a_shortlist_with_8_bit_integers_needs_no_embedding(directory):
+@pytest.mark.parametrize("how", [{"int8": True}, pytest.param({"precision": "bfloat16"}, marks=pytest.mark.bfloat16)])
+def test_a_shortlist_needs_no_embedding(directory, how):
     source_BM, ids_S = tf.constant([[4, 7, 1], [9, 1, 0]]), tf.constant([0, 1, *range(4, 60)])
-    both = [Translator.from_run(directory, search_only=only, **OF_RUNS["int8"]) for only in (False, True)]
+    both = [Translator.from_run(directory, search_only=only, **how) for only in (False, True)]
     complete, search_only = (each.search(source_BM, 2, 0.6, 4, ids_S=ids_S) for each in both)
     np.testing.assert_array_equal(complete.ids, search_only.ids)
     np.testing.assert_array_equal(complete.scores, search_only.scores)
@@ -94,10 +95,11 @@ def of_the_source(layer) -> tuple:
 
 
 @pytest.mark.bfloat16
-def test_the_encoder_is_freed_too_where_its_products_are_prepared(directory):
+def test_encoder_and_embedding_are_freed_too_where_their_products_are_prepared(directory):
     model = Translator.from_run(directory, search_only=True, precision="bfloat16").model
     layers = model.encoder_layers + model.decoder_layers
-    assert freed(model) == {id(weight) for layer in layers for weight in layer.weights if len(weight.shape) == 2}
+    matrices = {id(weight) for layer in layers for weight in layer.weights if len(weight.shape) == 2}
+    assert freed(model) == matrices | {id(model.embedding)}
 
 
 def test_scores_and_attention_are_refused(directory):

@@ -13,7 +13,7 @@ from conftest import CHECKOUT
 from keras import ops
 
 from t2t_repro.model import packed
-from t2t_repro.model.kernels import narrow_linear
+from t2t_repro.model.kernels import narrow_linear, rows_of
 from t2t_repro.system import processor
 
 pytestmark = pytest.mark.numeric
@@ -57,6 +57,22 @@ def test_the_product_in_bfloat16(packing, has_bias):
         pytest.skip("oneDNN needs AVX-512 for bfloat16")
     assert packed.can_pack("bfloat16")
     compare("bfloat16", has_bias)
+
+
+def test_the_embedding_gives_logits_and_rows(packing):
+    if not packed.can_pack("bfloat16"):
+        pytest.skip("oneDNN needs AVX-512 for bfloat16")
+    embedding_VD = tf.cast(RNG.normal(size=(40, 48)), tf.bfloat16)
+    embedding = packed.packed_embedding(tf.cast(embedding_VD, tf.float32), dtype="bfloat16")
+    logits = tf.function(embedding, autograph=False, input_signature=[tf.TensorSpec([None, 48], tf.bfloat16)])
+    for rows in (4, 1, 7, 40, 300, 4):
+        x_TD = tf.cast(RNG.normal(size=(rows, 48)), tf.bfloat16)
+        y_TV = logits(x_TD)
+        assert y_TV.dtype == tf.float32 and y_TV.shape == (rows, 40)
+        exact_TV = np.asarray(x_TD, "f") @ np.asarray(embedding_VD, "f").T
+        np.testing.assert_allclose(y_TV, exact_TV, rtol=packed.ROUNDING["bfloat16"], atol=1e-3)
+    ids = tf.constant([[3, 0], [39, 3]])
+    np.testing.assert_array_equal(rows_of(embedding)(ids), tf.cast(tf.gather(embedding_VD, ids), tf.float32))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +143,11 @@ def missing(*_):
     raise tf.errors.NotFoundError(None, None, "no kernel")
 
 
-@pytest.mark.parametrize("product", [missing, lambda x_TI, weight_IO, bias_O, relu: x_TI @ weight_IO * 1.001 + bias_O])
+def inexact(x_TI, weight, bias_O=0.0, relu=False, transposed=False):
+    return tf.matmul(x_TI, weight, transpose_b=transposed) * 1.001 + bias_O
+
+
+@pytest.mark.parametrize("product", [missing, inexact])
 def test_missing_and_wrong_products_are_detected(packing, monkeypatch, product):
     packed._is_exact.cache_clear()
     monkeypatch.setattr(packed, "_packed_matmul", product)
