@@ -12,7 +12,9 @@ import types
 import typing
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -112,6 +114,16 @@ class JsonRecord:
             if is_required or each.name in saved:
                 found[each.name] = _as_type(each.name, kinds[each.name], saved[each.name])
         return cls(**found)
+
+
+def with_fields(kind: type[T], saved: dict[str, Any]) -> T:
+    """Returns the dataclass `kind` with the fields that a file has.
+
+    Raises TypeError for an unknown one: the message of Python differs between its versions.
+    """
+    if unknown := saved.keys() - {each.name for each in dataclasses.fields(kind)}:  # type: ignore[arg-type]
+        raise TypeError(f"this version knows no field {min(unknown)!r} of {kind.__name__}; a later one may")
+    return kind(**saved)
 
 
 def to_json(value: Any) -> Any:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t2t_repro.config import LATER, HParams
-from t2t_repro.io import JsonRecord, append_line, atomic_write, read_json, sha256, write_json
+from t2t_repro.io import JsonRecord, append_line, atomic_write, read_json, sha256, with_fields, write_json
 from t2t_repro.problem import Problem
 from t2t_repro.selection import Selection
 
@@ -177,8 +177,8 @@ class Run:
         """Raises AttributeError, KeyError, TypeError or ValueError if `to_json` did not write it."""
         return cls(
             directory=directory,
-            problem=Problem(**record["problem"]),
-            hparams=HParams(**({"checkpoint_steps": 1} | record["hparams"])),  # 1: old runs without this field
+            problem=with_fields(Problem, record["problem"]),
+            hparams=with_fields(HParams, {"checkpoint_steps": 1} | record["hparams"]),  # 1: old runs without this field
             data_dir=str(record["data_dir"]),
             seed=int(record["seed"]),
             precision=str(record["precision"]),

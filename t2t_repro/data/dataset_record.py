@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from t2t_repro.data.shards import SHARD_NAME, FileRecord
-from t2t_repro.io import JsonRecord
+from t2t_repro.io import JsonRecord, with_fields
 from t2t_repro.problem import SPLITS, Problem
 
 FORMAT = 1
@@ -127,7 +127,7 @@ class DatasetRecord(JsonRecord):
     @classmethod
     def from_json(cls, saved: Any, name: str = "dataset.json") -> DatasetRecord:
         """Also raises ValueError unless `saved` has the form of `to_json`."""
-        record = super().from_json(saved | {"problem": Problem(**saved["problem"])}, name)
+        record = super().from_json(saved | {"problem": with_fields(Problem, saved["problem"])}, name)
         record._check()
         return record
 

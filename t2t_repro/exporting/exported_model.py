@@ -16,6 +16,7 @@ from t2t_repro.data.vocabulary import as_pairs, as_texts
 from t2t_repro.documents.splitter import Splitter
 from t2t_repro.inference.search.beam_search import n_best_options
 from t2t_repro.inference.text_to_text import Found, TextToText, translate_again, with_markup
+from t2t_repro.io import with_fields
 from t2t_repro.saved_model import (
     ALIGNED_SIGNATURE,
     N_BEST_SIGNATURE,
@@ -43,8 +44,8 @@ class ExportedModel(TextToText):
         self._model = SavedModel(self.path)
         self.task = self._model.task
         try:
-            self.hparams = HParams(**self._model.card["hparams"])
-        except (KeyError, TypeError, ValueError) as error:
+            self.hparams = with_fields(HParams, self._model.card["hparams"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{self.path} is damaged: no hyperparameters ({error}); export the run again") from None
         self.has_links = alignments
         if alignments:

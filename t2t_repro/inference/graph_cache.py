@@ -20,6 +20,7 @@ import json
 import os
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -140,13 +141,19 @@ def _rename(functions: Any, names: dict[str, str]) -> None:
 
 
 def _call(functions: list[Any], signature: Sequence[tf.TensorSpec], tensors: Sequence[Any]) -> Call:
-    """Returns a call of the first of `functions`, which are added to TensorFlow's."""
+    """Returns a call of the first of `functions`, which are added to TensorFlow's.
+
+    A function whose name is taken belongs to another model of this process: its kernels keep the matrices that they
+    packed. So this one gets a name of its own.
+    """
     from tensorflow.python.eager.context import context
 
     first, calling = functions[0], context()
+    if calling.has_function(first.signature.name):
+        unique = uuid.uuid4().hex
+        _rename(functions, {each.signature.name: f"{each.signature.name}_{unique}" for each in functions})
     for each in functions:
-        if not calling.has_function(each.signature.name):
-            calling.add_function_def(each)
+        calling.add_function_def(each)
     name, outputs = first.signature.name.encode(), len(first.signature.output_arg)
     read = [tensors[number] for number in first.attr[_TENSORS].list.i]
 

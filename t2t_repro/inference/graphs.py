@@ -5,6 +5,7 @@ Shapes: B batch, M source length, L target length, P prefix length, W beam width
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -34,6 +35,7 @@ class Graphs:
     def __init__(self, ensemble: Ensemble, vocabulary: Vocabulary, constraint: Constraint | None = None):
         self.ensemble, self.vocabulary, self.constraint = ensemble, vocabulary, constraint
         self.model = ensemble.models[0]
+        self._loading = threading.Lock()  # cached_property has none from Python 3.12 on
 
     def search(
         self,
@@ -61,7 +63,10 @@ class Graphs:
 
     @cached_property
     def _loaded_search(self) -> graph_cache.Call | None:
-        return graph_cache.loaded_or_kept(self._search, self.ensemble)
+        with self._loading:
+            if "_loaded_search" not in vars(self):  # else another thread was first
+                vars(self)["_loaded_search"] = graph_cache.loaded_or_kept(self._search, self.ensemble)
+            return vars(self)["_loaded_search"]
 
     # the graph only reads weights, so nothing needs control dependencies, whose search takes an eighth of the tracing
     @tf.function(

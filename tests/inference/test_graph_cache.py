@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -63,15 +64,34 @@ def files(folder: Path) -> list[str]:
     "which", [pytest.param(name, marks=[pytest.mark.slow] * (name == "two models")) for name in MODELS]
 )
 def test_a_loaded_graph_reads_the_weights_of_its_own_model(vocabulary, folder, traced, monkeypatch, which):
-    """The graph was kept by another model of the same sizes. Results are equal to the bit."""
+    """The graph was kept by another model of the same sizes, and loaded by a third one. Results are equal to the
+    bit."""
     with monkeypatch.context() as patch:
         patch.setenv(graph_cache.FOLDER, "")
         expected = translator(vocabulary, *MODELS[which]).n_best(TEXTS, 3)
-    assert translator(vocabulary, *MODELS[which], seed=7).n_best(TEXTS, 3) != expected
+    of_another = translator(vocabulary, *MODELS[which], seed=7).n_best(TEXTS, 3)
+    assert of_another != expected
     assert len(files(folder)) == 1 and len(traced) == 2
+    assert translator(vocabulary, *MODELS[which], seed=7).n_best(TEXTS, 3) == of_another
     found = translator(vocabulary, *MODELS[which])
     assert found.n_best(TEXTS, 3) == expected and found.n_best(TEXTS[:1], 1, beam_size=3) == [expected[0][:1]]
     assert len(files(folder)) == 1 and len(traced) == 2
+
+
+def test_threads_that_search_first_together_get_one_call(vocabulary, monkeypatch):
+    """From Python 3.12 on, `cached_property` has no lock. Each call packs its own matrices."""
+    looked_up = []
+
+    def slow(*_):
+        time.sleep(0.2)
+        looked_up.append(1)
+        return lambda: None
+
+    monkeypatch.setattr(graph_cache, "loaded_or_kept", slow)
+    found = translator(vocabulary)
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(lambda _: found._loaded_search, range(2))
+    assert first is second and looked_up == [1]
 
 
 def test_whatever_changes_the_graph_changes_the_file(vocabulary, folder, traced, monkeypatch):
