@@ -58,7 +58,7 @@ class DecodingStep:
     ):
         self.model = model
         make = make or functools.partial(kernels.narrow_linear, dtype=model.compute_dtype)
-        # of the activations between products
+        # of activations between products
         self.dtype = "float32" if make is int8_or_float32 else model.compute_dtype
         key = kernels.product_key
         narrow = functools.partial(ops.cast, dtype=self.dtype)  # first, so that half of the bytes move

@@ -12,7 +12,7 @@ from helpers.tiny_model import random_ids, random_model
 from t2t_repro.model import incremental
 from t2t_repro.model.attention import MultiHeadAttention, mask_bias
 from t2t_repro.model.incremental import DecodingStep, capacity, empty_past, source_keys_values, with_room
-from t2t_repro.model.int8 import int8_or_float32
+from t2t_repro.model.int8 import int8_embedding, int8_or_float32
 from t2t_repro.model.kernels import linear, split_heads
 from t2t_repro.model.layers import AddNorm, FeedForward
 from t2t_repro.model.transformer import Transformer
@@ -33,7 +33,8 @@ def full_logits(model: Transformer) -> np.ndarray:
 def step_by_step(model: Transformer, width: int = 1, int8: bool = False) -> np.ndarray:
     """Returns [B, W, L, V]: W beams with the same target, each of which sees only its own keys."""
     batch, length = TARGET.shape
-    step = DecodingStep(model, int8_or_float32 if int8 else None)
+    how = {"make": int8_or_float32, "make_embedding": int8_embedding} if int8 else {}
+    step = DecodingStep(model, **how)
     memories = source_keys_values(model, tf.constant(SOURCE), {})
     run = tf.function(
         lambda tokens, position, past, bias: step(tokens, position, past, memories, bias, model.source_bias(SOURCE)),

@@ -158,7 +158,8 @@ def test_the_encoder_multiplies_8_bit_integers_here_and_in_exports(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
 def test_every_product_of_a_step_is_close(dtype):
     model = random_model(dtype=dtype, d_model=64, d_ff=96)
-    plain, rounded = DecodingStep(model), DecodingStep(model, int8.int8_or_float32)
+    plain = DecodingStep(model)
+    rounded = DecodingStep(model, int8.int8_or_float32, make_embedding=int8.int8_embedding)
     inputs = {id(weight): weight.shape[0] for weight in model.weights} | {id(model.embedding): 64}
     pairs = [(plain.products[key], rounded.products[key], inputs[key[0]]) for key in plain.products]
     pairs += [(theirs, ours, 64) for (_, theirs), (_, ours) in zip(plain.joined, rounded.joined, strict=True)]

@@ -59,7 +59,7 @@ def test_the_product_in_bfloat16(packing, has_bias):
     compare("bfloat16", has_bias)
 
 
-def test_the_embedding_gives_logits_and_rows(packing):
+def test_the_embedding_in_bfloat16_gives_logits_and_rows(packing):
     if not packed.can_pack("bfloat16"):
         pytest.skip("oneDNN needs AVX-512 for bfloat16")
     embedding_VD = tf.cast(RNG.normal(size=(40, 48)), tf.bfloat16)
