@@ -68,7 +68,7 @@ def build_tables(results: Sequence[RunResult]) -> list[Table]:
 
 def _with_directories(table: Table) -> Table:
     """Returns the table with a column of the run directories if several rows have one hyperparameter set."""
-    names = [row["set"] for row in table.rows]
+    names = [row["set"] for row in table.rows if "directory" in row]
     first, *others = table.columns
     columns = (first, Column("directory", "run"), *others)
     return replace(table, columns=columns) if len(set(names)) < len(names) else table
@@ -119,7 +119,12 @@ def _table3(records: list[Record], results: list[RunResult]) -> Table:
 
 def _table2(records: list[Record], results: list[RunResult]) -> Table:
     """Returns BLEU on the test set with averaged checkpoints, and the cost of training by two counts."""
-    rows = [_row(record, result, "test", None) for record in records for result in _results_of(record, results)]
+    rows = []
+    for record in records:
+        measured = [_row(record, each, "test", None) for each in results if each.set_name == record.name]
+        printed = [_row(each, None, "test", None) for each in _by_task(record)]
+        tasks = {row["task"] for row in measured}
+        rows += measured + [row for row in printed if row["task"] not in tasks]
     columns = (
         Column("set", "set"),
         Column("task", "task"),
@@ -261,6 +266,12 @@ def _tables_of(record: Record) -> set[str]:
     found = {"table3"} if record.bleu_dev is not None else set()
     found |= {"table2"} if record.bleu_ende is not None or record.bleu_enfr is not None else set()
     return found | ({"table4"} if record.f1 is not None else set())
+
+
+def _by_task(record: Record) -> list[Record]:
+    """Returns a record for each language pair of Table 2 that has a printed score: base has two."""
+    german, french = replace(record, bleu_enfr=None), replace(record, bleu_ende=None)
+    return [german] * (record.bleu_ende is not None) + [french] * (record.bleu_enfr is not None)
 
 
 def _results_of(record: Record, results: list[RunResult]) -> list[RunResult] | list[None]:

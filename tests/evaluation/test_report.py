@@ -51,7 +51,7 @@ def row(found, name):
 def test_empty_folder_lists_every_row_as_not_run(tmp_path):
     (tmp_path / "runs").mkdir()
     tables, _ = read(tmp_path)
-    assert [len(each.rows) for each in tables] == [3, ROWS, 2]
+    assert [len(each.rows) for each in tables] == [4, ROWS, 2]
     assert {each["status"] for some in tables for each in some.rows} == {"not run"}
     assert {each["bleu"] for some in tables for each in some.rows} == {None}
     text = as_text(tables, [])
@@ -64,15 +64,28 @@ def test_table_3_is_as_in_print(tmp_path):
     assert names[:4] == ["base", "a_h1", "a_h4", "a_h16"] and names[-2:] == ["e_learned", "big"]
 
 
+def test_table_2_has_every_score_of_the_paper(tmp_path, make_run):
+    """Base and big, English-German and English-French, whether there is a run or not."""
+    printed = [("base", "en-de", 27.3), ("base", "en-fr", 38.1), ("big", "en-de", 28.4), ("big_enfr", "en-fr", 41.8)]
+    make_run("base", replace(WMT, name="translate_enfr_wmt14", target_language="fr"), folder="french")
+    (tmp_path / "runs").mkdir()
+    for folder, runs in (("runs", 0), ("french", 1)):
+        found = table(read(tmp_path, folder)[0], 2)
+        assert sorted((each["set"], each["task"], each["printed_bleu"]) for each in found.rows) == printed
+        assert [each["status"] for each in found.rows].count("not run") == 4 - runs
+        assert "directory" not in [column.key for column in found.columns]
+
+
 def test_table_3_takes_one_checkpoint_on_validation_and_table_2_averaged_ones_on_test(tmp_path, make_run):
     kinds = [("validation", 1, 25.8), ("test", 5, 27.3), ("test", 1, 26.0), ("validation", 5, 26.5)]
     scores = [(split, n, {"paper_bleu": bleu, "bleu": bleu - 1, "perplexity": 4.92}) for split, n, bleu in kinds]
     scores += [(split, n, values | {"paper_bleu": 20.0, "int8": True}) for split, n, values in scores]
     make_run("base", WMT, pairs=4_508_785, scores=scores)
     tables, _ = read(tmp_path)
-    third, second = row(table(tables, 3), "base"), row(table(tables, 2), "base")
+    third, (second, french) = row(table(tables, 3), "base"), table(tables, 2).rows[:2]
     assert (third["bleu"], third["perplexity"], third["status"]) == (25.8, 4.92, "reproduced")
     assert (second["bleu"], second["status"]) == (27.3, "reproduced")
+    assert (french["task"], french["status"]) == ("en-fr", "not run")
     assert row(table(tables, 2), "big")["status"] == "not run"
     assert "BLEU is the paper's" in table(tables, 2).note
 
