@@ -21,8 +21,8 @@ _t2t() {
         flag=${COMP_WORDS[COMP_CWORD-2]}
     fi
     [[ -z $flag && $word == -* ]] && flag=--
-    case $flag in
-    --) values=$flags ;;
+    case "$program $flag" in
+    *" --") values=$flags ;;
 %(values)s
     *) mapfile -t COMPREPLY < <(compgen -f -- "$word"); compopt -o filenames -o default 2>/dev/null; return ;;
     esac
@@ -35,16 +35,17 @@ complete -o nospace -F _t2t %(names)s
 def bash(programs: Mapping[str, flags.FlagValues]) -> str:
     """Returns the script: the flags of each program, and the choices of each flag that has a list of them."""
     words: dict[str, list[str]] = {}
-    values = {"problem": list(PROBLEMS), "hparams": list(HPARAMS)}
+    values: dict[str, list[str]] = {}  # by the choices as text: the programs and flags that have them
+    names: dict[str, list[str]] = {"problem": list(PROBLEMS), "hparams": list(HPARAMS)}
     for program, defined in programs.items():
         words[program] = [f"--{name}" if defined[name].boolean else f"--{name}=" for name in defined]
         words[program] += ["--help", "--version"]
         for name in defined:
-            choices = getattr(defined[name].parser, "enum_values", None)
-            if choices:  # the union over programs: some take fewer
-                values[name] = list(dict.fromkeys([*values.get(name, []), *choices]))
+            choices = names.get(name) or getattr(defined[name].parser, "enum_values", None)
+            if choices:
+                values.setdefault(" ".join(choices), []).append(f'"{program} --{name}"')
     return _SCRIPT % {
         "programs": "\n".join(f'    {name}) flags="{" ".join(each)}" ;;' for name, each in words.items()),
-        "values": "\n".join(f'    --{name}) values="{" ".join(names)}" ;;' for name, names in values.items()),
+        "values": "\n".join(f'    {"|".join(places)}) values="{each}" ;;' for each, places in values.items()),
         "names": " ".join(words),
     }

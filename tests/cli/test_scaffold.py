@@ -92,6 +92,9 @@ def completion(program, tmp_path):
             ["translate_ende_cldr", "translate_ende_wmt14", "translate_enfr_cldr", "translate_enfr_wmt14"],
         ),
         (["/usr/bin/t2t-eval", "--split", "="], ["train", "validation", "test"]),
+        (["t2t-trainer", "--split", "="], ["validation", "test"]),  # it refuses train
+        (["t2t-bleu", "--language", "="], ["de", "en", "fr"]),
+        (["t2t-decoder", "--language", "=", "d"], [""]),  # any code, not the three of t2t-bleu
         (["t2t-decoder", "--decode_i"], ["--decode_interactive"]),
         (["t2t-bleu", "compl"], ["completion.sh"]),
         (["t2t-decoder", "--decode_from_file", "=", "compl"], ["completion.sh"]),
