@@ -18,7 +18,7 @@ from t2t_repro.charts.training_curves import Metrics, read_metrics, training_pan
 from t2t_repro.evaluation.report_charts import differences_chart, run_names, validation_panels
 from t2t_repro.evaluation.report_formats import is_number
 from t2t_repro.evaluation.report_runs import RunResult
-from t2t_repro.evaluation.report_tables import Table
+from t2t_repro.evaluation.report_tables import Column, Table
 
 LONG = 36  # characters of a cell that is broken into lines
 
@@ -125,8 +125,20 @@ def charts_html(charts: Sequence[str], tall: str = "") -> list[str]:
 
 
 def _table(table: Table, rows: Sequence[dict[str, object]]) -> list[str]:
-    """Returns some rows of a table, without the columns that are empty there."""
-    columns = tuple(column for column in table.columns if any(row.get(column.key) not in (None, "") for row in rows))
+    """Returns some rows of a table, without the columns that are empty there.
+
+    An empty column stays if that of the paper's values follows, which is called "paper" alone.
+    """
+
+    def filled(column: Column) -> bool:
+        return any(row.get(column.key) not in (None, "") for row in rows)
+
+    following = (*table.columns[1:], table.columns[-1])
+    columns = tuple(
+        column
+        for column, after in zip(table.columns, following, strict=True)
+        if filled(column) or (after.heading == "paper" and filled(after))
+    )
     heading, *lines = dataclasses.replace(table, columns=columns, rows=list(rows)).cells(wide=True)
     return table_html(heading, lines)
 

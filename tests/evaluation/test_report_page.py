@@ -75,6 +75,15 @@ def test_rows_without_a_run_are_folded(ablation):
     assert "not run" in folded and "not run" not in shown
 
 
+def test_a_column_of_the_paper_follows_that_of_the_measured_values(ablation):
+    """Also in rows without a run, whose measured values are empty: "paper" alone does not name them."""
+    tables = [
+        re.findall(r"<th.*?>(.*?)</th>", table) for table in re.findall("<table>.*?</table>", ablation, re.DOTALL)
+    ]
+    before = [heading for each in tables for heading, after in zip(each, each[1:], strict=False) if after == "paper"]
+    assert len(tables) == 5 and set(before) == {"PPL", "BLEU", "to base", "cost", "F1"}
+
+
 def test_one_run_shows_its_own_curves(tmp_path):
     run = make_run(tmp_path, "multi30k", scores=[("test", 10, {"bleu": 38.0})])
     with open(run.metrics, "w", encoding="utf-8") as file:
