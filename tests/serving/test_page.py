@@ -103,8 +103,8 @@ def lines(page: Page) -> list[str]:
 
 
 def test_lines_are_translated_and_text_stays_text(page):
-    type_and_send(page, f"one line\n\n{HOSTILE}\n")
-    assert lines(page) == ["ONE LINE", "", HOSTILE.upper()]
+    type_and_send(page, f"one line\n\n  \n{HOSTILE}\n")
+    assert lines(page) == ["ONE LINE", "", "", HOSTILE.upper()]
     assert page.texts("#out li > small") == ["score -0.800", f"score -{len(HOSTILE) / 10:.3f}"]
     title = "Translate English to German"
     assert page.texts("h1")[:1] == [title] and page.browser.title == title
