@@ -21,6 +21,7 @@ from typing import Any
 from absl import flags
 
 from t2t_repro.cli import common_flags, launcher, problem_flags
+from t2t_repro.config import LARGEST_INT
 from t2t_repro.run import Run
 
 FLAGS = flags.FlagValues()
@@ -34,7 +35,12 @@ flags.DEFINE_string(
     "beam", None, "FLAGS: encode and shuffle with Apache Beam, run with these flags of Beam", flag_values=FLAGS
 )
 flags.DEFINE_integer(
-    "fill", None, "print the padding efficiency of batches of N tokens per side", lower_bound=1, flag_values=FLAGS
+    "fill",
+    None,
+    "print the padding efficiency of batches of N tokens per side",
+    lower_bound=1,
+    upper_bound=LARGEST_INT,
+    flag_values=FLAGS,
 )
 
 

@@ -71,6 +71,23 @@ def sync_all(directory: str) -> None:
             sync(os.path.join(folder, name))
 
 
+@contextlib.contextmanager
+def without_wildcards(path: str) -> Iterator[str]:
+    """Yields another name of `path` if its folder has wildcards: TensorFlow takes a path of checkpoints as a pattern.
+
+    So it does not find the one in `run[2]/checkpoints`. The other name is valid in this context and process only.
+    """
+    folder, name = os.path.split(path)
+    if not set("*?[\\") & set(folder):
+        yield path
+        return
+    descriptor = os.open(folder, os.O_PATH)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
+
+
 def write_json(path: str, value: Any) -> None:
     """Writes `value` as indented JSON, atomically. File names that are not Unicode are escaped."""
     with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:

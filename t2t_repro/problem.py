@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from t2t_repro.config import check_types, must_be_tuple
+from t2t_repro.config import check_types, must_be_integer, must_be_tuple
 from t2t_repro.filters import resolve
 from t2t_repro.task import TASKS, Task, task_of
 
@@ -177,8 +177,7 @@ class Problem:
             raise ValueError(f"a problem's name must be lower-case letters, digits and _, got {self.name!r}")
         if self.vocab_kind not in VOCABULARIES:
             raise ValueError(f"vocab_kind must be one of {', '.join(VOCABULARIES)}, got {self.vocab_kind!r}")
-        if self.vocab_size < 1:
-            raise ValueError(f"vocab_size must be at least 1, got {self.vocab_size}")
+        must_be_integer("vocab_size", self.vocab_size, 1)
         if self.max_length < 2:
             raise ValueError(f"max_length must be at least 2 (one token and EOS), got {self.max_length}")
         if self.metric not in TASKS:

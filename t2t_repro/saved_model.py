@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from t2t_repro.io import read_json
+from t2t_repro.io import read_json, without_wildcards
 from t2t_repro.system import processor
 from t2t_repro.task import DEFAULT_METRIC, task_of
 
@@ -76,7 +76,8 @@ class SavedModel:
             self.card: dict[str, Any] = read_json(card) if os.path.exists(card) else {}
             problem = self.card.get("problem", {})
             self.task = task_of(problem.get("metric", DEFAULT_METRIC), problem.get("linearization", ""))
-            self._loaded = tf.saved_model.load(path)  # kept, because signatures do not keep their variables alive
+            with without_wildcards(os.path.join(path, "")) as plain:
+                self._loaded = tf.saved_model.load(plain)  # kept: signatures do not keep their variables alive
         except (AttributeError, KeyError, TypeError, ValueError, OSError, tf.errors.OpError) as error:
             raise ValueError(f"{path} is damaged: {str(error).splitlines()[0]}; export the run again") from None
         except RuntimeError as error:  # an operation is not registered: only those of int8 can be missing

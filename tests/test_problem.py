@@ -23,6 +23,7 @@ MADE = Problem(name="made", description="made up", train=(Generated(lambda: iter
         ("name", "", "a problem's name must be lower-case letters, digits and _, got ''"),
         ("vocab_kind", "letters", "vocab_kind must be .*, got 'letters'"),
         ("vocab_size", 0, "vocab_size must be at least 1, got 0"),
+        ("vocab_size", 2**31, "vocab_size must be at most 2,147,483,647, got 2,147,483,648"),
         ("max_length", 1, r"max_length must be at least 2 \(one token and EOS\), got 1"),
         ("metric", "taste", "metric must be .*, got 'taste'"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from t2t_repro.saved_model import SavedModel, newest_version
@@ -30,3 +32,8 @@ def test_damaged_model_card(tmp_path, card, message):
     (tmp_path / "model_card.json").write_text(card)
     with pytest.raises(ValueError, match=f"{message}.*; export the run again"):
         SavedModel(str(tmp_path))
+
+
+def test_a_folder_whose_name_is_a_pattern(exported, tmp_path):
+    moved = shutil.copytree(exported, tmp_path / "E[2]" / "1")
+    assert SavedModel(str(moved)).card == SavedModel(exported).card

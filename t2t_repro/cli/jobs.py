@@ -74,7 +74,7 @@ def _exit_code(
     """Runs a program, in `running` under `name`, and returns its exit code."""
     module, *arguments = command
     running[name] = subprocess.Popen(
-        [sys.executable, "-m", f"t2t_repro.bin.{module}", *arguments],
+        [sys.executable, "-P", "-m", f"t2t_repro.bin.{module}", *arguments],  # -P: no modules of the working directory
         start_new_session=True,  # Ctrl-C reaches it only through `_forward_signals`
         **streams,
     )

@@ -258,7 +258,7 @@ def keep_scores(output_dir: str, scores: dict[str, Any]) -> None:
         Run.open(output_dir).keep_scores(scores)
         write_scores(output_dir, scores)
     except OSError as error:
-        report(f"t2t_repro: the scores are printed but not saved: {_message(error)}")
+        report(f"t2t_repro: the scores are printed but not completely saved: {_message(error)}")
 
 
 def restart(**variables: str) -> NoReturn:

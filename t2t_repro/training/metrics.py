@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,15 @@ class Step(NamedTuple):
     metrics: StepMetrics
 
 
+@contextlib.contextmanager
+def _events_in(directory: str) -> Iterator[None]:
+    """Raises OSError instead of TensorFlow's error if events cannot be written, for example to a full disk."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise OSError(f"cannot write events to {directory!r}: {short_reason(error)}") from None
+
+
 class MetricsLogger:
     """Sums up steps and reports them every `REPORT` seconds. It waits for the device only then.
 
@@ -66,7 +75,8 @@ class MetricsLogger:
         self._paper_rate, self._on_report = paper_rate, on_report
         self.cost = cost
         self._counted = time.monotonic()
-        self._events = tf.summary.create_file_writer(run.directory)
+        with _events_in(run.directory):
+            self._events = tf.summary.create_file_writer(run.directory)
         self._started = self._last = time.monotonic()
         self._first_step: int | None = None
         self._steps: list[Step] = []
@@ -89,13 +99,11 @@ class MetricsLogger:
     def write(self, step: int, values: dict[str, float], line: str) -> None:
         """Records `values` and shows `line`."""
         append_line(self._run.metrics, json.dumps({"step": step} | values, allow_nan=True))
-        try:
+        with _events_in(self._run.directory):
             with self._events.as_default(step=step):
                 for name, value in values.items():
                     tf.summary.scalar(name, np.float64(value))  # a Python float above the range of float32 raises
             self._events.flush()
-        except tf.errors.OpError as error:
-            raise OSError(f"cannot write events to {self._run.directory!r}: {short_reason(error)}") from None
         self._report(line)
 
     def show(self, step: int, translations: Sequence[tuple[str, str, str]]) -> None:
@@ -103,9 +111,10 @@ class MetricsLogger:
         names = ("source", "reference", "ours")
         rows = [[text.replace("\n", " ") for text in texts] for texts in translations]
         table = [list(names), ["---"] * 3, *([text.replace("|", "\\|") for text in row] for row in rows)]
-        with self._events.as_default(step=step):
-            tf.summary.text("samples", "\n".join(f"| {' | '.join(row)} |" for row in table))  # TensorBoard's Markdown
-        self._events.flush()
+        with _events_in(self._run.directory):
+            with self._events.as_default(step=step):
+                tf.summary.text("samples", "\n".join(f"| {' | '.join(row)} |" for row in table))  # Markdown
+            self._events.flush()
         for texts in rows:
             for name, text in zip(names, texts, strict=True):
                 self._report(f"{DETAIL}{name:<11}{text}")
@@ -177,15 +186,17 @@ def write_scores(directory: str, scores: dict[str, Any]) -> None:
     """Adds scores to the run's curves in TensorBoard, at the step of the newest weights.
 
     `scores` is the result of `evaluate`. The curves are `test/bleu`, `test_average5/bleu` for averaged weights, and
-    `test_best5/bleu` if they are the best ones; `_ema` is added for moving averages.
+    `test_best5/bleu` if they are the best ones; `_ema` is added for moving averages. Raises OSError if they cannot be
+    written.
     """
     averaged, best = len(scores["checkpoints"]), scores.get("average_best")
     group = f"{scores['split']}_{'best' if best else 'average'}{averaged}" if averaged > 1 or best else scores["split"]
     group += "_ema" * scores.get("moving_average", False)
-    with tf.summary.create_file_writer(directory, filename_suffix=".scores").as_default(step=scores["step"]):
-        for name in ("bleu", "paper_bleu", "multi30k_bleu", "chrf", "f1", "loss", "perplexity", "accuracy"):
-            if name in scores:
-                tf.summary.scalar(f"{group}/{name}", scores[name])
+    with _events_in(directory):
+        with tf.summary.create_file_writer(directory, filename_suffix=".scores").as_default(step=scores["step"]):
+            for name in ("bleu", "paper_bleu", "multi30k_bleu", "chrf", "f1", "loss", "perplexity", "accuracy"):
+                if name in scores:
+                    tf.summary.scalar(f"{group}/{name}", scores[name])
 
 
 def clock(seconds: float) -> str:

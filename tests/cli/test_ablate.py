@@ -131,6 +131,13 @@ def test_failed_rows_are_named_and_the_others_continue(tmp_path, capfd):
     assert any(line.startswith(f"bad: failed with exit code 2, see {tmp_path}/bad.log") for line in said)
 
 
+def test_programs_do_not_import_modules_of_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "random.py").write_text("raise SystemExit('not the module of Python')")
+    monkeypatch.chdir(tmp_path)
+    cli_jobs.program("t2t_registry", [])
+    assert cli_jobs.run({"row": ["t2t_registry"]}, 1, "logs") == []
+
+
 @pytest.fixture
 def started(monkeypatch):
     """The started programs: sleeping ones stand in. One that reads standard input would end, because it is closed."""

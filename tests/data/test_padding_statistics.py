@@ -37,6 +37,11 @@ def test_padding_and_unused_budget_are_counted(tmp_path: Path):
     ]
 
 
+def test_a_budget_above_int32_is_a_wrong_command_line(program, tmp_path):
+    found = program("t2t-datagen", f"--problem={PROBLEM.name}", f"--data_dir={tmp_path}", f"--fill={2**31}")
+    assert found.code == 2 and "--fill=2147483648: expected an integer in the range" in found.err
+
+
 def test_datagen_prints_the_table(program, data: str, registered):
     registered(PROBLEM)
     small = program("t2t-datagen", f"--problem={PROBLEM.name}", f"--data_dir={data}", "--fill=2")

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import resource
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -186,6 +187,14 @@ def test_scores_become_curves(tmp_path):
     assert found["test/loss"] == [(8, 2.0)] and len(found) == 4
 
 
+def test_scores_that_cannot_be_written_are_an_os_error(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    scores = {"split": "test", "step": 8, "bleu": 27.3, "checkpoints": ["ckpt-8"]}
+    with pytest.raises(OSError, match=f"^cannot write events to '{file}': "):
+        write_scores(str(file), scores)
+
+
 # Samples: translations of a few sentences during training.
 
 
@@ -210,6 +219,18 @@ def test_samples(trained, data, monkeypatch):
     monkeypatch.setattr(validation_preview, "LONGEST", 1)
     nothing = ValidationPreview(translator.model, trained, Dataset.open(os.path.join(data, PROBLEM.name)))()
     assert nothing == ({}, [])
+
+
+def test_samples_on_a_full_disk_are_an_os_error(run):
+    """TensorFlow calls a full disk exhausted resources, like memory that runs out."""
+    logger, before = MetricsLogger(run, lambda line: None), resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, before[1]))
+        with pytest.raises(OSError, match="^cannot write events to .*: File too large$"):
+            logger.show(7, [("a", "b", "c")])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    logger.close()
 
 
 def test_samples_are_printed_and_saved(run):

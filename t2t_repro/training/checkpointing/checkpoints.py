@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 from filelock import FileLock, Timeout
 
-from t2t_repro.io import sync
+from t2t_repro.io import sync, without_wildcards
 from t2t_repro.run import Run
 from t2t_repro.system.log import short_reason
 from t2t_repro.training.checkpointing.checkpoint_list import files_of, paths, regular, step_of, write_list
@@ -120,7 +120,8 @@ class Checkpoints:
                 f"{newest} holds {found} variables, but this run has {len(self._members)}: damaged, or an average, "
                 "which has no optimizer state; start a new run from it (`init_from`)"
             )
-        status = self._checkpoint.read(newest)
+        with without_wildcards(newest) as plain:
+            status = self._checkpoint.read(plain)
         status.expect_partial()  # the run's fingerprint, which is copied below
         status.assert_existing_objects_matched()
         self._fingerprint.assign(fingerprint_in(newest))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from t2t_repro.io import without_wildcards
+
 _DAMAGE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)  # raised by reading a damaged checkpoint
 
 
@@ -16,9 +18,10 @@ def must_be_intact(path: str) -> None:
 def damage(path: str) -> str:
     """Returns why a checkpoint cannot be read; "" if its checksums match."""
     try:
-        reader = tf.train.load_checkpoint(path)
-        for name in reader.get_variable_to_shape_map():
-            reader.get_tensor(name)
+        with without_wildcards(path) as plain:
+            reader = tf.train.load_checkpoint(plain)
+            for name in reader.get_variable_to_shape_map():
+                reader.get_tensor(name)
     except _DAMAGE as error:
         return reason_of(error)
     except MemoryError:  # a damaged index may contain any size

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from t2t_repro.io import without_wildcards
 from t2t_repro.run import Run
 from t2t_repro.training.checkpointing.checkpoint_list import Averaging, paths, to_average
 from t2t_repro.training.checkpointing.damage import reason_of
@@ -123,8 +124,8 @@ def load_checkpoint(path: str, model: tf.Module) -> None:
 
 def _read(path: str, model: tf.Module, part: str = MODEL) -> None:
     """Loads the weights of a checkpoint, or their moving average, into `model`. Raises ValueError if it is damaged."""
-    with _named(path):
-        status = tf.train.Checkpoint(**{part: model}).read(path)
+    with _named(path), without_wildcards(path) as plain:
+        status = tf.train.Checkpoint(**{part: model}).read(plain)
     status.expect_partial()
     status.assert_existing_objects_matched()
 
@@ -165,14 +166,17 @@ def _must_fit(path: str, variables: list[tf.Variable], part: str = MODEL) -> Non
 
 def fingerprint_in(path: str) -> int:
     """Returns the fingerprint of the run that wrote a checkpoint."""
-    return int(tf.train.load_checkpoint(path).get_tensor(f"run{_VALUE}"))
+    with without_wildcards(path) as plain:
+        return int(tf.train.load_checkpoint(plain).get_tensor(f"run{_VALUE}"))
 
 
 def shapes_in(path: str, prefix: str = "") -> list[list[int]]:
     """Returns the shapes of the variables in a checkpoint. They reveal a layer that was not saved."""
+    with without_wildcards(path) as plain:
+        variables = tf.train.list_variables(plain)
     return [
         shape
-        for name, shape in tf.train.list_variables(path)
+        for name, shape in variables
         if name.startswith(prefix)
         and name.endswith(_VALUE)
         and name not in (f"save_counter{_VALUE}", f"run{_VALUE}")

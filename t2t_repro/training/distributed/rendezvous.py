@@ -53,7 +53,7 @@ class Cluster:
             return cls()
         try:
             return cls._of(json.loads(text))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             what = f"no {error}" if isinstance(error, KeyError) else error
             raise ValueError(f"TF_CONFIG cannot be used ({what}); {_EXPECTED}") from None
 

@@ -179,6 +179,17 @@ def test_all_state_is_restored(run):
     assert (int(other["step"]), other["position"].numpy().tolist()) == (7, [1, 3])
 
 
+@pytest.mark.parametrize("folder", ["run[2]", "a*?", "back\\slash"])
+def test_a_folder_whose_name_is_a_pattern(run, weights, tmp_path, folder):
+    """TensorFlow looks for a checkpoint by a pattern, and no file of `run[2]` matches its own path."""
+    run = replace(run, directory=shutil.copytree(run.directory, str(tmp_path / folder)))
+    model = small(seed=5)
+    assert names(load_weights(run, model)) == ["ckpt-30"] and damage(paths(run)[-1]) == ""
+    for found, expected in zip(model.get_weights(), weights[-1], strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert Checkpoints(run, {"model": small(seed=6), "step": tf.Variable(0)}, keep=5).restore_newest()
+
+
 def test_weights_that_are_not_finite_are_not_saved(run, weights):
     model = small()
     model.trainable_weights[0].assign(np.full(model.trainable_weights[0].shape, np.inf))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
@@ -107,6 +108,7 @@ def test_a_chief_is_before_the_workers(monkeypatch):
         ({"cluster": {"worker": ["a:1", "b:1"]}}, "no 'task'"),
         ({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}, "there is no worker 2"),
         ({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": "x"}}, "invalid literal"),
+        ({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": math.inf}}, "float infinity"),
         (
             {"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}},
             "two machines have one address",
