@@ -128,7 +128,9 @@ def list_problems() -> list[str]:
 
 
 def register_problem(problem: Problem) -> Problem:
-    """Registers a problem under its name. Raises ValueError if the name is taken."""
+    """Registers a problem under its name. Raises ValueError if the name is taken, and TypeError for anything else."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"register_problem: expected a Problem. Received: {problem!r:.60}")
     PROBLEMS._load()  # otherwise, a built-in name would be free, and every later look-up an error
     return PROBLEMS.register(problem, depth=2)
 
@@ -149,7 +151,10 @@ def list_hparams() -> list[str]:
 
 
 def register_hparams(hparams: HParams) -> HParams:
-    """Registers a hyperparameter set under its name. Raises ValueError if the name is taken."""
+    """Registers a hyperparameter set under its name. Raises ValueError if the name is taken, and TypeError for anything
+    else."""
+    if not isinstance(hparams, HParams):
+        raise TypeError(f"register_hparams: expected HParams. Received: {hparams!r:.60}")
     HPARAMS._load()
     return HPARAMS.register(hparams, depth=2)
 

@@ -64,6 +64,14 @@ def test_names_are_registered_and_listed(registered) -> None:
         t2t_repro.register_hparams(t2t_repro.get_hparams("base"))
 
 
+def test_messages_can_be_silenced_before_the_first_use() -> None:
+    """The names of the package are imported lazily, and the logger with them."""
+    silenced = "import logging; logger = logging.getLogger('t2t_repro'); logger.setLevel(logging.WARNING)"
+    used = "import t2t_repro; t2t_repro.train; print(logging.getLevelName(logger.level))"
+    assert in_python(f"{silenced}; {used}") == "WARNING\n"
+    assert in_python(f"import logging; logger = logging.getLogger('t2t_repro'); {used}") == "INFO\n"
+
+
 def test_messages_are_logged_and_can_be_silenced(data: str, tmp_path: Path, one_replica, capsys, monkeypatch) -> None:
     logger = logging.getLogger("t2t_repro")
     monkeypatch.setattr(logger, "level", logging.WARNING)

@@ -48,6 +48,28 @@ def test_wrong_type_of_several(field, value):
         replace(FILES, **{field: value})
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TextFiles("a.en", None), "target must be of type str, got None"),
+        (lambda: TextFiles(b"a.en", "a.de"), "source must be of type str, got b'a.en'"),
+        (lambda: TextFiles("a.en", "a.de", name=3), "name must be of type str, got 3"),
+        (lambda: TsvFile("a.tsv", name=3), "name must be of type str, got 3"),
+        (lambda: TmxFile("a.tmx", "en", None), "target_language must be of type str, got None"),
+        (lambda: Trees("wsj", sections=23), r"sections must be a tuple of numbers such as \(2, 3\), got 23"),
+        (lambda: Trees("wsj", sections="23"), r"sections must be a tuple of numbers such as \(2, 3\), got '23'"),
+        (lambda: Generated(iter([("a", "b")])), "function must be callable, got <list_iterator .*, not its result"),
+    ],
+)
+def test_corpus_with_a_wrong_type(make, message):
+    with pytest.raises(TypeError, match=f"^{message}$"):
+        make()
+
+
+def test_sections_may_be_a_list():
+    assert Trees("wsj", sections=[2, 3]) == Trees("wsj", sections=(2, 3))  # type: ignore[arg-type]
+
+
 def test_paths_may_be_objects():
     corpora = TextFiles(Path("a.en"), Path("a.de")), TsvFile(Path("a.tsv")), TmxFile(Path("a.tmx"), "en", "de")
     assert corpora == (TextFiles("a.en", "a.de"), TsvFile("a.tsv"), TmxFile("a.tmx", "en", "de"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import itertools
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from helpers.subprocesses import in_a_process
@@ -66,6 +66,14 @@ def test_a_built_in_name_is_taken_before_the_first_look_up():
     done = in_a_process("-c", source)
     first, second, last = done.stdout.splitlines()
     assert "is registered twice" in first and "is registered twice" in second and last == "True", done
+
+
+def test_an_item_of_another_kind_is_refused():
+    with pytest.raises(TypeError, match="^register_problem: expected a Problem. Received: HParams"):
+        t2t_repro.register_problem(replace(HPARAMS["tiny"], name="translate_other"))
+    with pytest.raises(TypeError, match="^register_hparams: expected HParams. Received: 'tiny'"):
+        t2t_repro.register_hparams("tiny")
+    assert "translate_other" not in t2t_repro.list_problems()
 
 
 def test_names_are_sorted_and_counted(things):

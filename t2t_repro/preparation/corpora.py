@@ -240,11 +240,11 @@ def describe(corpus: Corpus, hashed: bool = True) -> Source:
     return described | ({"sha256": _sha256_of_text(corpus), "versions": _generator_versions()} if hashed else {})
 
 
-def files_of(corpus: Corpus) -> list[str]:
+def files_of(corpus: Corpus) -> list[str] | None:
     """Returns the files whose contents decide the text of a corpus; of a generator, all code in the folder of its own.
 
     None are those of a WMT data set, whose archives are compared whenever they are read, and the code of this package,
-    which has versions.
+    which has versions. Returns None for a generator whose code is in no file, as in a notebook.
     """
     if isinstance(corpus, TextFiles):
         return [corpus.source, corpus.target]
@@ -255,15 +255,17 @@ def files_of(corpus: Corpus) -> list[str]:
     return _code_of(corpus.function) if isinstance(corpus, Generated) and not corpus.is_built_in else []
 
 
-def _code_of(function: Any) -> list[str]:
+def _code_of(function: Any) -> list[str] | None:
     while isinstance(function, functools.partial):
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)
     try:
         path = inspect.getsourcefile(named)
-    except TypeError:  # it is not written in Python
-        return []
-    return glob.glob(os.path.join(glob.escape(os.path.dirname(os.path.abspath(path))), "*.py")) if path else []
+    except (OSError, TypeError):  # a class in a notebook, or nothing that is written in Python
+        return None
+    if not path or not os.path.isfile(path):
+        return None
+    return glob.glob(os.path.join(glob.escape(os.path.dirname(os.path.abspath(path))), "*.py"))
 
 
 def _sha256_of_text(corpus: Generated) -> str:

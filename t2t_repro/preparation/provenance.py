@@ -66,8 +66,11 @@ def sources_of(problem: Problem, time: int = 0) -> dict[str, list[Source]]:
 
 def _may_differ(corpus: Corpus, time: int) -> bool:
     """Returns whether the text of a corpus may have changed since `time`."""
-    stats = [os.stat(path) for path in files_of(corpus) if os.path.exists(path)]
-    return not time or any(max(each.st_mtime_ns, each.st_ctime_ns) >= time for each in stats)  # ctime: `mv`, `cp -p`
+    files = files_of(corpus)
+    if not time or files is None:
+        return True
+    stats = [os.stat(path) for path in files if os.path.exists(path)]
+    return any(max(each.st_mtime_ns, each.st_ctime_ns) >= time for each in stats)  # ctime: `mv`, `cp -p`
 
 
 def _comparable(sources: list[Source], others: list[Source]) -> list[Source]:

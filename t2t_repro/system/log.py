@@ -35,7 +35,8 @@ class _StandardError(logging.Handler):
 
 
 LOGGER.addHandler(_StandardError())
-LOGGER.setLevel(logging.INFO)
+if LOGGER.level == logging.NOTSET:  # a script may set it before this module is imported
+    LOGGER.setLevel(logging.INFO)
 LOGGER.propagate = False
 
 

@@ -358,6 +358,23 @@ def test_generated_text_is_compared_if_its_code_is_newer(data: str, tmp_path: Pa
     assert prepare(generated(tmp_path, "one", "three", "comment"), data, silent, verify=verify)
 
 
+INSTANCE = "class Pairs:\n    def __call__(self):\n    " + CODE.partition("\n")[2] + "pairs = Pairs()\n"
+
+
+@pytest.mark.parametrize("code", [CODE, INSTANCE])
+def test_generated_text_of_a_notebook_is_always_compared(data: str, monkeypatch: pytest.MonkeyPatch, code: str):
+    def cell(*words: str) -> Problem:
+        names = {"__name__": "__main__"}
+        exec(compile(code.format(*words, ""), "<cell>", "exec"), names)
+        return Problem(name="small", description="", vocab_size=280, train=(Generated(names["pairs"]),))  # type: ignore[arg-type]
+
+    monkeypatch.delattr(sys.modules["__main__"], "__file__")
+    first = prepare(cell("one", "two"), data, silent)
+    assert prepare(cell("one", "two"), data, silent) == first
+    with pytest.raises(ValueError, match=r"its train text was .*; give another"):
+        prepare(cell("one", "three"), data, silent)
+
+
 def test_preparation_does_not_resume_on_other_generated_text(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
