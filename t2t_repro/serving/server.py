@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import os
 import re
 import signal
@@ -22,6 +23,7 @@ from t2t_repro.serving.app import Server, Settings
 from t2t_repro.serving.model import ServedModel
 from t2t_repro.system.heap import return_freed_memory
 
+logger = logging.getLogger("t2t_serve")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _MEMORY_SECONDS = 10.0  # between two returns of freed memory
@@ -112,6 +114,8 @@ async def _watch(server: Server, export_dir: str, attention: bool, seconds: floa
             report(f"now serving version {server.model.version} of {server.name}")
         except (OSError, ValueError) as error:
             report(f"still serving version {server.model.version} of {server.name}: {error}")
+        except Exception:  # no memory, or a defect: later versions must still be loaded
+            logger.exception("still serving version %d of %s", server.model.version, server.name)
 
 
 class _Files(NamedTuple):
