@@ -272,6 +272,8 @@ def test_sigterm_finishes_requests_in_progress(served):
         ([], 2, "missing --export_dir (see t2t-serve --help)"),
         (["--export_dir=none"], 1, "--export_dir: no directory 'none'; give the one that t2t-exporter wrote to"),
         (["--export_dir=.", "--port=70000"], 2, "flag --port=70000: expected an integer in the range [0, 65535]"),
+        (["--export_dir=.", "--example=Stra\udcdfe"], 2, "--example is not valid UTF-8"),
+        (["--export_dir=.", "--labels=gr\udcfcn"], 2, "--labels is not valid UTF-8"),
     ],
 )
 def test_invalid_command_line(program, monkeypatch, tmp_path, arguments, code, message):
