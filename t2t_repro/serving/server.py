@@ -60,7 +60,7 @@ def serve(
         report(f"loading version {newest_version(export_dir)} of {name}")
         server = Server(_load(export_dir, attention), name, settings)
         watch = functools.partial(_watch, server, export_dir, attention, poll_seconds, report)
-        number = asyncio.run(_until_stopped(server, sockets, watch, report))
+        number = asyncio.run(_until_stopped(server, sockets, watch, report, stack))  # waits for a version that loads
         return number, server.answered
 
 
@@ -154,8 +154,13 @@ class _Refusing(asyncio.Protocol):
 
 
 async def _until_stopped(
-    server: Server, sockets: list[socket.socket], watch: Callable[[], Coroutine[None, None, None]], report: Report
+    server: Server,
+    sockets: list[socket.socket],
+    watch: Callable[[], Coroutine[None, None, None]],
+    report: Report,
+    stack: contextlib.ExitStack,
 ) -> int:
+    """Serves until a signal, and returns its number. When `stack` is closed, nothing may be running any more."""
     loop, settings = asyncio.get_running_loop(), server.settings
     runner = web.AppRunner(
         server.app,
@@ -173,7 +178,6 @@ async def _until_stopped(
         return connections() if len(connections.connections) < settings.max_connections else _Refusing()
 
     stopped = _first_signal(server)
-    ender = None
     try:
         listeners = [
             await loop.create_server(protocol, sock=each, backlog=settings.max_connections) for each in sockets
@@ -190,6 +194,7 @@ async def _until_stopped(
         ender = threading.Timer(drain + settings.stop_seconds + _CLOSING_SECONDS, _end_now, (128 + number, report))
         ender.daemon = True
         ender.start()
+        stack.callback(lambda: None if server.batcher.stuck else ender.cancel())
         report(f"stopping: /healthz fails; requests are accepted for {drain:g} s more" if drain else "stopping")
         await asyncio.sleep(drain)
         for listener in listeners:
@@ -202,8 +207,6 @@ async def _until_stopped(
         return number
     finally:
         await runner.cleanup()
-        if ender is not None and not server.batcher.stuck:
-            ender.cancel()
 
 
 def _first_signal(server: Server) -> asyncio.Future[int]:
@@ -231,5 +234,5 @@ async def _idle(server: Server, seconds: float) -> None:
 
 
 def _end_now(code: int, report: Report) -> None:
-    report("exiting while the model is still running")
+    report("exiting while a model is still running or loading")
     os._exit(code)
