@@ -84,6 +84,9 @@ def _shorten(record: logging.LogRecord) -> bool:
 def serve() -> None:
     from t2t_repro.saved_model import newest_version
 
+    for flag in ("example", "labels"):
+        if any("\ud800" <= character <= "\udfff" for character in "".join(FLAGS[flag].value or [])):
+            raise launcher.UsageError(f"--{flag} is not valid UTF-8")
     newest_version(FLAGS.export_dir)
     for package, distribution in (("aiohttp", "aiohttp"), ("prometheus_client", "prometheus-client")):
         if importlib.util.find_spec(package) is None:

@@ -110,8 +110,7 @@ class Server:
 
     def serve_model(self, model: ServedModel) -> None:
         """Uses `model` for new requests. Requests in progress finish with the previous model."""
-        self.model = model
-        self.page = page.render(model, self.name, self.settings.example)
+        self.page, self.model = page.render(model, self.name, self.settings.example), model
 
     def _model_routes(self, path: str) -> list[web.RouteDef]:
         return [

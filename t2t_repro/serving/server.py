@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import os
 import re
 import signal
@@ -22,6 +23,7 @@ from t2t_repro.serving.app import Server, Settings
 from t2t_repro.serving.model import ServedModel
 from t2t_repro.system.heap import return_freed_memory
 
+logger = logging.getLogger("t2t_serve")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _MEMORY_SECONDS = 10.0  # between two returns of freed memory
@@ -58,7 +60,7 @@ def serve(
         report(f"loading version {newest_version(export_dir)} of {name}")
         server = Server(_load(export_dir, attention), name, settings)
         watch = functools.partial(_watch, server, export_dir, attention, poll_seconds, report)
-        number = asyncio.run(_until_stopped(server, sockets, watch, report))
+        number = asyncio.run(_until_stopped(server, sockets, watch, report, stack))  # waits for a version that loads
         return number, server.answered
 
 
@@ -112,6 +114,8 @@ async def _watch(server: Server, export_dir: str, attention: bool, seconds: floa
             report(f"now serving version {server.model.version} of {server.name}")
         except (OSError, ValueError) as error:
             report(f"still serving version {server.model.version} of {server.name}: {error}")
+        except Exception:  # no memory, or a defect: later versions must still be loaded
+            logger.exception("still serving version %d of %s", server.model.version, server.name)
 
 
 class _Files(NamedTuple):
@@ -150,8 +154,13 @@ class _Refusing(asyncio.Protocol):
 
 
 async def _until_stopped(
-    server: Server, sockets: list[socket.socket], watch: Callable[[], Coroutine[None, None, None]], report: Report
+    server: Server,
+    sockets: list[socket.socket],
+    watch: Callable[[], Coroutine[None, None, None]],
+    report: Report,
+    stack: contextlib.ExitStack,
 ) -> int:
+    """Serves until a signal, and returns its number. When `stack` is closed, nothing may be running any more."""
     loop, settings = asyncio.get_running_loop(), server.settings
     runner = web.AppRunner(
         server.app,
@@ -169,7 +178,6 @@ async def _until_stopped(
         return connections() if len(connections.connections) < settings.max_connections else _Refusing()
 
     stopped = _first_signal(server)
-    ender = None
     try:
         listeners = [
             await loop.create_server(protocol, sock=each, backlog=settings.max_connections) for each in sockets
@@ -186,6 +194,7 @@ async def _until_stopped(
         ender = threading.Timer(drain + settings.stop_seconds + _CLOSING_SECONDS, _end_now, (128 + number, report))
         ender.daemon = True
         ender.start()
+        stack.callback(lambda: None if server.batcher.stuck else ender.cancel())
         report(f"stopping: /healthz fails; requests are accepted for {drain:g} s more" if drain else "stopping")
         await asyncio.sleep(drain)
         for listener in listeners:
@@ -198,8 +207,6 @@ async def _until_stopped(
         return number
     finally:
         await runner.cleanup()
-        if ender is not None and not server.batcher.stuck:
-            ender.cancel()
 
 
 def _first_signal(server: Server) -> asyncio.Future[int]:
@@ -227,5 +234,5 @@ async def _idle(server: Server, seconds: float) -> None:
 
 
 def _end_now(code: int, report: Report) -> None:
-    report("exiting while the model is still running")
+    report("exiting while a model is still running or loading")
     os._exit(code)

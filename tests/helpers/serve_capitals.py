@@ -1,7 +1,8 @@
 """Runs `serve` in a separate process, with `Capitals` as the model: python serve_capitals.py E SETTINGS MODE
 
 SETTINGS are JSON, such as '{"drain_seconds": 1}'. MODE "deaf": the model never answers and cannot be cancelled; "slow":
-it takes 10 ms; "wasteful": before it serves, it allocates and frees 80 MB below a block that stays in use.
+it takes 10 ms; "wasteful": before it serves, it allocates and frees 80 MB below a block that stays in use; "loading":
+each version but the first takes minutes to load.
 """
 
 import ctypes
@@ -39,9 +40,20 @@ if mode == "wasteful":
         ctypes.memset(block, 1, 4_096)
     for block in blocks[:-1]:
         libc.free(ctypes.c_void_p(block))
-server._load = lambda export_dir, attention: model
+
+
+def load(export_dir, attention):
+    if mode == "loading" and (Path(export_dir) / "2").exists():
+        time.sleep(300)
+    return model
+
+
+server._load = load
 server._CLOSING_SECONDS = 1.0
 server._MEMORY_SECONDS = 1.0
-number, answered = server.serve(export_dir, "127.0.0.1", 0, "m", Settings(**json.loads(settings)), launcher.report)
+options = {"poll_seconds": 0.1 if mode == "loading" else 0.0}
+number, answered = server.serve(
+    export_dir, "127.0.0.1", 0, "m", Settings(**json.loads(settings)), launcher.report, **options
+)
 print(answered, flush=True)
 sys.exit(128 + number)

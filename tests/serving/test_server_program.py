@@ -225,6 +225,13 @@ def test_new_version_is_served_unless_damaged(served, exported):
     shutil.copytree(exported / "1", exported / "4", dirs_exist_ok=True)
     served.until("now serving version 4 of E")
     assert version() == "4" and served.post({"instances": ["12 big cows"]})[0] == 200
+    card = exported / "4" / "model_card.json"  # nobody expects this damage, but the server still looks for versions
+    card.write_text(json.dumps({**json.loads(card.read_text()), "hparams": []}))
+    served.until("still serving version 4 of E")
+    assert served.post({"instances": ["12 big cows"]})[0] == 200
+    shutil.copytree(exported / "1", exported / "5")
+    served.until("now serving version 5 of E")
+    assert version() == "5"
 
 
 def test_malformed_request_is_one_line_of_the_log(served):
@@ -265,6 +272,8 @@ def test_sigterm_finishes_requests_in_progress(served):
         ([], 2, "missing --export_dir (see t2t-serve --help)"),
         (["--export_dir=none"], 1, "--export_dir: no directory 'none'; give the one that t2t-exporter wrote to"),
         (["--export_dir=.", "--port=70000"], 2, "flag --port=70000: expected an integer in the range [0, 65535]"),
+        (["--export_dir=.", "--example=Stra\udcdfe"], 2, "--example is not valid UTF-8"),
+        (["--export_dir=.", "--labels=gr\udcfcn"], 2, "--labels is not valid UTF-8"),
     ],
 )
 def test_invalid_command_line(program, monkeypatch, tmp_path, arguments, code, message):

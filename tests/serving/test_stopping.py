@@ -146,7 +146,17 @@ def test_process_ends_whatever_runs(start):
     connection.close()
     _, err = process.communicate(timeout=30)
     assert process.returncode == 143 and time.monotonic() - started < 20
-    assert err.endswith("exiting while the model is still running\n")
+    assert err.endswith("exiting while a model is still running or loading\n")
+
+
+def test_process_ends_while_a_version_is_loaded(start, tmp_path):
+    process, _ = start("loading", drain_seconds=0.1, stop_seconds=0.5)
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "saved_model.pb").write_bytes(b"")
+    assert next(process.stderr).startswith("loading version 2 of ")
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 143 and err.endswith("exiting while a model is still running or loading\n")
 
 
 def test_connections_are_limited(start):
