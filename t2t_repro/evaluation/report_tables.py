@@ -205,11 +205,19 @@ def _row(record: Record, result: RunResult | None, split: str, checkpoints: int 
     row["recipe"] = "the paper's" if "paper_bleu" in score else "sacreBLEU 13a" if "bleu" in score else None
     metric = "f1" if record.f1 else "bleu"
     ours, theirs = row[metric], row[f"printed_{metric}"]
-    # there is a difference only on the paper's data, which is English-German in Table 3
-    papers = result.run.problem.name in PAPER_DATA and not result.incomplete and not (french and split == "validation")
-    row["difference"] = ours - theirs if papers and None not in (ours, theirs) else None
+    row["difference"] = ours - theirs if _is_papers_data(record, result, split) and None not in (ours, theirs) else None
     row["status"] = _status(result, score, split, row["difference"])
     return row
+
+
+def _is_papers_data(record: Record, result: RunResult, split: str) -> bool:
+    """Returns whether a run has the data of the printed score; otherwise there is no difference."""
+    problem = result.run.problem
+    if problem.name not in PAPER_DATA or result.incomplete:
+        return False
+    if record.f1:
+        return problem.name.endswith("semisupervised") == record.name.endswith("semisupervised")
+    return split == "test" or problem.target_language == "de"  # Table 3 is English-German
 
 
 def _common(result: RunResult) -> dict[str, Any]:

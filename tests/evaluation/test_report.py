@@ -105,6 +105,21 @@ def test_scores_are_compared_with_those_of_their_language(tmp_path, make_run):
     assert compared("fr", 3, "base")[2] == "no score to compare with"
 
 
+@pytest.mark.parametrize(
+    ("problem", "name", "f1", "status"),
+    [
+        ("parse_wsj", "parsing", 91.4, "reproduced"),
+        ("parse_wsj", "parsing_semisupervised", 91.4, "no score to compare with"),
+        ("parse_wsj_semisupervised", "parsing", 91.4, "no score to compare with"),
+        ("parse_wsj_semisupervised", "parsing_semisupervised", 91.4, "below"),
+    ],
+)
+def test_parsers_are_compared_with_those_of_the_same_trees(tmp_path, make_run, problem, name, f1, status):
+    parse = Problem(name=problem, description="", metric="f1")
+    make_run(name, parse, pairs=17_000_000, scores=[("test", 5, {"f1": f1})])
+    assert row(table(read(tmp_path)[0], 4), name)["status"] == status
+
+
 def test_scores_of_another_beam_or_alpha_are_left_out(tmp_path, make_run):
     ours = {"paper_bleu": 25.76, "beam_size": 4, "alpha": 0.6}
     others = [ours | {"paper_bleu": 24.9, "beam_size": 1}, ours | {"paper_bleu": 24.8, "alpha": 0.0}]
