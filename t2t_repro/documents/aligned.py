@@ -18,7 +18,7 @@ def aligned_document(document: Document, sentences: Sequence[AlignedText]) -> Al
 
     Two sentences without a space between them share a word, whose probability is the product. With markup they do not:
     the words are those of each sentence, one after the other. The confidence is the geometric mean of the probabilities
-    of all tokens.
+    of all tokens; without tokens, of the confidences of the sentences.
     """
     found = AlignedText(joined(document, sentences))
     if isinstance(document, MarkedDocument):
@@ -36,8 +36,10 @@ def aligned_document(document: Document, sentences: Sequence[AlignedText]) -> Al
             found.probabilities[place] *= probability
     found.links = list(dict.fromkeys(links))
     found.tokens = sum(sentence.tokens for sentence in sentences)
-    log_p = sum(sentence.tokens * math.log(sentence.confidence or _LEAST) for sentence in sentences)
-    found.confidence = math.exp(log_p / max(1, found.tokens))
+    log_p = [
+        (sentence.tokens if found.tokens else 1) * math.log(sentence.confidence or _LEAST) for sentence in sentences
+    ]
+    found.confidence = math.exp(sum(log_p) / max(1, found.tokens or len(sentences)))
     both = zip(document.sentences, sentences, strict=True)
     found.sentences = [Sentence(source, each.text, each.confidence) for source, each in both]
     return found

@@ -189,7 +189,8 @@ def _row(record: Record, result: RunResult | None, split: str, checkpoints: int 
 
     `checkpoints` is the number that a score must average; None means that of the run's hyperparameter set.
     """
-    french = record.bleu_ende is None or (result is not None and result.run.problem.target_language == "fr")
+    language = result.run.problem.target_language if result else ""
+    french = language == "fr" or (record.bleu_ende is None and language != "de")
     row: dict[str, Any] = {
         "set": record.name,
         "change": _changes(HPARAMS[record.name], HPARAMS["base"]),
@@ -209,10 +210,19 @@ def _row(record: Record, result: RunResult | None, split: str, checkpoints: int 
     row["recipe"] = "the paper's" if "paper_bleu" in score else "sacreBLEU 13a" if "bleu" in score else None
     metric = "f1" if record.f1 else "bleu"
     ours, theirs = row[metric], row[f"printed_{metric}"]
-    papers = result.run.problem.name in PAPER_DATA and not result.incomplete  # otherwise there is no difference
-    row["difference"] = ours - theirs if papers and None not in (ours, theirs) else None
+    row["difference"] = ours - theirs if _is_papers_data(record, result, split) and None not in (ours, theirs) else None
     row["status"] = _status(result, score, split, row["difference"])
     return row
+
+
+def _is_papers_data(record: Record, result: RunResult, split: str) -> bool:
+    """Returns whether a run has the data of the printed score; otherwise there is no difference."""
+    problem = result.run.problem
+    if problem.name not in PAPER_DATA or result.incomplete:
+        return False
+    if record.f1:
+        return problem.name.endswith("semisupervised") == record.name.endswith("semisupervised")
+    return split == "test" or problem.target_language == "de"  # Table 3 is English-German
 
 
 def _common(result: RunResult) -> dict[str, Any]:

@@ -54,3 +54,10 @@ def test_nothing_to_translate():
         Document("a b", ((0, 1), (2, 3))), [aligned("a", "", [], []), aligned("b", "B", [], [-1e4])]
     )
     assert lost == (" B", -1.0) and lost.to_json()["confidence"] == 0.0 and lost.probabilities == [0.0]
+
+
+def test_a_document_without_translated_words_is_not_certain():
+    document = Document("a b", ((0, 1), (2, 3)))
+    empty = [aligned(source, "", [], [], math.log(p)) for source, p in (("a", 0.2), ("b", 0.05))]
+    assert aligned_document(document, empty).confidence == pytest.approx(0.1)
+    assert aligned_document(Document("a", ((0, 1),)), empty[:1]).confidence == pytest.approx(0.2)

@@ -99,6 +99,40 @@ def test_status_of_a_full_run(tmp_path, make_run, bleu, status):
     assert row(table(read(tmp_path)[0], 3), "base")["status"] == status
 
 
+def test_scores_are_compared_with_those_of_their_language(tmp_path, make_run):
+    """Table 3 is English-German; a row of Table 2 has the figure of its own pair of languages, if that is printed."""
+    french = Problem(name="translate_enfr_wmt14", description="", target_language="fr")
+    for folder, name, problem in (("fr", "base", french), ("fr", "big_enfr", french), ("de", "big_enfr", WMT)):
+        scores = [("validation", 1, {"paper_bleu": 33.0}), ("test", 5 if name == "base" else 20, {"paper_bleu": 42.0})]
+        make_run(name, problem, pairs=36_000_000, scores=scores, folder=folder)
+
+    def compared(folder, number, name):
+        [found] = [
+            each for each in read(tmp_path, folder)[0] if each.title.startswith(f"Table {number}") and each.results
+        ]
+        return tuple(row(found, name).get(key) for key in ("task", "printed_bleu", "status"))
+
+    assert compared("fr", 2, "base") == ("en-fr", 38.1, "reproduced")
+    assert compared("fr", 2, "big_enfr") == ("en-fr", 41.8, "reproduced")
+    assert compared("de", 2, "big_enfr") == ("en-de", None, "no score to compare with")
+    assert compared("fr", 3, "base")[2] == "no score to compare with"
+
+
+@pytest.mark.parametrize(
+    ("problem", "name", "f1", "status"),
+    [
+        ("parse_wsj", "parsing", 91.4, "reproduced"),
+        ("parse_wsj", "parsing_semisupervised", 91.4, "no score to compare with"),
+        ("parse_wsj_semisupervised", "parsing", 91.4, "no score to compare with"),
+        ("parse_wsj_semisupervised", "parsing_semisupervised", 91.4, "below"),
+    ],
+)
+def test_parsers_are_compared_with_those_of_the_same_trees(tmp_path, make_run, problem, name, f1, status):
+    parse = Problem(name=problem, description="", metric="f1")
+    make_run(name, parse, pairs=17_000_000, scores=[("test", 5, {"f1": f1})])
+    assert row(table(read(tmp_path)[0], 4), name)["status"] == status
+
+
 def test_scores_of_another_beam_or_alpha_are_left_out(tmp_path, make_run):
     ours = {"paper_bleu": 25.76, "beam_size": 4, "alpha": 0.6}
     others = [ours | {"paper_bleu": 24.9, "beam_size": 1}, ours | {"paper_bleu": 24.8, "alpha": 0.0}]
