@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 
 from t2t_repro.documents.document import Document, joined
@@ -36,10 +37,9 @@ def aligned_document(document: Document, sentences: Sequence[AlignedText]) -> Al
             found.probabilities[place] *= probability
     found.links = list(dict.fromkeys(links))
     found.tokens = sum(sentence.tokens for sentence in sentences)
-    log_p = [
-        (sentence.tokens if found.tokens else 1) * math.log(sentence.confidence or _LEAST) for sentence in sentences
-    ]
-    found.confidence = math.exp(sum(log_p) / max(1, found.tokens or len(sentences)))
+    weights = [sentence.tokens if found.tokens else 1 for sentence in sentences]
+    log_p = [math.log(sentence.confidence or _LEAST) for sentence in sentences]
+    found.confidence = math.exp(sum(map(operator.mul, weights, log_p)) / max(1, sum(weights)))
     both = zip(document.sentences, sentences, strict=True)
     found.sentences = [Sentence(source, each.text, each.confidence) for source, each in both]
     return found
