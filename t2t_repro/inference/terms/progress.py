@@ -5,12 +5,12 @@ shift-and algorithm (Baeza-Yates and Gonnet, 1992), so overlaps are found. Of se
 place counts for one term. Another segmentation of a form is not found.
 
 Shapes: B sentences, W beam width, G required terms, K subword sequences of their forms, S subwords of the longest one,
-N forms of a batch, X spellings of a form.
+N forms of a batch, X spellings of a form, U spellings of a batch that are used.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +21,7 @@ from t2t_repro.text.token_ids import NUM_FIXED, PAD
 
 NO_LENGTH = 1 << 20  # above every number of tokens
 _CLOSING = ".,;:!?)"  # signs that some vocabularies join with the end of a word
+_WITHOUT_SIGN = 4  # of the spellings of a form
 
 
 class Terms(NamedTuple):
@@ -61,73 +62,87 @@ class TermVocabulary:
 
     def terms(self, spelled_B: tf.Tensor) -> Terms:
         """Returns the terms of each sentence. A string has a line for each term, with its forms separated by tabs."""
-        batch = tf.size(spelled_B)
         lines = _nonempty(tf.strings.split(spelled_B, "\n"))
         forms = _nonempty(tf.strings.split(lines.flat_values, "\t"))
-        sentence_N = tf.gather(tf.cast(lines.value_rowids(), tf.int32), forms.value_rowids())
-        within_lines = tf.range(tf.size(lines.flat_values)) - tf.gather(
-            tf.cast(lines.row_starts(), tf.int32), lines.value_rowids()
-        )
-        term_N, form_N = tf.gather(within_lines, forms.value_rowids()), forms.flat_values
+        line_N, sentence_G = forms.value_rowids(), tf.cast(lines.value_rowids(), tf.int32)
+        place_G = tf.range(tf.size(sentence_G)) - tf.gather(tf.cast(lines.row_starts(), tf.int32), sentence_G)
 
-        first_N = tf.strings.substr(form_N, 0, 1, unit="UTF8_CHAR")
-        rest_N = tf.strings.regex_replace(form_N, "^(?s:.)", "")
-        capital_N = tf.strings.join([tf.strings.upper(first_N, encoding="utf-8"), rest_N])
-        yes_N, differs_N = tf.ones_like(form_N, tf.bool), capital_N != form_N
-        no_N = ~yes_N
-        after_space_N, capital_after_space_N = (tf.strings.join([" ", each]) for each in (form_N, capital_N))
-        # a spelling, whether it is used, and whether it may be offered as the first tokens
-        variants = [(form_N, yes_N, yes_N), (after_space_N, yes_N, no_N)]
-        variants += [(capital_N, differs_N, differs_N), (capital_after_space_N, differs_N, no_N)]
-        own = len(variants)
-        variants += [
-            (tf.strings.join([spelling, sign]), used_N, no_N) for spelling, used_N, _ in variants for sign in _CLOSING
-        ]
-        spelling_NX, used_NX, at_start_NX = (tf.stack(each, axis=1) for each in zip(*variants, strict=True))
+        spelling_NX, used_NX, at_start_NX = _spellings(forms.flat_values)
         ids = self._vocabulary.encode_tensor(tf.reshape(spelling_NX, [-1]))[:, :-1]
-        first_NX, last_NX = (
-            tf.reshape(each.to_tensor(default_value=PAD, shape=[None, 1]), tf.shape(spelling_NX))
-            for each in (ids[:, :1], ids[:, -1:])
+        used_NX &= self._is_separate(ids, tf.shape(spelling_NX))
+        later_NX = self._is_offered_later(forms.flat_values, ids, tf.shape(spelling_NX))
+
+        def of_used(values_NX: tf.Tensor) -> tf.Tensor:
+            return tf.boolean_mask(tf.broadcast_to(values_NX, tf.shape(used_NX)), used_NX)
+
+        terms_B, batch = tf.cast(lines.row_lengths(), tf.int32), tf.size(spelled_B)
+        return _packed(
+            tf.ragged.boolean_mask(ids, tf.reshape(used_NX, [-1])),
+            of_used(tf.gather(sentence_G, line_N)[:, None]),
+            of_used(tf.gather(place_G, line_N)[:, None]),
+            of_used(at_start_NX),
+            of_used(later_NX),
+            sizes=(batch, tf.reduce_max(tf.concat([[0], terms_B], axis=0)) + 1),
         )
-        # a form with a sign after it is a sequence of its own only if both share a subword
+
+    def _is_separate(self, ids: tf.RaggedTensor, shape_NX: tf.Tensor) -> tf.Tensor:
+        """Returns [N, X]: whether a spelling is a sequence of its own. With a sign after it, it is one only if both
+        share a subword."""
         signs_Y = self._vocabulary.encode_tensor(tf.constant(list(_CLOSING))).to_tensor()[:, 0]
-        is_shared_NX = tf.reduce_all(last_NX[:, :, None] != signs_Y, axis=2)
-        used_X = tf.reshape(used_NX & ((tf.range(len(variants)) < own) | is_shared_NX), [-1])
-        # elsewhere, forms follow a space, except in scripts without spaces
+        last_NX = tf.reshape(_column(ids[:, -1:]), shape_NX)
+        return (tf.range(shape_NX[1]) < _WITHOUT_SIGN) | tf.reduce_all(last_NX[:, :, None] != signs_Y, axis=2)
+
+    def _is_offered_later(self, form_N: tf.Tensor, ids: tf.RaggedTensor, shape_NX: tf.Tensor) -> tf.Tensor:
+        """Returns [N, X]: whether a spelling may be offered elsewhere than as the first tokens. There, forms follow a
+        space, except in scripts without spaces."""
+        first_NX = tf.reshape(_column(ids[:, :1]), shape_NX)
         spaceless_N = tf.strings.regex_full_match(form_N, f"[{WITHOUT_SPACES}](?s:.*)")
         spaceless_N &= ~tf.gather(self._starts_word, first_NX[:, 0])
-        later_NX = tf.stack([spaceless_N, ~spaceless_N, *[no_N] * (len(variants) - 2)], axis=1)
+        return tf.pad(tf.stack([spaceless_N, ~spaceless_N], axis=1), [[0, 0], [0, shape_NX[1] - 2]])
 
-        copies = len(variants)
-        ids = tf.ragged.boolean_mask(ids, used_X)
-        sentence_X, term_X, at_start_X, later_X = (
-            tf.boolean_mask(each, used_X)
-            for each in (
-                tf.repeat(sentence_N, copies),
-                tf.repeat(term_N, copies),
-                tf.reshape(at_start_NX, [-1]),
-                tf.reshape(later_NX, [-1]),
-            )
-        )
 
-        def by_sentence(values: Any) -> tf.Tensor:
-            ragged = tf.RaggedTensor.from_value_rowids(values, sentence_X, nrows=tf.cast(batch, sentence_X.dtype))
-            return ragged.to_tensor()
+def _spellings(form_N: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns the spellings of each form, whether each is used, and whether it may be offered as the first tokens.
 
-        ids_XS = tf.pad(ids.to_tensor(default_value=PAD), [[0, 0], [0, 1]], constant_values=PAD)
-        numbers = tf.cast(lines.row_lengths(), tf.int32)
-        most = tf.reduce_max(tf.concat([[0], numbers], axis=0)) + 1
-        length_X = tf.cast(ids.row_lengths(), tf.int32)
-        long_X = tf.where(later_X, length_X, NO_LENGTH)
-        shortest = tf.math.unsorted_segment_min(long_X, sentence_X * most + term_X, batch * most)
-        shortest_BG = tf.reshape(tf.where(shortest >= NO_LENGTH, 0, shortest), [batch, most])
-        return Terms(
-            ids_BKS=tf.pad(by_sentence(ids_XS), [[0, 0], [0, 1], [0, 0]]),
-            term_BK=tf.pad(by_sentence(term_X), [[0, 0], [0, 1]]),
-            first_BK=tf.pad(by_sentence(at_start_X), [[0, 0], [0, 1]]),
-            later_BK=tf.pad(by_sentence(later_X), [[0, 0], [0, 1]]),
-            shortest_BG=shortest_BG,
-        )
+    All are [N, X]. The first two are the form itself and after a space; `_WITHOUT_SIGN` have no sign at their end.
+    """
+    first_N = tf.strings.substr(form_N, 0, 1, unit="UTF8_CHAR")
+    rest_N = tf.strings.regex_replace(form_N, "^(?s:.)", "")
+    capital_N = tf.strings.join([tf.strings.upper(first_N, encoding="utf-8"), rest_N])
+    yes_N, differs_N = tf.ones_like(form_N, tf.bool), capital_N != form_N
+    no_N = ~yes_N
+    spellings = [(form_N, yes_N, yes_N), (tf.strings.join([" ", form_N]), yes_N, no_N)]
+    spellings += [(capital_N, differs_N, differs_N), (tf.strings.join([" ", capital_N]), differs_N, no_N)]
+    spellings += [(tf.strings.join([text, sign]), used_N, no_N) for text, used_N, _ in spellings for sign in _CLOSING]
+    text_NX, used_NX, at_start_NX = (tf.stack(each, axis=1) for each in zip(*spellings, strict=True))
+    return text_NX, used_NX, at_start_NX
+
+
+def _packed(
+    ids: tf.RaggedTensor,
+    sentence_U: tf.Tensor,
+    term_U: tf.Tensor,
+    first_U: tf.Tensor,
+    later_U: tf.Tensor,
+    sizes: tuple[tf.Tensor, tf.Tensor],
+) -> Terms:
+    """Returns the subword sequences by sentence; `sizes` are B and G. `Terms` describes the others."""
+    batch, most = sizes
+
+    def by_sentence(values: tf.Tensor) -> tf.Tensor:
+        dense = tf.RaggedTensor.from_value_rowids(values, sentence_U, nrows=batch).to_tensor()
+        return tf.pad(dense, [[0, 0], [0, 1], [0, 0]][: values.shape.rank + 1])
+
+    length_U = tf.cast(ids.row_lengths(), tf.int32)
+    long_U = tf.where(later_U, length_U, NO_LENGTH)
+    shortest = tf.math.unsorted_segment_min(long_U, sentence_U * most + term_U, batch * most)
+    return Terms(
+        ids_BKS=by_sentence(tf.pad(ids.to_tensor(default_value=PAD), [[0, 0], [0, 1]], constant_values=PAD)),
+        term_BK=by_sentence(term_U),
+        first_BK=by_sentence(first_U),
+        later_BK=by_sentence(later_U),
+        shortest_BG=tf.reshape(tf.where(shortest >= NO_LENGTH, 0, shortest), [batch, most]),
+    )
 
 
 def advanced(
@@ -182,3 +197,8 @@ def _longest(matched: tf.Tensor, size_S: tf.Tensor) -> tf.Tensor:
 
 def _nonempty(strings: tf.RaggedTensor) -> tf.RaggedTensor:
     return tf.ragged.boolean_mask(strings, strings != "")
+
+
+def _column(ids: tf.RaggedTensor) -> tf.Tensor:
+    """Returns rows of at most one token as [rows, 1], with padding for none."""
+    return ids.to_tensor(default_value=PAD, shape=[None, 1])
