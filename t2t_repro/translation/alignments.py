@@ -50,6 +50,8 @@ def chosen_head(
 ) -> ChosenHead:
     """Returns the head in the run directory. If there is none, or `again`, chooses it, and writes it there.
 
+    If it cannot be written, as in a read-only directory, it is used without that; with `again`, OSError is raised.
+
     Args:
       translator: of the run.
       run: the run.
@@ -68,8 +70,14 @@ def chosen_head(
         raise FileNotFoundError(f"choosing the head that aligns needs the data of the run: {error}") from None
     report("choosing the attention head that aligns, by the validation text")
     found = choose(translator, dataset, [os.path.basename(path) for path in translator.checkpoints[0]])
-    found.save(run.alignment)
-    report(f"chose {found.head}: F1 {found.f1[str(found.head)]:.3f}, see {run.alignment}")
+    chosen = f"chose {found.head}: F1 {found.f1[str(found.head)]:.3f}"
+    try:
+        found.save(run.alignment)
+        report(f"{chosen}, see {run.alignment}")
+    except OSError as error:
+        if again:
+            raise
+        report(f"{chosen}; it cannot be saved, so the next start chooses again: {error}")
     return found
 
 

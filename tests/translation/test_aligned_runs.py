@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -104,6 +105,20 @@ def test_head_is_chosen_when_alignments_are_first_asked_for(program, run):
     assert Path(run.alignment).read_bytes() != before
     path = t2t_repro.choose_alignment_head(run.directory, report=silent)  # again
     assert path == run.alignment and Path(path).read_bytes() == before
+
+
+def test_head_that_cannot_be_saved_is_used(program, run, monkeypatch):
+    """As in a run directory that is read-only. An explicit choice needs the file."""
+
+    def save(head, path):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    monkeypatch.setattr(ChosenHead, "save", save)
+    found = program("t2t-decoder", f"--output_dir={run.directory}", "--alignments=json", stdin=b"w1 w2\n")
+    assert found.code == 0 and json.loads(found.out)["source_words"] == ["w1", "w2"]
+    assert "it cannot be saved, so the next start chooses again: " in found.err
+    with pytest.raises(OSError, match="Read-only file system"):
+        t2t_repro.choose_alignment_head(run.directory)
 
 
 def test_decoder_writes_pharaoh_and_json(program, aligned):
