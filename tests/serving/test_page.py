@@ -102,6 +102,13 @@ def lines(page: Page) -> list[str]:
     return page("[...document.querySelectorAll('#out li')].map((item) => item.firstChild?.textContent ?? '')")
 
 
+def test_button_is_below_the_text_also_beside_a_long_output(page):
+    between = "document.querySelector('button').getBoundingClientRect().top - text.getBoundingClientRect().bottom"
+    before = page(between)
+    type_and_send(page, "a\n" * 60)
+    assert len(lines(page)) == 60 and page(between) == before < page("out.offsetHeight") / 10
+
+
 def test_lines_are_translated_and_text_stays_text(page):
     type_and_send(page, f"one line\n\n  \n{HOSTILE}\n")
     assert lines(page) == ["ONE LINE", "", "", HOSTILE.upper()]
