@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterator, Sequence
 
 from t2t_repro.documents.document import Document, joined
@@ -38,8 +37,9 @@ def aligned_document(document: Document, sentences: Sequence[AlignedText]) -> Al
     found.links = list(dict.fromkeys(links))
     found.tokens = sum(sentence.tokens for sentence in sentences)
     weights = [sentence.tokens if found.tokens else 1 for sentence in sentences]
-    log_p = [math.log(sentence.confidence or _LEAST) for sentence in sentences]
-    found.confidence = math.exp(sum(map(operator.mul, weights, log_p)) / max(1, sum(weights)))
+    weighted = zip(weights, sentences, strict=True)
+    log_p = sum(weight * math.log(sentence.confidence or _LEAST) for weight, sentence in weighted)
+    found.confidence = math.exp(log_p / max(1, sum(weights)))
     both = zip(document.sentences, sentences, strict=True)
     found.sentences = [Sentence(source, each.text, each.confidence) for source, each in both]
     return found

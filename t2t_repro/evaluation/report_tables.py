@@ -121,7 +121,7 @@ def _table2(records: list[Record], results: list[RunResult]) -> Table:
     """Returns BLEU on the test set with averaged checkpoints, and the cost of training by two counts."""
     rows = []
     for record in records:
-        measured = [_row(record, each, "test", None) for each in results if each.set_name == record.name]
+        measured = [_row(record, each, "test", None) for each in _results_of(record, results) if each]
         printed = [_row(each, None, "test", None) for each in _by_task(record)]
         tasks = {row["task"] for row in measured}
         rows += measured + [row for row in printed if row["task"] not in tasks]

@@ -243,8 +243,8 @@ def describe(corpus: Corpus, hashed: bool = True) -> Source:
 def files_of(corpus: Corpus) -> list[str] | None:
     """Returns the files whose contents decide the text of a corpus; of a generator, all code in the folder of its own.
 
-    None are those of a WMT data set, whose archives are compared whenever they are read, and the code of this package,
-    which has versions. Returns None for a generator whose code is in no file, as in a notebook.
+    The list is empty for a WMT data set, whose archives are compared whenever they are read, and for the code of this
+    package, which has versions. Returns None for a generator whose code is in no file, as in a notebook.
     """
     if isinstance(corpus, TextFiles):
         return [corpus.source, corpus.target]

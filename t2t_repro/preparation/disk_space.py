@@ -88,6 +88,6 @@ def check(needed: list[Need], report: Callable[[str], None]) -> None:
 def _pairs_and_bytes(corpus: Corpus) -> tuple[int, int]:
     """Estimates the pairs and the bytes of text in the files of a corpus; (0, 0) if it has no files."""
     each, ratio = (TREE_BYTES, TREE_GZIP_RATIO) if isinstance(corpus, Trees) else (LINES_BYTES, GZIP_RATIO)
-    files = (not isinstance(corpus, Generated) and files_of(corpus)) or []
+    files = [] if isinstance(corpus, Generated) else files_of(corpus) or []
     text = sum(os.path.getsize(path) * (ratio if path.endswith(".gz") else 1) for path in files)
     return text // each, text
