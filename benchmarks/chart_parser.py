@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from t2t_repro.parsing.trees import Tree
 
 ENVIRONMENT = "supar"
-WORKER = Path(__file__).parent / "workers" / "supar_parser.py"
+ROOT = Path(__file__).resolve().parent.parent
+WORKER = "benchmarks.workers.supar_parser"
 MAY_CHANGE = ("folder", "epochs", "patience", "threads")  # when a job is continued
 _SPACE = re.compile(r"\s")  # of Unicode: NLTK, which supar reads trees with, splits words there
 
@@ -126,6 +127,7 @@ def start(job: Job, train: Sequence[Tree], dev: Sequence[Tree]) -> str:
     """
     from t2t_repro.io import read_json, sha256, write_json
 
+    job = dataclasses.replace(job, folder=os.path.abspath(job.folder))
     os.makedirs(job.folder, exist_ok=True)
     path, record = os.path.join(job.folder, "job.json"), dataclasses.asdict(job)
     for name, trees in (("train", train), ("dev", dev)):
@@ -173,7 +175,7 @@ def run(job: Job, train: Sequence[Tree], dev: Sequence[Tree], python: Path) -> s
     """
     path = start(job, train, dev)
     environment = os.environ | {"PYTHONWARNINGS": "ignore"}
-    subprocess.run([python, WORKER, path], check=True, env=environment)
+    subprocess.run([python, "-m", WORKER, path], cwd=ROOT, check=True, env=environment)
     return f"{score(job.folder, dev)}\n{best(job.folder)}"
 
 
