@@ -69,7 +69,7 @@ class Ensemble:
         """
 
         def step(
-            tokens_BW: tf.Tensor, position: tf.Tensor, caches: tuple[Any, ...], beam_bias: tf.Tensor
+            tokens_BW: tf.Tensor, position: tf.Tensor, caches: tuple[Any, ...], place: tf.Tensor, beam_bias: tf.Tensor
         ) -> tuple[Any, ...]:
             # computed in each step: TensorFlow 2.21 wrongly fuses a mask that comes from outside the loop (it takes the
             # value at the end of the loop), and with one layer the result was empty
@@ -77,7 +77,8 @@ class Ensemble:
             all_logits, grown = [], []
             attended: list[Any] | None = [] if self.head else None
             for model_step, past, memory in zip(steps, caches, memories, strict=True):
-                logits_BWV, cache = model_step(tokens_BW, position, past, memory, beam_bias, source_bias, attended)
+                given = past, place, memory, beam_bias, source_bias, attended
+                logits_BWV, cache = model_step(tokens_BW, position, *given)
                 all_logits.append(logits_BWV)
                 grown.append(cache)
             found = log_mean_probabilities(all_logits), tuple(grown)

@@ -4,8 +4,8 @@
 keys and values of previous positions, and the products with weights that are prepared once for many steps. A change of
 the activation or of the order of normalization in `layers.py` or `transformer.py` also changes decoding.
 
-Shapes: B batch, M source length, W beam width, C capacity of the cache in positions, D d_model, H heads, K d_k,
-E d_v, V vocabulary, S shortlist.
+Shapes: B batch, M source length, W beam width, N entries of a cache, D d_model, H heads, K d_k, E d_v, V vocabulary,
+S shortlist.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Products = Mapping[tuple[int, int], kernels.Linear]  # for `kernels.prepared_pro
 KeysValues = tuple[Any, Any]  # [B, H, M, K] and [B, H, M, E]
 # Loads the weights of a layer, or with the name "" those of the model alone. Returns the function that frees weights.
 Load = Callable[[str, Layer], Callable[..., None]]
-BLOCK = 8  # C is a multiple of it: products have few shapes, and oneDNN compiles a product for each shape
+BLOCK = 8  # N is a multiple of it and W: products have few shapes, and oneDNN compiles a product for each shape
 
 
 def already_loaded(name: str, layer: Layer) -> Callable[..., None]:
@@ -114,6 +114,7 @@ class DecodingStep:
         token_BW: Any,
         position: Any,
         past: tuple[KeysValues, ...],
+        place: Any,
         memories: tuple[KeysValues, ...],
         beam_bias: Any,
         source_bias: Any,
@@ -122,11 +123,11 @@ class DecodingStep:
         """Returns logits [B, W, V], float32, of the tokens after `token_BW` at `position`, and `past` with this step.
 
         Args:
-            past: per layer, the keys and values of previous positions: [B, H, C W, K] and [B, H, C W, E], zeros from
-                `position` on. The beams of a sentence share one cache: W entries per step, never reordered. It is
-                overwritten, so nothing else may read it.
+            past: per layer, the keys and values of previous positions: [B, H, N, K] and [B, H, N, E]. The beams of a
+                sentence share one cache, in any order. It is overwritten, so nothing else may read it.
+            place: the step's W entries are written from entry `place` times W on. N is a multiple of W.
             memories: per layer, `source_keys_values`.
-            beam_bias: [B, 1, W, C W], the mask of keys that belong to each beam's own history.
+            beam_bias: [B, 1, W, N], the mask of the entries that belong to each beam's own tokens.
             source_bias: `Transformer.source_bias`.
             attended: if given, each layer's attention weights over the source, [B, H, W, M], are appended to it.
         """
@@ -136,7 +137,7 @@ class DecodingStep:
         for joined in self.joined:
             products |= kernels.joined_products(*joined)
         copies, grown = Copies(), []
-        write = kernels.cache_writer(*past[0], ops.shape(token_BW)[1], position)
+        write = kernels.cache_writer(*past[0], ops.shape(token_BW)[1], place)
         states = iter(zip(past, memories, self.joined, strict=True))
 
         def call(layer: DecoderLayer, x_BWD: Any, *args: Any, seed: Any) -> Any:
@@ -206,21 +207,20 @@ def tensors_of(layer: Layer, products: Products) -> tuple[list[Any], list[Any]]:
 
 
 def empty_past(model: Transformer, batch: Any) -> tuple[KeysValues, ...]:
-    """Returns the `past` of each layer before the first step, with C = 0."""
+    """Returns the `past` of each layer before the first step, with N = 0."""
     h = model.hparams
     keys, values = (ops.zeros((batch, h.num_heads, 0, size), model.compute_dtype) for size in (h.d_k, h.d_v))
     return ((keys, values),) * h.decoder_depth
 
 
-def capacity(position: Any) -> Any:
-    """Returns the smallest C with which `past` has room for `position`."""
-    return (position // BLOCK + 1) * BLOCK
+def capacity(filled: Any) -> Any:
+    """Returns N over W of a cache whose first `filled` W entries are kept, with room for `BLOCK` steps or more."""
+    return (-(-filled // BLOCK) + 1) * BLOCK
 
 
-def with_room(past: tuple[KeysValues, ...], position: Any, width: Any) -> tuple[KeysValues, ...]:
-    """Returns `past` with room for `position` and the rest of its block. Each layer then has its own memory."""
-    missing = capacity(position) * width - ops.shape(past[0][0])[2]
-    return tuple(tuple(ops.pad(each, ((0, 0), (0, 0), (0, missing), (0, 0))) for each in both) for both in past)
+def with_room(past: tuple[KeysValues, ...], kept_BN: Any, entries: Any) -> tuple[KeysValues, ...]:
+    """Returns `past` with only the entries `kept_BN`, and zeros after them. Each layer then has its own memory."""
+    return tuple(tuple(kernels.cache_with_room(each, kept_BN, entries) for each in both) for both in past)
 
 
 def _own(past: KeysValues, write: Callable[..., Any], written: list[KeysValues]) -> Cache:

@@ -37,18 +37,20 @@ def step_by_step(model: Transformer, width: int = 1, int8: bool = False) -> np.n
     step = DecodingStep(model, **how)
     memories = source_keys_values(model, tf.constant(SOURCE), {})
     run = tf.function(
-        lambda tokens, position, past, bias: step(tokens, position, past, memories, bias, model.source_bias(SOURCE)),
+        lambda tokens, position, *past: step(tokens, position, *past[:2], memories, past[2], model.source_bias(SOURCE)),
         autograph=False,
         reduce_retracing=True,
     )
-    past, found = empty_past(model, batch), []
+    past, room, found = empty_past(model, batch), 0, []
     tokens_BW = tf.zeros([batch, width], tf.int32)
     for position in range(length):
-        past = with_room(past, position, width)
-        own_WC = np.tile(np.eye(width, dtype=bool), capacity(position))
-        own_WC[:, (position + 1) * width :] = False
-        beam_bias = mask_bias(np.broadcast_to(own_WC, (batch, 1, *own_WC.shape)))
-        logits_BWV, past = run(tokens_BW, tf.constant(position), past, beam_bias)
+        if position == room:
+            room, all_BN = capacity(position), np.tile(np.arange(position * width), (batch, 1))
+            past = with_room(past, all_BN, room * width)
+        own_WN = np.tile(np.eye(width, dtype=bool), room)
+        own_WN[:, (position + 1) * width :] = False
+        beam_bias = mask_bias(np.broadcast_to(own_WN, (batch, 1, *own_WN.shape)))
+        logits_BWV, past = run(tokens_BW, tf.constant(position), past, tf.constant(position), beam_bias)
         found.append(logits_BWV.numpy())
         tokens_BW = tf.repeat(tf.constant(TARGET[:, position : position + 1]), width, axis=1)
     return np.stack(found, axis=2)
@@ -100,23 +102,33 @@ def test_step_by_step_decoding_gives_the_logits_of_the_full_sequence(monkeypatch
         np.testing.assert_allclose(found, np.stack([expected] * width, axis=1), rtol=1e-4, atol=1e-5 * scale)
 
 
-def test_caches_have_few_sizes_and_hold_one_position_per_step(monkeypatch):
-    """oneDNN compiles a product for each size, and keeps it."""
-    monkeypatch.setattr(incremental, "BLOCK", 4)
+def test_a_step_writes_at_its_place_and_a_larger_cache_holds_what_is_kept():
     model = random_model(VOCAB)
-    batch, length = TARGET.shape
+    batch, width = len(SOURCE), 3
     memories = source_keys_values(model, tf.constant(SOURCE), {})
-    step, past = DecodingStep(model), empty_past(model, batch)
-    for position in range(length):
-        past = with_room(past, position, 3)
-        room = 4 if position < 4 else 8
-        bias = mask_bias(np.arange(room * 3) < (position + 1) * 3)[None, None, None]
-        _, past = step(tf.zeros([batch, 3], tf.int32), position, past, memories, bias, model.source_bias(SOURCE))
-        for both in past:
-            for cache in both:
-                assert cache.shape[2] == room * 3
-                filled = np.abs(cache).max(axis=(0, 1, 3)) > 0
-                np.testing.assert_array_equal(filled, np.arange(room * 3) < (position + 1) * 3)
+    step = DecodingStep(model)
+
+    def one_step(past, place, entries):
+        bias = mask_bias(np.arange(entries) < (place + 1) * width)[None, None, None]
+        tokens_BW = tf.constant(RNG.integers(2, VOCAB, (batch, width)), tf.int32)
+        return step(tokens_BW, 1, past, place, memories, bias, model.source_bias(SOURCE))[1]
+
+    past = with_room(empty_past(model, batch), np.zeros([batch, 0], np.int32), 6)
+    past = one_step(one_step(past, 0, 6), 1, 6)
+    kept_BN = np.stack([RNG.permutation(6)[:4] for _ in range(batch)])
+    grown = one_step(with_room(past, kept_BN, 12), 2, 12)
+    for before, after in zip(tf.nest.flatten(past), tf.nest.flatten(grown), strict=True):
+        rows_B11, heads_1H1 = np.ix_(*map(range, before.shape[:2]), [0])[:2]
+        assert after.shape[2] == 12
+        np.testing.assert_array_equal(after[:, :, :4], before.numpy()[rows_B11, heads_1H1, kept_BN[:, None]])
+        filled_N = np.abs(after).max(axis=(0, 1, 3)) > 0
+        np.testing.assert_array_equal(filled_N, [True] * 4 + [False] * 2 + [True] * 3 + [False] * 3)
+
+
+def test_caches_have_few_sizes(monkeypatch):
+    """oneDNN compiles a product for each size, and keeps it. A larger cache has room for a block of steps at least."""
+    monkeypatch.setattr(incremental, "BLOCK", 4)
+    assert [capacity(filled) for filled in range(10)] == [4, 8, 8, 8, 8, 12, 12, 12, 12, 16]
 
 
 @pytest.mark.parametrize("name", ["activation", "pre-norm"])

@@ -124,7 +124,7 @@ class BeamSearch(NamedTuple):
             tokens=tf.gather(tokens, opened, batch_dims=1),
             log_p=log_p,
             ids=tf.gather(ids, opened, batch_dims=1),
-            history=tf.gather(beams.history, open_parents, batch_dims=1),
+            visible=tf.gather(beams.visible, open_parents, batch_dims=1),
             finished_ids=tf.gather(finished_ids, kept, batch_dims=1),
             finished_scores=finished_scores,
             traces=tuple(tf.gather(trace, open_parents, batch_dims=1) for trace in beams.traces),

@@ -1,11 +1,12 @@
 """The loop that decodes a batch one token at a time, in the graph. Beam search and sampling share it.
 
 Shapes: B sentences, M source length, W beam width, T steps done, P length of the longest prefix, V vocabulary, C
-candidates, or in a cache positions, H heads, K d_k, E d_v.
+candidates, N entries of a cache, H heads, K d_k, E d_v.
 
-The beams of a sentence share one cache of keys and values, into which each step writes W. Reordering the beams
-therefore copies nothing. The *history* of a beam is the cache slot of each of its tokens; it decides which keys the
-beam may attend to. Finished sentences are removed from the batch.
+The beams of a sentence share one cache of keys and values, into which each step writes an entry per beam. Each beam
+attends to the entries of its own tokens, which are *visible* to it, so that reordering the beams copies nothing. A
+full cache is copied into a larger one, without the entries that no beam sees any more: the beams of a sentence mostly
+start alike, so these are many. Finished sentences are removed from the batch.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ class Beams(NamedTuple):
     tokens: tf.Tensor  # [B, W] int32: the newest token of each open beam
     log_p: tf.Tensor  # [B, W] float32
     ids: tf.Tensor  # [B, W, T] int32
-    history: tf.Tensor  # [B, W, T] int32: the cache slot of each of those tokens
+    visible: tf.Tensor  # [B, W, N] boolean: true for the entries of the caches that belong to those tokens
     written: tf.Tensor  # [B, W] int32: number of required ids written so far
     in_opening: tf.Tensor  # [B, W] boolean: true if the newest token belongs to an opening bracket
     finished_ids: tf.Tensor  # [B, W, T] int32
     finished_scores: tf.Tensor  # [B, W] float32
-    caches: tuple[Any, ...]  # per model and layer: [B, H, C W, K] and [B, H, C W, E], with C - T positions to write
+    caches: tuple[Any, ...]  # per model and layer: [B, H, N, K] and [B, H, N, E], zeros where nothing is written yet
     traces: tuple[tf.Tensor, ...] = ()  # with an alignment head [B, W, T] int64, whose halves are those of `Hypotheses`
     finished_traces: tuple[tf.Tensor, ...] = ()
     state: Any = ()  # of a search with terms, [B, W, ...]: see `inference.terms.progress`
@@ -74,7 +75,7 @@ class DecodingStrategy(Protocol):
         """Returns [B] boolean: true while the finished hypotheses of a sentence may still change."""
 
     def choose(self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences) -> Beams:
-        """Returns `beams`, each extended by one token. Its history, traces and caches already contain this step."""
+        """Returns `beams`, each extended by one token. Traces, caches and visible entries already contain this step."""
 
 
 class Constraint(Protocol):
@@ -152,8 +153,12 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: Dec
         step: tf.Tensor, numbers: tf.Tensor, sentences: Sentences, beams: Beams, done: _Done
     ) -> tuple[Any, ...]:
         model_step = ensemble.stepper(steps, sentences.memories, sentences.source)
-        beams = beams._replace(caches=tuple(with_room(past, step, width) for past in beams.caches))
-        room = capacity(step)
+        kept_BN, filled = _entries_to_keep(beams.visible)
+        room = capacity(filled)
+        caches = tuple(with_room(past, kept_BN, room * width) for past in beams.caches)
+        visible = tf.gather(beams.visible, kept_BN, axis=2, batch_dims=1)
+        visible = tf.pad(visible, [[0, 0], [0, 0], [0, room * width - tf.shape(kept_BN)[1]]])
+        beams, offset = beams._replace(caches=caches, visible=visible), filled - step
 
         def is_open(step: tf.Tensor, beams: Beams) -> tf.Tensor:
             return strategy.can_improve(beams, sentences) & (step < sentences.longest)
@@ -161,18 +166,19 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: Dec
         def goes_on(step: tf.Tensor, beams: Beams) -> tf.Tensor:
             rows = _rows_for(is_open(step, beams))
             most_are_open = tf.cast(rows, tf.float32) > COMPACTION_THRESHOLD * tf.cast(tf.size(numbers), tf.float32)
-            return most_are_open & (step < room)
+            return most_are_open & (offset + step < room)
 
         def advance(step: tf.Tensor, beams: Beams) -> tuple[tf.Tensor, Beams]:
-            own_slots_BW = tf.zeros_like(beams.tokens) + tf.range(width)
-            history = tf.concat([beams.history, own_slots_BW[:, :, None]], axis=2)
-            found: Any = model_step(beams.tokens, step, beams.caches, _history_bias(history, width, room))
+            place = offset + step
+            own_W1 = place * width + tf.range(width)[:, None]
+            visible = beams.visible | (tf.range(room * width) == own_W1)
+            found: Any = model_step(beams.tokens, step, beams.caches, place, mask_bias(visible[:, None]))
             logits_BWV, caches = found[:2]
             traces = [
                 tf.concat([trace, _in_one(places_BW, beams.log_p)[:, :, None]], axis=2)
                 for trace, places_BW in zip(beams.traces, found[2:], strict=True)
             ]
-            beams = beams._replace(history=history, caches=caches, traces=tuple(traces))
+            beams = beams._replace(visible=visible, caches=caches, traces=tuple(traces))
             return step + 1, strategy.choose(step, beams, logits_BWV, sentences)
 
         step, beams = _while(goes_on, advance, (step, beams))
@@ -213,7 +219,7 @@ def first_beams(ensemble: Ensemble, log_p_BW: tf.Tensor) -> Beams:
         tokens=tf.fill(shape, PAD),  # the decoder's input starts with padding (section 3.1)
         log_p=log_p_BW,
         ids=nothing,
-        history=nothing,
+        visible=tf.cast(nothing, tf.bool),
         written=tf.zeros(shape, tf.int32),
         in_opening=tf.zeros(shape, tf.bool),
         finished_ids=nothing,
@@ -331,9 +337,12 @@ def _while(condition: Callable[..., Any], body: Callable[..., Any], variables: A
     return tf.while_loop(condition, body, variables, tf.nest.map_structure(invariant, variables))
 
 
-def _history_bias(history_BWT: tf.Tensor, width: tf.Tensor, room: tf.Tensor) -> tf.Tensor:
-    """Lets each beam attend only to the keys of its own history, in a cache of `room` = C positions: [B, 1, W, C W]."""
-    batch, _, steps = tf.unstack(tf.shape(history_BWT))
-    history_BWC = tf.pad(history_BWT, [[0, 0], [0, 0], [0, room - steps]], constant_values=-1)
-    is_in_history = tf.one_hot(history_BWC, width, on_value=True, off_value=False)
-    return mask_bias(tf.reshape(is_in_history, [batch, 1, width, room * width]))
+def _entries_to_keep(visible_BWN: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the entries of the caches that some beam sees, [B, N] int32, in their order, and N over W, rounded up.
+
+    N is that of the sentence with the most; the others keep some that no beam sees.
+    """
+    is_seen_BN = tf.reduce_any(visible_BWN, axis=1)
+    most = tf.reduce_max(tf.math.count_nonzero(is_seen_BN, axis=1, dtype=tf.int32))
+    kept_BN = tf.argsort(tf.cast(~is_seen_BN, tf.int32), stable=True)[:, :most]
+    return kept_BN, -(-most // tf.shape(visible_BWN)[1])

@@ -190,7 +190,7 @@ class TermSearch(NamedTuple):
             tokens=newest,
             log_p=tf.where(is_beam, tf.gather(values, opened, batch_dims=1), NEG_INF),
             ids=ids,
-            history=of(beams.history, came_from),
+            visible=of(beams.visible, came_from),
             finished_ids=of(finished_ids, kept),
             finished_scores=finished_scores,
             state=advanced(self.vocabulary, sentences.terms, state, before, newest),

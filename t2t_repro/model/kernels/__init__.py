@@ -33,6 +33,8 @@ Measured gains, for base in bfloat16 on two CPU cores (AMD EPYC, AVX512-BF16) un
 |                                                              |   without AMX)                                      |
 | decoding: caches grow by 8 positions, `incremental.BLOCK`,   | 1.05 for 64 sentences in int8; 0.97 of the peak     |
 |   and are copied only when sentences leave                   |   memory (Intel Xeon without AMX)                   |
+| decoding: caches are copied without the entries that no beam | 1.10 for long outputs of a trained parser, beam 4,  |
+|   sees any more, `cache_with_room`                           |   with the start; 0.92 of the peak memory (Zen 5)   |
 | training: a product with a bias is a convolution, with its   | 1.10 for base, 1.08 for d_model 256, 1.02 for 128   |
 |   ReLU, `_convolved_rows`, in bfloat16                       |   (Intel Xeon with AMX)                             |
 | training: a micro-batch per core up to d_model 256,          | 1.23 for d_model 128, 1.13 for 256; 1.11 and 1.06   |
@@ -59,6 +61,7 @@ Measured gains, for base in bfloat16 on two CPU cores (AMD EPYC, AVX512-BF16) un
 
 from t2t_repro.model.kernels.attention import (
     attention_weights,
+    cache_with_room,
     cache_writer,
     join_heads,
     recorded_attention,
@@ -85,6 +88,7 @@ __all__ = [
     "EPSILON",
     "Linear",
     "attention_weights",
+    "cache_with_room",
     "cache_writer",
     "cast_again",
     "dropout",

@@ -21,14 +21,21 @@ from t2t_repro.model.kernels.residual import drop_with
 from t2t_repro.model.random_masks import keep_mask
 
 
-def cache_writer(keys_BHMK: Any, values_BHME: Any, width: Any, position: Any) -> Callable[[Any, Any], Any]:
-    """Returns (cache, new) -> cache with the `width` entries `new` [B, H, W, K or E] at `position`, for every layer.
+def cache_with_room(cache_BHMK: Any, kept_BN: Any, entries: Any) -> Any:
+    """Returns [B, H, entries, K]: the entries `kept_BN` of a cache, and zeros after them."""
+    kept_BHNK = tf.gather(cache_BHMK, kept_BN, axis=2, batch_dims=1)
+    return tf.pad(kept_BHNK, ((0, 0), (0, 0), (0, entries - tf.shape(kept_BN)[1]), (0, 0)))
 
-    A cache has `width` entries per position, and all have the shapes of the given one. It is overwritten in place, so
-    nothing may read it afterwards but the result, and its memory must be its own.
+
+def cache_writer(keys_BHMK: Any, values_BHME: Any, width: Any, place: Any) -> Callable[[Any, Any], Any]:
+    """Returns (cache, new) -> cache with the entries `new` [B, H, W, K or E] from entry `place` times W on, for every
+    layer.
+
+    All caches have the shapes of the given one, and their number of entries is a multiple of `width`, W. A cache is
+    overwritten in place, so nothing may read it afterwards but the result, and its memory must be its own.
     """
     batch, heads, entries, _ = tf.unstack(tf.shape(keys_BHMK))
-    rows = tf.range(batch * heads) * (entries // width) + position
+    rows = tf.range(batch * heads) * (entries // width) + place
     shapes = {
         size: (tf.stack([-1, width * size]), tf.stack([batch, heads, entries, size]))
         for size in {keys_BHMK.shape[3], values_BHME.shape[3]}

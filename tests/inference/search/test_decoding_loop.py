@@ -100,17 +100,24 @@ def test_empty_batch():
 
 
 @functools.cache
-def keeping(share: float):
-    """Runs beam search with `share` as the compaction threshold, and records the number of rows of each step."""
+def keeping(share: float, block: int = 64):
+    """Runs beam search with `share` as the compaction threshold and room for `block` steps in a cache, at whose end
+    sentences are removed whatever the threshold. Returns the number of rows, and of entries of a cache, of each step.
+    """
     rows: list[int] = []
+    entries: list[int] = []
 
     class Counted(search_module.Ensemble):
         def stepper(self, *arguments):
             step = super().stepper(*arguments)
 
-            def counted(tokens_BW, *arguments):
-                tf.py_function(lambda tokens: rows.append(len(tokens)), [tokens_BW], [])
-                return step(tokens_BW, *arguments)
+            def counted(tokens_BW, position, caches, *arguments):
+                def record(tokens, keys_BHNK):
+                    rows.append(len(tokens))
+                    entries.append(keys_BHNK.shape[2])
+
+                tf.py_function(record, [tokens_BW, caches[0][0][0]], [])
+                return step(tokens_BW, position, caches, *arguments)
 
             return counted
 
@@ -120,20 +127,32 @@ def keeping(share: float):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search_module, "COMPACTION_THRESHOLD", share)
-        patch.setattr(incremental, "BLOCK", 64)  # at whose end sentences are removed whatever the threshold
+        patch.setattr(incremental, "BLOCK", block)
         patch.setattr("t2t_repro.inference.search.beam_search.Ensemble", Counted)
         found = hypotheses(run(batch(SOURCES), batch(PREFIXES)))
-    return found, rows
+    return found, rows, entries
 
 
 def test_finished_sentences_are_removed_from_the_batch():
     """The results equal those of a batch that keeps all sentences; later steps have fewer rows."""
-    (all_stay, rows_of_all), (some_leave, rows_of_some) = keeping(0.0), keeping(search_module.COMPACTION_THRESHOLD)
+    all_stay, rows_of_all, _ = keeping(0.0)
+    some_leave, rows_of_some, _ = keeping(search_module.COMPACTION_THRESHOLD)
     for found, expected in zip(some_leave, all_stay, strict=True):
         assert_equal(found, expected)
     assert set(rows_of_all) == {len(SOURCES)}
     assert rows_of_some[0] == len(SOURCES) and rows_of_some[-1] < len(SOURCES) / 2
     assert rows_of_some == sorted(rows_of_some, reverse=True) and len(rows_of_some) == len(rows_of_all)
+
+
+def test_a_full_cache_is_copied_without_the_entries_that_no_beam_sees():
+    """The results equal those of caches that are never full."""
+    never_full, _, entries_of_all = keeping(0.0)
+    copied, rows, entries = keeping(0.0, block=2)
+    for found, expected in zip(copied, never_full, strict=True):
+        assert_equal(found, expected)
+    assert set(entries_of_all) == {2 * 64}
+    assert entries[0] == 2 * 2
+    assert max(entries) < 2 * len(rows)  # as many are written
 
 
 # Sampling.
