@@ -1,9 +1,9 @@
 """supar's bidirectional LSTM and PyTorch's products in float32, faster on one core. `install` replaces both.
 
 supar calls an LSTM cell for each position, so that each position multiplies inputs and hidden states by its weights,
-forward and backward. Here the inputs of all positions are multiplied at once, and so is each weight's gradient. And
+forward and backward. Here one product has the inputs of all positions, and one each weight's gradient. And
 PyTorch multiplies with MKL, which on AMD's processors runs at half the rate of oneDNN. Both change the order of sums
-only. On one core of an AMD EPYC (Zen 5), an update of CRAFT's parser takes 0.55 of the time.
+only. On one core of an AMD EPYC (Zen 5), a step of CRAFT's parser takes 0.56 of the time.
 
 Shapes: R rows, the words of all sentences, ordered by position; I inputs; H size of the hidden state.
 """

@@ -2,7 +2,7 @@
 
 The first argument is the JSON file of a `benchmarks.chart_parser.Job`. The model, the loss, decoding
 and the batches are supar's; the loop over epochs is here, because supar saves only its best epoch and so loses the
-epochs after it when it is stopped. `supar_lstm` makes an update faster and changes no result but by rounding.
+epochs after it when it is stopped. `supar_lstm` makes a step faster and changes no result but by rounding.
 
     FOLDER/last.pt        weights, optimizer, random state and record after the last epoch
     FOLDER/best.pt        weights of the best epoch
