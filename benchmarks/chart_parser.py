@@ -32,12 +32,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import environments
+from benchmarks.train import ROOT
 
 if TYPE_CHECKING:
     from t2t_repro.parsing.trees import Tree
 
 ENVIRONMENT = "supar"
-ROOT = Path(__file__).resolve().parent.parent
 WORKER = "benchmarks.workers.supar_parser"
 MAY_CHANGE = ("folder", "epochs", "patience", "threads")  # when a job is continued
 _SPACE = re.compile(r"\s")  # of Unicode: NLTK, which supar reads trees with, splits words there

@@ -77,8 +77,9 @@ class Ensemble:
             all_logits, grown = [], []
             attended: list[Any] | None = [] if self.head else None
             for model_step, past, memory in zip(steps, caches, memories, strict=True):
-                given = past, place, memory, beam_bias, source_bias, attended
-                logits_BWV, cache = model_step(tokens_BW, position, *given)
+                logits_BWV, cache = model_step(
+                    tokens_BW, position, past, place, memory, beam_bias, source_bias, attended
+                )
                 all_logits.append(logits_BWV)
                 grown.append(cache)
             found = log_mean_probabilities(all_logits), tuple(grown)
