@@ -154,7 +154,7 @@ def table(shape: Shape, updates: list[list[batches.Part]], results: dict[str, di
     lengths = [batches.pair_lengths(update) for update in updates]
     flops = sum(update_flops(shape, rows.tolist()) for rows in lengths)
     product_flops = len(updates) * sum(matmul_rate.flops(product) for product in matmul_rate.update_products(shape))
-    ceilings = [results[str(each)]["seconds"] for each in PRODUCTS if str(each) in results]
+    ceilings = {each.mode: results[str(each)]["seconds"] for each in PRODUCTS if str(each) in results}
     rows = {name: result for name, result in results.items() if name not in map(str, PRODUCTS)}
     reference = next((name for name in rows if name.startswith(WORKERS["opennmt"][1])), next(iter(rows)))
     lines = [
@@ -164,14 +164,14 @@ def table(shape: Shape, updates: list[list[batches.Part]], results: dict[str, di
         f"({batches.fill(updates):.3f} of all positions) and {flops / len(updates) / 1e9:,.0f} GFLOP",
         "",
         f"| contestant | tokens/s over {reference} | memory over it "
-        + "".join(f"| of the {each.mode} product rate " for each in PRODUCTS[: len(ceilings)])
+        + "".join(f"| of the {mode} product rate " for mode in ceilings)
         + "| s per step | loss |",
         "|---" * (5 + len(ceilings)) + "|",
     ]
     for name, result in rows.items():
         cells = [name, spread(rows[reference]["seconds"], result["seconds"])]
         cells.append(f"{result['peak_bytes'] / rows[reference]['peak_bytes']:.2f}")
-        cells += [spread(ceiling, result["seconds"], flops / product_flops) for ceiling in ceilings]
+        cells += [spread(ceiling, result["seconds"], flops / product_flops) for ceiling in ceilings.values()]
         cells += [f"{statistics.median(result['seconds']) / len(updates):.2f}", f"{result['loss']:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -89,6 +89,15 @@ def test_train_rejects_unknown_names(
     assert message in capsys.readouterr().err
 
 
+def test_train_names_the_products_that_ran() -> None:
+    updates, seconds = batches.make(SHAPES["smoke"], 1, 1), [2.0, 2.0]
+    results = {
+        name: {"seconds": seconds, "peak_bytes": 1, "loss": 1.0} for name in ("ours float32", str(train.PRODUCTS[1]))
+    }
+    header = next(line for line in train.table(SHAPES["smoke"], updates, results).splitlines() if "contestant" in line)
+    assert "float32 product rate" in header and "bfloat16" not in header
+
+
 def test_batches_are_full_reproducible_and_within_their_budget(tmp_path: Path) -> None:
     shape = SHAPES["base"]
     made = batches.make(shape, updates=8)
