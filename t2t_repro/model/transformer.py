@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from t2t_repro.config import HParams
+from t2t_repro.config import HParams, must_be_integer
 from t2t_repro.model import kernels, random_masks
 from t2t_repro.model.attention import Cache, MultiHeadAttention, mask_bias
 from t2t_repro.model.layers import AddNorm, Dropout, Embedding, FeedForward, Layer, sinusoids
 from t2t_repro.text.token_ids import PAD
+
+DTYPE_POLICIES = "float32", "mixed_bfloat16", "mixed_float16"  # of Keras: weights are float32 in all of them
 
 
 class EncoderLayer(Layer):
@@ -96,11 +98,14 @@ class Transformer(keras.Model):
 
     `hparams` defines the sizes; the default is the base model. `dtype` is a Keras policy: "float32", or
     "mixed_bfloat16" or "mixed_float16" for products in that dtype with weights, softmax and normalization statistics in
-    float32.
+    float32. Raises ValueError for any other policy, and for a `vocab_size` below 1.
     """
 
     def __init__(self, vocab_size: int, hparams: HParams | dict[str, Any] | None = None, **kwargs: Any):
         super().__init__(autocast=False, **kwargs)
+        must_be_integer("vocab_size", vocab_size, 1)
+        if self.dtype_policy.name not in DTYPE_POLICIES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPE_POLICIES)}, got {self.dtype_policy.name!r}")
         if isinstance(hparams, dict):
             hparams = HParams(**hparams)
         self.hparams = h = hparams or HParams(name="base", description="")

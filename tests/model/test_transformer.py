@@ -242,6 +242,19 @@ def test_attention_gives_the_weights_of_every_layer(changes):
     assert not np.any(np.array(found.memory)[..., 5:]) and not np.any(np.triu(found.decoder[0], 1))
 
 
+@pytest.mark.parametrize(
+    ("vocab_size", "dtype", "message"),
+    [
+        (VOCAB, "bfloat16", "dtype must be one of float32, mixed_bfloat16, mixed_float16, got 'bfloat16'"),
+        (VOCAB, "float64", "dtype must be one of float32, mixed_bfloat16, mixed_float16, got 'float64'"),
+        (0, "float32", "vocab_size must be at least 1, got 0"),
+    ],
+)
+def test_wrong_arguments_are_rejected(vocab_size, dtype, message):
+    with pytest.raises(ValueError, match=message):
+        Transformer(vocab_size, SMALL, dtype=dtype)
+
+
 def test_copy_keeps_its_precision():
     model = Transformer(VOCAB, SMALL, dtype="mixed_bfloat16")
     assert Transformer.from_config(model.get_config()).compute_dtype == "bfloat16"
