@@ -5,6 +5,7 @@ Shapes: B batch, M source length, L target length, P prefix length, W beam width
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from functools import cached_property
@@ -15,12 +16,14 @@ import tensorflow as tf
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.inference import graph_cache
 from t2t_repro.inference.ensemble import Ensemble
+from t2t_repro.inference.search import one_thread
 from t2t_repro.inference.search.beam_search import beam_search
 from t2t_repro.inference.search.decoding_loop import Constraint, Hypotheses
 from t2t_repro.inference.search.sampling import sample
 from t2t_repro.inference.search.shortlisted import search_among
 from t2t_repro.inference.terms.progress import TermVocabulary
 from t2t_repro.inference.terms.term_search import term_search
+from t2t_repro.model.kernels import onednn
 from t2t_repro.text.token_ids import PAD
 
 IDS, _COUNT, _NUMBER = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int32), tf.TensorSpec([])
@@ -56,16 +59,23 @@ class Graphs:
         arguments = source_BM, beam_size, alpha, extra_length, prefix_BP, min_length
         if ids_S is not None:
             return self._search_among(ids_S, *arguments)
-        if tf.executing_eagerly() and self._loaded_search:
-            ids, scores = self._loaded_search(*arguments)
-            return Hypotheses(ids, scores)
-        return self._search(*arguments)
+        if not tf.executing_eagerly():
+            return self._search(*arguments)
+        with one_thread.executing() if self._in_one_thread else contextlib.nullcontext():
+            if self._loaded_search:
+                return Hypotheses(*self._loaded_search(*arguments))
+            return (self._search_in_one_thread if self._in_one_thread else self._search)(*arguments)
+
+    @cached_property
+    def _in_one_thread(self) -> bool:
+        return one_thread.gains(self.ensemble)
 
     @cached_property
     def _loaded_search(self) -> graph_cache.Call | None:
         with self._loading:
+            function = self._search_in_one_thread if self._in_one_thread else self._search
             if "_loaded_search" not in vars(self):  # else another thread was first
-                vars(self)["_loaded_search"] = graph_cache.loaded_or_kept(self._search, self.ensemble)
+                vars(self)["_loaded_search"] = graph_cache.loaded_or_kept(function, self.ensemble)
             return vars(self)["_loaded_search"]
 
     # the graph only reads weights, so nothing needs control dependencies, whose search takes an eighth of the tracing
@@ -76,6 +86,15 @@ class Graphs:
     )
     def _search(self, *arguments: tf.Tensor) -> Hypotheses:
         return beam_search(self.ensemble, *arguments)
+
+    @tf.function(
+        autograph=False,
+        input_signature=[IDS, _COUNT, _NUMBER, _COUNT, IDS, _COUNT],
+        experimental_attributes={"_disable_acd": True},
+    )
+    def _search_in_one_thread(self, *arguments: tf.Tensor) -> Hypotheses:
+        with onednn.by_name():
+            return beam_search(self.ensemble, *arguments)
 
     @tf.function(
         autograph=False,

@@ -20,6 +20,7 @@ from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.inference.search.top_k import top_k
 from t2t_repro.model.attention import mask_bias
 from t2t_repro.model.incremental import capacity, with_room
+from t2t_repro.model.kernels.onednn import softmax
 from t2t_repro.text.token_ids import EOS, PAD
 
 NEG_INF = -1e30  # log-probability of an impossible token; finite, so that a difference of two is never NaN
@@ -188,7 +189,10 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: Dec
         finished = _Done(numbers, beams.finished_ids, beams.finished_scores, beams.finished_traces)
         done = _joined(done, _rows(finished, leaving), step)
         rows = numbers, sentences, beams
-        return step, *tf.cond(tf.size(leaving) > 0, lambda: _rows(rows, staying), lambda: rows), done
+        # a loop of one turn or none, not `tf.cond`: see `inference.search.one_thread`
+        some_leave = tf.size(leaving) > 0
+        _, *rows = _while(lambda some, *_: some, lambda _, *rows: (False, *_rows(rows, staying)), (some_leave, *rows))
+        return step, *rows, done
 
     no_traces = tuple(trace[:0] for trace in beams.traces)
     nobody = _Done(tf.zeros([0], tf.int32), beams.finished_ids[:0], beams.finished_scores[:0], no_traces)
@@ -277,7 +281,7 @@ def vocabulary_size(logits_BWV: tf.Tensor) -> tf.Tensor | int:
 
 def _log_sum_exp(logits_NV: tf.Tensor, likeliest_N1: tf.Tensor, tokens_N1: tf.Tensor) -> tf.Tensor:
     """Returns [N, 1] float32, as logit - log p of the likeliest token: softmax is one operation, logsumexp is six."""
-    return likeliest_N1 - tf.math.log(tf.gather(tf.nn.softmax(logits_NV), tokens_N1, batch_dims=1))
+    return likeliest_N1 - tf.math.log(tf.gather(softmax(logits_NV), tokens_N1, batch_dims=1))
 
 
 def may_follow(step: tf.Tensor, tokens: tf.Tensor, sentences: Sentences) -> tf.Tensor:

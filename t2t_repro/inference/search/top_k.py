@@ -17,18 +17,15 @@ def top_k(x_NV: tf.Tensor, k: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor]:
     group = _group(x_NV.shape[-1])
     groups = -(-size // group)
     k = tf.minimum(k, size)
-
-    def two_stages() -> tuple[tf.Tensor, tf.Tensor]:
-        missing = groups * group - size
-        is_full = isinstance(missing, int) and missing == 0  # a row without padding is not copied
-        padded = x_NV if is_full else tf.pad(x_NV, [[0, 0], [0, missing]], constant_values=x_NV.dtype.min)
-        grouped = tf.reshape(padded, [-1, groups, group])
-        _, best_groups = tf.math.top_k(tf.reduce_max(grouped, axis=-1), k)
-        members = tf.reshape(tf.gather(grouped, best_groups, batch_dims=1), [-1, k * group])
-        values, at = tf.math.top_k(members, k)
-        return values, tf.gather(best_groups, at // group, batch_dims=1) * group + at % group
-
-    return tf.cond(k < groups, two_stages, lambda: tuple(tf.math.top_k(x_NV, k)))
+    missing = groups * group - size
+    is_full = isinstance(missing, int) and missing == 0  # a row without padding is not copied
+    padded = x_NV if is_full else tf.pad(x_NV, [[0, 0], [0, missing]], constant_values=x_NV.dtype.min)
+    grouped = tf.reshape(padded, [-1, groups, group])
+    chosen = tf.minimum(k, groups)
+    _, best_groups = tf.math.top_k(tf.reduce_max(grouped, axis=-1), chosen)
+    members = tf.reshape(tf.gather(grouped, best_groups, batch_dims=1), [-1, chosen * group])
+    values, at = tf.math.top_k(members, k)
+    return values, tf.gather(best_groups, at // group, batch_dims=1) * group + at % group
 
 
 def _group(size: int | None) -> int:

@@ -16,6 +16,7 @@ import tensorflow as tf
 from t2t_repro.model.flat_rows import flat_rows, from_rows
 from t2t_repro.model.kernels.casts import cast_again
 from t2t_repro.model.kernels.context import setting
+from t2t_repro.model.kernels.onednn import matmul, softmax
 from t2t_repro.model.kernels.products import in_prepared_products
 from t2t_repro.model.kernels.residual import drop_with
 from t2t_repro.model.random_masks import keep_mask
@@ -108,7 +109,7 @@ def scaled_dot_product_attention(
         weights_BHLM = attention_weights(queries_BHLK, keys_BHMK, bias)
         if record is not None:
             record[name] = weights_BHLM
-        heads_BHLE = tf.matmul(tf.cast(weights_BHLM, values_BHME.dtype), values_BHME)
+        heads_BHLE = matmul(tf.cast(weights_BHLM, values_BHME.dtype), values_BHME)
     else:
         attend = tf.custom_gradient(lambda *qkv: _attention(*qkv, bias=bias, dropout_rate=dropout_rate, seed=seed))
         heads_BHLE = attend(queries_BHLK, keys_BHMK, values_BHME)
@@ -119,8 +120,8 @@ def scaled_dot_product_attention(
 def attention_weights(queries_BHLK: Any, keys_BHMK: Any, bias: Any) -> Any:
     """softmax(Q K^T / sqrt(d_k) + bias), float32: [B, H, L, M]. A softmax in a narrow dtype loses small weights."""
     scaled_BHLK = queries_BHLK * (1 / math.sqrt(queries_BHLK.shape[-1]))
-    scores_BHLM = tf.matmul(scaled_BHLK, keys_BHMK, transpose_b=True)
-    return tf.nn.softmax(tf.cast(scores_BHLM, tf.float32) + bias)
+    scores_BHLM = matmul(scaled_BHLK, keys_BHMK, transpose_b=True)
+    return softmax(tf.cast(scores_BHLM, tf.float32) + bias)
 
 
 def _attention(

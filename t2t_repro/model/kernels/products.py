@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2t_repro.model.kernels.context import setting
+from t2t_repro.model.kernels.onednn import matmul
 
 Linear = Callable[[Any], Any]  # x [T, I] to x W + b [T, O]
 
@@ -54,7 +55,7 @@ def narrow_linear(weight_IO: Any, bias_O: Any = None, result: Any = None, *, dty
     bias_O = None if bias_O is None else tf.cast(tf.convert_to_tensor(bias_O), dtype)
 
     def apply(x_TI: Any) -> Any:
-        y_TO = tf.matmul(x_TI, weight_IO)
+        y_TO = matmul(x_TI, weight_IO)
         return tf.cast(y_TO if bias_O is None else y_TO + bias_O, result or dtype)
 
     return prepared(apply, weight_IO, bias_O)
