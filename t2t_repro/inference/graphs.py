@@ -5,8 +5,7 @@ Shapes: B batch, M source length, L target length, P prefix length, W beam width
 
 from __future__ import annotations
 
-import contextlib
-import threading
+import functools
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -14,16 +13,14 @@ from typing import Any
 import tensorflow as tf
 
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.inference import graph_cache
 from t2t_repro.inference.ensemble import Ensemble
-from t2t_repro.inference.search import one_thread
 from t2t_repro.inference.search.beam_search import beam_search
 from t2t_repro.inference.search.decoding_loop import Constraint, Hypotheses
 from t2t_repro.inference.search.sampling import sample
+from t2t_repro.inference.search.search_graph import SearchGraph
 from t2t_repro.inference.search.shortlisted import search_among
 from t2t_repro.inference.terms.progress import TermVocabulary
 from t2t_repro.inference.terms.term_search import term_search
-from t2t_repro.model.kernels import onednn
 from t2t_repro.text.token_ids import PAD
 
 IDS, _COUNT, _NUMBER = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int32), tf.TensorSpec([])
@@ -38,7 +35,18 @@ class Graphs:
     def __init__(self, ensemble: Ensemble, vocabulary: Vocabulary, constraint: Constraint | None = None):
         self.ensemble, self.vocabulary, self.constraint = ensemble, vocabulary, constraint
         self.model = ensemble.models[0]
-        self._loading = threading.Lock()  # cached_property has none from Python 3.12 on
+
+        def graph(search: Callable[..., Hypotheses], *signature: tf.TensorSpec, keep: bool = False) -> SearchGraph:
+            return SearchGraph(search, ensemble, signature, keep)
+
+        options = IDS, _COUNT, _NUMBER, _COUNT
+        searched, drawn = (*options, IDS, _COUNT), (IDS, _DRAWS, _TEMPERATURE, _COUNT, _COUNT, IDS, _COUNT)
+        self._search = graph(functools.partial(beam_search, ensemble), *searched, keep=True)
+        self._search_among = graph(functools.partial(self._among, beam_search), _SHORTLIST, *searched)
+        self._search_with_terms = graph(self._with_terms, *searched, _STRINGS)
+        self._constrained_search = graph(self._with_words, *options, IDS)
+        self._sample = graph(functools.partial(sample, ensemble), *drawn)
+        self._sample_among = graph(functools.partial(self._among, sample), _SHORTLIST, *drawn)
 
     def search(
         self,
@@ -57,84 +65,40 @@ class Graphs:
         if prefix_BP is None:
             prefix_BP = tf.zeros([tf.shape(source_BM)[0], 0], tf.int32)
         arguments = source_BM, beam_size, alpha, extra_length, prefix_BP, min_length
+        rows = tf.shape(source_BM)[0] * beam_size
         if ids_S is not None:
-            return self._search_among(ids_S, *arguments)
-        if not tf.executing_eagerly():
-            return self._search(*arguments)
-        with one_thread.executing() if self._in_one_thread else contextlib.nullcontext():
-            if self._loaded_search:
-                return Hypotheses(*self._loaded_search(*arguments))
-            return (self._search_in_one_thread if self._in_one_thread else self._search)(*arguments)
+            return self._search_among(ids_S, *arguments, rows=rows)
+        return self._search(*arguments, rows=rows)
 
-    @cached_property
-    def _in_one_thread(self) -> bool:
-        return one_thread.gains(self.ensemble)
+    def constrained_search(self, source_BM: Any, beam_size: Any, *others: Any) -> Hypotheses:
+        """Runs `search` under the constraint. The last argument is `required_BG`, the words that the output contains,
+        in place of a prefix and a minimum length."""
+        rows = tf.shape(source_BM)[0] * beam_size
+        return self._constrained_search(source_BM, beam_size, *others, rows=rows)
 
-    @cached_property
-    def _loaded_search(self) -> graph_cache.Call | None:
-        with self._loading:
-            function = self._search_in_one_thread if self._in_one_thread else self._search
-            if "_loaded_search" not in vars(self):  # else another thread was first
-                vars(self)["_loaded_search"] = graph_cache.loaded_or_kept(function, self.ensemble)
-            return vars(self)["_loaded_search"]
+    def search_with_terms(self, *arguments: Any) -> Hypotheses:
+        """Runs `term_search` with this model: the arguments of `search`, and a string of terms for each sentence."""
+        return self._search_with_terms(*arguments)
 
-    # the graph only reads weights, so nothing needs control dependencies, whose search takes an eighth of the tracing
-    @tf.function(
-        autograph=False,
-        input_signature=[IDS, _COUNT, _NUMBER, _COUNT, IDS, _COUNT],
-        experimental_attributes={"_disable_acd": True},
-    )
-    def _search(self, *arguments: tf.Tensor) -> Hypotheses:
-        return beam_search(self.ensemble, *arguments)
-
-    @tf.function(
-        autograph=False,
-        input_signature=[IDS, _COUNT, _NUMBER, _COUNT, IDS, _COUNT],
-        experimental_attributes={"_disable_acd": True},
-    )
-    def _search_in_one_thread(self, *arguments: tf.Tensor) -> Hypotheses:
-        with onednn.by_name():
-            return beam_search(self.ensemble, *arguments)
-
-    @tf.function(
-        autograph=False,
-        input_signature=[_SHORTLIST, IDS, _COUNT, _NUMBER, _COUNT, IDS, _COUNT],
-        experimental_attributes={"_disable_acd": True},
-    )
-    def _search_among(self, ids_S: tf.Tensor, *arguments: tf.Tensor) -> Hypotheses:
-        return self._among(beam_search, ids_S, *arguments)
-
-    @tf.function(autograph=False, input_signature=[IDS, _COUNT, _NUMBER, _COUNT, IDS])
-    def constrained_search(
-        self, source_BM: Any, beam_size: Any, alpha: Any, extra_length: Any, required_BG: Any
-    ) -> Hypotheses:
-        """Runs `search` under the constraint. The output contains the words `required_BG`."""
-        options = {"required_BG": required_BG, "constraint": self.constraint}
-        return beam_search(self.ensemble, source_BM, beam_size, alpha, extra_length, **options)
+    def draw(self, source_BM: Any, draws_BWL: Any, *options: Any, ids_S: Any = None) -> Hypotheses:
+        """Runs `sampling.sample` with this model, among the ids `ids_S` if they are given."""
+        rows = tf.shape(source_BM)[0] * tf.shape(draws_BWL)[1]
+        if ids_S is not None:
+            return self._sample_among(ids_S, source_BM, draws_BWL, *options, rows=rows)
+        return self._sample(source_BM, draws_BWL, *options, rows=rows)
 
     @cached_property
     def term_vocabulary(self) -> TermVocabulary:
         return TermVocabulary(self.vocabulary)
 
-    @tf.function(
-        autograph=False,
-        input_signature=[IDS, _COUNT, _NUMBER, _COUNT, IDS, _COUNT, _STRINGS],
-        experimental_attributes={"_disable_acd": True},
-    )
-    def search_with_terms(self, *arguments: Any) -> Hypotheses:
-        """Runs `term_search` with this model: the arguments of `search`, and a string of terms for each sentence."""
+    def _with_terms(self, *arguments: Any) -> Hypotheses:
         return term_search(self.ensemble, self.term_vocabulary, *arguments)
 
-    @tf.function(
-        autograph=False,
-        input_signature=[IDS, _DRAWS, _TEMPERATURE, _COUNT, _COUNT, IDS, _COUNT],
-    )
-    def _sample(self, *arguments: tf.Tensor) -> Hypotheses:
-        return sample(self.ensemble, *arguments)
-
-    @tf.function(autograph=False, input_signature=[_SHORTLIST, IDS, _DRAWS, _TEMPERATURE, _COUNT, _COUNT, IDS, _COUNT])
-    def _sample_among(self, ids_S: tf.Tensor, *arguments: tf.Tensor) -> Hypotheses:
-        return self._among(sample, ids_S, *arguments)
+    def _with_words(
+        self, source_BM: Any, beam_size: Any, alpha: Any, extra_length: Any, required_BG: Any
+    ) -> Hypotheses:
+        options: dict[str, Any] = {"required_BG": required_BG, "constraint": self.constraint}
+        return beam_search(self.ensemble, source_BM, beam_size, alpha, extra_length, **options)
 
     def _among(self, search: Callable[..., Hypotheses], ids_S: tf.Tensor, *arguments: tf.Tensor) -> Hypotheses:
         *options, prefix_BP, min_length = arguments

@@ -22,6 +22,7 @@ from t2t_repro.inference.loading import load_ensemble, open_runs
 from t2t_repro.inference.search.beam_search import n_best_options
 from t2t_repro.inference.search.decoding_loop import Constraint, Hypotheses
 from t2t_repro.inference.search.sampling import draws
+from t2t_repro.inference.search.search_graph import packs_by_rows
 from t2t_repro.inference.terms.term_search import own_width
 from t2t_repro.inference.text_to_text import Found, TextToText, translate_again, with_markup
 from t2t_repro.model.transformer import Transformer
@@ -101,7 +102,7 @@ class Translator(TextToText, BatchDecoder):
         constraint, language = runs[0].problem.task.constraint(vocabulary), runs[0].problem.source_language
         found = cls(ensemble, vocabulary, runs[0].hparams, constraint, limited_to, language)
         found.checkpoints = checkpoints
-        if search_only and constraint is None and limited_to is None:
+        if search_only and constraint is None and limited_to is None and not packs_by_rows(ensemble):
             # packs the matrices of `search` before its first batch, whose tensors would fragment the memory: 10% less
             found.search(tf.constant([[EOS]]), found.hparams.beam_size, found.hparams.alpha, 0)
         return_freed_memory()
@@ -313,7 +314,6 @@ class Translator(TextToText, BatchDecoder):
             longest = source_BM.shape[1] + extra + prefix_BP.shape[1] + min_length + 1
             draws_BWL = draws(sources, n, longest, seed)
             arguments = source_BM, draws_BWL, temperature, top_k, extra, prefix_BP, min_length
-            ids_S = self._shortlisted(sources, prefix_BP)
-            return self._sample(*arguments) if ids_S is None else self._sample_among(ids_S, *arguments)
+            return self.draw(*arguments, ids_S=self._shortlisted(sources, prefix_BP))
 
         return self._decode(drawn, texts, n, n, report, prefixes, min_length, advance)

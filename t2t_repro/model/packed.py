@@ -12,26 +12,38 @@ Shapes: T rows, I inputs, O outputs, V vocabulary, D d_model.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from t2t_repro.model.kernels import Linear, prepared
+from t2t_repro.model.kernels import Linear, narrow_linear, prepared, tensors_read_by
+from t2t_repro.model.kernels.context import setting
 from t2t_repro.system import processor
 
 AttrValue = tf.compat.v1.AttrValue
 
 OPERATION = "_MklNativeFusedMatMul"
 # In float32, oneDNN packs for up to 6 rows and for more in different layouts. A call that needs another layout than the
-# first one packs the matrix again, so more rows are multiplied without packing.
+# first one packs the matrix again, which takes four times as long as the product.
 FEW_ROWS = 6
-# Elements of the largest matrix that is not packed in float32: reading it takes no longer than the choice by rows.
-SMALL_MATRIX = 1 << 18
+SMALL_MATRIX = 1 << 18  # elements of the largest matrix that is not packed in float32
+_FEW_ROWS: ContextVar[bool] = ContextVar("few_rows", default=False)
 ROUNDING = {"float32": 0.0, "bfloat16": 2**-8}  # relative error of the test's result, whose sums are exact
+
+
+@contextlib.contextmanager
+def few_rows(are_few: bool = True) -> Iterator[None]:
+    """Products that are traced in the context are for at most `FEW_ROWS` rows, if `are_few`: in float32 only these use
+    packed matrices."""
+    with setting(_FEW_ROWS, are_few):
+        yield
 
 
 def packed_linear(weight_IO: Any, bias_O: Any = None, result: Any = None, *, dtype: Any) -> Linear:
@@ -40,17 +52,14 @@ def packed_linear(weight_IO: Any, bias_O: Any = None, result: Any = None, *, dty
     The weights must not change during the life of the graph. Requires `can_pack(dtype)`. The kernel computes ReLU too,
     before it writes the result (`kernels.prepared`).
     """
-    weight_IO = tf.cast(tf.convert_to_tensor(weight_IO), dtype)
-    bias_O = None if bias_O is None else tf.cast(tf.convert_to_tensor(bias_O), dtype)
+    plain = narrow_linear(weight_IO, bias_O, dtype=dtype)
+    weight_IO, bias_O = (*tensors_read_by(plain), None)[:2]
 
     def apply(x_TI: tf.Tensor, relu: bool = False) -> tf.Tensor:
-        def plain() -> tf.Tensor:
-            y_TO = tf.matmul(x_TI, weight_IO)
-            y_TO = y_TO if bias_O is None else y_TO + bias_O
-            return tf.nn.relu(y_TO) if relu else y_TO
-
-        packed = functools.partial(_packed_matmul, x_TI, weight_IO, bias_O, relu)
-        y_TO = tf.cond(tf.shape(x_TI)[0] <= FEW_ROWS, packed, plain) if x_TI.dtype == tf.float32 else packed()
+        if x_TI.dtype == tf.float32 and not _FEW_ROWS.get():
+            y_TO = tf.nn.relu(plain(x_TI)) if relu else plain(x_TI)
+        else:
+            y_TO = _packed_matmul(x_TI, weight_IO, bias_O, relu)
         return tf.cast(y_TO, result or dtype)
 
     return prepared(apply, weight_IO, bias_O, activated={ops.relu: functools.partial(apply, relu=True)})
@@ -97,7 +106,12 @@ def _is_exact(dtype: str) -> bool:
     rng = np.random.default_rng(0)
     x_TI, weight_IO, bias_O = (rng.integers(-8, 9, shape).astype("f") for shape in ((FEW_ROWS, 100), (100, 40), 40))
     products = packed_linear(weight_IO, bias_O, "float32", dtype=dtype), packed_embedding(weight_IO.T, dtype=dtype)
-    both = tf.function(lambda x_TI: tf.stack([product(x_TI) for product in products]), autograph=False)
+
+    @tf.function(autograph=False)
+    def both(x_TI: tf.Tensor) -> tf.Tensor:
+        with few_rows():
+            return tf.stack([product(x_TI) for product in products])
+
     exact_2TO = np.stack([x_TI @ weight_IO + bias_O, x_TI @ weight_IO])
     try:
         error_2TO = np.abs([both(tf.constant(x_TI, dtype)) - exact_2TO for _ in range(2)])  # the first call packs

@@ -147,7 +147,7 @@ def test_fixed_models_and_ensembles_align_by_the_first_model(vocabulary, dtype, 
 
 
 def operations(translator: Translator) -> int:
-    function = translator._search.get_concrete_function()
+    function = translator._search.concrete()
     return sum(len(each.node_def) for each in function.graph.as_graph_def().library.function) + len(
         function.graph.get_operations()
     )

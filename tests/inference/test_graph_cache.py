@@ -90,7 +90,7 @@ def test_threads_that_search_first_together_get_one_call(vocabulary, monkeypatch
     monkeypatch.setattr(graph_cache, "loaded_or_kept", slow)
     found = translator(vocabulary)
     with ThreadPoolExecutor(2) as threads:
-        first, second = threads.map(lambda _: found._loaded_search, range(2))
+        first, second = threads.map(lambda _: found._search.function(), range(2))
     assert first is second and looked_up == [1]
 
 

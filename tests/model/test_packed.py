@@ -28,14 +28,15 @@ def packing() -> None:
     assert packed.can_pack("float32")
 
 
-def compare(dtype: str, has_bias: bool) -> None:
+def compare(dtype: str, has_bias: bool, are_few: bool = False) -> None:
     weight_IO, bias_O = RNG.normal(size=(48, 30)).astype("f"), RNG.normal(size=30).astype("f") if has_bias else None
     plain, ours = (make(weight_IO, bias_O, "float32", dtype=dtype) for make in (narrow_linear, packed.packed_linear))
     of_relu = ours.activated[ops.relu]
-    ours, of_relu = (
-        tf.function(each, autograph=False, input_signature=[tf.TensorSpec([None, 48], dtype)])
-        for each in (ours, of_relu)
-    )
+    signature = [tf.TensorSpec([None, 48], dtype)]
+    ours, of_relu = (tf.function(each, autograph=False, input_signature=signature) for each in (ours, of_relu))
+    with packed.few_rows(are_few):
+        packs = [packed.OPERATION in operations(each) for each in (ours, of_relu)]
+    assert packs == [are_few or dtype == "bfloat16"] * 2
     for rows in (4, 1, packed.FEW_ROWS, packed.FEW_ROWS + 1, 40, 300, 4):
         x_TI = tf.cast(RNG.normal(size=(rows, 48)), dtype)
         y_TO = ours(x_TI)
@@ -46,9 +47,15 @@ def compare(dtype: str, has_bias: bool) -> None:
         np.testing.assert_array_equal(of_relu(x_TI), tf.nn.relu(y_TO))
 
 
+def operations(function) -> set[str]:
+    return {operation.type for operation in function.get_concrete_function().graph.get_operations()}
+
+
+@pytest.mark.parametrize("are_few", [False, True])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_the_product_in_float32(packing, has_bias):
-    compare("float32", has_bias)
+def test_the_product_in_float32(packing, has_bias, are_few):
+    """Any number of rows is right in the graph for few, though more are slow."""
+    compare("float32", has_bias, are_few)
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
@@ -88,9 +95,10 @@ def test_a_matrix_is_packed_once(packing):
     """oneDNN reports each reordering of a matrix."""
     code = (
         "import tensorflow as tf\n"
-        "from t2t_repro.model.packed import packed_linear\n"
+        "from t2t_repro.model.packed import few_rows, packed_linear\n"
         "linear = tf.function(packed_linear(tf.ones([256, 512]), dtype='float32'), autograph=False)\n"
-        "print([float(linear(tf.ones([4, 256]))[0, 0]) for _ in range(5)])\n"
+        "with few_rows():\n"
+        "    print([float(linear(tf.ones([4, 256]))[0, 0]) for _ in range(5)])\n"
     )
     environment = os.environ | {"ONEDNN_VERBOSE": "1"}
     argv = [sys.executable, "-c", code]

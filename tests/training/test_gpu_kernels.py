@@ -19,6 +19,7 @@ from helpers.tiny_model import SMALL
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting.signatures import ExportedTranslator
 from t2t_repro.inference.ensemble import FixedEnsemble
+from t2t_repro.inference.search.search_graph import SearchGraph
 from t2t_repro.inference.translator import Translator
 from t2t_repro.model import random_masks
 from t2t_repro.model.transformer import Transformer
@@ -201,11 +202,12 @@ def made_translator(vocabulary: Vocabulary, precision: str, parses: bool) -> Tra
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("function", ["_search", "_sample", "constrained_search", "token_log_probabilities"])
+@pytest.mark.parametrize("function", ["_search", "_sample", "_constrained_search", "token_log_probabilities"])
 def test_decoding_runs_on_gpus(vocabulary, function, precision):
     """Beam search, sampling, parsing and scoring send only ids to the host in each step."""
-    translator = made_translator(vocabulary, precision, parses=function == "constrained_search")
-    found = audit(getattr(translator, function).get_concrete_function())
+    translator = made_translator(vocabulary, precision, parses=function == "_constrained_search")
+    searched = getattr(translator, function)
+    found = audit(searched.concrete() if isinstance(searched, SearchGraph) else searched.get_concrete_function())
     assert not found.missing
     assert floats(found.copies("to_host")) <= set(FLOATS_TO_HOST_OF_DECODING)
     dtypes = {"float32", "float64"}  # arguments: a temperature is float64

@@ -188,10 +188,7 @@ def search(ensemble: Ensemble, sentences: Sentences, beams: Beams, strategy: Dec
         staying, leaving = places[:number], places[number:]
         finished = _Done(numbers, beams.finished_ids, beams.finished_scores, beams.finished_traces)
         done = _joined(done, _rows(finished, leaving), step)
-        rows = numbers, sentences, beams
-        # a loop of one turn or none, not `tf.cond`: see `inference.search.one_thread`
-        some_leave = tf.size(leaving) > 0
-        _, *rows = _while(lambda some, *_: some, lambda _, *rows: (False, *_rows(rows, staying)), (some_leave, *rows))
+        rows = only_if(tf.size(leaving) > 0, lambda *rows: _rows(rows, staying), (numbers, sentences, beams))
         return step, *rows, done
 
     no_traces = tuple(trace[:0] for trace in beams.traces)
@@ -339,6 +336,15 @@ def _while(condition: Callable[..., Any], body: Callable[..., Any], variables: A
         return tf.TensorShape([None] * len(shape) if len(shape) < 4 else [None, shape[1], None, shape[3]])
 
     return tf.while_loop(condition, body, variables, tf.nest.map_structure(invariant, variables))
+
+
+def only_if(condition: tf.Tensor, change: Callable[..., Sequence[Any]], values: Sequence[Any]) -> Sequence[Any]:
+    """Returns change(*values) if the condition holds, or else the values.
+
+    It is a loop of one turn or none, as one thread cannot execute a `tf.cond`: see `inference.search.search_graph`.
+    """
+    _, *found = _while(lambda holds, *_: holds, lambda _, *values: (False, *change(*values)), (condition, *values))
+    return found
 
 
 def _entries_to_keep(visible_BWN: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -21,6 +21,7 @@ from t2t_repro.inference.search.decoding_loop import (
     candidates,
     first_beams,
     may_follow,
+    only_if,
     search,
     sentences_of,
     vocabulary_size,
@@ -78,11 +79,9 @@ class Sampling(NamedTuple):
         return tf.reduce_any(beams.finished_scores <= NEG_INF, axis=1)
 
     def choose(self, step: tf.Tensor, beams: Beams, logits_BWV: tf.Tensor, sentences: Sentences) -> Beams:
-        log_p_BWC, tokens_BWC = tf.cond(
-            self.k > 0,
-            lambda: self._likeliest(step, logits_BWV, sentences),
-            lambda: self._all(step, logits_BWV, sentences),
-        )
+        none = tf.zeros_like(logits_BWV[:, :, :0]), tf.zeros_like(beams.ids[:, :, :0])
+        found = only_if(self.k > 0, lambda *_: self._likeliest(step, logits_BWV, sentences), none)
+        log_p_BWC, tokens_BWC = only_if(self.k <= 0, lambda *_: self._all(step, logits_BWV, sentences), found)
         # the likeliest has 0 at any temperature, so that even 1e-300 works: sampling is then greedy
         below_BWC = tf.cast(log_p_BWC - tf.reduce_max(log_p_BWC, axis=2, keepdims=True), tf.float64)
         is_allowed_BWC = log_p_BWC > NEG_INF / 2  # a forbidden one has 0 at any temperature, even 1e300

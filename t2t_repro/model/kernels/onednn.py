@@ -1,7 +1,7 @@
 """Operations of oneDNN by their names.
 
 TensorFlow replaces its own operations by those of oneDNN in the graph of a function, but not in loops that stay
-functions (`inference.search.one_thread`). So `by_name` names them there.
+functions (`inference.search.search_graph`). So `by_name` names them there.
 """
 
 from __future__ import annotations

@@ -170,12 +170,12 @@ def test_one_graph_serves_every_length_of_the_list(vocabulary, both, every):
     source_BM = padded(vocabulary.encode(["12"]))
     for ids_S in (LIST, LIST[:5], every.ids([])):  # 5 are fewer than the candidates of 3 beams
         assert limited.search(source_BM, 3, 0.6, 4, ids_S=ids_S).scores.numpy().max() > NEG_INF / 2
-    assert limited._search_among.experimental_get_tracing_count() == 1
+    assert limited._search_among.function().experimental_get_tracing_count() == 1
 
 
 def test_translator_without_a_shortlist_does_not_use_its_graph(both):
     both[0].translate(TEXTS)
-    assert both[0]._search_among.experimental_get_tracing_count() == 0
+    assert not both[0]._search_among._functions
 
 
 def test_constraint_excludes_a_shortlist(vocabulary, every):
