@@ -59,6 +59,7 @@ def test_commands(program, texts, tmp_path, monkeypatch):
     prepared, ran = [], []
     monkeypatch.setattr(cli_jobs, "program", lambda *arguments: prepared.append(arguments))
     monkeypatch.setattr(cli_jobs, "run", lambda *arguments: ran.append(arguments) or [])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})  # on one core, --jobs=2 is refused
     runs, data = str(tmp_path / "runs"), f"--data_dir={tmp_path / 'data'}"
     os.makedirs(runs)
     options = ["--train_steps=3", "--override=dropout=0.2", "--override=d_k=8"]
