@@ -6,6 +6,7 @@ table contains only scores of that kind. Runs on different data or at different 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -94,11 +95,11 @@ def _table3(records: list[Record], results: list[RunResult]) -> Table:
     """Returns perplexity and BLEU on the validation set, one checkpoint, and the difference of BLEU from base."""
     records = sorted(records, key=lambda record: (record.name != "base", record.name == "big"))  # as in print
     rows = [_row(record, result, "validation", 1) for record in records for result in _results_of(record, results)]
-    bases = {(row["steps"], row["seed"]): row["bleu"] for row in rows if row["set"] == "base"}
+    bases = [row for row in rows if row["set"] == "base" and row["bleu"] is not None]
     for row in rows:
         row["printed_delta"] = row["printed_bleu"] - RECORDS["base"].bleu_dev
-        base = bases.get((row["steps"], row["seed"]))
-        row["delta"] = None if row["bleu"] is None or base is None else row["bleu"] - base
+        base = None if row["bleu"] is None else _base_bleu(row, bases)
+        row["delta"] = None if base is None else row["bleu"] - base
     columns = (
         Column("set", "set"),
         Column("change", "change", wide=True),
@@ -115,6 +116,14 @@ def _table3(records: list[Record], results: list[RunResult]) -> Table:
         *_RUN_COLUMNS,
     )
     return Table("Table 3: validation set, one checkpoint", _condition(results), columns, rows, _recipes(rows), results)
+
+
+def _base_bleu(row: dict[str, Any], bases: list[dict[str, Any]]) -> float | None:
+    """Returns the mean BLEU of the base runs with the steps and the seed of a run, and with its overrides if any has
+    them."""
+    comparable = [base for base in bases if (base["steps"], base["seed"]) == (row["steps"], row["seed"])]
+    alike = [base for base in comparable if base["overrides"] == row["overrides"]] or comparable
+    return statistics.mean(base["bleu"] for base in alike) if alike else None
 
 
 def _table2(records: list[Record], results: list[RunResult]) -> Table:

@@ -145,7 +145,7 @@ class ExportedTranslator(tf.Module):
         aligned: Translator | None = None,
         spelled_B: tf.Tensor | None = None,
     ) -> dict[str, tf.Tensor]:
-        """Returns "outputs" [B, N] and "scores" [B, N] of strings [B], best first; white space gives empty ones.
+        """Returns "outputs" [B, N] and "scores" [B, N] of strings [B], best first; white space gives an empty one.
 
         With `spelled_B`, outputs contain the terms: a line for each, with its forms separated by tabs.
 
@@ -323,14 +323,15 @@ def _named(
 ) -> dict[str, tf.Tensor]:
     """Returns the outputs of `_n_best` [B, N] by name, with what rows of empty strings [B, 1] and missing
     translations have."""
-    missing = scores <= NEG_INF / 1e6
+    is_first = tf.range(tf.shape(scores)[1]) == 0
+    missing = tf.where(empty, ~is_first, scores <= NEG_INF / 1e6)  # an empty text has one translation
     result = {
         "outputs": tf.where(empty | missing, "", texts),
-        "scores": tf.where(empty, 0.0, tf.where(missing, -float("inf"), scores)),
+        "scores": tf.where(missing, -float("inf"), tf.where(empty, 0.0, scores)),
     }
     if alignments is not None:
         result["alignments"] = tf.where(empty | missing, "", alignments)
         result["word_confidences"] = tf.where(empty | missing, "", word_confidences)
         result["num_tokens"] = tf.where(empty | missing, 0, num_tokens)
-        result["confidences"] = tf.where(empty, 1.0, tf.where(missing, 0.0, confidences))
+        result["confidences"] = tf.where(missing, 0.0, tf.where(empty, 1.0, confidences))
     return result

@@ -47,15 +47,16 @@ class WmtDownloader:
         OSError if a download fails.
         """
         builder = _builder(corpus, self._folder)
+        known = [str(split) for split in builder.subsets]
+        if corpus.split not in known:
+            raise ValueError(f"{corpus.dataset} has no split {corpus.split!r}; it has {', '.join(known)}")
         key = corpus.dataset, corpus.raw_dir
         if key not in self._known:
             with locked(self._folder, self._report), _errors_in_one_line(corpus):
                 archives = _Archives(builder, corpus, self._folder, self._report)
                 self._known[key] = {str(each.name): each.gen_kwargs for each in builder._split_generators(archives)}
-        splits = self._known[key]
-        if corpus.split not in splits:
-            raise ValueError(f"{corpus.dataset} has no split {corpus.split!r}; it has {', '.join(splits)}")
-        names, folders = splits[corpus.split]["split_subsets"], splits[corpus.split]["extraction_map"]
+        split = self._known[key][corpus.split]
+        names, folders = split["split_subsets"], split["extraction_map"]
         lines = dict(corpus.lines)
         return [
             CorpusFiles(name, _in_order(corpus, builder, folders[name][0], name), lines.get(name, 0)) for name in names

@@ -210,6 +210,16 @@ def test_measured_and_printed_differences_from_base(tmp_path, make_run):
     assert row(rows, "c_n4")["delta"] is None  # there is no base with that seed
 
 
+def test_base_runs_of_one_seed_are_compared_by_their_mean(tmp_path, make_run):
+    for number, (bleu, overrides) in enumerate(((20.0, ()), (21.0, ()), (29.0, ["dropout=0.2"]))):
+        how = {"folder": f"runs/{number}", "overrides": overrides}
+        make_run("base@tiny", scores=[("validation", 1, {"bleu": bleu})], **how)
+    make_run("c_n2@tiny", scores=[("validation", 1, {"bleu": 18.5})])
+    rows = table(read(tmp_path)[0], 3)
+    assert row(rows, "c_n2")["delta"] == -2
+    assert [each["delta"] for each in rows.rows if each["set"] == "base"] == [-0.5, 0.5, 0]
+
+
 def test_every_seed_is_a_row(tmp_path, make_run):
     for seed, bleu in ((1, 20.0), (2, 21.0)):
         make_run("base@tiny", scores=[("validation", 1, {"bleu": bleu})], seed=seed)

@@ -269,13 +269,17 @@ def test_scores_are_the_same_in_batches(run, monkeypatch):
 
 
 def test_white_space_alone_gives_an_empty_string(run):
-    translate = ExportedTranslator(Translator.from_run(run.directory)).signatures()["serving_default"]
+    every = ExportedTranslator(Translator.from_run(run.directory)).signatures()
+    translate, n_best = every["serving_default"], every["translate"]
     found = translate(np.array([" ", "\t\u3000", "\u200b"]))
     assert found["outputs"].numpy()[:2].tolist() == [b"", b""] and found["scores"].numpy()[:2].tolist() == [0, 0]
     assert found["scores"].numpy()[2] < 0  # a space of no width is not white space, in Python neither
     characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
     blank = tf.strings.regex_full_match(characters, signatures.BLANK).numpy()
     assert blank.tolist() == [character.isspace() for character in characters]
+    several = n_best(np.array([" "]), n_best=np.int32(2))  # the run gives one too
+    assert several["outputs"].numpy().tolist() == [[b"", b""]]
+    assert several["scores"].numpy().tolist() == [[0, -np.inf]]
 
 
 def test_options_may_differ_by_row(run):
@@ -294,7 +298,7 @@ def test_options_may_differ_by_row(run):
         assert found["outputs"][row, :count].numpy().tolist() == alone["outputs"][0].numpy().tolist()
         np.testing.assert_allclose(found["scores"][row, :count], alone["scores"][0], atol=1e-4)
         assert set(found["outputs"][row, count:].numpy()) <= {b""}
-        assert set(found["scores"][row, count:].numpy()) <= {0.0 if text == "" else -np.inf}
+        assert set(found["scores"][row, count:].numpy()) <= {-np.inf}
     with pytest.raises(tf.errors.InvalidArgumentError, match="an option is one value, or one for each row, got"):
         translate(np.array(TEXTS), **one_each | {"alpha": np.array([0.0, 0.6], np.float32)})
     with pytest.raises(tf.errors.InvalidArgumentError, match="beam_size must be from 1 to 64, got"):

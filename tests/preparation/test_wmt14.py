@@ -182,6 +182,8 @@ def test_unknown_data_set_is_rejected(raw: Path, tmp_path: Path, change: dict, m
     corpus = dataclasses.replace(problem("de", raw).test[0], **change)
     with pytest.raises(ValueError, match=f"^{message}"):
         WmtDownloader(str(tmp_path / "downloads"), silent).fetch(corpus)
+    if "split" in change:
+        assert not (tmp_path / "downloads").exists()  # nothing was downloaded
 
 
 # Downloading, from a server of our own that stands for statmt.org as a proxy does.
