@@ -1,11 +1,10 @@
-"""Bracket F1 as a metric for sacreBLEU's significance tests: their resampling is done over the sentences' counts."""
+"""Bracket F1 as a metric for `evaluation.comparison`, whose tests resample the counts of the sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from sacrebleu.metrics.base import Score, Signature
 
 from t2t_repro.evaluation.comparison import Compared
@@ -17,15 +16,12 @@ Rows = Sequence[Row]
 class BracketF1:
     """F1 of labeled brackets in percent. The hypotheses are the rows of `evalb`, one per sentence.
 
-    It has the methods that sacreBLEU's tests call. A sentence that EVALB does not score adds nothing.
+    It has those methods of sacreBLEU's `Metric` that the tests call. A sentence that EVALB does not score adds nothing.
     """
 
     def _extract_corpus_statistics(self, hypotheses: Rows, references: Any) -> list[list[int]]:
         """Returns the numbers of matched, gold and test brackets, [sentences, 3]."""
         return [[row.matched, row.gold, row.test] if row.status == SCORED else [0, 0, 0] for row in hypotheses]
-
-    def _aggregate_and_compute(self, stats: Any) -> Score:
-        return self._compute_score_from_stats(np.sum(stats, axis=0))
 
     def _compute_score_from_stats(self, stats: Any) -> Score:
         matched, gold, test = map(int, stats)
