@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+from typing import Any
 
 from absl import flags
 
@@ -99,6 +100,7 @@ def _command(hparams: HParams, passed_on: list[str]) -> list[str]:
 
 def _done(problem: Problem, hparams: HParams) -> bool:
     """Returns whether the row is fully trained and scored. Raises ValueError if its directory holds another run."""
+    from t2t_repro.data.dataset import Dataset
     from t2t_repro.evaluation.report_runs import read_run
     from t2t_repro.run import Run
 
@@ -107,7 +109,13 @@ def _done(problem: Problem, hparams: HParams) -> bool:
         return False
     result = read_run(directory)
     run, selection = result.run, result.training.selection
-    run.must_equal(dataclasses.replace(run, problem=problem, hparams=hparams, seed=FLAGS.seed))
+    dataset = Dataset.open(os.path.join(FLAGS.data_dir, problem.name))
+    given: dict[str, Any] = {} if FLAGS.precision == "auto" else {"precision": FLAGS.precision}
+    given["vocabulary_sha256"] = dataset.record.vocabulary.sha256
+    run.must_equal(dataclasses.replace(run, problem=problem, hparams=hparams, seed=FLAGS.seed, **given))
+    dataset.must_have_text_of(run)
+    if any(getattr(run.hparams, name) != getattr(hparams, name) for name in ("beam_size", "alpha", "extra_length")):
+        return False  # the trainer scores it again
     steps = hparams.train_steps
     if selection and selection.stopped_step and selection.ended_by(common_flags.training_options(FLAGS)):
         steps = selection.stopped_step

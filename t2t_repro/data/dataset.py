@@ -109,6 +109,21 @@ class Dataset:
                 + advice
             )
 
+    def must_have_text_of(self, run: Run) -> None:
+        """Raises ValueError if a run has taken steps on other training text, or has scores of other validation text."""
+        before = run.training
+        scored = before.selection.scores if before.selection else {}
+        if before.step and before.text_sha256 not in (None, self.text_sha256("train")):
+            other, how = "text", "trained"
+        elif scored and before.validation_sha256 not in (None, self.text_sha256("validation")):
+            other, how = "validation text", "validated"
+        else:
+            return
+        raise ValueError(
+            f"{run.directory!r} was {how} on other {other} than that in {self.directory!r}; give another output_dir, "
+            "which can start from this run (`init_from`)"
+        )
+
     def text_sha256(self, split: str) -> str | None:
         """Returns a SHA-256 of the text of a split: that of the SHA-256 of its shards. None without such text."""
         if not self.has(split):

@@ -96,7 +96,7 @@ def train(
     if init_from is not None and cluster.is_chief:
         origin = find_origin(init_from, problem, hparams, output_dir)
         problem = origin.problem
-        if not Run.exists(output_dir):
+        if not _has_checkpoint(output_dir):
             must_be_intact(checkpoint_of(origin.parent))  # before hours of preparation
     others = open_validation_sets(options.also_validate if cluster.is_chief else ())
     with Rendezvous(cluster, report) as rendezvous:
@@ -110,7 +110,7 @@ def train(
         must_share_vocabulary(others, vocabulary.sha256)
         if options.selects or options.also_validate:
             dataset.shards("validation")  # raises if there is none
-        if init_from is not None and origin and not Run.exists(output_dir):  # the parent may have trained on meanwhile
+        if init_from is not None and origin and not _has_checkpoint(output_dir):  # the parent may have trained on
             origin = find_origin(init_from, problem, hparams, output_dir)
             must_be_intact(checkpoint_of(origin.parent))
         parent = origin.parent if origin else None
@@ -122,8 +122,11 @@ def train(
             os.makedirs(output_dir, exist_ok=True)
         with exclusive_lock(run) if cluster.is_chief else nullcontext():
             if cluster.is_chief:
+                if Run.exists(output_dir):
+                    dataset.must_have_text_of(Run.open(output_dir))  # before `start` writes run.json
                 run.start(dataset.vocabulary)
-                _note_data(run, dataset)
+                data = TrainingData.from_json(dataset.condition())
+                run.note(dataclasses.replace(run.training, data=data))
             rendezvous.check_consistent(coordination.run_config(run, dataset, options))
             with caught_signals() as caught, coordination.worker_failures_named(cluster):
                 TrainingLoop(run, cluster, dataset, text, vocabulary.size, options, report, preview, others).train(
@@ -132,19 +135,5 @@ def train(
     return run
 
 
-def _note_data(run: Run, dataset: Dataset) -> None:
-    """Notes the data of the run in run.json. Raises ValueError if it has taken steps on other training text, or has
-    scores of other validation text."""
-    before = run.training
-    scored = before.selection.scores if before.selection else {}
-    if before.step and before.text_sha256 not in (None, dataset.text_sha256("train")):
-        other, how = "text", "trained"
-    elif scored and before.validation_sha256 not in (None, dataset.text_sha256("validation")):
-        other, how = "validation text", "validated"
-    else:
-        run.note(dataclasses.replace(before, data=TrainingData.from_json(dataset.condition())))
-        return
-    raise ValueError(
-        f"{run.directory!r} was {how} on other {other} than that in {dataset.directory!r}; give another output_dir, "
-        "which can start from this run (`init_from`)"
-    )
+def _has_checkpoint(output_dir: str) -> bool:
+    return Run.exists(output_dir) and os.path.exists(Run.open(output_dir).checkpoint_list)

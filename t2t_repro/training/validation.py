@@ -195,7 +195,7 @@ class Stopping:
     def _with_interval(self, selection: Selection, seconds: float, training_seconds: float) -> Selection:
         """Chooses the interval of decoding by the second decoding: the first one is longer, of an untrained model."""
         decoded = len(selection.scores[self._options.metrics[0]])
-        if decoded > 2:
+        if decoded > 2 and selection.interval is not None:
             return selection
         interval = interval_within(seconds, training_seconds)
         if decoded == 1:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from conftest import CHECKOUT
@@ -19,6 +20,7 @@ from helpers.tiny_model import train_pairs, validation_pairs
 from t2t_repro.bin import t2t_ablate
 from t2t_repro.cli import jobs as cli_jobs
 from t2t_repro.cli import launcher
+from t2t_repro.data.dataset import Dataset
 from t2t_repro.evaluation.report_runs import read_runs
 from t2t_repro.registry import get_problem
 from t2t_repro.selection import Selection
@@ -88,6 +90,15 @@ PATIENT = "2 scores in a row are no better than the validation perplexity 8.31 o
         (None, ["--train_steps=1000"], 0, "1 rows, 0 of them already done\n"),
         (PATIENT, ["--patience=3", "--seed=7"], 1, "its seed is 1, not 7; give another --output_dir"),
         (PATIENT, ["--patience=3", "--override=dropout=0.5"], 1, "its dropout is 0.1, not 0.5; give another"),
+        (
+            PATIENT,
+            ["--patience=3", "--precision=float32"],
+            1,
+            "its precision is 'bfloat16', not 'float32'",
+        ),
+        (PATIENT, ["--patience=3", "--override=alpha=1.4"], 0, "1 rows, 0 of them already done\n"),  # scored again
+        (PATIENT, ["--patience=3", "other text"], 1, "was trained on other text than that in "),
+        (PATIENT, ["--patience=3", "other vocabulary"], 1, "its vocabulary_sha256 is "),
     ],
 )
 def test_a_row_is_done_if_it_ended_as_asked(program, texts, tmp_path, monkeypatch, reason, flags, code, error):
@@ -96,9 +107,15 @@ def test_a_row_is_done_if_it_ended_as_asked(program, texts, tmp_path, monkeypatc
     monkeypatch.setattr(cli_jobs, "run", lambda *arguments: [])
     files = dict(flag[2:].split("=", 1) for flag in texts[2:])
     problem = replace(get_problem("translate_files").with_files(**files), vocab_size=330)
-    run = make_run(tmp_path, "c_n2@tiny", problem, step=900, scores=[("validation", 1, {"bleu": 30.0})])
+    how = {"step": 900, "scores": [("validation", 1, {"bleu": 30.0})], "text_sha256": "text of the run"}
+    run = make_run(tmp_path, "c_n2@tiny", problem, **how)
     run.note(replace(run.training, selection=Selection(stopped_step=900 if reason else None, reason=reason)))
     os.rename(run.directory, tmp_path / "runs" / "c_n2@tiny")
+    other = flags.pop() if flags[-1].startswith("other") else ""
+    vocabulary = SimpleNamespace(sha256=other if "vocabulary" in other else run.vocabulary_sha256)
+    dataset = Dataset(f"{tmp_path}/data/translate_files", SimpleNamespace(vocabulary=vocabulary))
+    monkeypatch.setattr(Dataset, "open", lambda directory: dataset)
+    monkeypatch.setattr(Dataset, "text_sha256", lambda *_: other if "text" in other else "text of the run")
     arguments = [f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/runs", "--rows=c_n2", "--scale=tiny"]
     result = program("t2t-ablate", *texts, *arguments, *flags)
     assert result.code == code and error in result.err and result.err.count("\n") == 1

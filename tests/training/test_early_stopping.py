@@ -298,6 +298,14 @@ def test_text_is_decoded_at_every_second_checkpoint_and_at_the_last(decoded):
     assert [", chrF " in line and ", BLEU " in line for line in lines] == [False, True, False, True, True]
 
 
+def test_an_interval_is_chosen_once_validate_every_is_left_out(decoded, tmp_path):
+    run = replace(decoded[0], directory=shutil.copytree(decoded[0].directory, str(tmp_path / "RUN")))
+    stopping = Stopping(run, TrainingOptions(validate_metrics=("chrf",), validate_by="bleu"), silent)
+    assert stopping.decodes(6)
+    stopping.note_scores(6, {"perplexity": 2.0, "bleu": 3.0, "chrf": 4.0}, 60.0, 60.0)
+    assert run.training.selection.interval == 32 and not stopping.decodes(7)
+
+
 def test_scores_equal_those_of_evaluate(decoded):
     run, _ = decoded
     expected = evaluate(run.directory, split="validation", beam_size=1)

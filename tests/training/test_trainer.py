@@ -353,5 +353,5 @@ def test_a_run_does_not_continue_on_other_text(copy, data, tmp_path, one_replica
     prepare(other, str(tmp_path / "other"), silent, vocabulary_from=copy)
     before = Path(copy, "run.json").read_bytes()
     with pytest.raises(ValueError, match="RUN' was trained on other text than that in .*other/animals'; give"):
-        train(other, TINY, str(tmp_path / "other"), copy, FLOAT32, report=silent)
-    assert json.loads(Path(copy, "run.json").read_bytes())["training"] == json.loads(before)["training"]
+        train(other, replace(TINY, train_steps=20), str(tmp_path / "other"), copy, FLOAT32, report=silent)
+    assert Path(copy, "run.json").read_bytes() == before

@@ -59,7 +59,7 @@ def _parent(run: Run, step: int | None, known: Parent | None, is_independent: bo
     if not steps:
         raise FileNotFoundError(f"init_from: {run.directory!r} has no checkpoint yet; train it first (t2t-trainer)")
     if step is None and known and known.fingerprint == fingerprint and len(known.checkpoints) == 1 and not mean:
-        step = known.step
+        step = known.step if is_independent or known.step in steps else None
     step = steps[-1] if step is None else step
     if step not in steps and not is_independent:
         raise FileNotFoundError(

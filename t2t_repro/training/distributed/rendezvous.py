@@ -143,9 +143,10 @@ class Rendezvous:
             own = json.loads(json.dumps(config))
             for name in sorted(own.keys() | chiefs.keys()):
                 if own.get(name) != chiefs.get(name):
+                    how = ", with --precision" if name == "precision" else ""  # "auto" depends on the processor
                     raise ValueError(
                         f"{name} is {own.get(name)!r} on {self.cluster.name(self.cluster.index)} and "
-                        f"{chiefs.get(name)!r} on the chief; start all machines with the same command and data"
+                        f"{chiefs.get(name)!r} on the chief; start all machines with the same command and data{how}"
                     )
             self._send({"same": True})
             self._receive("go", None)

@@ -178,7 +178,7 @@ def _plan(profiler: Profiler) -> Iterator[str]:
 def _total(profiler: Profiler) -> Estimate:
     h, options, per_step = profiler.run.hparams, profiler.options, profiler.seconds_per_step()
     steps_per_epoch = profiler.window_steps / profiler.share if profiler.prepared else math.nan
-    steps, done = profiler.steps(), h.train_steps - profiler.steps()
+    steps, done = profiler.steps(), profiler.done()
     if options.train_epochs and profiler.prepared:
         steps = max(min(steps, math.ceil(options.train_epochs * steps_per_epoch) - done), 0)
     if options.train_minutes:
@@ -227,7 +227,7 @@ def _outcome(profiler: Profiler, found: Estimate) -> Iterator[str]:
     evaluation = f"evaluation with {found.evaluation_seconds:.2g} s each time"
     if not profiler.prepared:
         epoch, data, evaluation = "unknown", "unknown size", "without evaluation"
-    last_step = h.train_steps - profiler.steps() + found.steps
+    last_step = profiler.done() + found.steps
     busy = f"; that rate changed by {profiler.slowed:.0%} meanwhile: other work slows it" * (profiler.slowed > BUSY)
     lines = {
         "epoch": f"{epoch}; {found.steps:,} to do",

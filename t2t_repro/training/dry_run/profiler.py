@@ -99,11 +99,18 @@ class Profiler:
 
     def steps(self) -> int:
         """Returns the number of remaining steps."""
-        known = self.run.training if Run.exists(self.run.directory) else TrainingRecord()
+        known = self._known()
         scores, options = replace(known.selection or Selection(), by=self.options.validate_by), self.options
         if scores.exhausted(options.patience) or scores.out_of_time(options.train_minutes, known.seconds or 0.0):
             return 0
         return max(self.run.hparams.train_steps - (known.step or 0), 0)
+
+    def done(self) -> int:
+        """Returns the number of steps that the run has taken."""
+        return self._known().step or 0
+
+    def _known(self) -> TrainingRecord:
+        return self.run.training if Run.exists(self.run.directory) else TrainingRecord()
 
     def flops_per_step(self) -> float:
         return float(self.costs.sum()) / self.window_steps

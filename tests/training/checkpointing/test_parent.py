@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -302,6 +303,18 @@ def test_another_task_is_rejected(trained, tmp_path):
     message = "is a translation run, and problem 'trees' is parsing; give a run of the same task"
     with pytest.raises(ValueError, match=message):
         find_origin(trained.directory, parsing, TINY, str(tmp_path))
+
+
+def test_a_child_without_checkpoints_may_start_from_a_newer_checkpoint(parent, tmp_path):
+    """It failed before its first checkpoint, and the parent trained on and removed the one that the child noted."""
+    origin = find_origin(f"{parent.directory}/checkpoints/ckpt-4", PROBLEM, CHILD, str(tmp_path / "CHILD"))
+    child = Run(str(tmp_path / "CHILD"), PROBLEM, CHILD, "DATA", 1, "float32", parent.vocabulary_sha256, origin.parent)
+    child.start(parent.vocabulary)
+    assert find_origin(parent.directory, PROBLEM, CHILD, child.directory).parent.step == 4
+    write_list(parent, ["ckpt-8"])
+    for file in Path(parent.checkpoints).glob("ckpt-4.*"):
+        file.unlink()
+    assert find_origin(parent.directory, PROBLEM, CHILD, child.directory).parent.step == 8
 
 
 def test_checkpoints_that_cannot_be_loaded(parent, data, tmp_path):

@@ -425,6 +425,7 @@ def test_a_run_that_patience_ended_has_no_steps_left(trained, data, tmp_path, mo
         for patience in (1, 2)
     ]
     assert [each.steps for each in found] == [0, 12]
+    assert found[0].flops == pytest.approx(found[1].flops * 8 / 20)
 
 
 @pytest.mark.slow
