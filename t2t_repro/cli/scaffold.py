@@ -95,7 +95,7 @@ _README = """`{name}.py` is the problem: change `pairs`, its description and lan
 
 
 def new_problem(name: str, directory: str) -> list[str]:
-    """Creates `directory` with a working problem `name`, atomically, and returns its files.
+    """Creates `directory` with a working problem `name`, and returns its files. A new directory appears complete.
 
     Raises ValueError for an invalid or taken name, and for a directory that is not empty.
     """
@@ -114,7 +114,12 @@ def new_problem(name: str, directory: str) -> list[str]:
         for file, text in files.items():
             with open(os.path.join(temporary, file), "w", encoding="utf-8") as out:
                 out.write(text.format(name=name))
-        os.replace(temporary, target)
+        if os.path.isdir(target):  # it may be the working directory of a shell, so it stays
+            for file in os.listdir(temporary):
+                os.replace(os.path.join(temporary, file), os.path.join(target, file))
+            os.rmdir(temporary)
+        else:
+            os.replace(temporary, target)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

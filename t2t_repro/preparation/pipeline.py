@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -43,7 +44,7 @@ from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.preparation.pace import Pace, Report
 from t2t_repro.preparation.problem_text import ProblemText
 from t2t_repro.preparation.progress import PROGRESS, Progress
-from t2t_repro.preparation.provenance import check_same_data, inputs_of, sources_of
+from t2t_repro.preparation.provenance import changed_since, check_same_data, inputs_of, sources_of
 from t2t_repro.preparation.statistics import SplitStatistics, is_empty
 from t2t_repro.preparation.validation_split import choose_validation, source_hash
 from t2t_repro.problem import SPLITS, Pair, Problem
@@ -105,7 +106,7 @@ def prepare(
         with locked(directory, report):
             if not Dataset.exists(directory):
                 downloads = os.path.join(data_dir, _DOWNLOADS)
-                Preparation(problem, sources, directory, downloads, report, processes, beam, giver).run()
+                Preparation(problem, sources, started, directory, downloads, report, processes, beam, giver).run()
                 os.utime(os.path.join(directory, DATASET), ns=(started, started))  # text that is newer is hashed again
     dataset = Dataset.open(directory, verify=verify)
     if giver:
@@ -126,6 +127,7 @@ class Preparation:
 
     problem: Problem
     sources: dict[str, list[Source]]  # the descriptions of its corpora, by split
+    started: int  # nanoseconds, before they were made
     directory: str
     downloads: str  # the folder for archives and what is unpacked from them
     report: Report
@@ -142,7 +144,8 @@ class Preparation:
             inputs["vocabulary"] = self.giver.vocabulary_sha256
         if labels := self.problem.labels("train"):  # shards of an earlier version have no numbers of corpora
             inputs["labels"] = list(labels)
-        self.progress = Progress.resume(self.directory, inputs)
+        self.progress = Progress.resume(self.directory, inputs, functools.partial(changed_since, self.problem))
+        self.progress.started = self.progress.started or self.started
 
     def run(self) -> None:
         """Runs the phases that are not complete."""
@@ -386,6 +389,11 @@ class Preparation:
 
     def _write_record(self) -> None:
         done = self.progress
+        if changed_since(self.problem, done.started) and sources_of(self.problem) != self.sources:
+            os.remove(self._path(PROGRESS))
+            raise ValueError(
+                f"the text of {self.problem.name!r} changed while it was prepared; leave it, and run the command again"
+            )
         record = DatasetRecord(
             problem=dataclasses.replace(self.problem, train_weight=(), train_temperature=0.0),  # not of the data
             sources=self.sources,

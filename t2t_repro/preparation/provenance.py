@@ -10,7 +10,7 @@ from typing import Any
 from t2t_repro.data.dataset import DATASET, Dataset
 from t2t_repro.data.dataset_record import Source, source_sides
 from t2t_repro.preparation.corpora import describe, files_of
-from t2t_repro.problem import SPLITS, WEIGHTS, Corpus, Problem
+from t2t_repro.problem import SPLITS, WEIGHTS, Corpus, Generated, Problem
 
 _LANGUAGES = ("source_language", "target_language")
 _NO_EFFECT = ("description", "example", *_LANGUAGES, "metric", *WEIGHTS)  # fields that do not affect the data
@@ -62,6 +62,12 @@ def sources_of(problem: Problem, time: int = 0) -> dict[str, list[Source]]:
     """
     given = {split: () if problem.takes_files else problem.corpora(split) for split in SPLITS}
     return {split: [describe(corpus, _may_differ(corpus, time)) for corpus in given[split]] for split in SPLITS}
+
+
+def changed_since(problem: Problem, time: int) -> bool:
+    """Returns whether a file of text was written, copied or moved since `time`, in nanoseconds."""
+    corpora = [corpus for split in SPLITS for corpus in problem.corpora(split)]
+    return any(_may_differ(corpus, time) for corpus in corpora if not isinstance(corpus, Generated))
 
 
 def _may_differ(corpus: Corpus, time: int) -> bool:

@@ -42,11 +42,12 @@ def read_units(path: str, source_language: str, target_language: str) -> Iterato
     units = _Units(path, source_language, target_language)
     found = False
     with open_bytes(path) as file:
-        while block := file.read(_BLOCK):
-            for unit in units.parse(block):
+        block = None
+        while block != b"":
+            block = file.read(_BLOCK)
+            for unit in units.parse(block, is_last=not block):  # expat may keep units until the end
                 found = found or unit is not None
                 yield unit
-        units.parse(b"", is_last=True)
     if not found:
         seen = ", ".join(sorted(units.languages)) or "none"
         raise ValueError(

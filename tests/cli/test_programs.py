@@ -24,7 +24,7 @@ from helpers.subprocesses import in_a_process
 
 from t2t_repro import __version__
 from t2t_repro.bin import t2t_trainer
-from t2t_repro.cli import child_process, launcher
+from t2t_repro.cli import child_process, launcher, problem_flags
 from t2t_repro.config import HParams, TrainingOptions
 from t2t_repro.documents.splitter import Splitter
 from t2t_repro.filters import FILTERS
@@ -637,6 +637,29 @@ def test_several_corpora_with_names_languages_and_weights(program, stand_in):
         code, _, err = program(*data, *mistake)
         assert code == 1 and err.startswith(f"t2t-datagen: {message}"), err
     assert program(*data, "--train_temperature=0.5").code == 2 and len(calls) == 1
+
+
+def test_a_flag_replaces_the_weights_of_a_problem(program, stand_in, monkeypatch):
+    calls = []
+    stand_in("preparation.pipeline", prepare=lambda *positional, **named: calls.append(positional[0]))
+    for name in ("a", "b"):
+        Path(name).touch()
+    corpora = (TextFiles("a", "b", name="one"), TextFiles("b", "a", name="two"))
+    weighted = Problem(name="weighted", description="", train=corpora, train_weight=(1, 3))
+    monkeypatch.setattr(problem_flags, "PROBLEMS", {"weighted": weighted})
+    data = ("t2t-datagen", "--problem=weighted", "--data_dir=D")
+    assert program(*data).code == program(*data, "--train_temperature=5").code == 0
+    assert [(each.train_weight, each.train_temperature) for each in calls] == [((1, 3), 0), ((), 5)]
+
+
+def test_prepared_trees_are_compared_with_the_folder_that_is_given(program, tmp_path):
+    """Without the parsed trees, nothing could be compared, and the folder would be ignored."""
+    os.makedirs("D/parse_wsj_semisupervised")
+    Path("D/parse_wsj_semisupervised/dataset.json").write_text("{}")
+    os.makedirs("ptb")
+    data = ("t2t-datagen", "--problem=parse_wsj_semisupervised", "--data_dir=D", "--raw_dir=ptb", "--verify")
+    code, _, err = program(*data)
+    assert code == 1 and "'parse_wsj_semisupervised' needs your text: give --raw_dir, the folder of the treebank, and --train_trees" in err
 
 
 def test_languages_of_prepared_data_need_not_be_given_again(program, stand_in):

@@ -50,6 +50,12 @@ def test_new_problem_with_an_impossible_name(program, tmp_path, name, message):
     assert result == (1, "", f"t2t-registry: {message}\n") and not list(tmp_path.iterdir())
 
 
+def test_new_problem_in_the_empty_folder_of_the_shell(program, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert program("t2t-registry", "--new_problem=translate_here", ".").code == 0
+    assert sorted(os.listdir(".")) == ["README.md", "tests", "translate_here.py"]
+
+
 def test_new_problem_overwrites_nothing(program, tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")

@@ -319,9 +319,10 @@ def test_text_of_the_same_size_is_compared_if_it_is_newer(text: Problem, data: s
         prepare(text, data, silent, verify=verify)
 
 
-def test_text_that_changes_after_it_was_hashed_is_refused_later(
-    text: Problem, data: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_text_that_changes_after_it_was_hashed_is_refused(text: Problem, data: str, monkeypatch: pytest.MonkeyPatch):
+    """Restored afterwards, it is prepared again: nothing made of the other text stays."""
+    expected = bytes_of(prepare(text, data, silent).directory)
+    shutil.rmtree(data)
     path, sources_of = Path(text.train[0].source), prepare_module.sources_of  # type: ignore[union-attr]
 
     def then_changed(*arguments):
@@ -329,9 +330,38 @@ def test_text_that_changes_after_it_was_hashed_is_refused_later(
         path.write_bytes(path.read_bytes().replace(b"red", b"rot"))
         return found
 
+    before = path.read_bytes()
     monkeypatch.setattr(prepare_module, "sources_of", then_changed)
-    with pytest.raises(ValueError, match="its train text was"):
+    with pytest.raises(ValueError, match="the text of 'small' changed while it was prepared; leave it, and run the co"):
         prepare(text, data, silent)
+    monkeypatch.undo()
+    path.write_bytes(before)
+    assert bytes_of(prepare(text, data, silent, verify=True).directory) == expected
+
+
+def test_progress_of_text_that_was_changed_and_restored_is_not_resumed(
+    text: Problem, data: str, monkeypatch: pytest.MonkeyPatch
+):
+    expected = bytes_of(prepare(text, data, silent).directory)
+    shutil.rmtree(data)
+    path, sources_of = Path(text.train[0].source), prepare_module.sources_of  # type: ignore[union-attr]
+    before = path.read_bytes()
+
+    def then_changed(*arguments):
+        found = sources_of(*arguments)
+        path.write_bytes(before.replace(b"red", b"rot"))
+        return found
+
+    def stopped(*_):
+        raise Stopped
+
+    monkeypatch.setattr(prepare_module, "sources_of", then_changed)
+    monkeypatch.setattr(prepare_module.Preparation, "_write_train", stopped)
+    with pytest.raises(Stopped):
+        prepare(text, data, silent)
+    monkeypatch.undo()
+    path.write_bytes(before)
+    assert bytes_of(prepare(text, data, silent).directory) == expected
 
 
 CODE = "def pairs():\n    return ((f'{{n}} {}', f'{{n}} {}') for n in range(100))  # {}\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from t2t_repro.text.tmx import read_units
+from t2t_repro.text.tmx import _Units, read_units
 
 MIB = 1 << 20
 
@@ -171,6 +171,18 @@ def test_memory_does_not_grow_with_the_file(tmx):
         assert tracemalloc.get_traced_memory()[1] < MIB
     finally:
         tracemalloc.stop()
+
+
+def test_units_that_expat_returns_at_the_end_are_read(tmx, monkeypatch: pytest.MonkeyPatch):
+    """Since expat 2.6, those after a long comment come with the end of the file."""
+    kept, parse = [], _Units.parse
+
+    def late(self, block: bytes, is_last: bool = False):
+        kept.extend(parse(self, block, is_last))
+        return list(kept) if is_last else []
+
+    monkeypatch.setattr(_Units, "parse", late)
+    assert read(tmx(unit(("en", "cat"), ("de", "Katze")))) == [("cat", "Katze")]
 
 
 def test_truncated_gzip_is_an_error(tmx):
