@@ -5,9 +5,9 @@
   t2t-report run                       also draw the run's curves.svg and .png
 
 Runs are searched up to three folders deep. --markdown and --json write files
-too. Scores are grouped by the data they were measured on. A row of the paper
-without a run or a score is marked "not run" or "not scored". t2t-trainer draws
-the same curves at its end.
+too. Scores are grouped by the data they were measured on, and those of other
+text than the run's are left out. A row of the paper without a run or a score is
+marked "not run" or "not scored". t2t-trainer draws the same curves at its end.
 """
 
 from __future__ import annotations

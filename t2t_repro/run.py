@@ -25,6 +25,7 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +85,7 @@ class TrainingRecord(JsonRecord):
     data: TrainingData | None = None
     text_sha256: str | None = None  # of the training shards
     validation_sha256: str | None = None  # of the shards that `selection` has the scores of
+    test_sha256: str | None = None
     step: int | None = None
     target_tokens: float | None = None  # real ones
     flops: float | None = None
@@ -239,6 +241,12 @@ class Run:
 
     def _training_json(self) -> dict[str, Any]:
         return dict(read_json(self._path).get("training", {}))
+
+    def is_of_own_text(self, score: Mapping[str, Any]) -> bool:
+        """Returns whether a line of scores.jsonl is of the run's own validation or test text, as far as is known."""
+        of_run = {"validation": self.training.validation_sha256, "test": self.training.test_sha256}
+        own, scored = of_run.get(score.get("split", "")), score.get("text_sha256")
+        return None in (own, scored) or own == scored
 
     def note(self, training: TrainingRecord) -> None:
         """Writes `training` to run.json, where keys of other versions stay."""

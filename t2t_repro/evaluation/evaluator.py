@@ -80,6 +80,7 @@ def evaluate(
         "problem": run.problem.name,
         "hparams": run.hparams.name,
         "split": split,
+        "text_sha256": dataset.text_sha256(split),
         "sentences": scores.pop("sentences"),
         "checkpoints": weights,
         **({"average_best": True} if average_best else {}),

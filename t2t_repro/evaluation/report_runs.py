@@ -59,20 +59,18 @@ class RunResult:
         data = self.training.data  # None before training has started
         return self.run.hparams.num_parameters(data.vocab_size) if data else None
 
-    def score(self, split: str, checkpoints: int) -> dict[str, Any]:
-        """Returns the newest scores of `split` with `checkpoints` averaged checkpoints; empty if there are none.
-
-        They are those of the run's own beam and alpha. Scores of moving averages, which the paper does not have, are
-        left out.
-        """
+    def own_scores(self) -> list[dict[str, Any]]:
+        """Returns the scores of the run's own text with its own beam and alpha, oldest first."""
         own = {"beam_size": self.run.hparams.beam_size, "alpha": self.run.hparams.alpha}
-        of_split = [
-            each
-            for each in self.scores
-            if each["split"] == split
-            and not each.get("moving_average")
-            and all(each.get(name, value) == value for name, value in own.items())
-        ]
+        of_text = [each for each in self.scores if self.run.is_of_own_text(each)]
+        return [each for each in of_text if all(each.get(name, value) == value for name, value in own.items())]
+
+    def score(self, split: str, checkpoints: int) -> dict[str, Any]:
+        """Returns the newest of `own_scores` of `split` with that many averaged checkpoints; empty if there are none.
+
+        Scores of moving averages, which the paper does not have, are left out.
+        """
+        of_split = [each for each in self.own_scores() if each["split"] == split and not each.get("moving_average")]
         found = [each for each in of_split if len(each["checkpoints"]) == checkpoints]
         return found[-1] if found else {}
 

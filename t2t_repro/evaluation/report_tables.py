@@ -169,14 +169,16 @@ def _other_sets(results: list[RunResult]) -> Table:
     """Returns the runs of hyperparameter sets that the paper does not have, each with its newest scores."""
     rows = []
     for result in results:
-        newest = result.scores[-1] if result.scores else {}
+        own = result.own_scores()
+        newest = own[-1] if own else {}
         averaged = f"mean of {len(newest.get('checkpoints', ()))}"
         weights = "moving average" if newest.get("moving_average") else averaged
+        weights += ", best by validation" if newest.get("average_best") else ""
         rows.append(
-            _common(result)
+            _common(result, newest)
             | {"set": result.run.hparams.name, "scored": f"{newest['split']}, {weights}" if newest else None}
             | {name: newest.get(name) for name in ("bleu", "chrf", "f1", "perplexity")}
-            | {"status": "" if newest else _unscored(result, "test")}
+            | {"status": "" if newest else _unscored(result, "test", {})}
         )
     columns = (
         Column("set", "set"),
@@ -214,7 +216,7 @@ def _row(record: Record, result: RunResult | None, split: str, checkpoints: int 
     if result is None:
         return row
     score = result.score(split, checkpoints or result.run.hparams.average_checkpoints)
-    row |= _common(result) | {name: score.get(name) for name in ("f1", "perplexity", "bleu_interval")}
+    row |= _common(result, score) | {name: score.get(name) for name in ("f1", "perplexity", "bleu_interval")}
     row["bleu"] = score.get("paper_bleu", score.get("bleu"))
     row["recipe"] = "the paper's" if "paper_bleu" in score else "sacreBLEU 13a" if "bleu" in score else None
     metric = "f1" if record.f1 else "bleu"
@@ -234,12 +236,16 @@ def _is_papers_data(record: Record, result: RunResult, split: str) -> bool:
     return split == "test" or problem.target_language == "de"  # Table 3 is English-German
 
 
-def _common(result: RunResult) -> dict[str, Any]:
+def _common(result: RunResult, score: dict[str, Any]) -> dict[str, Any]:
+    """Returns the columns of every table. `score` has those of the row, if there are any.
+
+    The steps are those that the score was measured at. Of the best checkpoints they are those of the run.
+    """
     training = result.training
     device = f"{training.replicas} x {training.device}" if training.device else None
     return {
         "directory": result.directory,
-        "steps": training.step,
+        "steps": training.step if score.get("average_best") else score.get("step", training.step),
         "parameters": result.parameters,
         "tokens": training.target_tokens,
         "flops": training.flops,
@@ -267,7 +273,7 @@ def _overrides(hparams: HParams) -> str | None:
 def _status(result: RunResult, score: dict[str, Any], split: str, difference: float | None) -> str:
     """Returns reproduced, within noise, below, smaller budget, other data, or the missing step."""
     if not score or (score["step"] < result.run.last_step and not score.get("average_best")):
-        return _unscored(result, split)
+        return _unscored(result, split, score)
     limitation = result.limitation()
     if limitation or difference is None:
         return limitation or "no score to compare with"
@@ -276,9 +282,10 @@ def _status(result: RunResult, score: dict[str, Any], split: str, difference: fl
     return "within noise" if -difference <= score.get("bleu_interval", 0) else "below"
 
 
-def _unscored(result: RunResult, split: str) -> str:
+def _unscored(result: RunResult, split: str, score: dict[str, Any]) -> str:
+    at = f" at step {result.run.last_step:,}" if score else ""
     step, wanted = result.training.step or 0, result.run.last_step
-    return f"unfinished: {step:,} of {wanted:,}" if step < wanted else f"not scored on {split}"
+    return f"unfinished: {step:,} of {wanted:,}" if step < wanted else f"not scored on {split}{at}"
 
 
 def _tables_of(record: Record) -> set[str]:

@@ -201,7 +201,7 @@ def _as_next_version(folder: str, export_dir: str) -> str:
 def _model_card(run: Run, translator: Translator, moving_average: bool) -> dict[str, Any]:
     """Returns the problem, hyperparameters, training, scores and versions of the model."""
     checkpoints = [os.path.basename(path) for path in translator.checkpoints[0]]
-    scores = _scores(run)
+    scores = [each for each in _scores(run) if run.is_of_own_text(each)]
     own = [
         each.get("checkpoints") == checkpoints and each.get("moving_average", False) == moving_average
         for each in scores

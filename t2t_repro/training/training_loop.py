@@ -39,7 +39,7 @@ def checkpoints_kept(hparams: HParams) -> int:
     return max(hparams.average_checkpoints, 5)
 
 
-_TEXTS = {"text": "train", "validation": "validation"}  # of which run.json has SHA-256
+_TEXTS = {"text": "train", "validation": "validation", "test": "test"}  # of which run.json has SHA-256
 
 
 class TrainingLoop:

@@ -210,6 +210,31 @@ def test_measured_and_printed_differences_from_base(tmp_path, make_run):
     assert row(rows, "c_n4")["delta"] is None  # there is no base with that seed
 
 
+def test_only_scores_of_the_runs_own_text_and_search_are_shown(tmp_path, make_run):
+    scores = [
+        ("test", 5, {"bleu": 30.0, "beam_size": 4, "alpha": 0.6, "text_sha256": "own"}),
+        ("test", 5, {"bleu": 50.0, "beam_size": 4, "alpha": 0.6, "text_sha256": "other"}),
+        ("test", 1, {"bleu": 10.0, "beam_size": 1, "alpha": 0.6, "text_sha256": "own"}),
+    ]
+    make_run("tiny", scores=scores, test_sha256="own")
+    make_run("base@tiny", scores=scores, test_sha256="own")
+    tables = read(tmp_path)[0]
+    (shown,) = tables[-1].rows
+    assert (shown["set"], shown["bleu"], shown["scored"]) == ("tiny", 30, "test, mean of 5")
+    assert {each["bleu"] for each in table(tables, 2).rows} == {None, 30}
+
+
+def test_a_score_of_an_earlier_step_stands_beside_that_step(tmp_path, make_run):
+    """The run was continued and not scored again; the difference is that to a base of the same steps."""
+    for name, bleu in (("base@tiny", 20.0), ("c_n2@tiny", 15.0)):
+        run = make_run(name, scores=[("validation", 1, {"bleu": bleu, "step": 300})])
+    make_run("base@tiny", scores=[("validation", 1, {"bleu": 25.0})], folder="runs/whole")
+    found = row(table(read(tmp_path)[0], 3), "c_n2")
+    steps = run.hparams.train_steps
+    assert (found["steps"], found["delta"]) == (300, -5)
+    assert found["status"] == f"not scored on validation at step {steps:,}"
+
+
 def test_base_runs_of_one_seed_are_compared_by_their_mean(tmp_path, make_run):
     for number, (bleu, overrides) in enumerate(((20.0, ()), (21.0, ()), (29.0, ["dropout=0.2"]))):
         how = {"folder": f"runs/{number}", "overrides": overrides}
