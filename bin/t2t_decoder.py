@@ -249,8 +249,7 @@ def _made_by(runs: Sequence[Run], translator: Any) -> dict[str, Any]:
     values |= {"shortlist": FLAGS.shortlist and sha256(FLAGS.shortlist)}
     values |= {"glossary": FLAGS.glossary and sha256(FLAGS.glossary)}
     values |= {"data_dir": None, "alignment": sha256(runs[0].alignment) if FLAGS.alignments or FLAGS.markup else None}
-    weights = [sha256(f"{path}.index") for path in itertools.chain.from_iterable(translator.checkpoints)]
-    return values | {"weights": weights, "version": __version__}
+    return values | {"weights": translator.checkpoints_sha256, "version": __version__}
 
 
 def _window(translator: Any, glossary: Glossary | None) -> Callable[..., list[str]]:

@@ -85,8 +85,9 @@ def in_batches(
     most_rows: tf.Tensor,
     kinds: tf.Tensor | None = None,
 ) -> Outputs:
-    """Calls `run(start, stop, order)` on batches of rows of one kind, shortest first, and restores the order of the
-    rows.
+    """Calls `run(start, stop, order)` on batches of rows of one kind, and restores the order of the rows.
+
+    Those of which most fit together come first, and of these the shortest.
 
     Args:
       nothing: the outputs for no rows.
@@ -95,6 +96,8 @@ def in_batches(
       kinds: [B] int64; None means that all rows are of one kind.
     """
     order = tf.argsort(lengths, stable=True)
+    # what fits is decided by the last row of a batch
+    order = tf.gather(order, tf.argsort(tf.gather(most_rows, order), direction="DESCENDING", stable=True))
     kinds = tf.zeros_like(order) if kinds is None else kinds
     order = tf.gather(order, tf.argsort(tf.gather(kinds, order), stable=True))
     most_rows, kinds = tf.gather(most_rows, order), tf.gather(kinds, order)

@@ -36,6 +36,7 @@ class _Request(NamedTuple):
 
     inputs: tf.Tensor  # [B], as the model reads them
     options: Options
+    width: tf.Tensor  # [B] int64, number of beams
     sources: tf.RaggedTensor  # ids [B, M]
     required: tf.RaggedTensor | None  # ids [B, G] of the words that a constrained search repeats
     spelled_B: tf.Tensor | None  # terms that the outputs contain
@@ -169,7 +170,7 @@ class ExportedTranslator(tf.Module):
         def search(start: tf.Tensor, stop: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, ...]:
             return self._search(request, order[start:stop], columns, aligned)
 
-        outputs = in_batches(search, none, request.lengths, request.most_rows, kinds(*options))
+        outputs = in_batches(search, none, request.lengths, request.most_rows, kinds(*options, request.width))
         return _named(tf.strings.regex_full_match(request.inputs, BLANK)[:, None], *outputs)
 
     def _request(self, inputs: tf.Tensor, options: Options, spelled_B: tf.Tensor | None) -> _Request:
@@ -186,12 +187,14 @@ class ExportedTranslator(tf.Module):
         if spelled_B is not None:
             checks = term_checks(spelled_B, tf.size(inputs))
             spelled_B = after(checks, spelled_B)
-            width = tf.cast(own_width(self._translator.term_vocabulary.terms(spelled_B), options.beam_size), tf.int64)
-            positions += tf.cast(tf.strings.length(spelled_B), tf.int64)
+            terms = self._translator.term_vocabulary.terms(spelled_B)
+            width = tf.cast(own_width(terms, options.beam_size), tf.int64)
+            needed = tf.reduce_sum(terms.shortest_BG, axis=1) + 2  # as in `term_search`
+            positions = tf.maximum(positions, tf.cast(needed, tf.int64))
         bytes_B = search_bytes(self._translator.ensemble, self._translator.model.vocab_size, width, positions)
         most_rows = tf.minimum(TOKENS_PER_SEARCH // lengths, SEARCH_BYTES // bytes_B)
         lengths = after([*checks, *self._checks(options, bytes_B)], lengths)
-        return _Request(inputs, options, sources, required, spelled_B, lengths, most_rows)
+        return _Request(inputs, options, width, sources, required, spelled_B, lengths, most_rows)
 
     def _search(
         self, request: _Request, rows: tf.Tensor, columns: tf.Tensor, aligned: Translator | None
@@ -246,12 +249,13 @@ class ExportedTranslator(tf.Module):
     def _checks(self, options: Options, bytes_B: tf.Tensor) -> list[tf.Operation]:
         """Returns the checks of the options and of the memory [B] that each search needs."""
         beam_size, alpha, extra_length, n_best = options
-        limit = self._translator.hparams.max_positions
+        h = self._translator.hparams  # its own values are allowed, whatever they are
+        limit, most_beams = max(h.max_positions, h.extra_length), max(MOST_BEAMS, h.beam_size)
         longest_extra = f"extra_length must be from 0 to {limit}, got"
         largest = tf.reduce_max(tf.concat([[0], bytes_B], axis=0))
         needs = "a text, its extra_length and its beam_size need too much memory: MiB for at most"
         return [
-            must(1 <= beam_size, beam_size <= MOST_BEAMS, f"beam_size must be from 1 to {MOST_BEAMS}, got", beam_size),
+            must(1 <= beam_size, beam_size <= most_beams, f"beam_size must be from 1 to {most_beams}, got", beam_size),
             must(1 <= n_best, n_best <= beam_size, "n_best must be at least 1 and at most beam_size, got", n_best),
             must(0 <= alpha, alpha < float("inf"), "alpha must be at least 0 and finite, got", alpha),
             must(0 <= extra_length, extra_length <= limit, longest_extra, extra_length),

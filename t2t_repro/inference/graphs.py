@@ -15,7 +15,7 @@ import tensorflow as tf
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.inference.ensemble import Ensemble
 from t2t_repro.inference.search.beam_search import beam_search
-from t2t_repro.inference.search.decoding_loop import Constraint, Hypotheses
+from t2t_repro.inference.search.decoding_loop import Constraint, Hypotheses, grid
 from t2t_repro.inference.search.sampling import sample
 from t2t_repro.inference.search.search_graph import SearchGraph
 from t2t_repro.inference.search.shortlisted import search_among
@@ -65,7 +65,7 @@ class Graphs:
         if prefix_BP is None:
             prefix_BP = tf.zeros([tf.shape(source_BM)[0], 0], tf.int32)
         arguments = source_BM, beam_size, alpha, extra_length, prefix_BP, min_length
-        rows = tf.shape(source_BM)[0] * beam_size
+        rows = _rows(source_BM, beam_size)
         if ids_S is not None:
             return self._search_among(ids_S, *arguments, rows=rows)
         return self._search(*arguments, rows=rows)
@@ -73,8 +73,7 @@ class Graphs:
     def constrained_search(self, source_BM: Any, beam_size: Any, *others: Any) -> Hypotheses:
         """Runs `search` under the constraint. The last argument is `required_BG`, the words that the output contains,
         in place of a prefix and a minimum length."""
-        rows = tf.shape(source_BM)[0] * beam_size
-        return self._constrained_search(source_BM, beam_size, *others, rows=rows)
+        return self._constrained_search(source_BM, beam_size, *others, rows=_rows(source_BM, beam_size))
 
     def search_with_terms(self, *arguments: Any) -> Hypotheses:
         """Runs `term_search` with this model: the arguments of `search`, and a string of terms for each sentence."""
@@ -82,7 +81,7 @@ class Graphs:
 
     def draw(self, source_BM: Any, draws_BWL: Any, *options: Any, ids_S: Any = None) -> Hypotheses:
         """Runs `sampling.sample` with this model, among the ids `ids_S` if they are given."""
-        rows = tf.shape(source_BM)[0] * tf.shape(draws_BWL)[1]
+        rows = _rows(source_BM, tf.shape(draws_BWL)[1])
         if ids_S is not None:
             return self._sample_among(ids_S, source_BM, draws_BWL, *options, rows=rows)
         return self._sample(source_BM, draws_BWL, *options, rows=rows)
@@ -122,3 +121,8 @@ class Graphs:
         """Returns the first model's attention to the source while it predicts the target: per layer, [B, H, L, M]."""
         self.ensemble.must_have_weights()
         return self.model.attention(source_BM, target_BL).memory
+
+
+def _rows(source_BM: Any, width: Any) -> tf.Tensor:
+    """Returns the number of beams of all sentences, with the empty ones that `sentences_of` adds."""
+    return grid(tf.shape(source_BM)[0]) * width

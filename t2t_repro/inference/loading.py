@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from t2t_repro.inference.ensemble import FixedEnsemble
+from t2t_repro.io import sha256
 from t2t_repro.model.kernels import unset_weights
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.run import Run
 from t2t_repro.training.checkpointing.checkpoint_list import Averaging
-from t2t_repro.training.checkpointing.weights import layer_loader, load_weights
+from t2t_repro.training.checkpointing.weights import Replaced, layer_loader, load_weights
 from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
+
+_ATTEMPTS = 5  # to load models whose checkpoints a trainer does not replace meanwhile
 
 
 def open_runs(directories: Sequence[str]) -> list[Run]:
@@ -33,13 +38,28 @@ def open_runs(directories: Sequence[str]) -> list[Run]:
     return runs
 
 
-def load_ensemble(
-    runs: Sequence[Run], vocab_size: int, averaging: Averaging, int8: bool, precision: str, search_only: bool
-) -> tuple[FixedEnsemble, list[list[str]]]:
-    """Loads each run. Returns the paths of the checkpoints too, by run.
+class Loaded(NamedTuple):
+    """The models of some runs."""
 
-    The arguments are those of `Translator.from_run`.
+    ensemble: FixedEnsemble
+    checkpoints: list[list[str]]  # paths, by run
+    sha256: list[str]  # of the index of each checkpoint
+
+
+def load_ensemble(*arguments: Any) -> Loaded:
+    """Loads each run. Starts again if a trainer replaces checkpoints meanwhile.
+
+    The arguments are those of `_loaded`. Its errors are those of `Translator.from_run`.
     """
+    for _ in range(_ATTEMPTS - 1):
+        with contextlib.suppress(Replaced):
+            return _loaded(*arguments)
+    return _loaded(*arguments)
+
+
+def _loaded(
+    runs: Sequence[Run], vocab_size: int, averaging: Averaging, int8: bool, precision: str, search_only: bool
+) -> Loaded:
     chosen = [resolve(precision, run.precision) for run in runs]
     allow_tf32(set(chosen) == {"tf32"})
     with unset_weights():  # the checkpoint has them all
@@ -49,7 +69,15 @@ def load_ensemble(
         ]
     pairs = list(zip(runs, models, strict=True))
     if search_only:
-        checkpoints, loaders = zip(*(layer_loader(run, model, averaging) for run, model in pairs), strict=True)
-        return FixedEnsemble(models, int8, loaders), list(checkpoints)
-    checkpoints = [load_weights(run, model, averaging) for run, model in pairs]
-    return FixedEnsemble(models, int8), checkpoints
+        found, loaders = zip(*(layer_loader(run, model, averaging) for run, model in pairs), strict=True)
+        checkpoints, ensemble = list(found), FixedEnsemble(models, int8, loaders)
+    else:
+        checkpoints = [load_weights(run, model, averaging) for run, model in pairs]
+        ensemble = FixedEnsemble(models, int8)
+    hashes = []
+    for run, its_own in zip(runs, checkpoints, strict=True):
+        try:
+            hashes += [sha256(f"{path}.index") for path in its_own]
+        except FileNotFoundError:
+            raise Replaced(run) from None
+    return Loaded(ensemble, checkpoints, hashes)

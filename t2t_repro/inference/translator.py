@@ -38,7 +38,8 @@ class Translator(TextToText, BatchDecoder):
     """One or several models that decode as one, with their vocabulary.
 
     Sentences are batched by length and number of tokens. Results are in the order of the input. Instances are
-    thread-safe. `checkpoints` are the paths of the checkpoints of each run whose mean was loaded.
+    thread-safe. `checkpoints` are the paths of the checkpoints of each run whose mean was loaded, and
+    `checkpoints_sha256` the SHA-256 of all their indices.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Translator(TextToText, BatchDecoder):
         super().__init__(Ensemble.of(model), vocabulary, hparams, constraint, shortlist)
         self.language, self.has_links = language, False
         self.checkpoints: list[list[str]] = []
+        self.checkpoints_sha256: list[str] = []
 
     @classmethod
     def from_run(
@@ -98,11 +100,11 @@ class Translator(TextToText, BatchDecoder):
         vocabulary = Vocabulary(runs[0].vocabulary)
         limited_to = None if shortlist is None else Shortlist.load(shortlist, vocabulary)
         averaging = Averaging(average_checkpoints, average_best, moving_average)
-        ensemble, checkpoints = load_ensemble(runs, vocabulary.size, averaging, int8, precision, search_only)
+        loaded = load_ensemble(runs, vocabulary.size, averaging, int8, precision, search_only)
         constraint, language = runs[0].problem.task.constraint(vocabulary), runs[0].problem.source_language
-        found = cls(ensemble, vocabulary, runs[0].hparams, constraint, limited_to, language)
-        found.checkpoints = checkpoints
-        if search_only and constraint is None and limited_to is None and not packs_by_rows(ensemble):
+        found = cls(loaded.ensemble, vocabulary, runs[0].hparams, constraint, limited_to, language)
+        found.checkpoints, found.checkpoints_sha256 = loaded.checkpoints, loaded.sha256
+        if search_only and constraint is None and limited_to is None and not packs_by_rows(loaded.ensemble):
             # packs the matrices of `search` before its first batch, whose tensors would fragment the memory: 10% less
             found.search(tf.constant([[EOS]]), found.hparams.beam_size, found.hparams.alpha, 0)
         return_freed_memory()
@@ -124,7 +126,8 @@ class Translator(TextToText, BatchDecoder):
             )
         kept: dict[str, Any] = {"shortlist": self.shortlist, "language": self.language}
         found = Translator(self.ensemble.aligned(head), self.vocabulary, self.hparams, **kept)
-        found.checkpoints, found.has_links = self.checkpoints, True
+        found.checkpoints, found.checkpoints_sha256 = self.checkpoints, self.checkpoints_sha256
+        found.has_links = True
         words, traces = Words(self.vocabulary), tf.TensorSpec([None, None, None], tf.int32)
         found._links = tf.function(
             functools.partial(words.links, head=head), autograph=False, input_signature=[IDS, traces, traces]

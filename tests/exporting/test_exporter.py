@@ -355,6 +355,50 @@ def test_rows_are_counted_in_64_bits():
     assert set(seen) == {2} and found.numpy()[:, 0].tolist() == list(range(4_096))
 
 
+def test_a_batch_has_no_more_rows_than_fit_with_any_of_them():
+    most_rows = tf.constant([5, 1, 2, 5, 1, 5, 2, 5], tf.int64)
+    seen = []
+
+    def run(start, stop, order):
+        seen.append(tf.gather(most_rows, order[start:stop]).numpy().tolist())
+        return (tf.cast(order[start:stop], tf.float32)[:, None],)
+
+    (found,) = in_batches(run, (tf.zeros([0, 1]),), tf.range(8, dtype=tf.int64) + 3, most_rows)
+    assert all(len(batch) <= min(batch) for batch in seen) and max(map(len, seen)) == 4
+    assert found.numpy()[:, 0].tolist() == list(range(8))
+
+
+def test_an_export_takes_the_values_of_its_run(run):
+    """Even beyond the limits of requests."""
+    translator = Translator.from_run(run.directory)
+    translator.hparams = replace(translator.hparams, beam_size=70, extra_length=50, max_positions=40)
+    signatures = ExportedTranslator(translator).signatures()
+    assert signatures["serving_default"](np.array(["12 cows"]))["outputs"].shape == [1]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="beam_size must be from 1 to 70, got"):
+        signatures["translate"](np.array(["12 cows"]), beam_size=np.int32(71))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="extra_length must be from 0 to 50, got"):
+        signatures["translate"](np.array(["12 cows"]), extra_length=np.int32(51))
+
+
+def test_terms_take_the_memory_of_their_shortest_forms(run, monkeypatch):
+    """And rows whose terms need more beams form batches of their own."""
+    translator = Translator.from_run(run.directory)
+    texts, terms = np.array(["12 cows", "3 cats"] * 3), np.array(["Kühe" + 7 * ("\t" + "x" * 90), ""] * 3)
+    each = search_bytes(translator.ensemble, PROBLEM.vocab_size, 8, 60)
+    searched, search = [], Translator.search_with_terms
+
+    def recorded(self, source_BM, *rest):
+        spelled = tf.numpy_function(lambda found: searched.append(found.tolist()) or found, [rest[-1]], tf.string)
+        return search(self, source_BM, *rest[:-1], tf.ensure_shape(spelled, [None]))
+
+    monkeypatch.setattr(Translator, "search_with_terms", recorded)
+    monkeypatch.setattr(signatures, "SEARCH_BYTES", 4 * each)
+    translate = ExportedTranslator(translator, glossaries=True).signatures()["translate_with_terms"]
+    found = translate(texts, terms, beam_size=np.int32(1))["outputs"].numpy()[:, 0]
+    assert all("Kühe" in text.decode() for text in found[::2])
+    assert sum(map(len, searched)) == 6 and all(len(set(batch)) == 1 for batch in searched)
+
+
 REFUSED = {
     "score": [
         ([["12"], ["12 " * 2_000]], "a text has too many tokens"),

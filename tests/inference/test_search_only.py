@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +15,13 @@ from helpers.tiny_model import PROBLEM, SMALL, random_model, train_pairs
 import t2t_repro
 from t2t_repro.data.vocabulary import Vocabulary
 from t2t_repro.exporting.exporter import export
+from t2t_repro.inference import loading
 from t2t_repro.inference.translator import Translator
+from t2t_repro.io import sha256
 from t2t_repro.preparation.learning.vocabulary import learn_vocabulary
 from t2t_repro.run import Run
+from t2t_repro.training.checkpointing import weights as weights_module
+from t2t_repro.training.checkpointing.checkpoint_list import write_list
 from t2t_repro.training.checkpointing.checkpoints import Checkpoints
 
 TEXTS = ["3 red cats and 4 old dogs", "12 big cows"]
@@ -65,6 +71,31 @@ def test_translations_and_samples_are_equal_to_the_bit(directory, how):
     for call in (lambda each: each.n_best(TEXTS, 4), lambda each: each.sample(TEXTS, 2, temperature=0.5)):
         complete, search_only = map(call, both)
         assert complete == search_only
+
+
+@pytest.mark.parametrize("read_before", [2, 1_000])
+def test_a_checkpoint_that_a_trainer_replaces_is_chosen_again(directory, tmp_path, monkeypatch, read_before):
+    """Layers are read one after the other, and the checkpoint may be gone after some of them, or after the last one."""
+    run = Run.open(shutil.copytree(directory, str(tmp_path / "RUN")))
+    read, calls = weights_module._read, iter(range(1_000))
+    expected = Translator.from_run(directory, search_only=True).checkpoints_sha256
+
+    def replace_newest():
+        write_list(run, ["ckpt-1"])
+        for file in Path(run.checkpoints).glob("ckpt-2.*"):
+            file.unlink()
+
+    def read_then_replaced(*arguments):
+        if next(calls) == read_before:
+            replace_newest()
+        read(*arguments)
+
+    monkeypatch.setattr(weights_module, "_read", read_then_replaced)
+    monkeypatch.setattr(loading, "sha256", lambda path: (read_before > 2 and replace_newest()) or sha256(path))
+    found = Translator.from_run(run.directory, search_only=True)
+    assert [os.path.basename(path) for (path,) in found.checkpoints] == ["ckpt-1"]
+    assert len(found.checkpoints_sha256) == 1 and found.checkpoints_sha256 != expected
+    assert found.translate(TEXTS) == Translator.from_run(run.directory).translate(TEXTS)
 
 
 @pytest.mark.parametrize("how", ["int8", "float32"])

@@ -115,7 +115,7 @@ def sentences_of(
     draws_BWL: tf.Tensor | None = None,
     required_BG: tf.Tensor | None = None,
 ) -> Sentences:
-    """Returns a batch before its first step, with empty sentences (`longest` is 0) up to a number of `_grid`.
+    """Returns a batch before its first step, with empty sentences (`longest` is 0) up to a number of `grid`.
 
     The maximum length of a translation is that of its source plus `extra_length`, EOS included. It is raised if the
     prefix, the required words or `min_length` tokens, with EOS, need more.
@@ -129,7 +129,7 @@ def sentences_of(
     written_B = tf.math.count_nonzero(tf.concat([prefix_BP, required_BG], axis=1), axis=1, dtype=tf.int32)
     needed_B = tf.maximum(written_B, min_length) + 1
     longest_B = tf.math.count_nonzero(source_BM != PAD, axis=1, dtype=tf.int32) + extra_length
-    rows = [0, _grid(batch) - batch]
+    rows = [0, grid(batch) - batch]
     source_BM = tf.pad(source_BM, [rows, [0, -length % COLUMNS]], constant_values=PAD)
     return Sentences(
         source=source_BM,
@@ -313,14 +313,14 @@ def _joined(done: _Done, leaving: _Done, step: tf.Tensor) -> _Done:
     )
 
 
-def _grid(rows: tf.Tensor) -> tf.Tensor:
+def grid(rows: tf.Tensor) -> tf.Tensor:
     """Returns the number of rows of a batch that has at least `rows`: below `ROWS` any, above it a multiple."""
     return tf.where(rows < ROWS, rows, -(-rows // ROWS) * ROWS)
 
 
 def _rows_for(open_B: tf.Tensor) -> tf.Tensor:
     """Returns the number of rows that stay in the batch: open sentences first, then finished ones."""
-    return _grid(tf.math.count_nonzero(open_B, dtype=tf.int32))
+    return grid(tf.math.count_nonzero(open_B, dtype=tf.int32))
 
 
 def _rows(tensors: Any, places: tf.Tensor) -> Any:

@@ -24,6 +24,13 @@ _ATTEMPTS = 5  # to read checkpoints that a trainer does not replace meanwhile
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the name of every variable in a checkpoint
 
 
+class Replaced(ValueError):
+    """A trainer replaced checkpoints of a run while they were read."""
+
+    def __init__(self, run: Run):
+        super().__init__(f"the trainer of {run.directory!r} replaced checkpoints while they were read; run this again")
+
+
 def load_weights(run: Run, model: tf.Module, averaging: Averaging = Averaging()) -> list[str]:  # noqa: B008 (immutable)
     """Loads weights of a run into `model`, and returns the paths of the checkpoints whose mean they are.
 
@@ -42,7 +49,7 @@ def _undisturbed(run: Run, read: Callable[[], Result]) -> Result:
         except ValueError:
             if set(existing) <= set(paths(run)):
                 raise
-    raise ValueError(f"the trainer of {run.directory!r} replaced checkpoints while they were read; run this again")
+    raise Replaced(run)
 
 
 def _load(model: tf.Module, part: str, chosen: list[str]) -> list[str]:
@@ -67,7 +74,8 @@ def layer_loader(
 
     Its argument is the name of the layer, such as "decoder_layers/0". Until then its weights take no memory. With the
     name "" it loads the weights of the model that are in no layer. It returns a function that frees given weights.
-    Checkpoints and errors are those of `load_weights`; if several are averaged, all weights are loaded immediately.
+    Checkpoints and errors are those of `load_weights`; if several are averaged, all weights are loaded immediately. The
+    function raises `Replaced` if the checkpoint is gone.
     """
     part, chosen = _undisturbed(run, lambda: _chosen(run, model, averaging))
     if len(chosen) > 1:
@@ -81,7 +89,12 @@ def layer_loader(
         else:
             own = {each: value for each, value in vars(layer).items() if isinstance(value, keras.Variable)}
             layer = tf.train.Checkpoint(**own)
-        _read(chosen[0], layer, part)
+        try:
+            _read(chosen[0], layer, part)
+        except ValueError:
+            if chosen[0] in paths(run):
+                raise
+            raise Replaced(run) from None
         return _free
 
     return chosen, load

@@ -112,9 +112,9 @@ def test_only_few_rows_in_float32_have_a_graph_with_packed_matrices(
         SearchGraph, "function", lambda self, are_few=False: chosen.append(are_few) or function(self, are_few)
     )
     most = packed.FEW_ROWS
-    for sentences, beam_size in ((1, 4), (1, most), (1, most + 1), (3, most // 3), (3, most)):
-        searched.search(tf.constant(SOURCES[:sentences]), tf.constant(beam_size), 0.6, 3)
-    assert chosen == [True, True, False, True, False]
+    for sentences, beam_size in ((1, 4), (1, most), (1, most + 1), (3, most // 3), (3, most), (4, 1), (5, 1), (6, 1)):
+        searched.search(tf.constant((2 * SOURCES)[:sentences]), tf.constant(beam_size), 0.6, 3)
+    assert chosen == [True, True, False, True, False, True, False, False]  # a batch of 5 gets empty sentences, up to 8
 
 
 @pytest.mark.parametrize(("dtype", "int8"), PRECISIONS[1:])
