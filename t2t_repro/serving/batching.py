@@ -129,6 +129,7 @@ class Batcher:
         self._light = 0  # running batches of short requests
         self._running: set[_Batch] = set()  # batches in the threads
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
         self.stuck = False  # true if a thread was still running after `stop`
 
     @property
@@ -146,7 +147,9 @@ class Batcher:
         self._begin(self._work())
 
     async def stop(self, seconds: float = 2.0) -> None:
-        """Cancels the running batches. Threads that do not end within `seconds` are abandoned."""
+        """Cancels the running batches, and all later requests. Threads that do not end within `seconds` are
+        abandoned."""
+        self._stopped = True
         for job in {each.job for batch in self._running for each in batch.slices} | set(self._jobs):
             if not job.outputs.done():
                 job.outputs.set_exception(Cancelled())
@@ -163,7 +166,10 @@ class Batcher:
         self._threads.shutdown(wait=False)
 
     async def __call__(self, request: Request, run: Run) -> Outputs:
-        """Returns the outputs for the rows of this request. Raises `Overloaded`, and the exceptions of `run`."""
+        """Returns the outputs for the rows of this request. Raises `Overloaded`, `Cancelled` once it is stopped, and
+        the exceptions of `run`."""
+        if self._stopped:
+            raise Cancelled
         loop = asyncio.get_running_loop()
         job = _Job(request, run, loop.time(), loop.create_future())
         ahead = sum(each.left for each in self._jobs if each.is_light == job.is_light)

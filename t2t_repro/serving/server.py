@@ -199,7 +199,9 @@ async def _until_stopped(
         await asyncio.sleep(drain)
         for listener in listeners:
             listener.close()
-        connections.pre_shutdown()  # closes idle connections
+        for each in connections.connections:
+            if each._current_request is None:  # `pre_shutdown` closes all, which drops bodies that still arrive
+                each.close()
         report(f"stopping: {server.active} requests in progress have {settings.stop_seconds:g} s to finish")
         await _idle(server, settings.stop_seconds)
         await server.batcher.stop()

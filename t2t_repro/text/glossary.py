@@ -16,6 +16,7 @@ underscore follows; in scripts without spaces, every character is a word.
 from __future__ import annotations
 
 import os
+import reprlib
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -223,8 +224,8 @@ def _checked(term: str, forms: Forms) -> tuple[str, ...]:
     every = [forms] if isinstance(forms, str) else forms
     if not isinstance(every, list | tuple) or not every:
         raise ValueError(
-            f"the term {term!r:.60} must have a form or a list of forms. Received: {forms!r:.60}; give one, such as "
-            "the term itself"
+            f"the term {term!r:.60} must have a form or a list of forms. Received: {reprlib.repr(forms):.60}; give one, "
+            "such as the term itself"
         )
     if len(every) > MOST_FORMS:
         raise ValueError(f"the term {term!r:.60} has {len(every)} forms; give at most {MOST_FORMS}")
@@ -235,7 +236,7 @@ def _checked(term: str, forms: Forms) -> tuple[str, ...]:
 
 def _must_be_phrase(what: str, text: object) -> None:
     if not isinstance(text, str):
-        raise ValueError(f"{what} must be a string. Received: {type(text).__name__} {text!r:.60}")
+        raise ValueError(f"{what} must be a string. Received: {type(text).__name__} {reprlib.repr(text):.60}")
     if not text.strip():
         raise ValueError(f"{what} is empty; write it, or leave it out")
     if text != text.strip():

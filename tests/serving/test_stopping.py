@@ -134,6 +134,20 @@ def test_connections_without_a_request_are_closed(start):
     assert process.returncode == 143 and time.monotonic() - started < 20
 
 
+def test_the_rest_of_a_body_may_arrive_after_the_signal(start):
+    process, port = start("slow", drain_seconds=0.1, stop_seconds=30)
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n\r\n"
+        connection.sendall(head.encode() + BODY.encode()[:8])
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.7)
+        connection.sendall(BODY.encode()[8:])
+        assert b"200 OK" in connection.recv(1_000)
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+
+
 def test_process_ends_whatever_runs(start):
     process, port = start("deaf", drain_seconds=0.1, stop_seconds=0.5)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,9 @@ def test_missing_file_and_invalid_text(tmp_path: Path):
         Glossary.load(str(tmp_path / "terms.tsv"))
 
 
+NESTED = functools.reduce(lambda inner, _: [inner], range(10_000), [])  # too deep for `repr`
+
+
 @pytest.mark.parametrize(
     "terms, message",
     [
@@ -158,6 +162,7 @@ def test_missing_file_and_invalid_text(tmp_path: Path):
         ({1: "x"}, "a term must be a string. Received: int 1"),
         ({"cat": 1}, "the term 'cat' must have a form or a list of forms. Received"),
         ({"cat": []}, "the term 'cat' must have a form or a list of forms. Received"),
+        ({"cat": [NESTED]}, "a form of 'cat' must be a string. Received: list "),
         ({"cat": ["x", None]}, "a form of 'cat' must be a string. Received: NoneType None"),
         ({"cat\n": "x"}, "a term starts or ends with white space"),
         ({"\ud800": "x"}, "a term contains the control character"),
