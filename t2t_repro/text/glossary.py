@@ -224,8 +224,8 @@ def _checked(term: str, forms: Forms) -> tuple[str, ...]:
     every = [forms] if isinstance(forms, str) else forms
     if not isinstance(every, list | tuple) or not every:
         raise ValueError(
-            f"the term {term!r:.60} must have a form or a list of forms. Received: {reprlib.repr(forms):.60}; give one, "
-            "such as the term itself"
+            f"the term {term!r:.60} must have a form or a list of forms. Received: {reprlib.repr(forms):.60}; give "
+            "one, such as the term itself"
         )
     if len(every) > MOST_FORMS:
         raise ValueError(f"the term {term!r:.60} has {len(every)} forms; give at most {MOST_FORMS}")
