@@ -47,6 +47,8 @@ OPTIONS = (  # of compared_runs()
 def show(a: str, b: str) -> None:
     if FLAGS.html:
         common_flags.must_be_writable("html", FLAGS.html)
+        read = {f"the file of --{flag}": FLAGS[flag].value for flag in ("reference", "source", "gold")}
+        common_flags.must_replace_nothing("html", FLAGS.html, {"A": a, "B": b, **read})
     compared = _files(a, b) if FLAGS.reference or FLAGS.gold else _runs(a, b)
     from t2t_repro.evaluation import comparison, comparison_page
 
@@ -54,7 +56,10 @@ def show(a: str, b: str) -> None:
         launcher.report(note)
     result = comparison.compare((a, b), compared, FLAGS.seed, FLAGS.sentences)
     if FLAGS.html:
-        with atomic_write(FLAGS.html) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        with (
+            atomic_write(FLAGS.html) as temporary,
+            open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file,
+        ):
             file.write(comparison_page.as_html(result))
         launcher.report(f"wrote {FLAGS.html}")
     print(json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if FLAGS.json else comparison.table(result))

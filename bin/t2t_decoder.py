@@ -63,7 +63,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -106,6 +106,7 @@ flags.DEFINE_float(
     upper_bound=1,
     flag_values=FLAGS,
 )
+flags.register_validator("min_confidence", math.isfinite, "expected a number from 0 to 1", flag_values=FLAGS)
 common_flags.decoding_flags(FLAGS)
 common_flags.shortlist_flag(FLAGS)
 flags.DEFINE_enum(
@@ -162,6 +163,7 @@ ONLY_FOR = {  # flags that other tasks do not have
     "parsing": ("well_formed", "min_confidence"),
 }
 
+PARTIAL = ".partial", ".partial.json"  # ends of the names of files beside that of --decode_to_file
 INPUT = ("decode_from_file", "prefix_file", "score_file")
 
 Answer = Callable[..., list[list[tuple[str, float]]]]
@@ -177,7 +179,11 @@ def decode() -> None:
         Splitter(FLAGS.language or "", runs[0].hparams.max_positions)  # a missing package is an error now
     if FLAGS.decode_to_file:
         common_flags.must_be_writable("decode_to_file", FLAGS.decode_to_file)
-        _must_be_another_file(FLAGS.decode_to_file)
+        read = {f"the file of --{flag}": FLAGS[flag].value for flag in (*INPUT, "glossary", "shortlist")}
+        for end in ("", *PARTIAL):
+            common_flags.must_replace_nothing("decode_to_file", FLAGS.decode_to_file + end, read)
+    if FLAGS.decode_interactive and sys.stdin is None:
+        raise ValueError("standard input is closed; give --decode_from_file instead of --decode_interactive")
     items, total = (iter(()), 0) if FLAGS.decode_interactive else _input()
     launcher.load_tensorflow()
     from t2t_repro.inference import graph_cache
@@ -217,14 +223,6 @@ def decode() -> None:
         decode_to_stream(items, _window(decoder, glossary), text_lines.write, launcher.report, total)
     if summary := task.summary(decoder):
         launcher.report(f"since line {done + 1:,}: {summary}" if done else summary)
-
-
-def _must_be_another_file(path: str) -> None:
-    """Raises UsageError if a file that is read would be replaced by the output, `path`."""
-    for flag in (*INPUT, "glossary", "shortlist"):
-        read = FLAGS[flag].value
-        if read and os.path.exists(read) and os.path.exists(path) and os.path.samefile(read, path):
-            raise launcher.UsageError(f"--decode_to_file={path} would replace the file of --{flag}; give another one")
 
 
 def _input() -> tuple[Iterator[tuple[str, ...]], int | None]:

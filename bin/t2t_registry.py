@@ -47,7 +47,7 @@ PAPER_VOCAB_SIZE = 37_000  # English-German, section 5.1
 def show(directory: str | None = None) -> None:
     if directory is not None and not FLAGS.new_problem:
         raise launcher.UsageError(f"unexpected argument {directory!r}; flags are written --name=value")
-    if FLAGS.new_problem and directory is None:
+    if FLAGS.new_problem and not directory:
         raise launcher.UsageError("--new_problem needs a directory: --new_problem=NAME DIR")
     if FLAGS.override and not FLAGS.hparams:
         raise launcher.UsageError("--override needs --hparams: it changes fields of that set")
@@ -56,6 +56,8 @@ def show(directory: str | None = None) -> None:
     given = [flag for flag in ("new_problem", "completion", "diff", "problem", "hparams") if FLAGS[flag].value]
     if len(given) > 1 and given != ["problem", "hparams"]:
         raise launcher.UsageError(f"--{given[0]} has no use for --{given[1]}; leave one of them out")
+    if FLAGS.vocab_size and not (FLAGS.problem or FLAGS.hparams or FLAGS.diff):
+        raise launcher.UsageError("--vocab_size needs --problem, --hparams or --diff: it is for counts of parameters")
     problem_flags.import_users_code(FLAGS)
     if directory is not None:
         print("\n".join(new_problem(FLAGS.new_problem, directory)))

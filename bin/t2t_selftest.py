@@ -11,6 +11,7 @@ pass, 1 otherwise. Please include the output in a bug report.
 from __future__ import annotations
 
 import json
+import math
 import sys
 
 from absl import flags
@@ -25,6 +26,7 @@ flags.DEFINE_float(
     lower_bound=0,
     flag_values=FLAGS,
 )
+flags.register_validator("seconds", math.isfinite, "expected a finite number of seconds", flag_values=FLAGS)
 flags.DEFINE_boolean("json", False, "print JSON instead of a table", flag_values=FLAGS)
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from absl import flags
 
 from t2t_repro.cli import common_flags, launcher
+from t2t_repro.config import LARGEST_INT
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("export_dir", None, "directory that t2t-exporter wrote to", flag_values=FLAGS)
@@ -42,7 +43,7 @@ for _name, _default, _lowest, _meaning in (
     ("stop_seconds", 20, 0, "seconds after --drain_seconds in which requests in progress may finish"),
     ("poll_seconds", 10, 0, "seconds between checks for a new version; 0: never"),
 ):
-    flags.DEFINE_integer(_name, _default, _meaning, lower_bound=_lowest, flag_values=FLAGS)
+    flags.DEFINE_integer(_name, _default, _meaning, _lowest, LARGEST_INT, flag_values=FLAGS)
 flags.DEFINE_list("labels", [], "NAME,...: labels of the served version, for URLs with /labels/NAME", flag_values=FLAGS)
 flags.DEFINE_string("example", "", "TEXT: text to try on the page (default: the problem's)", flag_values=FLAGS)
 flags.DEFINE_boolean("attention", False, "serve the signature attention too (large answers)", flag_values=FLAGS)

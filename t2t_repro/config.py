@@ -140,7 +140,7 @@ class HParams:
         fields = {each.name: each for each in dataclasses.fields(self) if each.name not in ("name", "description")}
         changes: dict[str, Any] = {}
         for assignment in assignments:
-            name, equals, text = assignment.partition("=")
+            name, equals, text = assignment.partition("=") if isinstance(assignment, str) else ("", "", "")
             if not equals:
                 raise ValueError(f"override: expected a text such as 'd_k=16'. Received: {assignment!r}")
             if name not in fields:
@@ -209,6 +209,10 @@ class TrainingOptions:
             raise ValueError(f"seed must be at least 0 and below {2**18}, got {self.seed}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+        if self.validate_every and not self.metrics:
+            raise ValueError(
+                "validate_every is for decoded scores; give some (`validate_metrics`, `validate_by`) or leave it out"
+            )
         limits = ("patience", "validate_every", "keep_best", "train_minutes", "train_epochs")
         for name in ("checkpoint_minutes", "checkpoint_steps", "microbatch_tokens", *limits):
             if not getattr(self, name) >= 0:

@@ -14,7 +14,7 @@ import functools
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from t2t_repro.config import nearest
@@ -248,11 +248,11 @@ def resolve(filters: Iterable[str], languages: tuple[str, str], has_trees: bool 
     unknown name, and ValueError for a wrong value, a name that is given twice, and a filter that compares two sides if
     there are trees.
     """
-    if isinstance(filters, str):
+    if isinstance(filters, str | Mapping):
         raise ValueError(f"filters: expected a list such as ('duplicate',). Received: {filters!r}")
     found: dict[str, str] = {}
     for each in filters:
-        name, equals, value = each.partition("=")
+        name, equals, value = each.partition("=") if isinstance(each, str) else (repr(each), "", "")
         if name not in FILTERS:
             raise KeyError(f"unknown filter {name!r}{nearest(name, FILTERS)}")
         if name in found:

@@ -21,8 +21,11 @@ T = TypeVar("T")
 def atomic_write(path: str) -> Iterator[str]:
     """Yields a temporary path. The file written there is renamed to `path` on success and removed on an error.
 
+    Of a symbolic link, the file that it names is replaced.
+
     Raises OSError that names `path`, unlike Python's own error for a full disk.
     """
+    path = target_of(path)
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
         yield temporary
@@ -37,6 +40,11 @@ def atomic_write(path: str) -> Iterator[str]:
         if isinstance(error, OSError) and error.errno and error.filename in (None, temporary):
             raise OSError(error.errno, error.strerror, path) from None
         raise
+
+
+def target_of(path: str) -> str:
+    """Returns the path of the file that a symbolic link names, and other paths unchanged."""
+    return os.path.realpath(path) if os.path.islink(path) else path
 
 
 def nearest_folder(path: str) -> str:

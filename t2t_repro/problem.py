@@ -67,6 +67,8 @@ class TmxFile:
 
     def __post_init__(self) -> None:
         _check_corpus(self, "path")
+        if self.source_language.lower() == self.target_language.lower():
+            raise ValueError(f"expected two languages of {self.path!r}. Received: {self.source_language!r} twice")
 
 
 @dataclass(frozen=True)

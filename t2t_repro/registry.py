@@ -13,6 +13,7 @@ import importlib.metadata
 import importlib.util
 import os
 import pkgutil
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
@@ -84,6 +85,8 @@ class Registry(Mapping[str, Item], Generic[Item]):
         return len(self._items)
 
     def _must_have(self, name: str) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"expected the name of a {self._kind}. Received: {name!r:.60}")
         if name not in self._items:
             raise KeyError(f"unknown {self._kind} {name!r}{nearest(name, self._items)}")
 
@@ -142,7 +145,7 @@ def get_hparams(name: str) -> HParams:
     """
     from t2t_repro.scale import scaled
 
-    return scaled(name)
+    return scaled(name) if isinstance(name, str) else HPARAMS[name]  # the error is that of the registry
 
 
 def list_hparams() -> list[str]:
@@ -151,10 +154,14 @@ def list_hparams() -> list[str]:
 
 
 def register_hparams(hparams: HParams) -> HParams:
-    """Registers a hyperparameter set under its name. Raises ValueError if the name is taken, and TypeError for anything
-    else."""
+    """Registers a hyperparameter set under its name. Raises ValueError if the name is taken or has other characters
+    than letters, digits and `_.+-`, and TypeError for anything else."""
     if not isinstance(hparams, HParams):
         raise TypeError(f"register_hparams: expected HParams. Received: {hparams!r:.60}")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", hparams.name):  # "@" separates a scale
+        raise ValueError(
+            f"register_hparams: expected a name of letters, digits and _.+- only. Received: {hparams.name!r:.60}"
+        )
     HPARAMS._load()
     return HPARAMS.register(hparams, depth=2)
 

@@ -268,6 +268,7 @@ def test_override():
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
+        (5, "override: expected a text such as 'd_k=16'. Received: 5"),
         ("d_k", "override: expected a text such as 'd_k=16'. Received: 'd_k'"),
         (
             "dk=16",

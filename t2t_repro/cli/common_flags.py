@@ -139,7 +139,7 @@ def precision_flag(values: flags.FlagValues, auto: str = "the run's") -> None:
 def threads_flag(values: flags.FlagValues) -> None:
     """Defines the flag whose value `t2t_repro.training.parallel.set_threads` takes."""
     meaning = "CPU cores per batch; the other cores decode other batches in parallel; 0: all cores"
-    flags.DEFINE_integer("threads_per_batch", 1, meaning, lower_bound=0, flag_values=values)
+    flags.DEFINE_integer("threads_per_batch", 1, meaning, 0, LARGEST_INT, flag_values=values)
 
 
 def check_decoding(hparams: HParams, values: flags.FlagValues) -> None:
@@ -179,10 +179,29 @@ def must_be_writable(flag: str, path: str) -> None:
         raise IsADirectoryError(f"--{flag}: {path!r} is a directory; give a file")
     if os.path.exists(path) and not os.path.isfile(path):  # writing renames a file over it, which would remove a device
         raise ValueError(f"--{flag}: {path!r} is not a regular file; give the name of one")
+    if path.endswith(".gz"):  # all programs decompress such a file when they read it
+        raise ValueError(f"--{flag}: {path!r} would be written without compression; leave out .gz")
+    if os.path.exists(path) and any(_is_open_as(path, number) for number in (1, 2)):
+        raise ValueError(f"--{flag}: {path!r} is what this program prints to; give another file")
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"--{flag}: no directory {folder!r}; create it first")
     if not os.access(folder, os.W_OK, effective_ids=True):
         raise PermissionError(f"--{flag}: no permission to write in {folder!r}")
+
+
+def _is_open_as(path: str, number: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(number))
+    except OSError:  # closed
+        return False
+
+
+def must_replace_nothing(flag: str, path: str, read: Mapping[str, str | None]) -> None:
+    """Raises UsageError if the output `path`, the value of `--flag`, is a file that is read. `read` has those files, by
+    what messages call them."""
+    for what, other in read.items():
+        if other and os.path.exists(other) and os.path.exists(path) and os.path.samefile(other, path):
+            raise launcher.UsageError(f"--{flag}={path} would replace {what}; give another one")
 
 
 def must_differ(paths: Mapping[str, str]) -> None:

@@ -147,9 +147,14 @@ def _parse(values: flags.FlagValues, required: Sequence[str], files: Sequence[st
         if not values[flag].value:
             raise UsageError(f"missing --{flag}")
     for flag in values:  # --glossary=$UNSET must not mean no glossary
-        value, has_none = values[flag].value, values[flag].default in (None, [])
-        if has_none and values[flag].present and (value == "" or isinstance(value, list) and "" in value):
+        value, has_none, times = values[flag].value, values[flag].default in (None, []), values[flag].present
+        if has_none and times and (value == "" or isinstance(value, list) and (not value or "" in value)):
             raise UsageError(f"--{flag} needs a value: --{flag}=VALUE")
+        is_one_list = isinstance(value, list) and not isinstance(values[flag], flags.MultiFlag)
+        if times > 1 and is_one_list:
+            raise UsageError(f"--{flag} is given twice; give all its values at once: --{flag}=A,B")
+        if times > 1 and flag == "output_dir" and isinstance(value, str):
+            raise UsageError("--output_dir is given twice; here it is one directory")
     return given
 
 

@@ -102,10 +102,10 @@ def new_problem(name: str, directory: str) -> list[str]:
     Problem(name=name, description="")
     if name in PROBLEMS:
         raise ValueError(f"problem {name!r} already exists; choose another name")
-    if os.path.exists(directory) and not (os.path.isdir(directory) and not os.listdir(directory)):
+    target = os.path.abspath(directory)
+    if os.path.exists(target) and not (os.path.isdir(target) and not os.listdir(target)):
         raise ValueError(f"{directory!r} already exists and is not an empty directory; give a new one")
     files = {f"{name}.py": _PROBLEM, os.path.join("tests", f"test_{name}.py"): _TEST, "README.md": _README}
-    target = os.path.abspath(directory)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     temporary = f"{target}.tmp-{os.getpid()}"
     os.mkdir(temporary)

@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import IO, Any
 
 from t2t_repro.documents.document import Advance, ReportText
-from t2t_repro.io import read_json, write_json
+from t2t_repro.io import read_json, target_of, write_json
 
 FIRST_WINDOW, WINDOW = 256, 10_000  # lines: each window has twice as many as the previous one, up to `WINDOW`
 PAUSE = 0.05  # seconds without a new line, after which the lines received so far are decoded
@@ -53,7 +53,7 @@ def decode_to_file(
     `made_by` contains everything except `items` that the lines depend on, as JSON values. Raises ValueError if another
     process writes to `path`, or if the partial file was written with other settings or from other items.
     """
-    with _Partial(path, made_by) as partial:
+    with _Partial(target_of(path), made_by) as partial:
         rest = partial.skip_done(iter(items))
         if partial.items:
             say(f"continuing {path} at line {partial.items + 1:,}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ _ATTEMPTS = 5  # to load models whose checkpoints a trainer does not replace mea
 def open_runs(directories: Sequence[str]) -> list[Run]:
     """Opens runs that can decode as one. Raises ValueError if vocabularies, languages or linearizations differ."""
     first, *others = runs = [Run.open(each) for each in directories]
+    if len({os.path.realpath(each) for each in directories}) < len(runs):
+        raise ValueError("a run is given twice; an ensemble needs different ones")
     for run in others:
         if run.vocabulary_sha256 != first.vocabulary_sha256:
             raise ValueError(

@@ -20,6 +20,9 @@ from t2t_repro.model.attention import Cache, MultiHeadAttention, mask_bias
 from t2t_repro.model.layers import AddNorm, Dropout, Embedding, FeedForward, Layer, sinusoids
 from t2t_repro.text.token_ids import PAD
 
+if keras.config.backend() != "tensorflow":
+    raise ImportError(f"expected Keras with TensorFlow. Received: KERAS_BACKEND={keras.config.backend()}; unset it")
+
 DTYPE_POLICIES = "float32", "mixed_bfloat16", "mixed_float16"  # of Keras: weights are float32 in all of them
 
 

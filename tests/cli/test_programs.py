@@ -187,6 +187,32 @@ def test_version(program, name):
             "--completion has no use for --hparams; leave one of them out",
         ),
         ("t2t-registry", ["--override=d_k=3"], "--override needs --hparams: it changes fields of that set"),
+        ("t2t-registry", ["--new_problem=mine", ""], "--new_problem needs a directory: --new_problem=NAME DIR"),
+        (
+            "t2t-registry",
+            ["--new_problem=mine", "mine", "--vocab_size=8000"],
+            "--vocab_size needs --problem, --hparams or --diff: it is for counts of parameters",
+        ),
+        ("t2t-serve", ["--export_dir=E", "--labels="], "--labels needs a value: --labels=VALUE"),
+        (
+            "t2t-trainer",
+            [
+                *("--problem=p", "--hparams=h", "--data_dir=d", "--output_dir=o"),
+                *("--also_validate=a", "--also_validate=b"),
+            ],
+            "--also_validate is given twice; give all its values at once: --also_validate=A,B",
+        ),
+        (
+            "t2t-eval",
+            ["--output_dir=a", "--output_dir=b"],
+            "--output_dir is given twice; here it is one directory",
+        ),
+        (
+            "t2t-serve",
+            ["--max_connections=3000000000"],
+            "flag --max_connections=3000000000: expected an integer in the range [1, 2147483647]",
+        ),
+        ("t2t-selftest", ["--seconds=nan"], "flag --seconds=nan: expected a finite number of seconds"),
     ],
 )
 def test_wrong_command_line(program, name, arguments, message):

@@ -310,6 +310,16 @@ def test_program_prints_scores_and_sentences(program, files):
     assert max(len(line) for line in out.splitlines() if "|" not in line and not line.startswith("    ")) <= 80
 
 
+def test_the_page_replaces_no_file_that_is_read(program, files):
+    for path in ("a", "ref"):
+        code, _, err = program("t2t-compare", "a", "b", "--reference=ref", f"--html={path}")
+        what = "A" if path == "a" else "the file of --reference"
+        assert (code, err) == (
+            2,
+            f"t2t-compare: --html={path} would replace {what}; give another one (see t2t-compare --help)\n",
+        )
+
+
 def test_columns_stay_below_each_other_for_the_widest_interval():
     wide = comparison.Difference("F1", 0.0, 100.0, 100.0, -100.0, 100.0, 0.001, 0.001, "")
     found = dataclasses.replace(compare(("a", "b"), compared(), trials=10, resamples=10), differences=(wide,))

@@ -369,3 +369,18 @@ def test_decoder_refuses_a_device_to_write_to(trained, program):
     message = "t2t-decoder: --decode_to_file: '/dev/null' is not a regular file; give the name of one\n"
     found = program("t2t-decoder", f"--output_dir={trained.directory}", "--decode_to_file=/dev/null")
     assert found == (1, "", message) and not os.path.isfile("/dev/null")
+
+
+def test_decoder_replaces_neither_its_input_nor_what_it_prints_to(trained, program, tmp_path):
+    """Nor the files beside the output. Of a symbolic link, the file that it names is replaced."""
+    Path("out.partial").write_text("12\n")
+    refused = ("out", "out.partial"), ("there.gz", "out.partial")
+    for path, _ in refused:
+        how = (f"--output_dir={trained.directory}", "--decode_from_file=out.partial", f"--decode_to_file={path}")
+        code, _, err = program("t2t-decoder", *how)
+        message = "would be written without compression" if path.endswith(".gz") else "would replace the file of --dec"
+        assert code and message in err and err.count("\n") == 1
+    assert Path("out.partial").read_text() == "12\n"
+    os.symlink("target", "link")
+    line_windows.decode_to_file([("12",)], lambda items, report, advance: ["twelve"], "link", {}, print)
+    assert os.path.islink("link") and Path("target").read_text() == "twelve\n"
