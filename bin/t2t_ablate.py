@@ -6,9 +6,9 @@ r"""t2t-ablate: trains the rows of Table 3, one run directory each, and reports.
 
 The first command trains all rows. --rows takes letters of the table and names
 of its hyperparameter sets. --scale=tiny divides all widths by one number and
-all depths by another, the same in every row. t2t-trainer trains each row and
-scores it on the validation split. Run the same command again to continue:
-finished rows are skipped.
+all depths by another, the same in every row, and trains fewer and smaller
+steps. t2t-trainer trains each row and scores it on the validation split. Run
+the same command again to continue: finished rows are skipped.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _parse(values: flags.FlagValues, required: Sequence[str], files: Sequence[st
             raise UsageError(f"--{flag} needs a value: --{flag}=VALUE")
         is_one_list = isinstance(value, list) and not isinstance(values[flag], flags.MultiFlag)
         if times > 1 and is_one_list:
-            raise UsageError(f"--{flag} is given twice; give all its values at once: --{flag}=A,B")
+            raise UsageError(f"--{flag} is given twice; give its values together: --{flag}=A,B")
         if times > 1 and flag == "output_dir" and isinstance(value, str):
             raise UsageError("--output_dir is given twice; here it is one directory")
     return given

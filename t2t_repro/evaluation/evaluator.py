@@ -12,7 +12,7 @@ from t2t_repro.inference.memory import batches_in_memory
 from t2t_repro.inference.translator import Translator
 from t2t_repro.run import Run
 from t2t_repro.task import TASKS, task_of
-from t2t_repro.training.checkpointing.checkpoint_list import step_of
+from t2t_repro.training.checkpointing.checkpoint_list import averaged, step_of
 from t2t_repro.training.loss import Loss, total
 from t2t_repro.training.metrics import safe_exp
 from t2t_repro.training.parallel import parallel_map
@@ -46,7 +46,7 @@ def evaluate(
       average_checkpoints: the weights are the mean of that many of the last checkpoints.
       beam_size: the width of beam search; None for that of the run.
       alpha: the exponent of the length penalty; None for that of the run.
-      int8: whether linear layers multiply 8-bit integers.
+      int8: whether linear layers multiply 8-bit integers in decoding. Loss, perplexity and accuracy are those without.
       data_dir: the folder of the prepared data, if it has moved since training.
       precision: what the model computes in; "auto" for that of the run.
       average_best: average the checkpoints with the best validation scores; if the number is 1, those that training
@@ -83,7 +83,8 @@ def evaluate(
         "text_sha256": dataset.text_sha256(split),
         "sentences": scores.pop("sentences"),
         "checkpoints": weights,
-        **({"average_best": True} if average_best else {}),
+        **({"average_of": own_mean} if (own_mean := averaged(run)) else {}),
+        **({"average_best": True} if average_best else {"average_checkpoints": average_checkpoints}),
         **({"moving_average": True} if moving_average else {}),
         "step": step_of(weights[-1]),
         "beam_size": run.hparams.beam_size if beam_size is None else beam_size,

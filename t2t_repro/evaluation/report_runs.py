@@ -70,19 +70,34 @@ class RunResult:
 
         Scores of moving averages, which the paper does not have, are left out.
         """
-        of_split = [each for each in self.own_scores() if each["split"] == split and not each.get("moving_average")]
-        found = [each for each in of_split if len(each["checkpoints"]) == checkpoints]
+        of_split = [each for each in self.own_scores() if each["split"] == split]
+        found = [each for each in of_split if weights_of(each) == (checkpoints, False)]
         return found[-1] if found else {}
 
     def limitation(self) -> str:
-        """Returns "other data" or "smaller budget" if the scores are not comparable with the paper's, otherwise ""."""
+        """Returns "smaller budget", "other hyperparameters" or "other data" if the scores are not comparable with the
+        paper's, otherwise ""."""
         hparams, registered = self.run.hparams, HPARAMS.get(self.set_name)
-        if registered is None or hparams.changes(registered) or (self.training.step or 0) < registered.train_steps:
+        if registered is None or (self.training.step or 0) < registered.train_steps:
             return "smaller budget"
+        if hparams.batch_tokens < registered.batch_tokens:
+            return "smaller budget"
+        if hparams.changes(registered).keys() - {"train_steps", "checkpoint_steps"}:
+            return "other hyperparameters"
         if self.run.parent:
             return "other data"
         data, pairs = self.training.data, PAPER_DATA.get(self.run.problem.name, float("inf"))
         return "" if data and data.pairs >= 0.9 * pairs and not data.incomplete else "other data"
+
+
+def weights_of(score: dict[str, Any]) -> tuple[int, bool]:
+    """Returns how many checkpoints the scored weights are the mean of, and whether of moving averages.
+
+    It is the number that was asked for: a short run may have fewer.
+    """
+    names = score.get("average_of", score["checkpoints"])
+    number = len(names) if "average_of" in score else score.get("average_checkpoints", len(names))
+    return number, score.get("moving_average", False) or any(name.endswith("(moving average)") for name in names)
 
 
 def read_runs(directory: str) -> tuple[list[RunResult], list[str]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from t2t_repro.config import HParams, Record
-from t2t_repro.evaluation.report_runs import PAPER_DATA, RunResult
+from t2t_repro.evaluation.report_runs import PAPER_DATA, RunResult, weights_of
 from t2t_repro.registry import HPARAMS, RECORDS, get_hparams
 
 
@@ -171,8 +171,8 @@ def _other_sets(results: list[RunResult]) -> Table:
     for result in results:
         own = result.own_scores()
         newest = own[-1] if own else {}
-        averaged = f"mean of {len(newest.get('checkpoints', ()))}"
-        weights = "moving average" if newest.get("moving_average") else averaged
+        number, is_moving = weights_of(newest) if newest else (0, False)
+        weights = "moving average" if is_moving else f"mean of {number}"
         weights += ", best by validation" if newest.get("average_best") else ""
         rows.append(
             _common(result, newest)
@@ -271,7 +271,7 @@ def _overrides(hparams: HParams) -> str | None:
 
 
 def _status(result: RunResult, score: dict[str, Any], split: str, difference: float | None) -> str:
-    """Returns reproduced, within noise, below, smaller budget, other data, or the missing step."""
+    """Returns reproduced, within noise, below, smaller budget, other hyperparameters or data, or the missing step."""
     if not score or (score["step"] < result.run.last_step and not score.get("average_best")):
         return _unscored(result, split, score)
     limitation = result.limitation()

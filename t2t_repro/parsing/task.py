@@ -29,8 +29,8 @@ _UNCONSTRAINED_NOTE = """
 This model is a parser: it reads tokens separated by spaces, and writes the same tokens with brackets between them. The
 run's own decoding is constrained to these tokens, in order, and to balanced brackets. {engine} does not have this
 constraint, so some outputs are not a tree over their tokens.
-t2t_repro.parsing.linearization.rebuild(output, tokens{argument}) repairs them. The signature "parse" of a SavedModel
-has the constraint.
+t2t_repro.parsing.linearization.rebuild(output, tokens{argument}) returns a tree over the list of tokens, and the number
+of repairs. The signature "parse" of a SavedModel has the constraint.
 """
 
 

@@ -189,7 +189,7 @@ def write_scores(directory: str, scores: dict[str, Any]) -> None:
     `test_best5/bleu` if they are the best ones; `_ema` is added for moving averages. Raises OSError if they cannot be
     written.
     """
-    averaged, best = len(scores["checkpoints"]), scores.get("average_best")
+    averaged, best = len(scores.get("average_of", scores["checkpoints"])), scores.get("average_best")
     group = f"{scores['split']}_{'best' if best else 'average'}{averaged}" if averaged > 1 or best else scores["split"]
     group += "_ema" * scores.get("moving_average", False)
     with _events_in(directory):

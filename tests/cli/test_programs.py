@@ -200,7 +200,7 @@ def test_version(program, name):
                 *("--problem=p", "--hparams=h", "--data_dir=d", "--output_dir=o"),
                 *("--also_validate=a", "--also_validate=b"),
             ],
-            "--also_validate is given twice; give all its values at once: --also_validate=A,B",
+            "--also_validate is given twice; give its values together: --also_validate=A,B",
         ),
         (
             "t2t-eval",

@@ -147,8 +147,27 @@ def test_smaller_budgets_and_other_data_are_labeled(tmp_path, make_run):
     make_run("a_h1@tiny", WMT, pairs=4_508_785, scores=scores, folder="scale")
     make_run("a_h1", FILES, scores=scores, folder="files")
     make_run("a_h1", WMT, pairs=2_700_000, scores=scores, folder="most")  # 60% of the paper's
-    found = {f: row(table(read(tmp_path, f)[0], 3), "a_h1")["status"] for f in ("data", "scale", "files", "most")}
-    assert found == {"data": "other data", "scale": "smaller budget", "files": "other data", "most": "other data"}
+    complete = {"problem": WMT, "pairs": 4_508_785, "scores": scores}
+    make_run("a_h1", **complete, overrides=["checkpoint_steps=3000", "train_steps=200000"], folder="longer")
+    make_run("a_h1", **complete, overrides=["dropout=0.2"], folder="other")
+    make_run("a_h1", **complete, overrides=["batch_tokens=2048"], folder="batch")
+    expected = {"data": "other data", "scale": "smaller budget", "files": "other data", "most": "other data"}
+    expected |= {"longer": "reproduced", "other": "other hyperparameters", "batch": "smaller budget"}
+    assert {name: row(table(read(tmp_path, name)[0], 3), "a_h1")["status"] for name in expected} == expected
+
+
+def test_a_run_that_holds_a_mean_is_an_average(tmp_path, make_run):
+    """t2t-avg-checkpoints wrote it, and it has one checkpoint. Its score is none of a single one."""
+    mean = {"bleu": 26.0, "average_of": [f"ckpt-{n}" for n in range(5)], "average_checkpoints": 1}
+    moving = {"bleu": 27.0, "average_of": ["ckpt-9 (moving average)"], "average_checkpoints": 1}
+    few = {"bleu": 25.0, "average_checkpoints": 5}  # of a run that has two
+    scores = [("test", 2, few), ("validation", 1, {"bleu": 20.0}), ("validation", 1, mean), ("validation", 1, moving)]
+    make_run("base@tiny", scores=scores)
+    tables = read(tmp_path)[0]
+    assert row(table(tables, 3), "base")["bleu"] == 20
+    assert 25 in {each["bleu"] for each in table(tables, 2).rows}
+    make_run("tiny", scores=[("test", 1, mean)])
+    assert read(tmp_path)[0][-1].rows[0]["scored"] == "test, mean of 5"
 
 
 def test_a_run_that_ended_early_is_finished(tmp_path, make_run):
