@@ -29,7 +29,8 @@ def write() -> None:
     from t2t_repro.training.checkpointing.averaging import average
 
     weights = FLAGS.average_checkpoints, FLAGS.average_best, FLAGS.moving_average
-    averaged = average(FLAGS.output_dir, FLAGS.average_dir, *weights)
+    with launcher.stopped_by_sigterm():
+        averaged = average(FLAGS.output_dir, FLAGS.average_dir, *weights)
     kind = "the moving averages in " * FLAGS.moving_average
     print(f"{FLAGS.average_dir}: the mean of {kind}{', '.join(map(os.path.basename, averaged))}")
 

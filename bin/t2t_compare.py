@@ -22,7 +22,7 @@ from typing import Any
 from absl import flags
 
 from t2t_repro.cli import common_flags, launcher
-from t2t_repro.io import atomic_write
+from t2t_repro.io import atomic_write, target_of
 from t2t_repro.problem import SPLITS
 from t2t_repro.run import Run
 from t2t_repro.task import task_of
@@ -57,7 +57,7 @@ def show(a: str, b: str) -> None:
     result = comparison.compare((a, b), compared, FLAGS.seed, FLAGS.sentences)
     if FLAGS.html:
         with (
-            atomic_write(FLAGS.html) as temporary,
+            atomic_write(target_of(FLAGS.html)) as temporary,
             open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file,
         ):
             file.write(comparison_page.as_html(result))

@@ -65,7 +65,7 @@ import functools
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from absl import flags
@@ -76,7 +76,7 @@ from t2t_repro.config import LARGEST_INT, must_be_integer
 from t2t_repro.documents.aligned import aligned_document
 from t2t_repro.documents.document import joined, translated
 from t2t_repro.documents.splitter import Splitter
-from t2t_repro.io import sha256
+from t2t_repro.io import sha256, target_of
 from t2t_repro.run import Run
 from t2t_repro.text.glossary import Glossary
 
@@ -181,7 +181,7 @@ def decode() -> None:
         common_flags.must_be_writable("decode_to_file", FLAGS.decode_to_file)
         read = {f"the file of --{flag}": FLAGS[flag].value for flag in (*INPUT, "glossary", "shortlist")}
         for end in ("", *PARTIAL):
-            common_flags.must_replace_nothing("decode_to_file", FLAGS.decode_to_file + end, read)
+            common_flags.must_replace_nothing("decode_to_file", target_of(FLAGS.decode_to_file) + end, read)
     if FLAGS.decode_interactive and sys.stdin is None:
         raise ValueError("standard input is closed; give --decode_from_file instead of --decode_interactive")
     items, total = (iter(()), 0) if FLAGS.decode_interactive else _input()
@@ -217,7 +217,7 @@ def decode() -> None:
         with_scores = FLAGS.n_best > 1 or not FLAGS.documents
         text_lines.converse(lambda line: _written(answer([line], report=_report), with_scores))
     elif FLAGS.decode_to_file:
-        how = _window(decoder, glossary), FLAGS.decode_to_file, _made_by(runs, translator)
+        how = _window(decoder, glossary), FLAGS.decode_to_file, _made_by(translator)
         done = decode_to_file(items, *how, launcher.report, total)
     else:
         decode_to_stream(items, _window(decoder, glossary), text_lines.write, launcher.report, total)
@@ -240,13 +240,14 @@ def _input() -> tuple[Iterator[tuple[str, ...]], int | None]:
     return itertools.chain(first, found), total
 
 
-def _made_by(runs: Sequence[Run], translator: Any) -> dict[str, Any]:
+def _made_by(translator: Any) -> dict[str, Any]:
     """Returns everything that the output depends on, except the input lines."""
     values = {flag: FLAGS[flag].value for flag in FLAGS if flag not in ("output_dir", "decode_to_file")}
     values |= {flag: bool(values[flag]) for flag in INPUT}
     values |= {"shortlist": FLAGS.shortlist and sha256(FLAGS.shortlist)}
     values |= {"glossary": FLAGS.glossary and sha256(FLAGS.glossary)}
-    values |= {"data_dir": None, "alignment": sha256(runs[0].alignment) if FLAGS.alignments or FLAGS.markup else None}
+    head = translator.ensemble.head
+    values |= {"data_dir": None, "alignment": head and head.to_json()}
     return values | {"weights": translator.checkpoints_sha256, "version": __version__}
 
 

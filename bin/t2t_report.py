@@ -19,7 +19,7 @@ from collections.abc import Callable
 from absl import flags
 
 from t2t_repro.cli import common_flags, launcher
-from t2t_repro.io import atomic_write
+from t2t_repro.io import atomic_write, target_of
 from t2t_repro.run import Run
 
 FLAGS = flags.FlagValues()
@@ -53,7 +53,7 @@ def write(directory: str) -> None:
         for path in (path for result in results for path in write_curves(result.run, launcher.report)):
             launcher.report(f"wrote {path}")
     for flag, path in paths.items():
-        with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        with atomic_write(target_of(path)) as temporary, open(temporary, "w", encoding="utf-8") as file:
             file.write(forms[flag](tables, unreadable))
         launcher.report(f"wrote {path}")
     print(report_formats.as_text(tables, unreadable))

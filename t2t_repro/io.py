@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -21,11 +22,10 @@ T = TypeVar("T")
 def atomic_write(path: str) -> Iterator[str]:
     """Yields a temporary path. The file written there is renamed to `path` on success and removed on an error.
 
-    Of a symbolic link, the file that it names is replaced.
+    A symbolic link is replaced too: give `target_of` it for output of the user.
 
     Raises OSError that names `path`, unlike Python's own error for a full disk.
     """
-    path = target_of(path)
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
         yield temporary
@@ -200,6 +200,8 @@ def append_line(path: str, line: str) -> None:
     """Appends a line to a file. First removes an incomplete last line, left by a kill or a full disk."""
     try:
         with open(path, "ab+") as file:
+            with contextlib.suppress(OSError):  # some network file systems have no locks
+                fcntl.flock(file, fcntl.LOCK_EX)  # another process may have written half of a line
             if file.seek(0, os.SEEK_END):
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":

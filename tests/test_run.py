@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pytest
 from conftest import CHECKOUT
 
 from t2t_repro.config import LATER, HParams
-from t2t_repro.io import atomic_write, read_json, sha256, write_json
+from t2t_repro.io import append_line, atomic_write, read_json, sha256, write_json
 from t2t_repro.problem import Problem
 from t2t_repro.run import Parent, Run, TrainingData, TrainingRecord, versions
 
@@ -300,3 +303,17 @@ def test_write_json_rejects_nan(tmp_path):
     assert os.listdir(tmp_path) == []
     write_json(str(tmp_path / "x.json"), {"text": "größer\u2028"})
     assert json.loads((tmp_path / "x.json").read_text("utf-8")) == {"text": "größer\u2028"}
+
+
+def test_a_line_that_another_process_still_writes_stays(tmp_path):
+    path = str(tmp_path / "scores.jsonl")
+    with open(path, "ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        other.write(b'{"half of')
+        other.flush()
+        appended = threading.Thread(target=append_line, args=(path, "{}"))
+        appended.start()
+        time.sleep(0.2)
+        other.write(b' a line": 1}\n')
+    appended.join()
+    assert Path(path).read_text() == '{"half of a line": 1}\n{}\n'

@@ -12,6 +12,7 @@ from absl import flags
 
 from t2t_repro.cli import launcher
 from t2t_repro.config import LARGEST_INT, PRECISIONS, HParams, TrainingOptions
+from t2t_repro.io import target_of
 from t2t_repro.registry import get_hparams
 
 
@@ -174,7 +175,7 @@ def must_be_directory(flag: str, path: str) -> None:
 
 def must_be_writable(flag: str, path: str) -> None:
     """Raises an OSError or ValueError if a file `path`, the value of `--flag`, cannot be written."""
-    folder = os.path.dirname(path) or "."
+    folder = os.path.dirname(target_of(path)) or "."
     if os.path.isdir(path):
         raise IsADirectoryError(f"--{flag}: {path!r} is a directory; give a file")
     if os.path.exists(path) and not os.path.isfile(path):  # writing renames a file over it, which would remove a device

@@ -96,7 +96,7 @@ def _forward_signals(running: dict[str, subprocess.Popen[Any]], stopped: list[in
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number, handler in before.items():
-        if not (number == signal.SIGHUP and handler == signal.SIG_IGN):  # ignored under nohup
+        if handler != signal.SIG_IGN:  # as SIGHUP under nohup
             signal.signal(number, forward)
     try:
         yield

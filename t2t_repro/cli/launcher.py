@@ -17,7 +17,6 @@ import os
 import re
 import signal
 import sys
-import tempfile
 import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -314,7 +313,7 @@ def load_tensorflow() -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     sys.stderr.flush()
     stderr = os.dup(2)
-    with tempfile.TemporaryFile() as chatter:
+    with open(os.memfd_create("tensorflow"), "rb+") as chatter:  # there may be no folder for a file
         os.dup2(chatter.fileno(), 2)
         try:
             _import_tensorflow()

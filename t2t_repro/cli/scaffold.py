@@ -107,14 +107,15 @@ def new_problem(name: str, directory: str) -> list[str]:
         raise ValueError(f"{directory!r} already exists and is not an empty directory; give a new one")
     files = {f"{name}.py": _PROBLEM, os.path.join("tests", f"test_{name}.py"): _TEST, "README.md": _README}
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    temporary = f"{target}.tmp-{os.getpid()}"
+    exists = os.path.isdir(target)  # as a mount, or the working directory of a shell, it must stay
+    temporary = os.path.join(target, f".tmp-{os.getpid()}") if exists else f"{target}.tmp-{os.getpid()}"
     os.mkdir(temporary)
     try:
         os.mkdir(os.path.join(temporary, "tests"))  # a separate folder: --t2t_usr_dir imports the modules beside it
         for file, text in files.items():
             with open(os.path.join(temporary, file), "w", encoding="utf-8") as out:
                 out.write(text.format(name=name))
-        if os.path.isdir(target):  # it may be the working directory of a shell, so it stays
+        if exists:
             for file in os.listdir(temporary):
                 os.replace(os.path.join(temporary, file), os.path.join(target, file))
             os.rmdir(temporary)

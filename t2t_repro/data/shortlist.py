@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from t2t_repro.data.vocabulary import Vocabulary
-from t2t_repro.io import atomic_write
+from t2t_repro.io import atomic_write, target_of
 from t2t_repro.text.token_ids import EOS, PAD
 
 OUTPUTS = 512  # the number of ids is a multiple of it: a product is compiled for its shapes
@@ -63,7 +63,7 @@ class Shortlist:
         can_be_written = [not _SEPARATORS & set(subword) for subword in subwords]
         lines = {"": self.always}
         lines |= {subwords[source]: ids for source, ids in sorted(self.candidates.items()) if can_be_written[source]}
-        with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        with atomic_write(target_of(path)) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
             for source, ids in lines.items():
                 file.write(f"{source}\t{' '.join(subwords[id] for id in ids if can_be_written[id])}\n")
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from t2t_repro.inference.translator import Translator
-from t2t_repro.io import atomic_write
+from t2t_repro.io import atomic_write, target_of
 from t2t_repro.text.token_ids import EOS
 
 MOST_TOKENS = 128  # per side: a page of the base model then has 6 MB
@@ -197,7 +197,7 @@ def write_page(attention: Attention, focus: Focus, path: str, about: str = "") -
     `about` describes the origin of the weights. Raises ValueError if `focus` does not exist in `attention`.
     """
     page = _page(attention, _resolve(attention, focus), about)
-    with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+    with atomic_write(target_of(path)) as temporary, open(temporary, "w", encoding="utf-8") as file:
         file.write(page)
 
 
@@ -276,5 +276,5 @@ def write_figure(attention: Attention, focus: Focus, path: str) -> None:
         style = {"colors": head_colors[head], "linewidths": 1.6, "capstyle": "round", "clip_on": False}
         opacity = [float(weights[pair]) for pair in pairs] or None  # an empty list is an error
         axes.add_collection(LineCollection(segments, alpha=opacity, **style))
-    with atomic_write(path) as temporary:
+    with atomic_write(target_of(path)) as temporary:
         figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1)

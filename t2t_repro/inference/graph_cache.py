@@ -100,9 +100,10 @@ def _read(path: Path) -> list[Any]:
     """Returns the functions in a file, the one to call first. There are none if it is missing or damaged."""
     try:
         content = path.read_bytes()
-        os.utime(path)
     except OSError:
         return []
+    with contextlib.suppress(OSError):  # the folder may be read-only
+        os.utime(path)
     digest, functions = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
     if hashlib.sha256(functions).digest() != digest:
         return []

@@ -219,6 +219,7 @@ def _first_signal(server: Server) -> asyncio.Future[int]:
     def stop(number: int) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(each)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # an exception would wait for the model's threads
         server.stopping = True
         stopped.set_result(number)
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
+# Seconds. A closed terminal sends SIGHUP twice within milliseconds: the shell and the kernel do. Service managers send
+# SIGTERM to each process of a group, and programs forward it.
+_ECHO = 0.2
 
 
 class Interrupted(Exception):  # noqa: N818 (not an error: the run was asked to stop, and saved a checkpoint)
@@ -29,14 +33,14 @@ def on_main_thread() -> bool:
 
 @contextmanager
 def caught_signals() -> Iterator[list[int]]:
-    """Yields a list that receives the first of `SIGNALS`. The second one has its usual effect.
+    """Yields a list that receives the first of `SIGNALS`. A second one after `_ECHO` has its usual effect, except
+    SIGHUP, which no person sends.
 
-    SIGHUP stays ignored if it is, as under nohup.
+    A signal stays ignored if it is, as SIGHUP under nohup.
     """
     caught: list[int] = []
     before = {number: signal.getsignal(number) for number in SIGNALS} if on_main_thread() else {}
-    if before.get(signal.SIGHUP) == signal.SIG_IGN:
-        del before[signal.SIGHUP]
+    before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
 
     def restore() -> None:
         for number, handler in before.items():
@@ -44,7 +48,12 @@ def caught_signals() -> Iterator[list[int]]:
 
     def catch(number: int, _: Any) -> None:
         caught.append(number)
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        time.sleep(_ECHO)
         restore()
+        if signal.SIGHUP in before:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     for number in before:
         signal.signal(number, catch)

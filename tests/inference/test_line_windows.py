@@ -381,6 +381,7 @@ def test_decoder_replaces_neither_its_input_nor_what_it_prints_to(trained, progr
         message = "would be written without compression" if path.endswith(".gz") else "would replace the file of --dec"
         assert code and message in err and err.count("\n") == 1
     assert Path("out.partial").read_text() == "12\n"
-    os.symlink("target", "link")
-    line_windows.decode_to_file([("12",)], lambda items, report, advance: ["twelve"], "link", {}, print)
-    assert os.path.islink("link") and Path("target").read_text() == "twelve\n"
+    target, link = tmp_path / "target", tmp_path / "another link"
+    link.symlink_to("target")
+    line_windows.decode_to_file([("12",)], lambda items, report, advance: ["twelve"], str(link), {}, print)
+    assert link.is_symlink() and target.read_text() == "twelve\n"

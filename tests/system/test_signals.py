@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
+import threading
 
 import pytest
 
@@ -15,8 +17,18 @@ def test_first_signal_is_caught_and_the_handler_restored(number):
     before = signal.getsignal(number)
     with caught_signals() as caught:
         signal.raise_signal(number)
-        assert caught == [number] and signal.getsignal(number) == before
+        expected = signal.SIG_IGN if number == signal.SIGHUP else before
+        assert caught == [number] and signal.getsignal(number) == expected
     assert signal.getsignal(number) == before
+
+
+def test_the_echo_of_a_signal_is_no_second_one():
+    """A closed terminal sends SIGHUP twice, and a service manager SIGTERM before SIGHUP."""
+    with caught_signals() as caught:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+        signal.raise_signal(signal.SIGHUP)
+        assert caught == [signal.SIGHUP]
 
 
 def test_closed_terminal_is_ignored_under_nohup():

@@ -58,7 +58,11 @@ def average(
         record: dict[str, Any] = {"run": os.path.abspath(output_dir), "checkpoints": names}
         record |= {"moving_average": True} if moving_average else {}
         write_json(os.path.join(temporary, AVERAGED), record)
-        os.rename(temporary, path)
+        if os.path.isdir(path):  # it may be the working directory of a shell, so it stays
+            for name in sorted(os.listdir(temporary), key="run.json".__eq__):  # run.json last: then it is a run
+                os.rename(os.path.join(temporary, name), os.path.join(path, name))
+        else:
+            os.rename(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return chosen

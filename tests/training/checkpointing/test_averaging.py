@@ -167,7 +167,8 @@ def test_program(program, run):
     ],
 )
 def test_invalid_arguments(program, run, arguments, message):
-    result = program("t2t-avg-checkpoints", "--output_dir=RUN", "--average_dir=NEW", *arguments)
+    run_flag = [] if arguments[0].startswith("--output_dir") else ["--output_dir=RUN"]
+    result = program("t2t-avg-checkpoints", *run_flag, "--average_dir=NEW", *arguments)
     assert result == (1, "", f"t2t-avg-checkpoints: {message}\n")
     assert not os.path.exists("NEW")
 
@@ -179,11 +180,14 @@ def test_root_of_a_file_system_is_rejected(run, monkeypatch):
         average("RUN", "NEW")
 
 
-def test_link_to_an_empty_folder(run):
+def test_an_empty_folder_stays_the_same(run):
+    """It may be the working directory of a shell, or one that a symbolic link names."""
     os.mkdir("TARGET")
     os.symlink("TARGET", "NEW")
+    before = os.stat("TARGET").st_ino
     average("RUN", "NEW", 2)
-    assert os.path.islink("NEW") and Run.exists("TARGET")
+    assert os.path.islink("NEW") and Run.exists("TARGET") and os.stat("TARGET").st_ino == before
+    Translator.from_run("NEW")
 
 
 def put_checkpoint_of(directory, step):
