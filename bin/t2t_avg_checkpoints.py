@@ -29,7 +29,7 @@ def write() -> None:
     from t2t_repro.training.checkpointing.averaging import average
 
     weights = FLAGS.average_checkpoints, FLAGS.average_best, FLAGS.moving_average
-    with launcher.stopped_by_sigterm():
+    with launcher.stopped_by_signals():
         averaged = average(FLAGS.output_dir, FLAGS.average_dir, *weights)
     kind = "the moving averages in " * FLAGS.moving_average
     print(f"{FLAGS.average_dir}: the mean of {kind}{', '.join(map(os.path.basename, averaged))}")

@@ -76,7 +76,7 @@ from t2t_repro.config import LARGEST_INT, must_be_integer
 from t2t_repro.documents.aligned import aligned_document
 from t2t_repro.documents.document import joined, translated
 from t2t_repro.documents.splitter import Splitter
-from t2t_repro.io import sha256, target_of
+from t2t_repro.io import sha256
 from t2t_repro.run import Run
 from t2t_repro.text.glossary import Glossary
 
@@ -180,8 +180,7 @@ def decode() -> None:
     if FLAGS.decode_to_file:
         common_flags.must_be_writable("decode_to_file", FLAGS.decode_to_file)
         read = {f"the file of --{flag}": FLAGS[flag].value for flag in (*INPUT, "glossary", "shortlist")}
-        for end in ("", *PARTIAL):
-            common_flags.must_replace_nothing("decode_to_file", target_of(FLAGS.decode_to_file) + end, read)
+        common_flags.must_replace_nothing("decode_to_file", FLAGS.decode_to_file, read, ("", *PARTIAL))
     if FLAGS.decode_interactive and sys.stdin is None:
         raise ValueError("standard input is closed; give --decode_from_file instead of --decode_interactive")
     items, total = (iter(()), 0) if FLAGS.decode_interactive else _input()

@@ -32,6 +32,8 @@ OPTIONS = (  # of evaluate()
 
 
 def score() -> None:
+    if FLAGS["output_dir"].present > 1:  # t2t-decoder takes several, as an ensemble
+        raise launcher.UsageError("--output_dir is given twice: a run is scored alone")
     run = Run.open(FLAGS.output_dir)
     common_flags.check_decoding(run.hparams, FLAGS)
     common_flags.check_shortlist(FLAGS)

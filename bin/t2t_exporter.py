@@ -84,7 +84,7 @@ def write() -> None:
             *("format", "quantization", "precision", "shortlist", "alignments", "data_dir", "glossaries"),
         )
     }
-    with launcher.stopped_by_sigterm():
+    with launcher.stopped_by_signals():
         print(export(FLAGS.output_dir, FLAGS.export_dir, **options))
 
 

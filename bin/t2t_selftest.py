@@ -34,7 +34,7 @@ def test() -> None:
     from t2t_repro.cli.selftest_table import table
     from t2t_repro.selftest.selftest import selftest
 
-    with launcher.stopped_by_sigterm():
+    with launcher.stopped_by_signals():
         found = selftest(launcher.report, FLAGS.seconds)
     print(json.dumps(found, indent=2) if FLAGS.json else table(found, launcher.WIDTH))
     if found["failed"]:

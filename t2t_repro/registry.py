@@ -154,13 +154,14 @@ def list_hparams() -> list[str]:
 
 
 def register_hparams(hparams: HParams) -> HParams:
-    """Registers a hyperparameter set under its name. Raises ValueError if the name is taken or has other characters
-    than letters, digits and `_.+-`, and TypeError for anything else."""
+    """Registers a hyperparameter set under its name. Raises ValueError if the name is taken, has other characters
+    than letters, digits and `_.+-` or starts with one of `.+-`, and TypeError for anything else."""
     if not isinstance(hparams, HParams):
         raise TypeError(f"register_hparams: expected HParams. Received: {hparams!r:.60}")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", hparams.name):  # "@" separates a scale
+    if not re.fullmatch(r"\w[\w.+-]*", hparams.name):  # "@" separates a scale
         raise ValueError(
-            f"register_hparams: expected a name of letters, digits and _.+- only. Received: {hparams.name!r:.60}"
+            "register_hparams: expected a name of letters, digits and _.+- that starts with none of .+-. Received: "
+            f"{hparams.name!r:.60}"
         )
     HPARAMS._load()
     return HPARAMS.register(hparams, depth=2)

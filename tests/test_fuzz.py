@@ -1,4 +1,4 @@
-"""Two hundred fixed examples of each target of `fuzz.py`; `python -m tests.helpers.fuzz` draws others for hours."""
+"""Fixed examples of each target of `fuzz.py`, 20 to 200; `python -m tests.helpers.fuzz` draws others for hours."""
 
 from __future__ import annotations
 

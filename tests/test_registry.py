@@ -74,7 +74,7 @@ def test_an_item_of_another_kind_is_refused():
     with pytest.raises(TypeError, match="^register_hparams: expected HParams. Received: 'tiny'"):
         t2t_repro.register_hparams("tiny")
     for name in ("base@mine", "", "../x", "a\nb"):
-        with pytest.raises(ValueError, match="^register_hparams: expected a name of letters, digits and _.[+]- only"):
+        with pytest.raises(ValueError, match="^register_hparams: expected a name of letters, digits"):
             t2t_repro.register_hparams(replace(HPARAMS["tiny"], name=name))
     for look_up in (t2t_repro.get_hparams, t2t_repro.get_problem):
         with pytest.raises(TypeError, match="^expected the name of a .* Received: None$"):

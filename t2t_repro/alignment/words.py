@@ -95,9 +95,7 @@ def _text(number: int, subword: str) -> str:
     """Returns the text of a subword. A byte that is not ASCII is part of a character."""
     if number in (PAD, EOS):
         return ""
-    if number == UNKNOWN:
-        return " ? "  # sentencepiece decodes it as U+2047 between spaces
     if number >= NUM_FIXED:
         return subword.replace("\u2581", " ")
     byte = number - UNKNOWN - 1
-    return chr(byte) if byte < 128 else "?"
+    return chr(byte) if 0 <= byte < 128 else "?"  # the unknown subword is one character, U+FFFD

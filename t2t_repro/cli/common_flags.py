@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -197,11 +197,12 @@ def _is_open_as(path: str, number: int) -> bool:
         return False
 
 
-def must_replace_nothing(flag: str, path: str, read: Mapping[str, str | None]) -> None:
-    """Raises UsageError if the output `path`, the value of `--flag`, is a file that is read. `read` has those files, by
-    what messages call them."""
+def must_replace_nothing(flag: str, path: str, read: Mapping[str, str | None], ends: Sequence[str] = ("",)) -> None:
+    """Raises UsageError if the output `path`, the value of `--flag`, is a file that is read, or one of the files that
+    are written beside it: their names have these `ends`. `read` has the files, by what messages call them."""
+    written = [target_of(path) + end for end in ends]
     for what, other in read.items():
-        if other and os.path.exists(other) and os.path.exists(path) and os.path.samefile(other, path):
+        if other and any(os.path.exists(each) and os.path.samefile(other, each) for each in written):
             raise launcher.UsageError(f"--{flag}={path} would replace {what}; give another one")
 
 

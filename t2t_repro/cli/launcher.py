@@ -114,17 +114,23 @@ def run(
 
 
 @contextlib.contextmanager
-def stopped_by_sigterm() -> Iterator[None]:
-    """SIGTERM raises `Stopped` in this context, so that temporary files are removed."""
+def stopped_by_signals() -> Iterator[None]:
+    """The first SIGTERM or SIGHUP raises `Stopped` in this context, so that temporary files are removed."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
 
     def stop(number: int, _: Any) -> None:
-        raise Stopped("stopped by SIGTERM", number)
+        for each in before:
+            signal.signal(each, lambda *_: None)  # while the files are removed
+        raise Stopped(f"stopped by {signal.Signals(number).name}", number)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:  # as SIGHUP under nohup
+            signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _abandon_output() -> None:
@@ -152,8 +158,6 @@ def _parse(values: flags.FlagValues, required: Sequence[str], files: Sequence[st
         is_one_list = isinstance(value, list) and not isinstance(values[flag], flags.MultiFlag)
         if times > 1 and is_one_list:
             raise UsageError(f"--{flag} is given twice; give its values together: --{flag}=A,B")
-        if times > 1 and flag == "output_dir" and isinstance(value, str):
-            raise UsageError("--output_dir is given twice; here it is one directory")
     return given
 
 

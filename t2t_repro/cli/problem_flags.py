@@ -135,7 +135,7 @@ def chosen_problem(values: flags.FlagValues, needs_text: bool = True) -> Problem
                 f"--raw_dir: {values.raw_dir!r} is not a directory; give the folder of the downloaded archives"
             )
         problem = problem.with_raw_dir(values.raw_dir)
-    if given or problem.takes_files and (values.raw_dir is not None or not prepared and needs_text):
+    if given or problem.takes_files and needs_text and (values.raw_dir is not None or not prepared):
         problem = problem.with_files(**files)
     weights: dict[str, Any] = {name: values[name].value for name in WEIGHTS if values[name].value}
     if weights:  # one of them replaces the other one, which the problem may have

@@ -10,6 +10,7 @@ from typing import Any
 from t2t_repro.io import read_json_lines
 from t2t_repro.registry import HPARAMS
 from t2t_repro.run import Run, TrainingRecord
+from t2t_repro.training.checkpointing.checkpoint_list import averaged
 
 # The approximate number of training pairs or trees of the paper, by problem (sections 5.1 and 6.3).
 PAPER_DATA = {
@@ -123,10 +124,12 @@ def read_run(directory: str) -> RunResult:
     """Reads the run in `directory`. Raises FileNotFoundError if there is none and ValueError if it is damaged."""
     run = Run.open(directory)
     training = run.training
-    scores = list(read_json_lines(run.scores)) if os.path.exists(run.scores) else []
+    scores, mean = list(read_json_lines(run.scores)) if os.path.exists(run.scores) else [], averaged(run)
     for number, score in enumerate(scores, start=1):
         if not _is_scoring(score):
             raise ValueError(f"{run.scores} is damaged: line {number} is not a score of t2t-eval or t2t-trainer")
+        if mean:  # by an earlier version, a score does not say so
+            score.setdefault("average_of", mean)
     # int8 and shortlists: faster and less accurate decoding than the paper's
     scores = [score for score in scores if not score.get("int8") and not score.get("shortlist")]
     return RunResult(run, training, scores, os.path.basename(os.path.abspath(directory)))

@@ -242,15 +242,18 @@ def _common(result: RunResult, score: dict[str, Any]) -> dict[str, Any]:
     The steps are those that the score was measured at. Of the best checkpoints they are those of the run.
     """
     training = result.training
+    steps = training.step if score.get("average_best") else score.get("step", training.step)
     device = f"{training.replicas} x {training.device}" if training.device else None
+    cost = ("target_tokens", "flops", "paper_flops", "seconds") if steps == training.step else ()  # of all steps
+    spent = {name: getattr(training, name) for name in cost}
     return {
         "directory": result.directory,
-        "steps": training.step if score.get("average_best") else score.get("step", training.step),
+        "steps": steps,
         "parameters": result.parameters,
-        "tokens": training.target_tokens,
-        "flops": training.flops,
-        "paper_flops": training.paper_flops,
-        "seconds": training.seconds,
+        "tokens": spent.get("target_tokens"),
+        "flops": spent.get("flops"),
+        "paper_flops": spent.get("paper_flops"),
+        "seconds": spent.get("seconds"),
         "seed": result.run.seed,
         "hardware": f"{device}, {result.run.precision}" if device else None,
         "overrides": _overrides(result.run.hparams),

@@ -62,15 +62,15 @@ _README = """This folder contains a model for CTranslate2 and its tokenizer, {vo
 CTranslate2 appends the end-of-sentence token to the source. Its decoding differs from the run's in three points. It
 divides scores by length^length_penalty instead of ((5 + length) / 6)^alpha; with the run's alpha of {alpha} the two are
 close. It stops after max_decoding_length tokens, with or without an end-of-sentence token; in the run, each text of a
-batch has its own maximum, {extra_length} more than its tokens. It translates an empty text.
+batch has its own maximum, {extra_length} more than its tokens. It translates white space, and the run does not.
 
 As in the run, a source of more than max_input_length tokens is truncated, and still ends in the end-of-sentence token.
 A translation may have at most {positions:,} tokens.
 """
 _ALIGNMENT_NOTE = """
 With return_attention=True and return_end_token=True, translate_batch returns the attention of the head that aligns
-words: result.attention[0][i] has a weight for each source token, and then the end-of-sentence token, at target token i.
-Link the target token to the source token with the highest weight.
+words: result.attention[0][i] has a weight for each source token at target token i. What they lack to 1 is the weight of
+the end-of-sentence token. Link the target token to the source token with the highest weight, unless that is more.
 """
 _VOCABULARY_MAP_NOTE = f"""
 {VOCABULARY_MAP} is a shortlist: the likely target subwords of each source subword. With the option use_vmap=True,
@@ -178,7 +178,10 @@ def write_argos(
     readme = _PACKAGE_README.format(**values, file=f"{folder}.argosmodel")
     os.makedirs(directory, exist_ok=True)
     path = os.path.join(directory, f"{folder}.argosmodel")
-    with tempfile.TemporaryDirectory(dir=directory) as temporary, zipfile.ZipFile(path, "w") as package:
+    with (
+        tempfile.TemporaryDirectory(dir=directory) as temporary,
+        zipfile.ZipFile(path, "w", strict_timestamps=False) as package,
+    ):
         save(spec, vocabulary, temporary, quantization)
         package.writestr(f"{folder}/metadata.json", json.dumps(metadata, indent=2, ensure_ascii=True))
         package.writestr(f"{folder}/README.md", readme)

@@ -221,12 +221,18 @@ def _model_card(run: Run, translator: Translator, moving_average: bool) -> dict[
         "average_of": averaged(run) or checkpoints,
         **({"moving_average": True} if moving_average else {}),
         "training": run.training.to_json(),
-        "parent": run.parent.to_json() if run.parent else None,
+        "parent": _without_folders(run.parent.to_json()) if run.parent else None,
         "scores": [each for each, is_own in zip(scores, own, strict=True) if is_own],
         "scores_of_other_checkpoints": [each for each, is_own in zip(scores, own, strict=True) if not is_own],
         "licence": LICENSE,
         "versions": versions(),
     }
+
+
+def _without_folders(parent: dict[str, Any]) -> dict[str, Any]:
+    """Returns the record of a parent without its folder, and so with its own parents: a card may be published."""
+    own = {name: value for name, value in parent.items() if name != "directory"}
+    return own | ({"parent": _without_folders(parent["parent"])} if parent.get("parent") else {})
 
 
 def _scores(run: Run) -> list[dict[str, Any]]:

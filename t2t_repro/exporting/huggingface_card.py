@@ -37,7 +37,7 @@ for the longest source of the batch. A source has at most {max_positions:,} toke
   by rounding alone. Greedy search (`num_beams=1`) gives the same tokens, unless two are equally likely up to rounding.
 - Beam search differs. transformers divides the score of a translation by length^`length_penalty`, the run by
   ((5 + length) / 6)^alpha with alpha {alpha}. `generation_config.json` has the closest options.
-- transformers translates an empty text. The run returns an empty one.
+- transformers translates an empty text, and white space. The run returns an empty text.
 - The tokenizer gives the same tokens for every text, and the same text for tokens that spell one. If a sequence of byte
   tokens is not valid UTF-8, transformers decodes each of them as U+FFFD, and the run only those that are invalid.
 - `tokenizers.Tokenizer.from_file("tokenizer.json")` reads `</s>` in a text as the end-of-sentence token unless its

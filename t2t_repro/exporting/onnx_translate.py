@@ -105,7 +105,7 @@ class Translator:
         for number, ids in enumerate(sources):
             if len(ids) > cut + 1:
                 sources[number] = ids[:cut] + [EOS]
-                if report:
+                if report and texts[number].strip():
                     report(number, f"has {len(ids):,} tokens; the first {cut:,} are translated")
         translations = [""] * len(texts)
         numbers = sorted((n for n, text in enumerate(texts) if text.strip()), key=lambda n: len(sources[n]))

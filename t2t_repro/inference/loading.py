@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from t2t_repro.inference.ensemble import FixedEnsemble
 from t2t_repro.io import sha256
@@ -15,8 +15,6 @@ from t2t_repro.run import Run
 from t2t_repro.training.checkpointing.checkpoint_list import Averaging
 from t2t_repro.training.checkpointing.weights import Replaced, layer_loader, load_weights
 from t2t_repro.training.precision import POLICIES, allow_tf32, resolve
-
-_ATTEMPTS = 5  # to load models whose checkpoints a trainer does not replace meanwhile
 
 
 def open_runs(directories: Sequence[str]) -> list[Run]:
@@ -49,14 +47,16 @@ class Loaded(NamedTuple):
     sha256: list[str]  # of the index of each checkpoint
 
 
-def load_ensemble(*arguments: Any) -> Loaded:
+def load_ensemble(
+    runs: Sequence[Run], vocab_size: int, averaging: Averaging, int8: bool, precision: str, search_only: bool
+) -> Loaded:
     """Loads each run. Starts again if a trainer replaces checkpoints meanwhile.
 
-    The arguments are those of `_loaded`. Its errors are those of `Translator.from_run`.
+    The arguments and errors are those of `Translator.from_run`.
     """
-    for _ in range(_ATTEMPTS - 1):
-        with contextlib.suppress(Replaced):
-            return _loaded(*arguments)
+    arguments = runs, vocab_size, averaging, int8, precision, search_only
+    with contextlib.suppress(Replaced):
+        return _loaded(*arguments)
     return _loaded(*arguments)
 
 

@@ -21,7 +21,8 @@ from t2t_repro.model.layers import AddNorm, Dropout, Embedding, FeedForward, Lay
 from t2t_repro.text.token_ids import PAD
 
 if keras.config.backend() != "tensorflow":
-    raise ImportError(f"expected Keras with TensorFlow. Received: KERAS_BACKEND={keras.config.backend()}; unset it")
+    found = keras.config.backend()
+    raise ImportError(f"expected Keras with TensorFlow. Received: {found!r}; set KERAS_BACKEND=tensorflow before")
 
 DTYPE_POLICIES = "float32", "mixed_bfloat16", "mixed_float16"  # of Keras: weights are float32 in all of them
 

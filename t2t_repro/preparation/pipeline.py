@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import math
 import os
@@ -144,11 +143,19 @@ class Preparation:
             inputs["vocabulary"] = self.giver.vocabulary_sha256
         if labels := self.problem.labels("train"):  # shards of an earlier version have no numbers of corpora
             inputs["labels"] = list(labels)
-        self.progress = Progress.resume(self.directory, inputs, functools.partial(changed_since, self.problem))
-        self.progress.started = self.progress.started or self.started
+        self.progress = Progress.resume(self.directory, inputs)
 
     def run(self) -> None:
         """Runs the phases that are not complete."""
+        try:
+            self._run()
+        except BaseException:
+            if changed_since(self.problem, self.started):
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(self._path(PROGRESS))
+            raise
+
+    def _run(self) -> None:
         progress = self.progress
         progress.remove_incomplete(self.directory)
         if "train" not in progress.splits:
@@ -178,7 +185,7 @@ class Preparation:
             chosen = [] if self.problem.validation else choose_validation(pairs)
             self.progress.validation_hashes = chosen
             self.progress.corpora = counted
-            self.progress.save(self.directory)
+            self._save_progress()
             numbers = (f"{sum(each.numbers):,} {split} pairs" for split, each in self.texts.items())
             self.report(f"text: {', '.join(numbers)}")
 
@@ -191,7 +198,7 @@ class Preparation:
             judge = Judge(self.problem.filters, self.problem.task.takes_trees, *files)
             decide(path, judge, self._reported_chunks, self.texts["train"].taken, self._processes(0))
             self.progress.filtered = sha256(path)
-            self.progress.save(self.directory)
+            self._save_progress()
         with open(path, "rb") as file:
             self.decisions = file.read()
         counts = Counter(self.decisions)
@@ -237,7 +244,7 @@ class Preparation:
         self.progress.vocabulary = self._copy_vocabulary(self.giver) if self.giver else self._learn_vocabulary()
         self.progress.splits, self.progress.shuffled = {}, []
         shutil.rmtree(self._path(_SHUFFLE), ignore_errors=True)
-        self.progress.save(self.directory)
+        self._save_progress()
 
     def _copy_vocabulary(self, giver: Run) -> VocabularyRecord:
         """Copies the vocabulary of a run, byte for byte."""
@@ -371,7 +378,7 @@ class Preparation:
             if name not in written:
                 written[name] = write_shard(self._path(name), files.shard(index))
                 self.progress.shuffled = list(written.values())
-                self.progress.save(self.directory)
+                self._save_progress()
         return [written[name] for name in names]
 
     def _write_split(self, split: str) -> None:
@@ -383,14 +390,17 @@ class Preparation:
     def _scored_splits(self) -> ScoredSplits:
         return ScoredSplits(self.problem, self.directory, self.vocabulary)
 
+    def _save_progress(self) -> None:
+        self.progress.changed = changed_since(self.problem, self.started)
+        self.progress.save(self.directory)
+
     def _save(self, written: dict[str, SplitRecord]) -> None:
         self.progress.splits, self.progress.shuffled = self.progress.splits | written, []
-        self.progress.save(self.directory)
+        self._save_progress()
 
     def _write_record(self) -> None:
         done = self.progress
-        if changed_since(self.problem, done.started) and sources_of(self.problem) != self.sources:
-            os.remove(self._path(PROGRESS))
+        if changed_since(self.problem, self.started) and sources_of(self.problem) != self.sources:
             raise ValueError(
                 f"the text of {self.problem.name!r} changed while it was prepared; leave it, and run the command again"
             )

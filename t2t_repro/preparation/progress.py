@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +23,7 @@ class Progress(JsonRecord):
     """The completed phases of a preparation with these `inputs`."""
 
     inputs: dict[str, Any]
-    started: int = 0  # nanoseconds, before the text was hashed for `inputs`
+    changed: bool = False  # true if text changed after it was hashed for `inputs`
     corpora: dict[str, list[CorpusRecord]] = field(default_factory=dict)  # by split, after all text was read once
     filtered: str = ""  # SHA-256 of the decisions of the filters, once they are complete
     validation_hashes: list[int] = field(default_factory=list)  # `source_hash` of the training pairs for validation
@@ -33,16 +32,16 @@ class Progress(JsonRecord):
     shuffled: list[FileRecord] = field(default_factory=list)  # shards of the training text, while they are written
 
     @classmethod
-    def resume(cls, directory: str, inputs: dict[str, Any], has_changed: Callable[[int], bool]) -> Progress:
+    def resume(cls, directory: str, inputs: dict[str, Any]) -> Progress:
         """Returns the progress of an earlier preparation in `directory`, without files that are no longer intact.
 
-        If there is none, if its inputs differ, or if `has_changed` is true for its start, nothing is complete.
+        If there is none, if its inputs differ, or if they changed meanwhile, nothing is complete.
         """
         try:
             saved = cls.from_json(read_json(os.path.join(directory, PROGRESS)))
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):  # missing or damaged
             return cls(inputs)
-        if saved.inputs != inputs or has_changed(saved.started):
+        if saved.inputs != inputs or saved.changed:
             return cls(inputs)
 
         def intact(files: list[FileRecord]) -> bool:

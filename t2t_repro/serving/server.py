@@ -219,7 +219,8 @@ def _first_signal(server: Server) -> asyncio.Future[int]:
     def stop(number: int) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(each)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # an exception would wait for the model's threads
+            # an exception would wait for the model's threads, and process 1 of a container has no default action
+            signal.signal(each, lambda second, _: os._exit(128 + second))
         server.stopping = True
         stopped.set_result(number)
 

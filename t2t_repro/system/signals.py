@@ -39,6 +39,7 @@ def caught_signals() -> Iterator[list[int]]:
     A signal stays ignored if it is, as SIGHUP under nohup.
     """
     caught: list[int] = []
+    caught_at: list[float] = []
     before = {number: signal.getsignal(number) for number in SIGNALS} if on_main_thread() else {}
     before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
 
@@ -47,13 +48,12 @@ def caught_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
     def catch(number: int, _: Any) -> None:
-        caught.append(number)
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
-        time.sleep(_ECHO)
-        restore()
-        if signal.SIGHUP in before:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        if not caught:
+            caught.append(number)
+            caught_at.append(time.monotonic())
+        elif number != signal.SIGHUP and time.monotonic() - caught_at[0] > _ECHO:
+            restore()
+            signal.raise_signal(number)
 
     for number in before:
         signal.signal(number, catch)

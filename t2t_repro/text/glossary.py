@@ -205,6 +205,11 @@ def is_word_character(character: str) -> bool:
     return character in _JOINERS or unicodedata.category(character)[0] in "LNM"
 
 
+def is_letter(character: str) -> bool:
+    """Returns true for letters, digits and marks of all scripts, also those without spaces."""
+    return is_word_character(character) or unicodedata.category(character)[0] in "LNM"
+
+
 def _is_between_words(text: str, place: int) -> bool:
     """Returns true if no word continues across this place."""
     return not (0 < place < len(text) and is_word_character(text[place - 1]) and is_word_character(text[place]))

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from t2t_repro.text.glossary import is_word_character
+from t2t_repro.text.glossary import is_letter, is_word_character
 from t2t_repro.text.words import WORD
 
 _MANY = 8  # units of a word of which only the first and the last are linked: a text without spaces is one word
@@ -86,7 +86,7 @@ class _Word:
         self.by_text: dict[str, list[int]] = {}
         self.kinds: dict[bool, list[int]] = {True: [], False: []}
         for number, unit in every:
-            self.last, self.last_kind = number, is_word_character(unit.text[0])
+            self.last, self.last_kind = number, is_letter(unit.text[0])
             self.by_text.setdefault(unit.text.lower(), []).append(number)
             self.kinds[self.last_kind].append(number)
 

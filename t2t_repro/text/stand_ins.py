@@ -13,11 +13,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from t2t_repro.text.glossary import is_word_character
+from t2t_repro.text.glossary import is_letter
 from t2t_repro.text.words import WORD
 
 _STAND_INS = ("XY", "XZ", "YX", "YZ", "ZX", "ZY")
-_WORD_ENDS = ".,;:!?"  # marks that a translation may add to the word of a placeholder
 
 _Span = tuple[int, int]
 
@@ -93,7 +92,8 @@ def find(text: str, every: Sequence[Kept], translation: str, links: Sequence[tup
         run = _first_run(own.get(number[kept], []))
         if kept not in found and run and taken.isdisjoint(run) and _is_alone(text, kept, source_words[number[kept]]):
             start, end = words[run[0]][0], words[run[-1]][1]
-            found[kept] = start, start + (len(translation[start:end].rstrip(_WORD_ENDS)) or end - start)
+            letters = [place for place in range(start, end) if is_letter(translation[place])]
+            found[kept] = (letters[0], letters[-1] + 1) if letters else (start, end)  # brackets and quotes stay
             taken.update(run)
     results = [Found(*span, kept) for kept, span in found.items()]
     theirs = set(number.values())
@@ -137,4 +137,4 @@ def _first_run(numbers: Sequence[int]) -> list[int]:
 
 def _is_alone(text: str, kept: Kept, word: _Span) -> bool:
     """Returns true if the word of a placeholder has no letters or digits beside it."""
-    return not any(map(is_word_character, text[word[0] : kept.start] + text[kept.end : word[1]]))
+    return not any(map(is_letter, text[word[0] : kept.start] + text[kept.end : word[1]]))

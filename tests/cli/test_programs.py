@@ -205,7 +205,7 @@ def test_version(program, name):
         (
             "t2t-eval",
             ["--output_dir=a", "--output_dir=b"],
-            "--output_dir is given twice; here it is one directory",
+            "--output_dir is given twice: a run is scored alone",
         ),
         (
             "t2t-serve",
@@ -914,7 +914,8 @@ def translator(stand_in, run):
     """A translator that writes in capitals; its last hypothesis also has an exclamation mark."""
 
     class Translator:
-        calls, checkpoints = [], [[]]
+        calls, checkpoints, checkpoints_sha256 = [], [[]], []
+        ensemble = SimpleNamespace(head=None)
 
         @classmethod
         def from_run(cls, output_dirs, average_checkpoints, int8, precision, average_best, *, search_only, **weights):

@@ -320,6 +320,14 @@ def test_the_page_replaces_no_file_that_is_read(program, files):
         )
 
 
+def test_the_page_does_not_replace_what_the_program_prints_to(files):
+    command = [sys.executable, "-m", "t2t_repro.bin.t2t_compare", "a", "b", "--reference=ref", "--html=page"]
+    with open("page", "wb") as page:
+        done = subprocess.run(command, stdout=page, stderr=subprocess.PIPE, text=True)
+    expected = "t2t-compare: --html: 'page' is what this program prints to; give another file\n"
+    assert (done.returncode, done.stderr) == (1, expected) and os.path.getsize("page") == 0
+
+
 def test_columns_stay_below_each_other_for_the_widest_interval():
     wide = comparison.Difference("F1", 0.0, 100.0, 100.0, -100.0, 100.0, 0.001, 0.001, "")
     found = dataclasses.replace(compare(("a", "b"), compared(), trials=10, resamples=10), differences=(wide,))

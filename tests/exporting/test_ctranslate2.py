@@ -310,6 +310,7 @@ def test_attention_is_that_of_the_head_that_aligns(vocabulary, tmp_path, head):
         expected = weights[head.head - 1] if head.head else weights.mean(axis=0)
         theirs = np.array(found.attention[0])
         rows = min(len(theirs), len(expected))
+        assert theirs.shape[1] == len(pieces)  # without the end-of-sentence token, as README.txt says
         np.testing.assert_allclose(theirs[:rows], expected[:rows, : theirs.shape[1]], atol=1e-4)
         compared += rows
     assert compared > 10

@@ -321,7 +321,7 @@ def test_search_is_split_by_beams_and_vocabulary(run, monkeypatch):
     monkeypatch.setattr(Translator, "search", recorded)
     monkeypatch.setattr(signatures, "SEARCH_BYTES", 7 * each)
     found = ExportedTranslator(translator).signatures()["translate"](texts, *options)
-    assert sum(searched) == 60 and searched[-1] <= 7 < max(searched[:-1], default=0) * 4
+    assert sum(searched) == 60 and 7 in searched and max(searched) <= 10  # of the shorter texts more fit
     assert found["outputs"].numpy().tolist() == expected["outputs"].numpy().tolist()
 
     monkeypatch.setattr(signatures, "SEARCH_BYTES", each - 1)

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
-import threading
 
 import pytest
 
+from t2t_repro.system import signals
 from t2t_repro.system.signals import SIGNALS, Interrupted, caught_signals
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_first_signal_is_caught_and_the_handler_restored(number):
-    before = signal.getsignal(number)
+    """Those that follow immediately are its echo: a closed terminal sends SIGHUP twice."""
+    before = [signal.getsignal(each) for each in SIGNALS]
     with caught_signals() as caught:
-        signal.raise_signal(number)
-        expected = signal.SIG_IGN if number == signal.SIGHUP else before
-        assert caught == [number] and signal.getsignal(number) == expected
-    assert signal.getsignal(number) == before
+        for each in (number, *SIGNALS):
+            signal.raise_signal(each)
+        assert caught == [number]
+    assert [signal.getsignal(each) for each in SIGNALS] == before
 
 
-def test_the_echo_of_a_signal_is_no_second_one():
-    """A closed terminal sends SIGHUP twice, and a service manager SIGTERM before SIGHUP."""
+def test_a_later_signal_has_its_usual_effect(monkeypatch):
+    """Except SIGHUP: after Ctrl-C, the terminal may be closed before the checkpoint is saved."""
+    monkeypatch.setattr(signals, "_ECHO", -1)
     with caught_signals() as caught:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+        signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGHUP)
-        assert caught == [signal.SIGHUP]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert caught == [signal.SIGTERM]
 
 
 def test_closed_terminal_is_ignored_under_nohup():

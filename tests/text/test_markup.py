@@ -113,6 +113,20 @@ def test_elements_that_are_not_to_be_translated_stay_in_their_parents():
         ("1 < 2 <3 a<b", "1 < 2 <3 a<b", "1 < 2 <3 a<b", "", "1 < 2 <3 a<b"),
         ("<a 'b>", "<a 'b>", "<a 'b>", "0-0", "<a 'b>"),
         ("a & b &unknown; &;", "a & b &unknown; &;", "a & <b>", "", "a & <b>"),
+        # scripts without spaces, whose letters are letters too
+        (
+            "请点击{0}查看。",
+            "请点击XY查看。",
+            "Please click here to view.",
+            "0-0 0-1 0-2 0-3 0-4",
+            "Please click here to {0} view.",
+        ),
+        ("Read <a>here</a>.", "Read here.", "请在这里阅读更多。", "0-0 1-0", "<a>请在这里阅读更多</a>。"),
+        ("<b>你好</b>，世界。", "你好，世界。", "Hello, world.", "0-0 0-1", "<b>Hello, world</b>."),
+        # a word in place of a placeholder, without the marks around it
+        ("File ({0}) gone", "File (XY) gone", "Datei (Name) weg", "0-0 1-1 2-2", "Datei ({0}) weg"),
+        ('Open "{0}".', 'Open "XY".', "Öffnen Sie „Datei“.", "0-0 0-1 1-2", "Öffnen Sie „{0}“."),
+        ("See {0}?", "See XY?", "انظر ملف؟", "0-0 1-1", "انظر {0}؟"),
         # space
         ("<p> a  <b> b </b> </p> ", "a  b", "x y", "0-0 1-1", "<p>x <b>y</b></p>"),
         (" a ", " a ", " x ", "", " x "),
