@@ -209,14 +209,14 @@ class TrainingOptions:
             raise ValueError(f"seed must be at least 0 and below {2**18}, got {self.seed}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
-        if self.validate_every and not self.metrics:
-            raise ValueError(
-                "validate_every is for decoded scores; give some (`validate_metrics`, `validate_by`) or leave it out"
-            )
         limits = ("patience", "validate_every", "keep_best", "train_minutes", "train_epochs")
         for name in ("checkpoint_minutes", "checkpoint_steps", "microbatch_tokens", *limits):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.validate_every and not self.metrics:
+            raise ValueError(
+                "validate_every is for decoded scores; give some (`validate_metrics`, `validate_by`) or leave it out"
+            )
 
 
 @dataclass(frozen=True)
