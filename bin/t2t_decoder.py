@@ -163,7 +163,6 @@ ONLY_FOR = {  # flags that other tasks do not have
     "parsing": ("well_formed", "min_confidence"),
 }
 
-PARTIAL = ".partial", ".partial.json"  # ends of the names of files beside that of --decode_to_file
 INPUT = ("decode_from_file", "prefix_file", "score_file")
 
 Answer = Callable[..., list[list[tuple[str, float]]]]
@@ -178,6 +177,8 @@ def decode() -> None:
     if FLAGS.documents:
         Splitter(FLAGS.language or "", runs[0].hparams.max_positions)  # a missing package is an error now
     if FLAGS.decode_to_file:
+        from t2t_repro.inference.line_windows import PARTIAL
+
         common_flags.must_be_writable("decode_to_file", FLAGS.decode_to_file)
         read = {f"the file of --{flag}": FLAGS[flag].value for flag in (*INPUT, "glossary", "shortlist")}
         common_flags.must_replace_nothing("decode_to_file", FLAGS.decode_to_file, read, ("", *PARTIAL))

@@ -244,7 +244,8 @@ class Run:
 
     def is_of_own_text(self, score: Mapping[str, Any]) -> bool:
         """Returns whether a line of scores.jsonl is of the run's own validation or test text, as far as is known."""
-        of_run = {"validation": self.training.validation_sha256, "test": self.training.test_sha256}
+        training = self.training
+        of_run = {"validation": training.validation_sha256, "test": training.test_sha256}
         own, scored = of_run.get(score.get("split", "")), score.get("text_sha256")
         return None in (own, scored) or own == scored
 

@@ -202,7 +202,7 @@ def must_replace_nothing(flag: str, path: str, read: Mapping[str, str | None], e
     are written beside it: their names have these `ends`. `read` has the files, by what messages call them."""
     written = [target_of(path) + end for end in ends]
     for what, other in read.items():
-        if other and any(os.path.exists(each) and os.path.samefile(other, each) for each in written):
+        if other and os.path.exists(other) and any(os.path.exists(e) and os.path.samefile(other, e) for e in written):
             raise launcher.UsageError(f"--{flag}={path} would replace {what}; give another one")
 
 

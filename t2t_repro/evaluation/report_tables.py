@@ -14,6 +14,7 @@ from typing import Any
 from t2t_repro.config import HParams, Record
 from t2t_repro.evaluation.report_runs import PAPER_DATA, RunResult, weights_of
 from t2t_repro.registry import HPARAMS, RECORDS, get_hparams
+from t2t_repro.run import TrainingRecord
 
 
 @dataclass(frozen=True)
@@ -244,16 +245,15 @@ def _common(result: RunResult, score: dict[str, Any]) -> dict[str, Any]:
     training = result.training
     steps = training.step if score.get("average_best") else score.get("step", training.step)
     device = f"{training.replicas} x {training.device}" if training.device else None
-    cost = ("target_tokens", "flops", "paper_flops", "seconds") if steps == training.step else ()  # of all steps
-    spent = {name: getattr(training, name) for name in cost}
+    spent = training if steps == training.step else TrainingRecord()  # the cost is known of all steps alone
     return {
         "directory": result.directory,
         "steps": steps,
         "parameters": result.parameters,
-        "tokens": spent.get("target_tokens"),
-        "flops": spent.get("flops"),
-        "paper_flops": spent.get("paper_flops"),
-        "seconds": spent.get("seconds"),
+        "tokens": spent.target_tokens,
+        "flops": spent.flops,
+        "paper_flops": spent.paper_flops,
+        "seconds": spent.seconds,
         "seed": result.run.seed,
         "hardware": f"{device}, {result.run.precision}" if device else None,
         "overrides": _overrides(result.run.hparams),

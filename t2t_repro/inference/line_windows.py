@@ -23,6 +23,7 @@ from t2t_repro.documents.document import Advance, ReportText
 from t2t_repro.io import read_json, target_of, write_json
 
 FIRST_WINDOW, WINDOW = 256, 10_000  # lines: each window has twice as many as the previous one, up to `WINDOW`
+PARTIAL = ".partial", ".partial.json"  # ends of the names of files beside an output that is not complete
 PAUSE = 0.05  # seconds without a new line, after which the lines received so far are decoded
 FIRST_REPORT, REPORT = 10.0, 60.0  # seconds before the first progress report, and between further ones
 
@@ -154,7 +155,8 @@ class _Partial:
     """`PATH.partial`, of which the bytes listed in its record are valid, and the record `PATH.partial.json`."""
 
     def __init__(self, path: str, made_by: dict[str, Any]):
-        self._path, self._partial, self._record = path, f"{path}.partial", f"{path}.partial.json"
+        self._path = path
+        self._partial, self._record = (path + end for end in PARTIAL)
         self._made_by = made_by
         self._sha256 = hashlib.sha256()
         self.windows = self.items = 0
